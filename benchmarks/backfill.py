@@ -1,8 +1,8 @@
 """A backfill of 1 GB of Parquet on one process and on two: `python -m benchmarks.backfill`.
 
 d = 784, k = 20, row groups of 20,000 vectors. *Read and learn* is what pyarrow takes to read them into arrays, and what
-one process takes to learn these, without a backfill. Neither the start of the processes nor the first piece of each is
-counted. Memory is the most that a process has while it folds one piece after the other.
+one process takes to learn these, without a backfill. Neither the start of the processes nor their first chunks
+are counted. Memory is the most that a process has while it folds one chunk after the other.
 """
 
 import subprocess
@@ -18,8 +18,10 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.report import Bar, parser, publish
 from experiments.report import table
-from streampca.backfill import Backfill, engines, run
-from streampca.files.pieces import Piece, pieces_of
+from streampca.backfill import BackfillPlan, engines
+from streampca.backfill.execute import execute
+from streampca.files.chunks import Chunk, chunks_of
+from streampca.fold.decoded import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.compilation import compile_kernels
@@ -28,24 +30,24 @@ from streampca.process.memory import keep_freed_memory
 from streampca.stores.memory import MemoryStore
 
 PART, D, K = "backfill", 784, 20
-BACKFILL = Backfill("readings", FoldConfig(LearningConfig(D, K)), ("embedding",))
+BACKFILL = BackfillPlan("readings", FoldConfig(LearningConfig(D, K)), ("embedding",))
 
 
 def main() -> None:
     """Measure and write."""
-    given = parser(__doc__).parse_args()
-    groups, rows = (4, 500) if given.smallest else (8, 20_000)
+    options = parser(__doc__).parse_args()
+    groups, rows = (4, 500) if options.smallest else (8, 20_000)
     with tempfile.TemporaryDirectory() as folder:
         write(path := Path(folder) / "lake.parquet", groups, rows)
-        pieces = pieces_of([str(path)])
-        one, two, apart = seconds(pieces, 1), seconds(pieces, 2), seconds_apart(path)
+        chunks = chunks_of([str(path)])
+        one, two, apart = seconds(chunks, 1), seconds(chunks, 2), seconds_apart(path)
         command = [sys.executable, "-m", "benchmarks.backfill", "--peak", str(path)]
         peak = int(subprocess.run(command, capture_output=True, check=True).stdout)  # noqa: S603
     cells = [f"{one:.1f}", f"{two:.1f}", f"{one / two:.2f}×", f"{apart:.1f}", f"{peak:,}", f"{rows * D / 2**17:.0f}"]
     heads = ["one process, s", "two, s", "speed-up", "read and learn, s", "most memory, MiB", "a row group, MiB"]
     bars = [Bar("Speed-up of a backfill with two processes", [one / two], "≥", 1.7, "×"),
-            Bar("Backfill, share of the speed of reading and learning", [apart / one], "≥", 0.7, "×")]  # fmt: skip
-    publish(PART, given, table(heads, [cells]), bars)
+            Bar("BackfillPlan, share of the speed of reading and learning", [apart / one], "≥", 0.7, "×")]  # fmt: skip
+    publish(PART, options, table(heads, [cells]), bars)
 
 
 def write(path: Path, groups: int, rows: int) -> None:
@@ -58,31 +60,31 @@ def write(path: Path, groups: int, rows: int) -> None:
             writer.write_table(pa.table({"embedding": fixed_size_lists(Y)}), row_group_size=rows)
 
 
-def seconds(pieces: list[Piece], workers: int) -> float:
-    """Of a backfill, from the start of its first piece."""
-    began: list[float] = []
-    engine = engines.on_dask(workers=workers)
-    run.learn(MemoryStore(), BACKFILL, pieces, engine, lambda done: began.append(time.perf_counter()))
-    return (began[-1] - began[workers]) / (len(pieces) - workers) * len(pieces)  # after each has done its first
+def seconds(chunks: list[Chunk], workers: int) -> float:
+    """The time of a backfill, as from its second chunks."""
+    times: list[float] = []
+    engine = engines.on_processes(workers)
+    execute(MemoryStore(), BACKFILL, chunks, engine, lambda done: times.append(time.perf_counter()))
+    return (times[-1] - times[workers]) / (len(chunks) - workers) * len(chunks)  # after each has done its first
 
 
 def seconds_apart(path: Path) -> float:
-    """To read each row group into an array, and to learn it, in one thread."""
-    config, file = BACKFILL.fold, parquet.ParquetFile(path)
+    """The time to read the row groups into arrays, and to learn them, in one thread."""
+    config, file = BACKFILL.fold_config, parquet.ParquetFile(path)
     compile_kernels(config.learning)
     keep_freed_memory()  # as backfills and workers do
     started = time.perf_counter()
     with threadpool_limits(1):
         for group in range(file.num_row_groups):
             V = file.read_row_group(group, use_threads=False)["embedding"].combine_chunks().flatten().to_numpy()
-            Fold.empty(config.learning).learn(V.reshape(-1, D), [-1] * (len(V) // D), 0, config)
+            Fold.empty(config.learning).take(batch_of_rows(V.reshape(-1, D), 0), config)
     return time.perf_counter() - started
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--peak"]:
-        for piece in pieces_of(sys.argv[2:]):
-            engines.fold_piece(piece, BACKFILL)
+        for chunk in chunks_of(sys.argv[2:]):
+            engines.fold_chunk(chunk, BACKFILL)
         status = Path("/proc/self/status").read_text()  # not getrusage: it counts the process that has started this one
         print(next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmHWM")))
     else:

@@ -4,7 +4,6 @@ Microseconds a vector, in batches as a worker decodes them, medians of seven rou
 `orjson.loads` alone, for the others one join of the bytes and one copy into float64, the least there can be.
 """
 
-import json
 import time
 from collections.abc import Callable
 from statistics import median
@@ -15,9 +14,10 @@ from numpy.typing import NDArray
 
 from benchmarks.report import parser, publish
 from experiments.report import table
-from streampca.cli import encoding
 from streampca.fold.codec import Codec
-from streampca.formats.schemas import MemorySchemas, WriterSchema
+from streampca.formats import schema_of, writer_of
+from streampca.formats.base import Layout
+from streampca.formats.schemas import MemorySchemas, frame_of
 
 PART = "decoding"
 DIMENSIONS: tuple[int, ...] = (64, 784, 3072)
@@ -25,17 +25,14 @@ ROUNDS, BATCH_NUMBERS, MANY = 7, 800_000, 100
 SMALLEST_NUMBERS = 64 * MANY
 
 Rows = NDArray[np.float64]
-PATH = ["v"]
-FRAME = b"\0\0\0\0\1"
+FRAME = frame_of(1)
 FORMATS: dict[str, tuple[str, Callable[[Rows], list[bytes]]]] = {
-    "float32": ("float32", lambda X: [x.astype("<f4").tobytes() for x in X]),
-    "npy, float64": ("npy", lambda X: [encoding.npy_value(x) for x in X]),
-    f"arrow, {MANY} vectors a message": ("arrow", lambda X: [
-        encoding.arrow_encoder("v")(X[i : i + MANY]) for i in range(0, len(X), MANY)
-    ]),
-    "arrow, one": ("arrow", lambda X: [encoding.arrow_encoder("v")(x) for x in X]),
-    "protobuf, packed doubles": ("protobuf", lambda X: [FRAME + b"\0" + encoding.protobuf_payload(x, 1) for x in X]),
-    "avro, array of doubles": ("avro", lambda X: [FRAME + encoding.avro_payload(x) for x in X]),
+    "float32": ("float32", lambda X: values_of("float32", X)),
+    "npy, float64": ("npy", lambda X: values_of("npy", X)),
+    f"arrow, {MANY} vectors a message": ("arrow", lambda X: values_of("arrow", X, MANY)),
+    "arrow, one": ("arrow", lambda X: values_of("arrow", X)),
+    "protobuf, packed doubles": ("protobuf", lambda X: values_of("protobuf", X)),
+    "avro, array of doubles": ("avro", lambda X: values_of("avro", X)),
     "json": ("json", lambda X: [orjson.dumps(x.tolist()) for x in X]),
     "json, in an object with text": ("json", lambda X: [
         orjson.dumps({"sensor": "first floor, left", "at": "2026-01-01T00:00:00Z", "v": x.tolist()}) for x in X
@@ -43,14 +40,19 @@ FORMATS: dict[str, tuple[str, Callable[[Rows], list[bytes]]]] = {
 }  # fmt: skip
 
 
+def values_of(kind: str, X: Rows, many: int | None = None) -> list[bytes]:
+    """The vectors as the field `v` of values, so many in one value."""
+    return writer_of(kind, frame=FRAME).write({"v": X}, None if many is None else np.full(len(X) // many, many))
+
+
 def main() -> None:
     """Measure and write."""
-    given = parser(__doc__).parse_args()
+    options = parser(__doc__).parse_args()
     dimensions, numbers, rounds = DIMENSIONS, BATCH_NUMBERS, ROUNDS
-    if given.smallest:
+    if options.smallest:
         dimensions, numbers, rounds = DIMENSIONS[:1], SMALLEST_NUMBERS, 1
     rows = [[name, *(cell(name, d, numbers, rounds) for d in dimensions)] for name in FORMATS]
-    publish(PART, given, table(["format", *(f"d = {d}" for d in dimensions)], rows))
+    publish(PART, options, table(["format", *(f"d = {d}" for d in dimensions)], rows))
 
 
 def cell(name: str, d: int, numbers: int, rounds: int) -> str:
@@ -74,23 +76,20 @@ def cell(name: str, d: int, numbers: int, rounds: int) -> str:
 
 def codec_of(kind: str, d: int, in_object: bool) -> Codec:
     """A worker's codec, with a registry in memory."""
-    schema = {
-        "avro": WriterSchema("AVRO", json.dumps(encoding.avro_schema(PATH))),
-        "protobuf": WriterSchema("PROTOBUF", encoding.protobuf_schema(PATH)),
-    }.get(kind)
+    schema = schema_of(kind, Layout({"v": True}))
     field = "v" if schema or in_object or kind == "arrow" else ""
     return Codec(kind, d, 1e150, field=field, schemas=MemorySchemas({1: schema} if schema else {}))
 
 
 def timed(acts: list[Callable[[], object]], rounds: int) -> list[float]:
-    """The median seconds of each, measured in turn."""
+    """The median seconds of the acts, measured in turn."""
     seconds: list[list[float]] = [[] for _ in acts]
     for _ in range(rounds):
         for index, act in enumerate(acts):
             started = time.perf_counter()
             act()
             seconds[index].append(time.perf_counter() - started)
-    return [median(found) for found in seconds]
+    return [median(rounds) for rounds in seconds]
 
 
 if __name__ == "__main__":

@@ -96,19 +96,19 @@ def _digits(us: float) -> str:
 
 def main() -> None:
     """Measure and write."""
-    options = parser(__doc__)
-    options.add_argument("--only", default="", help="only this size; writes nothing")
-    given = options.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--only", default="", help="only this size; writes nothing")
+    options = arguments.parse_args()
     rows = []
     with threadpool_limits(1):
-        for d, k in SMALLEST if given.smallest else SIZES:
-            if given.only in f"{d} × {k}":
-                rounds = 1 if given.smallest else ROUNDS if k <= WIDE else 3
+        for d, k in SMALLEST if options.smallest else SIZES:
+            if options.only in f"{d} × {k}":
+                rounds = 1 if options.smallest else ROUNDS if k <= WIDE else 3
                 rows.append([measured(d, k, dtype, rounds) for dtype in DTYPES])
                 print({row.dtype: {name: _digits(row.us(name)) for name in row.times} for row in rows[-1]}, flush=True)
     head = ["d × k", "streampca, µs", "estimator", "IncrementalPCA", "by Gram", "covariance", "Algorithm 1"]
-    given.smallest = given.smallest or bool(given.only)
-    publish(PART, given, table(head, [cells(pair) for pair in rows]), bars([row for pair in rows for row in pair]))
+    options.smallest = options.smallest or bool(options.only)
+    publish(PART, options, table(head, [cells(pair) for pair in rows]), bars([row for pair in rows for row in pair]))
 
 
 def bars(rows: Sequence[Row]) -> Iterator[Bar]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -83,12 +84,12 @@ def _with_step(move: Callable[[F64, Array, int, Weights], Moved]) -> Callable[..
     """A block's pass with another step; centring and bounded influence stay."""
 
     def learn(
-        V: Array, C: Array, mean: F64, total: float, weights: Weights, served: int, smallest: float
-    ) -> block.Learned:  # fmt: skip
-        learned = _learn(V, C, mean, total, weights, served, smallest)
+        V: Array, C: Array, mean: F64, total: float, weights: Weights, served: int, *others: Any
+    ) -> block.Learned:
+        learned = _learn(V, C, mean, total, weights, k, *others)
         if not C.shape[1]:
             return learned
-        after, explained = move(learned.Y / np.sqrt(weights.c)[:, None], C, min(served, C.shape[1]), weights)
+        after, explained = move(learned.Y / np.sqrt(weights.c)[:, None], C, min(k, C.shape[1]), weights)
         return learned._replace(C=after, explained=explained)
 
     return learn

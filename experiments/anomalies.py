@@ -19,6 +19,7 @@ from experiments.plan import Plan
 from experiments.report import table
 from experiments.results import Results, curve
 from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.decoded import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel
 from streampca.pca import scoring
@@ -122,8 +123,7 @@ def learned(split: Split, every: int) -> PublishedModel:
         saved = []
         for p, pictures in streams.items():
             if len(batch := pictures[start : start + every] / 255):
-                unknown_times = np.full(len(batch), -1)
-                folds[p], _ = folds[p].learn(batch, unknown_times, start + len(batch), fold_config)
+                folds[p], _ = folds[p].take(batch_of_rows(batch, start + len(batch)), fold_config)
                 saved.append(Checkpoint("pictures", "", p, folds[p], fold_config.as_dict()))
                 checkpoints.save(saved[-1])
         publisher.publish(saved)

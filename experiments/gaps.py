@@ -16,6 +16,7 @@ from experiments.datasets import Data
 from experiments.plan import Job, Plan, complete
 from experiments.report import table
 from experiments.results import Results
+from streampca.fold.decoded import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
@@ -88,7 +89,7 @@ def learned(V: F64, k: int, *, impute: bool) -> Fold:
     fold = Fold.empty(config.learning)
     for start in range(0, len(V), _BATCH):
         batch = V[start : start + _BATCH]
-        fold, _ = fold.learn(batch, np.full(len(batch), -1), start + len(batch), config)
+        fold, _ = fold.take(batch_of_rows(batch, start + len(batch)), config)
     return fold
 
 

@@ -153,8 +153,8 @@ def blocks(folder: Path) -> dict[str, list[str]]:
             cells += [f"{fmean(r[column][-1] for r in runs):.3g}", f"{theory[column][-1]:.3g}"]
         rows.append([name, *cells, f"{len(runs)}"])
     for name in dict.fromkeys(stream for stream, _ in curves):
-        measured, theory = ([run["excess"][0] for run in curves.get((name, kind), [])] for kind in (False, True))
-        ends.append([name, spread(measured, 4), cell(average(theory), ".4f")])
+        measured, expected = ([run["excess"][0] for run in curves.get((name, kind), [])] for kind in (False, True))
+        ends.append([name, spread(measured, 4), cell(average(expected), ".4f")])
     heads = ["power of t: limit", "predicted", "measured", "excess, %", "predicted", "batch PCA, %", "Anderson", "runs"]
     return {
         "rate": table(["stream", *heads], rows),

@@ -1,4 +1,4 @@
-"""A client of the sidecar: arrays in, arrays out. Needs `pip install 'streampca[client]'`.
+"""A client of the sidecar: arrays in, arrays out. Needs the extra `client`.
 
 with Client("http://localhost:8000") as client:
     coordinates = client.project(vectors).coordinates
@@ -8,7 +8,7 @@ import io
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, TypeVar
 
 import httpx
 import numpy as np
@@ -16,21 +16,21 @@ import orjson
 from numpy.typing import ArrayLike, NDArray
 from tenacity import AsyncRetrying, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-T = TypeVar("T")
+Answer = TypeVar("Answer")
 F64 = NDArray[np.float64]
 Basis = Literal["principal", "whitened"]
 Version = int | None
 
 
 class SidecarError(Exception):
-    """The sidecar refused a request: its message, and the HTTP status."""
+    """The sidecar refused a request: its message, the HTTP status, and the type of the error, as in docs/api.md."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, type_: str | None = None) -> None:
         super().__init__(text)
-        self.status = status
+        self.status, self.type = status, type_
 
 
-class Projected(NamedTuple):
+class ProjectAnswer(NamedTuple):
     """Vectors in the basis of the components."""
 
     version: int
@@ -38,7 +38,7 @@ class Projected(NamedTuple):
     residual: F64  # (n,): squared distances from the subspace of the components
 
 
-class Reconstructed(NamedTuple):
+class ReconstructAnswer(NamedTuple):
     """Vectors as the components reconstruct them."""
 
     version: int
@@ -46,7 +46,7 @@ class Reconstructed(NamedTuple):
     squared_error: F64 | None  # (n,); None for coordinates
 
 
-class Scored(NamedTuple):
+class ScoreAnswer(NamedTuple):
     """How unusual vectors are, (n,) each; p are None if the model has no past scores."""
 
     version: int
@@ -59,40 +59,40 @@ class Scored(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Call(Generic[T]):
+class Call(Generic[Answer]):
     """A request, and how to read its answer."""
 
     method: str
     path: str
-    read: Callable[[httpx.Response], T]
-    given: Mapping[str, Any]  # to httpx: params, headers and content
+    read: Callable[[httpx.Response], Answer]
+    options: Mapping[str, Any]  # of httpx: params, headers and content
 
 
-def project(vectors: ArrayLike, *, basis: Basis = "principal", version: Version = None) -> Call[Projected]:
+def project(vectors: ArrayLike, *, basis: Basis = "principal", version: Version = None) -> Call[ProjectAnswer]:
     """Coordinates (n, k) and residuals (n,) of vectors (n, d)."""
-    return _of_rows("project", vectors, Projected, basis=basis, version=version)
+    return _of_rows("project", vectors, ProjectAnswer, basis=basis, version=version)
 
 
-def reconstruct(vectors: ArrayLike, *, version: Version = None) -> Call[Reconstructed]:
+def reconstruct(vectors: ArrayLike, *, version: Version = None) -> Call[ReconstructAnswer]:
     """Vectors (n, d) as the components reconstruct them."""
-    return _of_rows("reconstruct", vectors, Reconstructed, of="vectors", version=version)
+    return _of_rows("reconstruct", vectors, ReconstructAnswer, of="vectors", version=version)
 
 
 def from_coordinates(
     coordinates: ArrayLike, *, basis: Basis = "principal", version: Version = None
-) -> Call[Reconstructed]:
+) -> Call[ReconstructAnswer]:
     """The vectors (n, d) with these coordinates (n, k)."""
-    return _of_rows("reconstruct", coordinates, Reconstructed, of="coordinates", basis=basis, version=version)
+    return _of_rows("reconstruct", coordinates, ReconstructAnswer, of="coordinates", basis=basis, version=version)
 
 
-def score(vectors: ArrayLike, *, version: Version = None) -> Call[Scored]:
+def score(vectors: ArrayLike, *, version: Version = None) -> Call[ScoreAnswer]:
     """How unusual vectors (n, d) are."""
-    return _of_rows("score", vectors, Scored, version=version)
+    return _of_rows("score", vectors, ScoreAnswer, version=version)
 
 
 def model(*, version: Version = None) -> Call[dict[str, Any]]:
     """What `/v1/model` says of the model."""
-    return Call("GET", "/v1/model", lambda answer: dict(orjson.loads(answer.content)), _given(version=version))
+    return Call("GET", "/v1/model", lambda answer: dict(orjson.loads(answer.content)), _params(version=version))
 
 
 def check(answer: httpx.Response) -> None:
@@ -100,13 +100,13 @@ def check(answer: httpx.Response) -> None:
     if answer.is_success:
         return
     try:
-        text = str(orjson.loads(answer.content)["error"])
+        problem = orjson.loads(answer.content)
+        raise SidecarError(answer.status_code, str(problem["detail"]), str(problem["type"]))
     except (ValueError, KeyError, TypeError):
-        text = f"status {answer.status_code}, and no answer of a sidecar"
-    raise SidecarError(answer.status_code, text)
+        raise SidecarError(answer.status_code, f"status {answer.status_code}, and no answer of a sidecar") from None
 
 
-def _of_rows(act: str, rows: ArrayLike, kind: Callable[..., T], **params: Any) -> Call[T]:
+def _of_rows(operation: str, rows: ArrayLike, kind: Callable[..., Answer], **params: Any) -> Call[Answer]:
     array = np.asarray(rows)
     if array.ndim != 2:
         raise ValueError(f"rows must be an array of shape (n, d), not {array.shape}")
@@ -114,25 +114,25 @@ def _of_rows(act: str, rows: ArrayLike, kind: Callable[..., T], **params: Any) -
     np.save(body, np.ascontiguousarray(array, "<f4" if array.dtype == np.float32 else "<f8"), allow_pickle=False)
     headers = {"Content-Type": "application/x-npy", "Accept": "application/x-npz"}
 
-    def read(answer: httpx.Response) -> T:
+    def read(answer: httpx.Response) -> Answer:
         with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
             fields = {name: arrays[name] for name in arrays.files}
         names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # a NamedTuple
         version = int(fields.pop("version"))
         return kind(version, *(fields.get(name) for name in names[1:]))
 
-    return Call("POST", f"/v1/{act}", read, {**_given(**params), "headers": headers, "content": body.getvalue()})
+    return Call("POST", f"/v1/{operation}", read, {**_params(**params), "headers": headers, "content": body.getvalue()})
 
 
-def _given(**params: Any) -> dict[str, Any]:
+def _params(**params: Any) -> dict[str, Any]:
     return {"params": {name: str(value) for name, value in params.items() if value is not None}}
 
 
-P = ParamSpec("P")
+Arguments = ParamSpec("Arguments")
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Whether it may be otherwise soon: no model yet, too many requests, or a restart."""
+    """Whether a retry may help: no model yet, too many requests, or a restart."""
     return isinstance(error, httpx.ConnectError) or (isinstance(error, SidecarError) and error.status == 503)
 
 
@@ -146,75 +146,57 @@ def _options(url: str, token: str | None, options: dict[str, Any]) -> dict[str, 
     return {"base_url": url, "headers": headers, "timeout": 30.0, **options}
 
 
-def _sent(make: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P], T]":
+def _sent(make: Callable[Arguments, Call[Answer]]) -> "Callable[Concatenate[Client, Arguments], Answer]":
     @wraps(make)
-    def send(self: "Client", /, *args: P.args, **options: P.kwargs) -> T:
-        return self._send(make(*args, **options))
+    def send(self: "Client", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
+        return self._ask(make(*args, **options))
 
     return send
 
 
-def _awaited(make: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]":
+def _awaited(
+    make: Callable[Arguments, Call[Answer]],
+) -> "Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Answer]]":
     @wraps(make)
-    async def send(self: "AsyncClient", /, *args: P.args, **options: P.kwargs) -> T:
-        return await self._send(make(*args, **options))
+    async def send(self: "AsyncClient", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
+        return await self._ask(make(*args, **options))
 
     return send
 
 
-class Client:
-    """Waits for each answer. Raises `SidecarError`, and `httpx.TransportError` if there is none.
+class Client(httpx.Client):
+    """An `httpx.Client` for one sidecar. Raises `SidecarError`, and `httpx.TransportError` if there is no answer.
 
-    `retry_s` is for how long it tries again while the sidecar cannot be reached, or answers 503; other options are
-    those of `httpx.Client`. Vectors of float32 are projected in single precision.
+    It retries for `retry_s` while the sidecar cannot be reached, or answers 503; other options are those of
+    `httpx.Client`. Vectors of float32 are projected in single precision.
     """
 
     project, reconstruct = _sent(project), _sent(reconstruct)
     from_coordinates, score, model = _sent(from_coordinates), _sent(score), _sent(model)
 
     def __init__(self, url: str, *, token: str | None = None, retry_s: float = 15.0, **options: Any) -> None:
-        self._http = httpx.Client(**_options(url, token, options))
+        super().__init__(**_options(url, token, options))
         self._policy = _policy(retry_s)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close its connections."""
-        self._http.close()
-
-    def _send(self, call: Call[T]) -> T:
+    def _ask(self, call: Call[Answer]) -> Answer:
         for attempt in Retrying(**self._policy):
             with attempt:
-                check(answer := self._http.request(call.method, call.path, **call.given))
+                check(answer := self.request(call.method, call.path, **call.options))
         return call.read(answer)
 
 
-class AsyncClient:
+class AsyncClient(httpx.AsyncClient):
     """The same for asyncio."""
 
     project, reconstruct = _awaited(project), _awaited(reconstruct)
     from_coordinates, score, model = _awaited(from_coordinates), _awaited(score), _awaited(model)
 
     def __init__(self, url: str, *, token: str | None = None, retry_s: float = 15.0, **options: Any) -> None:
-        self._http = httpx.AsyncClient(**_options(url, token, options))
+        super().__init__(**_options(url, token, options))
         self._policy = _policy(retry_s)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close its connections."""
-        await self._http.aclose()
-
-    async def _send(self, call: Call[T]) -> T:
+    async def _ask(self, call: Call[Answer]) -> Answer:
         async for attempt in AsyncRetrying(**self._policy):
             with attempt:
-                check(answer := await self._http.request(call.method, call.path, **call.given))
+                check(answer := await self.request(call.method, call.path, **call.options))
         return call.read(answer)

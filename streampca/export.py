@@ -1,4 +1,4 @@
-"""A model in the format of another tool. The packages that it needs come with `pip install 'streampca[export]'`."""
+"""A model in the format of another tool. The extra `export` has the packages that it needs."""
 
 import io
 from collections.abc import Callable
@@ -57,8 +57,8 @@ def to_onnx(published: PublishedModel) -> bytes:
     whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
     helper.set_model_props(whole, {"topic": published.topic, "version": str(published.version)})
     checker.check_model(whole)
-    found: bytes = whole.SerializeToString()
-    return found
+    graph_bytes: bytes = whole.SerializeToString()
+    return graph_bytes
 
 
 FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"npz": to_npz, "onnx": to_onnx}
@@ -74,8 +74,8 @@ def register_with_skl2onnx() -> None:
 
 
 def _shapes(operator: Any) -> None:
-    given = operator.inputs[0]
-    operator.outputs[0].type = type(given.type)([given.get_first_dimension(), operator.raw_operator.n_components_])
+    vectors = operator.inputs[0]
+    operator.outputs[0].type = type(vectors.type)([vectors.get_first_dimension(), operator.raw_operator.n_components_])
 
 
 def _convert(scope: Any, operator: Any, container: Any) -> None:
@@ -88,5 +88,5 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     if estimator.whiten:
         axes = estimator.model_.whiten(axes)
     centred = OnnxSub(operator.inputs[0], estimator.mean_.astype(dtype), op_version=version)
-    found = OnnxMatMul(centred, axes.astype(dtype), op_version=version, output_names=operator.outputs[:1])
-    found.add_to(scope, container)
+    coordinates = OnnxMatMul(centred, axes.astype(dtype), op_version=version, output_names=operator.outputs[:1])
+    coordinates.add_to(scope, container)

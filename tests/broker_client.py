@@ -24,13 +24,14 @@ class _Unboxed(Serializer):  # type: ignore[misc]  # kafka-python has no types
 class BrokerClient:
     """Topics, records and groups of the broker at the address `bootstrap`."""
 
-    bootstrap: str  # host:port
+    bootstrap: str  # host:port, or several
+    replication = 1  # of topics
     admin: KafkaAdminClient
 
     def create_topic(self, name: str, partitions: int = 1, **configs: str | int) -> str:
         """Create a topic; return its name when it takes records. Options have _ instead of dots (`retention_ms=1`)."""
         options = {key.replace("_", "."): str(value) for key, value in configs.items()}
-        topic = {"num_partitions": partitions, "replication_factor": 1, "configs": options}
+        topic = {"num_partitions": partitions, "replication_factor": self.replication, "configs": options}
         self.admin.create_topics({name: topic})
         self._wait_for_leaders(name, partitions)
         return name
@@ -109,15 +110,18 @@ class BrokerClient:
 
         A commit returns before it is written to all partitions; until then its records cannot be read.
         """
-        latest = {TopicPartition(topic, p["partition_index"]): OffsetSpec.LATEST for p in self._described(topic)}
-
-        def ends(level: IsolationLevel) -> dict[int, int]:
-            found = self.admin.list_partition_offsets(latest, level)
-            return {tp.partition: end.offset for tp, end in found.items()}
 
         def settled() -> dict[int, int] | None:
-            readable = ends(IsolationLevel.READ_COMMITTED)
-            return readable if readable == ends(IsolationLevel.READ_UNCOMMITTED) else None
+            with suppress(KafkaError):  # a broker has just left
+                latest = {
+                    TopicPartition(topic, p["partition_index"]): OffsetSpec.LATEST for p in self._described(topic)
+                }
+                levels = (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+                readable, written = (self.admin.list_partition_offsets(latest, level) for level in levels)
+                ends = {tp.partition: end.offset for tp, end in readable.items()}
+                if ends == {tp.partition: end.offset for tp, end in written.items()}:
+                    return ends
+            return None
 
         return dict(wait_until(settled, PATIENCE_S, f"the end of the transactions in {topic}"))
 

@@ -15,6 +15,7 @@ from streampca.settings.commands import ServeSettings
 from streampca.settings.transform import TransformSettings
 from streampca.settings.worker import WorkerSettings
 from streampca.sidecar.app import create_app
+from streampca.sidecar.errors import Problem
 from streampca.stores.memory import MemoryStore
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
@@ -66,11 +67,13 @@ def shown(field: FieldInfo) -> str:
 
 def metrics() -> str:
     """Each metric of worker, sidecar and transform."""
-    worker = described(WorkerMetrics("t").registry)
-    rows = [[f"`{name}`", "worker", text] for name, text in sorted(worker.items())]
-    rows += [[f"`{name}`", "sidecar", text] for name, text in sorted(sidecar_metrics().items())]
-    transform = described(TransformMetrics("t").registry)
-    rows += [[f"`{name}`", "transform", text] for name, text in sorted(transform.items())]
+    worker, transform = described(WorkerMetrics("t").registry), described(TransformMetrics("t").registry)
+    described_by = {"worker": worker, "sidecar": sidecar_metrics(), "transform": transform}
+    roles: dict[tuple[str, str], list[str]] = {}
+    for role, metrics_of_role in described_by.items():
+        for metric in sorted(metrics_of_role.items()):
+            roles.setdefault(metric, []).append(role)
+    rows = [[f"`{name}`", ", ".join(of), text] for (name, text), of in roles.items()]
     return table(["metric", "of", "meaning"], rows)
 
 
@@ -89,11 +92,17 @@ def endpoints() -> str:
     return table(["endpoint", "what it answers"], [*rows, *pages])
 
 
+def errors() -> str:
+    """Each type of error of the sidecar."""
+    return table(["type", "status", "meaning"], [[f"`{p.type}`", str(p.status), p.title] for p in Problem])
+
+
 TABLES: dict[str, tuple[Path, Callable[[], str]]] = {
     "commands": (DOCS / "configuration.md", commands),
     "settings": (DOCS / "configuration.md", settings),
     "metrics": (DOCS / "monitoring.md", metrics),
     "endpoints": (DOCS / "api.md", endpoints),
+    "errors": (DOCS / "api.md", errors),
 }
 
 

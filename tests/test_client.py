@@ -69,7 +69,7 @@ def test_arrays_go_in_and_arrays_come_out(kind: type, url: str) -> None:
 def test_errors_have_the_words_of_the_sidecar(kind: type, url: str) -> None:
     with pytest.raises(SidecarError, match=r"vectors\[0\] has 10 numbers where this model has 5") as refused:
         call(kind, url, "project", VECTORS.reshape(3, 10))
-    assert refused.value.status == 422
+    assert (refused.value.status, refused.value.type) == (422, "urn:streampca:error:invalid-request")
     with pytest.raises(SidecarError, match="no model version 11"):
         call(kind, url, "model", version=11)
     with pytest.raises(ValueError, match="shape"):
@@ -87,7 +87,7 @@ class Busy(httpx.MockTransport):
             if self.asked == 1:
                 raise httpx.ConnectError("refused")
             if self.asked <= times:
-                return httpx.Response(503, json={"error": "no model has been published yet"})
+                return httpx.Response(503, json={"type": "t", "detail": "no model has been published yet"})
             assert request.headers["authorization"] == "Bearer secret"
             return httpx.Response(200, json={"version": 1})
 

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "formats": ["formats", "pca.arrays", "errors"],
     "files": ["files", "formats", "pca.arrays", "errors"],
     "fold": ["fold", "formats", "pca", "errors"],
-    "estimator": ["estimator", "fold.fold", "fold.decoded", "pca"],
+    "estimator": ["estimator", "fold", "pca"],
     "client": [],
     "export": ["fold.model_file", "ImplicitKrasulina"],
     "sources": ["sources", "fold.events", "fold.record", "errors", "settings", "process.watchdog"],
@@ -38,7 +38,7 @@ MAY_IMPORT = {
     ],
     "stores": ["stores", "fold", "settings.store_url", "errors"],
     "consumer_group": [
-        "consumer_group", "fold", "pca.arrays", "pca.losses", "errors", "process", "sources.base",
+        "consumer_group", "fold", "pca.arrays", "pca.state.Losses", "errors", "process", "sources.base",
         "stores.process_status",
     ],
     "worker": [
@@ -57,7 +57,7 @@ MAY_IMPORT = {
         "fold.partitions", "formats", "pca.model", "pca.scoring", "pca.arrays", "errors", "settings", "process",
         "version",
     ],
-    "demo": ["demo", "stores", "fold.model_file", "files", "pca.arrays", "settings", "errors"],
+    "demo": ["demo", "stores", "fold.model_file", "files", "pca.arrays", "settings", "process.signals", "errors"],
     "cli": [  # the only one that chooses among concrete sources and stores
         "cli", "worker", "transform", "sidecar", "backfill", "demo", "consumer_group", "sources", "stores", "fold",
         "formats", "files", "pca", "settings", "process", "client", "export", "errors", "version",

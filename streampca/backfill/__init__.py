@@ -1,8 +1,8 @@
 """Learns the past of a topic from files: a backfill is one more fold, which is merged into every model.
 
-`fold_batches` and `merge` know no engine; `engines` runs them on Dask or Spark.
+`fold_batches` and `merge` know no engine; `engines` runs them on processes, Dask or Spark.
 """
 
-from streampca.backfill.folding import Backfill, fold_batches, merge
+from streampca.backfill.folding import BackfillPlan, fold_batches, merge
 
-__all__ = ["Backfill", "fold_batches", "merge"]
+__all__ = ["BackfillPlan", "fold_batches", "merge"]

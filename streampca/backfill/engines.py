@@ -1,78 +1,136 @@
-"""Folds pieces on Dask or on Spark: the same bytes on both, however many workers there are."""
+"""Folds chunks on this machine, on Dask or on Spark: the same bytes on all, however many workers there are."""
 
 import logging
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from functools import partial
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
-from streampca.backfill.folding import Backfill, Part, fold_batches
+from streampca.backfill.folding import BackfillPlan, Part, fold_batches
 from streampca.errors import InputError
-from streampca.files.pieces import Piece, read
+from streampca.files.chunks import Chunk, read
 from streampca.process.memory import keep_freed_memory
 
-Folded = Iterator[tuple[str, Part]]
-Engine = Callable[[Mapping[str, Piece], Backfill], Folded]
-"""Folds named pieces, and yields the parts as they are done."""
+Parts = Iterator[tuple[str, Part]]
+Engine = Callable[[Mapping[str, Chunk], BackfillPlan], Parts]
+"""Folds named chunks, and yields the parts as they are done."""
 
-_SPARK_SCHEMA = "name string, fold binary, rejects binary"
-
-
-def fold_piece(piece: Piece, backfill: Backfill) -> Part:
-    """Fold the rows of a piece. Raises `InputError`."""
-    keep_freed_memory()  # Dask makes its processes return it, and then a quarter of the time goes to the system
-    return fold_batches(read(piece, backfill.read, backfill.columns), backfill, f"{piece.path}#{piece.part}")
+_AT_LEAST = 32  # chunks that a cluster has at a time: it may grow
+_DIED = (
+    "a process that folded a chunk died: is there memory enough for one a core, and does nothing write to the files? "
+    "Then run it again, or on a cluster with --scheduler"
+)
 
 
-def on_dask(scheduler: str | None = None, workers: int | None = None) -> Engine:
-    """On the cluster with this scheduler (`tcp://host:port`), or on new processes of this machine, one a core."""
+def fold_chunk(chunk: Chunk, plan: BackfillPlan) -> Part:
+    """Fold the rows of a chunk. Raises `InputError`."""
+    keep_freed_memory()  # otherwise a quarter of the time goes to the system
+    return fold_batches(read(chunk, plan.read, plan.columns), plan, f"{chunk.path}#{chunk.start}")
 
-    def fold(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
-        from dask import distributed
 
-        dask: Any = distributed  # it has no types
-        logging.getLogger("distributed").setLevel(logging.WARNING)  # else each connection has lines in our log
-        options = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}  # errors are raised, too
-        with ExitStack() as opened:
-            place = scheduler or opened.enter_context(
-                dask.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, **options)
-            )
-            client = opened.enter_context(dask.Client(place))
-            names = {client.submit(fold_piece, piece, backfill, pure=False): name for name, piece in pieces.items()}
-            for future in dask.as_completed(list(names)):
-                name = names.pop(future)
-                try:
-                    part = future.result()
-                except dask.KilledWorker:
-                    path, rows = pieces[name].path, pieces[name].part
-                    raise InputError(
-                        f"{path}#{rows}: each process that folded it died: is there memory enough for one a core, and "
-                        "does nothing write to the file? Then run it again, or name a smaller cluster by --scheduler"
-                    ) from None
-                yield name, part
-                future.release()
+def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, BackfillPlan], Part] = fold_chunk) -> Engine:
+    """On any executor. It has so many chunks at a time, and gets another when a part is taken: few parts wait."""
 
-    return fold
+    def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
+        remaining, names = iter(chunks.items()), dict[Future[Part], str]()
+
+        def submit(count: int) -> None:
+            names.update({executor.submit(fold, chunk, plan): name for name, chunk in islice(remaining, count)})
+
+        try:
+            submit(at_once)
+            while names:
+                for future in wait(names, return_when=FIRST_COMPLETED).done:
+                    yield names.pop(future), future.result()
+                    submit(1)
+        finally:
+            for future in names:
+                future.cancel()
+
+    return run
+
+
+def on_processes(workers: int | None = None) -> Engine:
+    """On new processes of this machine, one a core."""
+    count = workers or len(os.sched_getaffinity(0))
+
+    def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
+        others = set(multiprocessing.active_children())
+        with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _end_with_parent) as pool:
+            try:
+                yield from on_executor(pool, 2 * count)(chunks, plan)
+            except BaseException as error:
+                for process in set(multiprocessing.active_children()) - others:
+                    process.terminate()  # it may have minutes to go
+                if isinstance(error, BrokenProcessPool):
+                    raise InputError(_DIED) from None
+                raise
+
+    return run
+
+
+def _end_with_parent() -> None:
+    """Let a process of the pool end with the one that has started it, however that ends, and silently at Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def wait_for_parent() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait_for_parent, daemon=True).start()
+
+
+def on_dask(scheduler: str) -> Engine:
+    """On the cluster with this scheduler, `tcp://host:port`, whose workers have streampca installed."""
+    from dask import distributed  # here: an optional package
+
+    dask: Any = distributed  # it has no types
+
+    def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors are raised, too
+        with dask.Client(scheduler) as client:
+            at_once = max(_AT_LEAST, 2 * sum(client.nthreads().values()))
+            try:
+                yield from on_executor(client.get_executor(), at_once)(chunks, plan)
+            except dask.KilledWorker:
+                raise InputError(_DIED) from None
+
+    return run
 
 
 def on_spark(session: Any) -> Engine:
-    """On a Spark session, whose executors have streampca installed."""
+    """On a Spark session, whose executors have streampca installed: a job for each chunk, many at a time."""
 
-    def fold(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
-        rows = [(name, *piece) for name, piece in pieces.items()]
-        frame = session.createDataFrame(rows, "name string, path string, size long, changed_ns long, part long")
-        spread = frame.repartition(len(rows), "name")
-        for row in spread.mapInArrow(partial(_fold_rows, backfill=backfill), _SPARK_SCHEMA).toLocalIterator():
-            yield row.name, Part(bytes(row.fold), bytes(row.rejects))
+    def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
+        context, group = session.sparkContext, f"backfill {uuid4()}"
+        at_once = max(_AT_LEAST, 2 * context.defaultParallelism)
 
-    return fold
+        def fold(chunk: Chunk, plan: BackfillPlan) -> Part:
+            context.setJobGroup(group, f"{chunk.path}#{chunk.start}")  # of this thread
+            return _fold_on_spark(session, chunk, plan)
+
+        with ThreadPoolExecutor(at_once) as threads:
+            try:
+                yield from on_executor(threads, at_once, fold)(chunks, plan)
+            finally:
+                context.cancelJobGroup(group)
+
+    return run
 
 
-def _fold_rows(batches: Iterator[Any], backfill: Backfill) -> Iterator[Any]:
-    """For `mapInArrow`: rows that name pieces become rows that hold their parts."""
-    for batch in batches:
-        for name, *piece in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            part = fold_piece(Piece(*piece), backfill)
-            yield pa.record_batch([[name], [part.fold], [part.rejects]], ["name", "fold", "rejects"])
+def _fold_on_spark(session: Any, chunk: Chunk, plan: BackfillPlan) -> Part:
+    def folded(batches: Iterator[Any]) -> Iterator[Any]:
+        for _ in batches:
+            yield pa.record_batch([[column] for column in fold_chunk(chunk, plan)], ["fold", "rejects"])
+
+    [row] = session.range(0, 1, 1, 1).mapInArrow(folded, "fold binary, rejects binary").collect()
+    return Part(bytes(row.fold), bytes(row.rejects))

@@ -1,15 +1,13 @@
-"""`streampca backfill`: learns the past of a topic from files, on Dask."""
+"""`streampca backfill`: learns the past of a topic from files."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from streampca.cli.console import console, progress
 from streampca.cli.dead_letters import milliseconds
-from streampca.cli.options import Given
 from streampca.cli.worker import worker_config_of
-from streampca.errors import SettingsError, StreampcaError
-from streampca.fold.partitions import backfill_partition, partition_name
-from streampca.process import logs
+from streampca.errors import SettingsError, StreampcaError, naming_the_extra
+from streampca.fold.partitions import backfill_partition, offsets_in, partition_name
 from streampca.settings.store import StoreSettings
 from streampca.settings.worker import WorkerSettings
 from streampca.stores.choice import store_of
@@ -17,37 +15,36 @@ from streampca.stores.models import Models
 
 
 def run(
-    given: Given, sources: Sequence[str], column: str, timestamp_column: str | None, until: str | None, number: int,
-    scheduler: str | None, rejects: Path | None,
+    settings: WorkerSettings, sources: Sequence[str], column: str, timestamp_column: str | None, until: str | None,
+    number: int, scheduler: str | None, rejects: Path | None,
 ) -> None:  # fmt: skip
     """Learn the rows, save a checkpoint that every model will contain, and say what was learned."""
-    settings = WorkerSettings.read(**given)
-    logs.configure(settings.log_level)
-    try:
-        from streampca.backfill import Backfill, engines, run
-        from streampca.files import pieces
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"this needs {error.name}: pip install 'streampca[backfill]'") from None
-    found = pieces.pieces_of(sources)
-    backfill = Backfill(
+    with naming_the_extra("this", "dask" if scheduler else "backfill"):
+        from streampca.backfill import BackfillPlan, engines
+        from streampca.backfill.execute import execute
+        from streampca.files.chunks import chunks_of, columns_of
+
+        engine = engines.on_dask(scheduler) if scheduler else engines.on_processes()
+    chunks = chunks_of(sources)
+    plan = BackfillPlan(
         settings.topic,
         worker_config_of(settings).fold,
-        pieces.columns_of(found[0], column),
+        columns_of(chunks[0], column),
         timestamp_column,
-        None if offsets_in(until) else milliseconds(until, "until"),
-        offsets_in(until),
+        None if offsets_in(until or "") else milliseconds(until, "until"),
+        offsets_in(until or ""),
         number,
     )
-    if backfill.until_ms is not None and not timestamp_column:
+    if plan.until_ms is not None and not timestamp_column:
         raise SettingsError("--until with a time needs --timestamp-column")
     with progress() as bar:
-        task = bar.add_task("learning", total=len(found), rows=0, note="")
-        checkpoint, rejected = run.learn(
+        task = bar.add_task("learning", total=len(chunks), rows=0, note="")
+        checkpoint, rejected = execute(
             store_of(settings.store),
-            backfill,
-            found,
-            engines.on_dask(scheduler),
-            lambda done: bar.update(task, completed=done, note=f"{done} of {len(found)} pieces"),
+            plan,
+            chunks,
+            engine,
+            lambda done: bar.update(task, completed=done, note=f"{done} of {len(chunks)} chunks"),
         )
     if rejects:
         from pyarrow import parquet
@@ -62,12 +59,11 @@ def run(
     )
 
 
-def remove(given: Given, number: int, ask: Callable[[str], bool]) -> None:
+def remove(settings: StoreSettings, number: int, ask: Callable[[str], bool]) -> None:
     """Delete a backfill, and the models that contain it, if `ask`, which gets a question, agrees.
 
     Raises `SettingsError` if there is none.
     """
-    settings = StoreSettings.read(**given)
     store, name = store_of(settings.store), partition_name(backfill_partition(number))
     folder = f"checkpoints/{settings.topic}/{name}"
     checkpoints = [path for path in store.names(folder) if path.endswith(".npz")]
@@ -83,11 +79,3 @@ def remove(given: Given, number: int, ask: Callable[[str], bool]) -> None:
     for path in others:  # last, so that one that is killed can be run again
         store.delete(path)
     console().print(f"deleted {name} of {settings.topic}, and {models} models that contained it")
-
-
-def offsets_in(until: str | None) -> dict[int, int] | None:
-    """The offsets in `0:1200,1:1177`; None if it is something else."""
-    pairs = [part.split(":") for part in (until or "").split(",")]
-    if not all(len(pair) == 2 and all(each.strip().isdecimal() for each in pair) for pair in pairs):
-        return None
-    return {int(partition): int(offset) for partition, offset in pairs}

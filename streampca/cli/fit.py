@@ -16,12 +16,13 @@ from streampca.fold import model_file
 from streampca.fold.decoded import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.judge import Judge
+from streampca.fold.merging import Merged
 from streampca.fold.model_file import PublishedModel
+from streampca.fold.past_scores import PastScoresBuilder
+from streampca.fold.publishing import published_model
 from streampca.pca import axes
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
-from streampca.pca.scoring import Calibration
-from streampca.pca.scoring.schedule import Calibrator
 
 _COMPONENTS = 10
 
@@ -53,11 +54,12 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None = N
         raise InputError(f"{text}, and {start_from} was learned from those of {fold_config.learning.dimensions}")
     paths_or_urls.check_writable(output)
     with threadpool_limits(1):  # the same bits as in a worker
-        fold, calibrator, seconds = _learn(rows, fold_config, before)
+        fold, past_scores, seconds = _learn(rows, fold_config, before)
     if fold.stats.learned < 2:
         raise InputError(f"{file} holds only one vector; at least two are needed")
-    model = _published(fold, calibrator, fold_config)
-    paths_or_urls.write(output, model_file.encode(model))
+    merged = Merged.alone(fold, fold_config)
+    model = published_model(merged, fold_config, past_scores.calibration, time.time())
+    paths_or_urls.write(output, model_file.encode(replace(model, learned=axes.continuation(merged.state))))
     _report(model, output, seconds, fold.stats.learned - (before.version if before else 0))
 
 
@@ -70,50 +72,32 @@ def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
     return FoldConfig(learning_config, half_life_messages=options.half_life)
 
 
-def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -> tuple[Fold, Calibrator, float]:
+def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -> tuple[Fold, PastScoresBuilder, float]:
     learning_config = fold_config.learning
-    fold, calibrator = Fold.empty(learning_config), Calibrator(learning_config.components)
+    fold, past_scores = Fold.empty(learning_config), PastScoresBuilder(learning_config.components)
     if before:
         state = axes.continued(before.model, before.learned, before.version, learning_config)
         fold = replace(fold, state=state, stats=replace(fold.stats, learned=before.version))
-        calibrator.calibration = before.calibration or Calibration.empty()
+        past_scores.calibration = before.calibration or past_scores.calibration
     skipped, started = fold.stats.learned, time.perf_counter()
     with progress() as bar:
         task = bar.add_task("learning", total=1.0, rows=0, note="")
-        for vectors, share in rows.pieces():
+        for vectors, share, _ in rows.chunks():
             learned = fold.stats.learned
             _check(vectors, learned - skipped, rows.path, learning_config)
-            fold, _ = fold.take(batch_of_rows(vectors, learned + len(vectors)), fold_config, calibrator.add)
+            fold, _ = fold.take(batch_of_rows(vectors, learned + len(vectors)), fold_config, past_scores.before_block)
             stats = fold.stats
-            loss = f"loss ratio {stats.loss_ewma / stats.norm_ewma:.4f}" if stats.norm_ewma else ""
+            loss = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
             bar.update(task, completed=share, rows=stats.learned, note=loss)
-    return fold, calibrator, time.perf_counter() - started
+    return fold, past_scores, time.perf_counter() - started
 
 
 def _check(vectors: Array, before: int, path: Path, config: LearningConfig) -> None:
     """Raise `InputError` that names a row that cannot be learned; so many were learned before."""
-    judge = Judge.of(config)
-    if not (good := judge.good(vectors)).all():
-        row = int(good.argmin())
-        reason, message = judge.reason(vectors[row])
+    if bad := Judge.of(config).first_bad(vectors):
+        row, reason, message = bad
         hint = f" with --components {config.components}" if reason == "too_few_observed" else ""
         raise InputError(f"{path}, row {before + row + 1}: {message}{hint}")
-
-
-def _published(fold: Fold, calibrator: Calibrator, fold_config: FoldConfig) -> PublishedModel:
-    stats, calibration, components = fold.stats, calibrator.calibration, fold_config.learning.components
-    state = fold.provisional(fold_config.learning)
-    return PublishedModel(
-        version=stats.learned,
-        model=axes.model_of(axes.decomposed(state, components), components),
-        loss=stats.loss if stats.with_loss else None,
-        loss_ratio=stats.loss / stats.norm if stats.norm else None,
-        loss_ewma=stats.recent_loss,
-        published_at=time.time(),
-        settings=fold_config.as_dict(),
-        calibration=calibration if calibration.weight else None,
-        learned=axes.continuation(state),
-    )
 
 
 def _report(result: PublishedModel, output: str, seconds: float, rows: int) -> None:

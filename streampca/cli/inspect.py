@@ -10,6 +10,7 @@ from rich.table import Table
 
 from streampca.cli import paths_or_urls
 from streampca.cli.console import console
+from streampca.cli.find_model import is_ours
 from streampca.errors import DamagedFileError, StoreError
 from streampca.fold import checkpoint as checkpoints
 from streampca.fold import model_file as models
@@ -19,8 +20,6 @@ from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
 from streampca.stores.models import Models
-
-_ZIP, _NAME_AT, _FIRST_MEMBER = b"PK\x03\x04", 30, b"header.npy"  # how every file that streampca writes begins
 
 
 def run(location: str, *, as_json: bool) -> None:
@@ -34,7 +33,7 @@ def run(location: str, *, as_json: bool) -> None:
 
 
 def _facts_of_file(path: str, data: bytes) -> dict[str, Any]:
-    if not data.startswith(_ZIP) or data[_NAME_AT : _NAME_AT + len(_FIRST_MEMBER)] != _FIRST_MEMBER:
+    if not is_ours(data):
         raise StoreError(f"{path} is not a checkpoint or model of streampca; it begins with {data[:16]!r}")
     try:
         try:
@@ -71,7 +70,7 @@ def _checkpoint(data: bytes) -> dict[str, Any]:
         "columns": C.shape[1],
         "dtype": str(C.dtype),
         "pending": len(fold.pending),
-        "loss_ratio": stats.loss / stats.norm if stats.norm else None,
+        "loss_ratio": stats.loss_ratio,
     }
 
 
@@ -105,13 +104,13 @@ def _show(facts: dict[str, Any]) -> None:
     if facts["kind"] != "store":
         out.print(_table([], [[name, _formatted(value, name)] for name, value in _flat(facts)]))
         return
-    for topic, found in facts["topics"].items():
-        newest = found["newest_model"]
-        out.print(f"{topic}: {found['models']} models, newest version {'–' if newest is None else newest}")
-        if found["versions"]:
-            out.print(f"versions: {', '.join(map(str, found['versions']))}")
+    for topic, facts_of_topic in facts["topics"].items():
+        newest, versions, partitions = (facts_of_topic[name] for name in ("newest_model", "versions", "partitions"))
+        out.print(f"{topic}: {len(versions)} models, newest version {'–' if newest is None else newest}")
+        if versions:
+            out.print(f"versions: {', '.join(map(str, versions))}")
         names = ["next_offset", "learned", "rejected", "checkpoints"]
-        rows = [[number, *(_formatted(row[name]) for name in names)] for number, row in found["partitions"].items()]
+        rows = [[number, *(_formatted(row[name]) for name in names)] for number, row in partitions.items()]
         out.print(_table(["partition", *names], rows))
 
 

@@ -9,13 +9,13 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from streampca.cli.console import console, progress
-from streampca.cli.encoding import encoder
 from streampca.errors import InputError, SourceError
 from streampca.files.rows import Rows, open_rows
 from streampca.files.synthetic import LowRank
-from streampca.pca.arrays import Array
+from streampca.formats.base import Layout
 from streampca.settings.commands import ProduceSettings
 from streampca.sources.kafka_python.connection import Connection
+from streampca.sources.schema_registry import create_writer
 
 _ACKNOWLEDGED_WITHIN_S = 60.0
 _TICK_S = 0.02
@@ -37,13 +37,16 @@ def run(
     if (file is not None) == synthetic:
         raise InputError("give either a file to send or --synthetic")
     rows = open_rows(file, column=column) if file else LowRank().rows()
+    if settings.dimensions not in (None, rows.dimensions):
+        text = f"{rows.path} holds vectors of {rows.dimensions} numbers"
+        raise InputError(f"{text}, and dimensions is {settings.dimensions}: nothing was sent")
     sender = _Sender(settings)
     started = time.monotonic()
     try:
         with progress() as bar:
             task = bar.add_task(f"to {settings.topic}", total=None if repeat or synthetic else 1.0, rows=0, note="")
-            for vector, share in _paced(_rows(rows, repeat), rate):
-                sender.send(vector)
+            for value, share in _paced(_values(rows, settings, repeat), rate):
+                sender.send(value)
                 if sender.sent % 256 == 0:
                     per_s = sender.sent / max(time.monotonic() - started, 1e-9)
                     bar.update(task, completed=share, rows=sender.sent, note=f"{per_s:,.0f} per second")
@@ -57,39 +60,40 @@ def run(
     )
 
 
-def _rows(rows: Rows, repeat: bool) -> Iterator[tuple[Array, float]]:
+def _values(rows: Rows, settings: ProduceSettings, repeat: bool) -> Iterator[tuple[bytes, float]]:
+    """The encoded rows, and the share of the file that was read."""
+    layout = Layout.of_vector(settings.format, settings.field)
+    writer = create_writer(settings, settings.format, settings.topic, layout)
+    [name] = layout.fields
     for _ in itertools.count() if repeat else range(1):
-        for piece, share in rows.pieces():
-            for vector in piece:
-                yield vector, share
+        for vectors, share, _ in rows.chunks():
+            for value in writer.write({name: vectors}):
+                yield value, share
 
 
-def _paced(rows: Iterator[tuple[Array, float]], rate: float | None) -> Iterator[tuple[Array, float]]:
-    """The same rows, the n-th no earlier than n/rate seconds after the first."""
+def _paced(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator[tuple[bytes, float]]:
+    """The same values, the n-th no earlier than n/rate seconds after the first."""
     started = time.monotonic()
-    for n, row in enumerate(rows):
+    for n, value in enumerate(values):
         while rate is not None and (ahead := n / rate - (time.monotonic() - started)) > 0:
             time.sleep(max(ahead, _TICK_S) if ahead < 1 else 1)
-        yield row
+        yield value
 
 
 class _Sender:
-    """Sends vectors to the partitions in turn and raises the first failure."""
+    """Sends values to the partitions in turn and raises the first failure."""
 
     def __init__(self, settings: ProduceSettings) -> None:
         self._connection, self._topic = Connection(settings, settings.topic), settings.topic
-        self._encode = encoder(settings, settings.topic)
         self._failure: BaseException | None = None
         self.sent = 0
         self._producer = self._connection.start(KafkaProducer, acks="all", linger_ms=20)
         self._partitions = itertools.cycle(sorted(self._producer.partitions_for(self._topic)))
 
-    def send(self, vector: Array) -> None:
-        """Send one vector; blocks while the client's buffer is full."""
-        try:
-            sent = self._producer.send(self._topic, self._encode(vector), partition=next(self._partitions))
-        except KafkaError as error:
-            raise self._connection.source_error(error) from None
+    def send(self, value: bytes) -> None:
+        """Send one value; blocks while the client's buffer is full."""
+        with self._connection.answers():
+            sent = self._producer.send(self._topic, value, partition=next(self._partitions))
         sent.add_errback(self._failed)
         self.sent += 1
         self._raise_failure()

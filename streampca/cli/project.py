@@ -11,8 +11,8 @@ from threadpoolctl import threadpool_limits
 
 from streampca.cli.console import console, progress
 from streampca.cli.find_model import model_at
-from streampca.errors import InputError, SettingsError, StreampcaError
-from streampca.files.projected import projected_file
+from streampca.errors import InputError, SettingsError, StreampcaError, naming_the_extra
+from streampca.files.projected import TABLES, projected_file
 from streampca.files.rows import open_rows
 from streampca.pca import scoring
 from streampca.pca.arrays import Array
@@ -32,7 +32,7 @@ class Projector(NamedTuple):
 
 
 def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None, column: str | None) -> None:
-    """Project the file's vectors, piece by piece. Raises `StreampcaError`; then no file is written."""
+    """Project the file's vectors, chunk by chunk. Raises `StreampcaError`; then no file is written."""
     if basis not in ("principal", "whitened"):
         raise SettingsError(f"--basis {basis}: must be principal or whitened")
     with ExitStack() as opened:
@@ -40,22 +40,20 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
             projector = _sidecar(location, basis, opened)
         else:
             projector = _model(location, basis, topic)
-        rows, done = open_rows(file, gaps=projector.gaps, column=column), 0
+        rows, done = open_rows(file, gaps=projector.gaps, column=column, others=output.suffix in TABLES), 0
         if rows.dimensions != projector.dimensions:
             text = f"{file} holds vectors of {rows.dimensions} numbers"
             raise InputError(f"{text}, and {projector.named} projects those of {projector.dimensions}")
         opened.enter_context(threadpool_limits(1))  # the same bits as of a sidecar
-        write, bar = (
-            opened.enter_context(projected_file(output, projector.components)),
-            opened.enter_context(progress()),
-        )
+        write = opened.enter_context(projected_file(output, projector.components, rows.others))
+        bar = opened.enter_context(progress())
         task = bar.add_task("projecting", total=1.0, rows=0, note="")
-        for vectors, share in rows.pieces():
+        for vectors, share, others in rows.chunks():
             coordinates, residual = projector.project(vectors)
             if not (np.isfinite(coordinates).all() and np.isfinite(residual).all()):
                 last = done + len(vectors)
                 raise InputError(f"{file}, rows {done + 1} to {last}: values too large, results exceed float64")
-            write(coordinates, residual)
+            write(coordinates, residual, others)
             done += len(vectors)
             bar.update(task, completed=share, rows=done)
     console().print(f"{done:,} vectors projected by {projector.named}, written to {output}")
@@ -75,12 +73,10 @@ def _model(location: str, basis: Basis, topic: str | None) -> Projector:
 
 def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
     """One version for the whole file, although newer ones may appear meanwhile."""
-    try:
+    with naming_the_extra("a sidecar's URL", "client"):
         import httpx
 
         from streampca.client import Client, SidecarError
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"a sidecar's URL needs {error.name}: pip install 'streampca[client]'") from None
 
     def call(act: Callable[[], Any]) -> Any:
         try:
@@ -90,11 +86,11 @@ def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
 
     client = opened.enter_context(Client(url, token=os.environ.get("STREAMPCA_TOKEN")))
     about = call(lambda: client.model())
-    found: int = about["version"]
+    version: int = about["version"]
 
     def project(vectors: Array) -> tuple[Array, Array]:
-        answer = call(lambda: client.project(vectors, basis=basis, version=found))
+        answer = call(lambda: client.project(vectors, basis=basis, version=version))
         return answer.coordinates, answer.residual
 
     gaps = about["settings"].get("missing") == "impute"
-    return Projector(f"version {found} of {url}", about["dimensions"], about["components"], gaps, project)
+    return Projector(f"version {version} of {url}", about["dimensions"], about["components"], gaps, project)

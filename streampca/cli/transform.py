@@ -1,20 +1,18 @@
 """`streampca transform`: builds one member from its settings and runs it."""
 
-import gc
 import time
 from collections.abc import Sequence
 
-from streampca.cli.encoding import frame
-from streampca.cli.member import Process, process_of, stop_on_signals
+from streampca.cli.member import Process, process_of
 from streampca.consumer_group.listener import Listener, LoopTicked, ModelAwaited
 from streampca.fold.codec import Codec
 from streampca.fold.model_file import PublishedModel
+from streampca.process.signals import stop_on_signals
 from streampca.settings.transform import TransformSettings
-from streampca.sources import schema_registry
 from streampca.sources.clients import client_of, prefetching, transactions_of
+from streampca.sources.schema_registry import create_writer, schemas_of
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
-from streampca.transform.encoding import encoder, schema_of
 from streampca.transform.log import TransformLog
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.messages import Packer, RecordPacker
@@ -31,7 +29,7 @@ def run(settings: TransformSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
     logged, version, stops = TransformLog(), settings.model_version, list[str]()
     shown = {
-        "output": settings.output_topic,
+        "output_topic": settings.output_topic,
         "model": "newest" if version is None else f"version {version}",
         "emits": f"{settings.emit} as {settings.output_format}",
     }
@@ -45,11 +43,9 @@ def run(settings: TransformSettings) -> None:
             if stops:
                 return
             transformer = _build(settings, model, process)
-            stop_on_signals(transformer.stop)
             for cause in stops:  # signals that came meanwhile
                 transformer.stop(cause)
-            gc.freeze()  # keeps the collector from scanning all that is imported by now
-            transformer.run()
+            process.started.run(transformer.run, transformer.stop)
         finally:
             cache.stop()
             logged.ended()
@@ -82,7 +78,7 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
     transactions = transactions_of(settings, client, topics)
     source = prefetching(client, settings, process.traced(outputs.read))
     config = TransformConfig(settings.topic, settings.bad_records, settings.on_offset_gap)
-    return Transformer(config, source, transactions, outputs, process.listener, process.raise_first)
+    return Transformer(config, source, transactions, outputs, process.listener, process.started.threads.raise_first)
 
 
 def _packer(settings: TransformSettings) -> Packer:
@@ -91,7 +87,9 @@ def _packer(settings: TransformSettings) -> Packer:
         from streampca.transform.arrow import ArrowPacker  # here: an optional dependency
 
         return ArrowPacker()
-    return RecordPacker(encoder(settings.output_format, _frame(settings)), several=settings.format == "arrow")
+    layout = _projection_of(settings).layout
+    writer = create_writer(settings, settings.output_format, settings.output_topic, layout)
+    return RecordPacker(writer, several=settings.format == "arrow")
 
 
 def model_of(settings: TransformSettings, cache: ModelCache) -> CurrentModel:
@@ -112,13 +110,6 @@ def codec_of(settings: TransformSettings, model: PublishedModel) -> Codec:
         _LARGEST_VALUE,
         dtype="float32" if settings.format == "float32" else "float64",
         field=settings.field,
-        schemas=schema_registry.schemas_of(settings),
+        schemas=schemas_of(settings),
         min_observed=1 if model.settings.get("missing") == "impute" else None,
     )
-
-
-def _frame(settings: TransformSettings) -> bytes:
-    """The bytes before the payload of Avro and Protobuf; registers the schema. Raises `SourceError`."""
-    schema = schema_of(settings.output_format, settings.emitted)
-    with_format = settings.model_copy(update={"format": settings.output_format})  # for errors
-    return b"" if schema is None else frame(with_format, settings.output_topic, schema)

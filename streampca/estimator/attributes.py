@@ -61,6 +61,18 @@ class FittedAttributes:
         covariance: F64 = (C.T * (self.explained_variance_ - noise)) @ C + noise * np.eye(C.shape[1])
         return covariance
 
+    def get_precision(self) -> F64:
+        """The inverse of that covariance, of shape (n_features, n_features)."""
+        return np.asarray(np.linalg.inv(self.get_covariance()), np.float64)
+
+    @property
+    def var_(self) -> F64:
+        """Variance of each feature, ddof=0; where no covariance is kept, as `get_covariance` has it."""
+        check_is_fitted(self)
+        if (covariance := self.online_.state.covariance) is None:
+            return self.get_covariance().diagonal()
+        return covariance[np.cumsum(np.arange(1, self.model_.dimensions + 1)) - 1]
+
     @property
     def n_components_(self) -> int:
         """Number of components."""

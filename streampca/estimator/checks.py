@@ -1,12 +1,14 @@
-"""What the estimator checks: its parameters, when data first arrive, and every slab of data."""
+"""Checks of the estimator: its parameters, when data first arrive, and every slab of data."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from streampca.fold.judge import Judge
 from streampca.pca.learning import LearningConfig
 
 _SLAB = 32 * 2**20  # bytes of an array, as float64, that are converted and checked at a time
@@ -15,12 +17,11 @@ _SLAB = 32 * 2**20  # bytes of an array, as float64, that are converted and chec
 def config_of(estimator: Any, V: NDArray[Any]) -> LearningConfig:
     """The configuration for arrays like V (n, d). Raises `ValueError` that names a wrong parameter."""
     d = V.shape[1]
-    k = d if estimator.n_components is None else estimator.n_components
+    k = d if estimator.n_components is None or share_of(estimator) else estimator.n_components
     half_life, warm_up, missing = estimator.half_life, estimator.warm_up, estimator.missing
     if not isinstance(k, int | np.integer):
         raise ValueError(
-            f"n_components={k!r} must be a number of components: a stream has no end at which they could be chosen; "
-            "learn more than needed, and look at explained_variance_ratio_.cumsum()"
+            f"n_components={k!r} must be a number of components, or a share of the variance between 0 and 1"
         )
     if not 1 <= k <= d:
         raise ValueError(f"n_components={k} must be between 1 and the number of features, {d}")
@@ -37,14 +38,20 @@ def config_of(estimator: Any, V: NDArray[Any]) -> LearningConfig:
     return LearningConfig(d, int(k), estimator.oversampling, estimator.center, dtype.name, warm_up, impute)
 
 
-def slabs(X: Any) -> Iterator[Any]:
-    """Pieces of X in the order of its rows, one in memory at a time; X itself if it is small or not an array."""
+def share_of(estimator: Any) -> float | None:
+    """The share of the variance that the components shall explain; None if their number is set."""
+    k = estimator.n_components
+    return float(k) if isinstance(k, float | np.floating) and 0 < k < 1 else None
+
+
+def slabs(X: Any, rows: int | None = None) -> Iterator[Any]:
+    """Rows of X in their order, so many in memory at a time, by default 32 MiB; X itself if it is no array."""
     if is_sparse := sparse.issparse(X):
         X = X.tocsr()
-    if is_sparse or (isinstance(X, np.ndarray) and X.ndim == 2 and X.size * 8 > _SLAB):
-        n, rows = max(X.shape[0], 1), max(1, _SLAB // (8 * max(X.shape[1], 1)))
-        pieces = (X[start : start + rows] for start in range(0, n, rows))
-        yield from (piece.toarray() for piece in pieces) if is_sparse else pieces
+    if is_sparse or (isinstance(X, np.ndarray) and X.ndim == 2):
+        rows = rows or max(1, _SLAB // (8 * max(X.shape[1], 1)))
+        parts = (X[start : start + rows] for start in range(0, max(X.shape[0], 1), rows))
+        yield from (part.toarray() for part in parts) if is_sparse else parts
     else:
         yield X
 
@@ -54,32 +61,19 @@ def rules(missing: str) -> dict[str, Any]:
     return {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan" if missing == "impute" else True}
 
 
-def refuse_empty(V: NDArray[Any], config: LearningConfig) -> None:
-    """Raise `ValueError` for a row of V (n, d) that is nothing but a gap, or if most rows have too few entries."""
-    if not config.impute:
-        return
-    observed = (~np.isnan(V)).sum(axis=1)
-    if not observed.all():
-        raise ValueError(f"row {int(observed.argmin())} has no entry")
-    if observed.mean() < config.min_observed and config.components < config.dimensions:
-        raise ValueError(
-            f"rows have {observed.mean():.3g} of {config.dimensions} entries on average, and {config.min_observed} are "
-            "needed: filled entries would be worse than means; learn fewer components, or drop sparse features"
-        )
+def refuse_bad(V: NDArray[Any], config: LearningConfig, *, first: bool) -> None:
+    """Raise `ValueError` for a vector of V (n, d) that cannot be learned.
 
-
-def refuse_extremes(V: NDArray[Any], config: LearningConfig, *, first: bool) -> None:
-    """Raise `ValueError` for vectors (n, d) whose squares overflow; or, for the first ones, if all underflow.
-
-    Later small vectors just count as zero.
+    Also if the squares of all the first ones underflow; later small vectors just count as zero.
     """
-    peak = float(np.maximum(np.fmax.reduce(V, axis=None), -np.fmin.reduce(V, axis=None)))  # without a copy, or NaN
-    if peak > config.largest_value:
-        raise ValueError(
-            f"the largest entry, {peak:.3g}, is beyond {config.largest_value:.3g}: squares of such vectors overflow in "
-            f"{config.dtype}; scale the data down"
-        )
-    if first and 0 < peak < config.smallest_value:
+    judge = Judge.of(config)
+    if config.impute and config.components == config.dimensions:  # scikit-learn's checks have rows with gaps
+        judge = replace(judge, min_observed=1)
+    if bad := judge.first_bad(V):
+        row, reason, message = bad
+        raise ValueError(f"row {row}: {message}{'; scale the data down' if reason == 'too_large' else ''}")
+    peak = float(np.fmax.reduce(np.abs(V), axis=None)) if first else 0.0
+    if 0 < peak < config.smallest_value:
         raise ValueError(
             f"no entry is beyond {peak:.3g}; below {config.smallest_value:.3g} squares underflow in {config.dtype}; "
             "scale the data up"

@@ -13,11 +13,11 @@ from streampca.estimator import checks
 from streampca.estimator.attributes import FittedAttributes
 from streampca.estimator.online import OnlineLearner
 from streampca.fold.fold import FoldConfig
+from streampca.fold.merging import MergedFolds
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from streampca.pca.merge import grouped, pooled
 from streampca.pca.model import Model
-from streampca.pca.scoring.schedule import Calibrator
+from streampca.pca.scoring import Calibration
 
 
 class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -32,8 +32,9 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
     Parameters
     ----------
-    n_components : int, default=None
-        Number of components. If None, all: as many as features.
+    n_components : int or float, default=None
+        Number of components. If None, all: as many as features. Between 0 and 1: the smallest number that explains more
+        than this share of the variance; all are learned, which takes the memory of a covariance.
     oversampling : int, default=None
         Number of further columns that are learned for accuracy, instead of the covariance. If None, the covariance is
         kept up to 768 features, and max(10, 3 * n_components // 5) columns are learned beyond.
@@ -50,6 +51,8 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         coordinates and scores of a row with gaps are those to be expected, given its other entries.
     whiten : bool, default=False
         Whether coordinates are divided by their standard deviations.
+    batch_size : int, default=None
+        Number of rows that are converted and checked at a time; it changes no bit. If None, as many as take 32 MiB.
 
     Sparse matrices are made dense slab by slab.
 
@@ -58,7 +61,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
     def __init__(
         self,
-        n_components: int | None = None,
+        n_components: int | float | None = None,
         *,
         oversampling: int | None = None,
         half_life: float | None = None,
@@ -67,6 +70,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         dtype: Literal["float64", "float32"] | None = None,
         missing: Literal["refuse", "impute"] = "refuse",
         whiten: bool = False,
+        batch_size: int | None = None,
     ) -> None:
         self.n_components = n_components
         self.oversampling = oversampling
@@ -76,108 +80,71 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         self.dtype = dtype
         self.missing = missing
         self.whiten = whiten
+        self.batch_size = batch_size
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
-        """Learn the rows of X in one pass, discarding what was learned before.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : ignored
-        """
+        """Learn the rows of X (n_samples, n_features) in one pass, discarding what was learned before."""
         if hasattr(self, "online_"):
             del self.online_
         return self.partial_fit(X)
 
     def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
-        """Learn the rows of X in addition to those learned before.
+        """Learn the rows of X (n_samples, n_features) in addition to those learned before.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : ignored
-
-        Raises
-        ------
-        ValueError
-            If a row cannot be learned; then no row of X is learned.
+        Raises `ValueError` if a row cannot be learned; then no row of X is learned.
         """
         online: OnlineLearner | None = copy(self.online_) if hasattr(self, "online_") else None
-        for slab in checks.slabs(X):
+        for slab in checks.slabs(X, self.batch_size):
             V = validate_data(self, slab, reset=online is None, **checks.rules(self.missing))
             first = online is None
             online = online or self._new_learner(V)
-            checks.refuse_extremes(V, online.config, first=first)
-            checks.refuse_empty(V, online.config)
+            checks.refuse_bad(V, online.config.learning, first=first)
             online.add(V)
         self.online_ = online  # type: ignore[assignment]  # there is at least one slab
         return self
 
     def transform(self, X: ArrayLike) -> Array:
-        """Coordinates of X along the components, of shape (n_samples, n_components), in the precision of X.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-        """
+        """Coordinates of X (n_samples, n_features) along the components, (n_samples, n_components), as precise as X."""
 
         def coordinates(model: Model, V: Array) -> Array:
-            found: Array = (scoring.complete(model, V).vectors - model.mean) @ model.components.T
-            return (model.whiten(found) if self.whiten else found).astype(V.dtype, copy=False)
+            principal: Array = (scoring.complete(model, V).vectors - model.mean) @ model.components.T
+            return (model.whiten(principal) if self.whiten else principal).astype(V.dtype, copy=False)
 
         return self._of_rows(X, coordinates)
 
     def score_samples(self, X: ArrayLike) -> F64:
-        """Log-likelihood of each row by probabilistic PCA, as of scikit-learn's `PCA`, of shape (n_samples,).
+        """Log-likelihood of each row of X by probabilistic PCA, as of scikit-learn's `PCA`, (n_samples,).
 
         The lower, the more unusual. It is -(T2 + SPE / noise_variance_) / 2 and a constant, see docs/mathematics.md.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
         """
         return self._of_rows(X, scoring.log_likelihood)
 
     def score(self, X: ArrayLike, y: object = None) -> float:
-        """Mean log-likelihood of the rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : ignored
-        """
+        """Mean log-likelihood of the rows of X."""
         return float(self.score_samples(X).mean())
 
     def p_values(self, X: ArrayLike) -> F64:
-        """Share of the learned rows that were at least as unusual when they were new, of shape (n_samples,).
+        """Share of the learned rows that were at least as unusual when they were new, for each row of X, (n_samples,).
 
         The learned rows were scored before they were learned, in blocks; without any such score (fewer than some
         hundred rows learned) all are 1.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
         """
 
         def p_values(model: Model, V: Array) -> F64:
-            calibration = self.online_.calibrator.calibration
+            calibration = self.online_.past_scores.calibration
             return calibration.p_values(scoring.score(model, V), model.noise_variance).score
 
         return self._of_rows(X, p_values)
 
     def _of_rows(self, X: ArrayLike, compute: Callable[[Model, Array], Any]) -> F64:
-        """What `compute` makes of the model and the rows of X, slab by slab."""
+        """Call `compute` with the model and the rows of X, slab by slab."""
         check_is_fitted(self)
-        slabs = (validate_data(self, slab, reset=False, **checks.rules(self.missing)) for slab in checks.slabs(X))
-        return np.concatenate([compute(self.model_, V) for V in slabs])
+        slabs = checks.slabs(X, self.batch_size)
+        rows = (validate_data(self, slab, reset=False, **checks.rules(self.missing)) for slab in slabs)
+        return np.concatenate([compute(self.model_, V) for V in rows])
 
     def inverse_transform(self, X: ArrayLike) -> Array:
-        """The vectors with coordinates X along the components, of shape (n_samples, n_features), in the precision of X.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_components)
-        """
+        """The vectors with coordinates X (n_samples, n_components), (n_samples, n_features), in the precision of X."""
         check_is_fitted(self)
         coordinates: Array = check_array(X, dtype=[np.float64, np.float32])
         vectors = self.model_.reconstruct(coordinates.astype(np.float64), "whitened" if self.whiten else "principal")
@@ -195,38 +162,32 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         return self.n_components_
 
     def _new_learner(self, V: Array) -> OnlineLearner:
-        return OnlineLearner(FoldConfig(checks.config_of(self, V), half_life_messages=self.half_life))
+        config = FoldConfig(checks.config_of(self, V), half_life_messages=self.half_life)
+        return OnlineLearner(config, checks.share_of(self))
 
 
 def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
-    """Merge fitted estimators into one that has learned all their data.
+    """Merge fitted estimators, with the same parameters and features, into one that has learned all their data.
 
     The merged estimator can continue with `partial_fit`. The order of the parts changes the result to rounding only.
-
-    Parameters
-    ----------
-    parts : sequence of ImplicitKrasulina
-        Fitted, with the same parameters and features.
-
-    Raises
-    ------
-    ValueError
-        If there are no parts or they cannot be merged.
+    Raises `ValueError` if there are no parts or they cannot be merged.
     """
     if not parts:
         raise ValueError("nothing to merge")
     for part in parts:
         check_is_fitted(part)
-    fold_config, config = parts[0].online_.fold_config, parts[0].online_.config
-    if any(part.online_.fold_config != fold_config for part in parts):
+    config, share = parts[0].online_.config, parts[0].online_.share
+    if any((part.online_.config, part.online_.share) != (config, share) for part in parts):
         raise ValueError("only estimators with the same parameters and features can be merged")
-    groups = grouped([part.online_.summary() for part in parts], config.columns)
-    state = pooled(groups, config.columns, config.limits.columns, config.dtype)
+    folds = MergedFolds(config)
+    for part in parts:
+        folds.add(part.online_.fold)
     merged: ImplicitKrasulina = clone(parts[0])
     merged.n_features_in_ = parts[0].n_features_in_
     if hasattr(parts[0], "feature_names_in_"):
         merged.feature_names_in_ = parts[0].feature_names_in_
-    merged.online_ = OnlineLearner(fold_config)
-    calibrator = Calibrator.merged([part.online_.calibrator for part in parts])
-    merged.online_.resume(state, sum(part.n_samples_seen_ for part in parts), calibrator)
+    merged.online_ = OnlineLearner(config, share)
+    merged.online_.fold = folds.fold(sum(part.n_samples_seen_ for part in parts))
+    weights = np.sum([part.online_.past_scores.calibration.weights for part in parts], axis=0)
+    merged.online_.past_scores.calibration = Calibration(weights)
     return merged

@@ -1,32 +1,38 @@
-"""Writes coordinates and residuals to .npy, .csv, .jsonl and .parquet files, piece by piece."""
+"""Writes coordinates and residuals to .npy, .csv, .jsonl and .parquet files, chunk by chunk."""
 
-from collections.abc import Callable, Iterator
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
 
-from streampca.errors import InputError
+from streampca.errors import InputError, needs
 from streampca.pca.arrays import Array
 
-Write = Callable[[Array, Array], object]
-"""Takes coordinates (n, k) and residuals (n,)."""
+TABLES = (".csv", ".parquet")  # files that keep the other columns
+Write = Callable[[Array, Array, Mapping[str, Any]], object]
+"""Takes coordinates (n, k), residuals (n,), and the other columns, of a table."""
 
 
 @contextmanager
-def projected_file(path: Path, k: int) -> Iterator[Write]:
+def projected_file(path: Path, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
     """A function that appends rows to a file, which appears at the end of the block. Raises `InputError`.
 
+    A table gets columns for coordinates and residuals after the `others`, which have these Arrow types, None for text.
     An .npy file holds only the coordinates, as an array (n, k).
     """
     opener = {".npy": _npy, ".csv": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl, ".parquet": _parquet}.get(path.suffix)
     if opener is None:
         raise InputError(f"{path}: only .npy, .csv, .jsonl and .parquet files can be written")
+    if clash := others.keys() & {"residual", "coordinates", *_headings(k)}:
+        raise InputError(f"a column {min(clash)} would be written to {path}, but the file that is read has one, too")
     temporary = path.with_name(f"~{path.name}")
     try:
-        with temporary.open("wb") as file, contextmanager(opener)(file, k) as write:
+        with temporary.open("wb") as file, contextmanager(opener)(file, k, others) as write:
             yield write
         temporary.replace(path)
     except OSError as error:
@@ -35,14 +41,18 @@ def projected_file(path: Path, k: int) -> Iterator[Write]:
         temporary.unlink(missing_ok=True)
 
 
-def _npy(file: BinaryIO, k: int) -> Iterator[Write]:
+def _headings(k: int) -> list[str]:
+    return [f"coordinate_{i + 1}" for i in range(k)]
+
+
+def _npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
     rows = 0
 
     def header() -> None:  # numpy leaves room in it for more rows
         numbers = {"descr": "<f8", "fortran_order": False, "shape": (rows, k)}
         np.lib.format.write_array_header_1_0(file, numbers)
 
-    def write(coordinates: Array, residual: Array) -> None:
+    def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
         nonlocal rows
         file.write(np.ascontiguousarray(coordinates, "<f8").data)
         rows += len(coordinates)
@@ -53,31 +63,54 @@ def _npy(file: BinaryIO, k: int) -> Iterator[Write]:
     header()
 
 
-def _csv(file: BinaryIO, k: int) -> Iterator[Write]:
-    file.write(",".join([*(f"coordinate_{i + 1}" for i in range(k)), "residual"]).encode() + b"\n")
-    yield lambda coordinates, residual: np.savetxt(
-        file, np.column_stack([coordinates, residual]), fmt="%.17g", delimiter=","
-    )
-
-
-def _jsonl(file: BinaryIO, k: int) -> Iterator[Write]:
+def _jsonl(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
     option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
-    yield lambda coordinates, residual: file.writelines(
+    yield lambda coordinates, residual, columns: file.writelines(
         orjson.dumps({"coordinates": row, "residual": distance}, option=option)
         for row, distance in zip(coordinates, residual, strict=True)
     )
 
 
-def _parquet(file: BinaryIO, k: int) -> Iterator[Write]:
+def _csv(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
+    text = io.TextIOWrapper(file, "utf-8", newline="")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow([*others, *_headings(k), "residual"])
+
+    def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
+        texts = [columns[name] if kind is None else _texts(name, columns[name]) for name, kind in others.items()]
+        table.writerows(zip(*texts, *coordinates.T.tolist(), residual.tolist(), strict=True))
+
+    yield write
+    text.detach()  # flushes
+
+
+def _texts(name: str, column: Any) -> list[str]:
+    import pyarrow as pa
+
+    try:
+        texts: list[str] = column.cast(pa.string()).to_pylist()
+    except pa.ArrowException:
+        raise InputError(f"column {name}, {column.type}, cannot be written as CSV: write a .parquet file") from None
+    return texts
+
+
+def _parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
     try:  # here: an optional dependency
         import pyarrow as pa
         from pyarrow import parquet
 
-        from streampca.formats.arrow import fixed_size_lists
+        from streampca.formats.arrow import column_of
     except ImportError:
-        raise InputError("to write Parquet, pip install 'streampca[arrow]'") from None
-    schema = pa.schema({"coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
+        raise InputError(needs("writing Parquet", "pyarrow", "arrow")) from None
+    kinds = {name: pa.string() if kind is None else kind for name, kind in others.items()}
+    schema = pa.schema({**kinds, "coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
+
+    def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
+        kept = [
+            pa.array(columns[name], pa.string()) if kind is None else columns[name] for name, kind in others.items()
+        ]
+        arrays = [*kept, column_of(coordinates), pa.array(residual)]
+        writer.write_batch(pa.record_batch(arrays, schema=schema))
+
     with parquet.ParquetWriter(file, schema) as writer:
-        yield lambda coordinates, residual: writer.write_batch(
-            pa.record_batch([fixed_size_lists(np.ascontiguousarray(coordinates)), pa.array(residual)], schema=schema)
-        )
+        yield write

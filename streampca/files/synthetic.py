@@ -1,4 +1,4 @@
-"""An endless stream of random vectors with a known low-rank structure."""
+"""An endless stream of random vectors with a low-rank structure."""
 
 import itertools
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streampca.files.rows import Rows
+from streampca.files.rows import RowChunk, Rows
 from streampca.pca.arrays import F32, F64, Array
 
 _NOISE = 0.5  # standard deviation in every direction
@@ -65,5 +65,5 @@ class LowRank:
     def rows(self) -> Rows:
         """The stream as the rows of a file that does not end."""
         return Rows(
-            Path("synthetic"), self.dimensions, None, lambda: ((self.draw(256), 0.0) for _ in itertools.count())
+            Path("synthetic"), self.dimensions, lambda: (RowChunk(self.draw(256), 0.0) for _ in itertools.count())
         )

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from streampca.errors import DamagedFileError
 from streampca.fold import npz
 from streampca.fold.event_time import EventTime
-from streampca.fold.fold import Fold, FoldStats
+from streampca.fold.fold import Fold
 from streampca.fold.headers import CheckpointHeader
+from streampca.fold.partitions import offsets_in
 from streampca.fold.record import LastRecord
+from streampca.fold.stats import FoldStats
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import Gaps, State
@@ -33,7 +35,12 @@ class Checkpoint:
     partition: int
     fold: Fold
     settings: dict[str, Any]  # as `FoldConfig.as_dict` gives them
-    until: str = ""  # of a backfill: where the topic begins, a time in milliseconds or partition:offset,…
+    until: str = ""  # of a backfill: where it ends, a time in milliseconds or partition:offset,…
+
+    @property
+    def end(self) -> int | dict[int, int] | None:
+        """End of a backfill: a time in milliseconds, or the next offset of partitions; None: before the topic."""
+        return (offsets_in(self.until) or int(self.until)) if self.until else None
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -111,8 +118,8 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
         **({} if header.gaps is None else {"missing": ((d,), "float64")}),
         **({"covariance": ((packed,), "float64")} if "covariance" in arrays else {}),
     }
-    found = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
-    if found != expected or not all(a.dtype.isnative and a.flags.c_contiguous for a in arrays.values()):
+    actual = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
+    if actual != expected or not all(a.dtype.isnative and a.flags.c_contiguous for a in arrays.values()):
         raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
     with_gaps = ["pending"] if header.settings.get("missing") == "impute" else []
     for name, array in arrays.items():
@@ -134,7 +141,7 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
 
 
 def _agree(C: Array, C_pinv: Array) -> bool:
-    """Whether C†C = I, up to rounding, with the columns of C scaled to length one.
+    """Check that C†C = I, up to rounding, with the columns of C scaled to length one.
 
     The tolerance grows with the ratio of the longest column to the shortest: constant sensors and exact linear
     relations make ratios of 1e10.

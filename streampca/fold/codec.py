@@ -46,7 +46,7 @@ _UNKNOWN_BYTES = _LARGE_BATCH // 100  # that an unknown schema counts as: each i
 class Codec:
     """Decodes one format. A vector must have d finite numbers, none of them larger than `largest_value`.
 
-    If `min_observed` is given, entries may be missing, and are NaN, as long as so many are not.
+    With `min_observed`, entries may be missing, and are NaN, as long as so many are not.
     """
 
     format: str  # json, float32, float64 (raw, little-endian), npy, avro, protobuf or arrow
@@ -72,7 +72,7 @@ class Codec:
 
     @property
     def is_batch(self) -> bool:
-        """Whether a value may hold several vectors."""
+        """True if a value may hold several vectors."""
         return self._reader.is_batch
 
     def vectors_of(self, event: Records) -> Vectors | Undecoded:
@@ -88,14 +88,14 @@ class Codec:
             decoded, taken = self._decoded(values_of(records), _LARGE_BATCH)
         except TimeoutError as error:
             return Undecoded(event.partition, records[0].offset, len(records), event.end, str(error))
-        timestamps = np.array(timestamps_of(records), np.int64)[decoded.places]
+        timestamps = np.array(timestamps_of(records), np.int64)[decoded.indices]
         after = event.next if taken == len(records) else records[taken].offset
         return Vectors(decoded, timestamps, records[:taken], after, event.partition, event.end)
 
     def batch_of(self, records: Sequence[Record]) -> Batch:
         """Decode all these records, at least one, however large their vectors become. Raises as `decode`."""
         decoded = self.decode(values_of(records))
-        timestamps = np.array(timestamps_of(records), np.int64)[decoded.places]
+        timestamps = np.array(timestamps_of(records), np.int64)[decoded.indices]
         return Batch(decoded, timestamps, records, records[-1].offset + 1)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
@@ -109,47 +109,47 @@ class Codec:
     def _decoded(self, values: Sequence[bytes | None], enough: int) -> tuple[Decoded, int]:
         """The decoded values, and how many: fewer than all if their vectors reach `enough` bytes before."""
         with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs, which are rejected
-            rows, places, rejects, taken = self._rows(values, enough)
-            return self._joined(rows, np.array(places, np.int64), rejects), taken
+            rows, indices, rejects, taken = self._rows(values, enough)
+            return self._joined(rows, np.array(indices, np.int64), rejects), taken
 
-    def _joined(self, rows: Sequence[VectorBytes], places: NDArray[np.int64], rejects: list[Reject]) -> Decoded:
+    def _joined(self, rows: Sequence[VectorBytes], indices: NDArray[np.int64], rejects: list[Reject]) -> Decoded:
         joined = rows[0] if len(rows) == 1 else b"".join(rows)
         vectors = np.frombuffer(joined, self._reader.dtype).reshape(-1, self.dimensions)
         counts = np.ones(len(rows), np.int64)
         if self._reader.is_batch:
             sizes = np.array([memoryview(row).nbytes for row in rows], np.int64)
             counts = sizes // (self._reader.dtype.itemsize * self.dimensions)
-        return self._judge.checked(vectors, places, counts, rejects)
+        return self._judge.checked(vectors, indices, counts, rejects)
 
     def _rows(
         self, values: Sequence[bytes | None], enough: int
     ) -> tuple[Sequence[VectorBytes], Sequence[int], list[Reject], int]:
-        """The numbers of each vector with its place in the batch, the rejected values, and the number of both."""
+        """The numbers of each vector, its index in the batch, the rejected values, and the number of both."""
         size = self._reader.size
         if size is not None and {None if value is None else len(value) for value in values} == {size}:
             return values, range(len(values)), [], len(values)  # type: ignore[return-value]  # none of them is None
         rows: list[VectorBytes] = []
-        places: list[int] = []
+        indices: list[int] = []
         rejects: list[Reject] = []
         read, size = self._read, 0
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             if size >= enough:
-                return rows, places, rejects, place
+                return rows, indices, rejects, index
             try:
                 if value is None:
                     raise VectorError("no_value", "the record has no value (a tombstone)")
                 row = read(value)
                 size += memoryview(row).nbytes
                 rows.append(row)
-                places.append(place)
+                indices.append(index)
             except VectorError as error:
                 size += _UNKNOWN_BYTES * (error.reason == "unknown_schema")
-                rejects.append(Reject(place, error.reason, _printable(str(error))))
+                rejects.append(Reject(index, error.reason, _printable(str(error))))
             except (StreampcaError, TimeoutError):  # the schema registry's
                 raise
             except Exception as error:  # no value may end the worker
-                rejects.append(Reject(place, "undecodable", f"it cannot be decoded ({type(error).__name__})"))
-        return rows, places, rejects, len(values)
+                rejects.append(Reject(index, "undecodable", f"it cannot be decoded ({type(error).__name__})"))
+        return rows, indices, rejects, len(values)
 
     def _read(self, value: bytes) -> VectorBytes:
         check_size(len(value), self._max_bytes)

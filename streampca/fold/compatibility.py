@@ -12,11 +12,9 @@ from streampca.fold.store_identity import StoreIdentity, identity_in
 
 def refuse_other_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> None:
     """Raise `SettingsError` that lists all settings in which the checkpoint differs from the worker."""
-    wanted = fold_config.as_dict()
-    names = sorted(wanted.keys() | checkpoint.settings.keys())
-    differing = [n for n in names if wanted.get(n) != checkpoint.settings.get(n)]
-    if differing:
-        listed = ", ".join(f"{n}={checkpoint.settings.get(n)} (now {wanted.get(n)})" for n in differing)
+    then, now = checkpoint.settings, fold_config.as_dict()
+    if differing := [n for n in sorted(now.keys() | then.keys()) if now.get(n) != then.get(n)]:
+        listed = ", ".join(f"{n}={then.get(n)} (now {now.get(n)})" for n in differing)
         otherwise = "start over with another store folder and another group_id"
         if checkpoint.partition >= FIRST_BACKFILL:
             otherwise = f"delete it: `streampca backfill --remove {checkpoint.partition - FIRST_BACKFILL}`"
@@ -31,15 +29,14 @@ def with_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> Checkpoint
 
     Raises `SettingsError` as `refuse_other_settings` does.
     """
-    wanted, fold = fold_config.as_dict(), checkpoint.fold
-    if fold.stats.learned or checkpoint.settings == wanted:
+    now, fold = fold_config.as_dict(), checkpoint.fold
+    if fold.stats.learned or checkpoint.settings == now:
         refuse_other_settings(checkpoint, fold_config)
         return checkpoint
     empty = Fold.empty(fold_config.learning)
     stats = replace(empty.stats, rejected=fold.stats.rejected, gap=fold.stats.gap)
-    return replace(
-        checkpoint, fold=replace(empty, position=fold.position, stats=stats, last=fold.last), settings=wanted
-    )
+    fold = replace(empty, position=fold.position, stats=stats, last=fold.last)
+    return replace(checkpoint, fold=fold, settings=now)
 
 
 def refuse_other_topic(checkpoint: Checkpoint, topic_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The outcome of decoding a batch of values: vectors and rejects; and a batch of records, decoded."""
+"""A batch of decoded records: vectors and rejects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +11,11 @@ from streampca.fold.record import LastRecord, Record, last_of, values_of
 from streampca.pca.arrays import Array
 
 
-class Reject(NamedTuple):
-    """A value that is not a vector: its place in the batch, the short name of the reason, and a message."""
+@dataclass(frozen=True, slots=True, order=True)
+class Reject:
+    """A value that is not a vector: its index in the batch, the short name of the reason, and a message."""
 
-    place: int
+    index: int
     reason: str
     message: str
 
@@ -22,12 +23,12 @@ class Reject(NamedTuple):
 class Decoded(NamedTuple):
     """The vectors (n, d) of a batch in order, and the rejected values in order.
 
-    `places` (m,) are the places in the batch of the values that hold vectors, `counts` (m,) the number of vectors of
-    each: 1, except in formats whose values hold several. A valid value without vectors is in neither.
+    `indices` (m,) are those of the values in the batch that hold vectors, and `counts` (m,) their numbers of vectors:
+    1, except in formats whose values hold several. A valid value without vectors is in neither.
     """
 
     vectors: Array
-    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
     rejects: list[Reject]
     counts: NDArray[np.int64]
 
@@ -36,8 +37,8 @@ class Decoded(NamedTuple):
 class Batch:
     """The next records of a stream, decoded: what a fold takes in one step.
 
-    `timestamps` (m,) are those of the records that hold vectors, in milliseconds; -1: unknown. `records` are all of
-    them by their places in the batch; none, if the vectors come from a file. `next` is the position after them.
+    `timestamps` (m,) are those of the records that hold vectors, in milliseconds; -1: unknown. `records` are all
+    records of the batch; none, if the vectors come from a file. `next` is the position after them.
     """
 
     decoded: Decoded
@@ -60,17 +61,17 @@ class Batch:
         """Bytes of all vectors and values."""
         return self.decoded.vectors.nbytes + sum(map(len, filter(None, values_of(self.records))))
 
-    def before(self, place: int) -> Self:
-        """The records before that place in the batch; `next` is the offset of the record at the place."""
-        vectors, places, rejects, counts = self.decoded
-        taken = int(np.searchsorted(places, place))
-        rejects = [reject for reject in rejects if reject.place < place]
+    def before(self, index: int) -> Self:
+        """The records before this one of the batch; `next` is its offset."""
+        vectors, indices, rejects, counts = self.decoded
+        m = int(np.searchsorted(indices, index))
+        rejects = [reject for reject in rejects if reject.index < index]
         return replace(
             self,
-            decoded=Decoded(vectors[: counts[:taken].sum()], places[:taken], rejects, counts[:taken]),
-            timestamps=self.timestamps[:taken],
-            records=self.records[:place],
-            next=self.records[place].offset,
+            decoded=Decoded(vectors[: counts[:m].sum()], indices[:m], rejects, counts[:m]),
+            timestamps=self.timestamps[:m],
+            records=self.records[:index],
+            next=self.records[index].offset,
         )
 
 

@@ -29,12 +29,12 @@ class EventTime:
     def advance(self, timestamps: Sequence[int] | NDArray[np.int64]) -> tuple["EventTime", NDArray[np.int64]]:
         """The time after these records, and the milliseconds by which each of them advanced it."""
         stamps = np.asarray(timestamps, np.int64)
-        known = stamps >= 0
+        has_time = stamps >= 0
         unknown = (-1,) * (_WINDOW - 1 - len(self.recent))
-        recent = np.concatenate([np.array(unknown + self.recent, np.int64), stamps[known]])
+        recent = np.concatenate([np.array(unknown + self.recent, np.int64), stamps[has_time]])
         nows = np.maximum.accumulate(np.concatenate([[self.now_ms], _medians(recent)]))  # before each, and at the end
         steps = np.zeros(len(stamps), np.int64)
-        steps[known] = np.where(nows[:-1] >= 0, np.diff(nows), 0)
+        steps[has_time] = np.where(nows[:-1] >= 0, np.diff(nows), 0)
         last = recent[len(recent) - _WINDOW + 1 :]
         ahead = self.ahead + _count_ahead(recent, nows[:-1])
         return EventTime(int(nows[-1]), tuple(last[last >= 0].tolist()), ahead), steps
@@ -53,7 +53,7 @@ def _medians(stamps: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _count_ahead(recent: NDArray[np.int64], nows: NDArray[np.int64]) -> int:
-    """How many of the last timestamps are more than a day ahead of the time and of the two timestamps before them.
+    """Count the last timestamps that are more than a day ahead of the time and of the two timestamps before them.
 
     The time alone would count all records after a pause of a day, until it has advanced.
     """

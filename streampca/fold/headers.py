@@ -68,7 +68,7 @@ class CheckpointHeader(_Strict):
     gaps: Annotated[Finite, Field(ge=0, le=1.000001)] | None
     event_time: EventTimeHeader
     stats: StatsHeader
-    until: str = ""
+    until: Annotated[str, Field(pattern=r"^(-?\d{1,18}|\d{1,10}:\d{1,19}(,\d{1,10}:\d{1,19})*)?$")] = ""
 
 
 class ModelHeader(_Strict):

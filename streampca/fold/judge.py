@@ -1,6 +1,7 @@
-"""Which vectors may be learned, and why others may not: the one judge of records, files and tables."""
+"""Says which vectors may be learned, and why others may not: the one judge of records, files and arrays."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,14 +9,16 @@ from numpy.typing import NDArray
 from streampca.fold.decoded import Decoded, Reject
 from streampca.formats.packing import NULL_HINT
 from streampca.pca.arrays import Array
-from streampca.pca.learning import LearningConfig
+
+if TYPE_CHECKING:  # transform judges what it does not learn, and need not wait for what learning imports
+    from streampca.pca.learning import LearningConfig
 
 
 @dataclass(frozen=True)
 class Judge:
     """A vector must have d finite numbers, none of them larger than `largest_value`.
 
-    If `min_observed` is given, entries may be missing, and are NaN, as long as so many are not.
+    With `min_observed`, entries may be missing, and are NaN, as long as so many are not.
     """
 
     dimensions: int
@@ -24,32 +27,46 @@ class Judge:
     min_observed: int | None = None  # None: vectors with gaps are refused
 
     @classmethod
-    def of(cls, config: LearningConfig) -> "Judge":
-        """Of what is learned with this configuration."""
+    def of(cls, config: "LearningConfig") -> "Judge":
+        """The judge for this configuration."""
         observed = config.min_observed if config.impute else None
         return cls(config.dimensions, config.largest_value, config.dtype, observed)
 
     def checked(
-        self, vectors: Array, places: NDArray[np.int64], counts: NDArray[np.int64], rejects: list[Reject]
+        self, vectors: Array, indices: NDArray[np.int64], counts: NDArray[np.int64], rejects: list[Reject]
     ) -> Decoded:
-        """Vectors (n, d) of values at these places of a batch, so many of each; of bad values to the rejects."""
-        with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs, which are rejected
-            squares = np.vdot(vectors, vectors)
-            if not squares <= np.float64(self.largest_value) ** 2 / 2:  # or no square is NaN or large; half: rounding
-                if self.min_observed is not None and np.isnan(squares):
+        """Move the bad ones of decoded vectors (n, d) to the rejects.
+
+        They come from the values of a batch with these indices (m,), so many from each (m,).
+        """
+        with np.errstate(invalid="ignore"):  # of signalling NaNs, too
+            if not self._are_surely_good(vectors):
+                if self.min_observed is not None:
                     vectors = np.where(np.isnan(vectors), np.nan, vectors)  # one NaN of the many, for the same bits
                 good = self.good(vectors)
-                values = np.repeat(np.arange(len(places)), counts)  # the value of each vector
+                values = np.repeat(np.arange(len(indices)), counts)  # the value of each vector
                 bad, first = np.unique(values[~good], return_index=True)
-                at = np.flatnonzero(~good)[first]
-                rejects += [Reject(int(places[v]), *self.reason(vectors[i])) for v, i in zip(bad, at, strict=True)]
-                counts = np.where(np.isin(np.arange(len(places)), bad), 0, counts)
+                rows = np.flatnonzero(~good)[first]
+                rejects += [Reject(int(indices[v]), *self.reason(vectors[i])) for v, i in zip(bad, rows, strict=True)]
+                counts = np.where(np.isin(np.arange(len(indices)), bad), 0, counts)
                 vectors = vectors[~np.isin(values, bad)]
             vectors = vectors.astype(self.dtype, copy=False)
-        return Decoded(vectors, places[counts > 0], sorted(rejects), counts[counts > 0])
+        return Decoded(vectors, indices[counts > 0], sorted(rejects), counts[counts > 0])
+
+    def first_bad(self, vectors: Array) -> tuple[int, str, str] | None:
+        """Find the first vector of (n, d) that is not good: its row, the short name of the reason, and a message."""
+        if self._are_surely_good(vectors) or (good := self.good(vectors)).all():
+            return None
+        row = int(good.argmin())
+        return row, *self.reason(vectors[row])
+
+    def _are_surely_good(self, vectors: Array) -> bool:
+        """Say so quickly for ordinary vectors: no square is NaN or large. Half, because sums are rounded."""
+        with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs
+            return bool(np.vdot(vectors, vectors) <= np.float64(self.largest_value) ** 2 / 2)
 
     def good(self, vectors: Array) -> NDArray[np.bool_]:
-        """Which vectors (n, d) are finite and small enough, apart from gaps, and have enough entries."""
+        """Find vectors (n, d) that are finite and small enough, apart from gaps, and have enough entries; (n,)."""
         sizes, observed = np.abs(vectors), self.dimensions
         if self.min_observed is not None:
             missing = np.isnan(vectors)

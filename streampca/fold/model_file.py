@@ -102,7 +102,7 @@ def _calibration(table: NDArray[Any]) -> Calibration:
 
 
 def _problem(published: PublishedModel) -> str | None:
-    """What is wrong with the model; None if it is valid."""
+    """Say what is wrong with the model; None if it is valid."""
     model = published.model
     if not _is_version(published.version):
         return f"version {published.version!r} is not a number of messages"

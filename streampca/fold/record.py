@@ -32,7 +32,7 @@ class Record(Protocol):
 
     @property
     def leader_epoch(self) -> int | None:
-        """How often the partition had changed its leader when the record was written; -1 or None if unknown."""
+        """Number of the partition's leaders before the one that wrote the record; -1 or None if unknown."""
 
 
 class LastRecord(NamedTuple):

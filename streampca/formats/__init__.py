@@ -1,11 +1,12 @@
-"""The formats of values: a module for each, with a class that implements `formats.base.Reader`."""
+"""The formats of values: a module for each, with a `Reader` and a `Writer` of `formats.base`, named after it."""
 
-from streampca.errors import SettingsError
-from streampca.formats.base import Reader
-from streampca.formats.json import JsonReader
-from streampca.formats.npy import NpyReader
-from streampca.formats.raw import RawReader
-from streampca.formats.schemas import Schemas
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from streampca.errors import SettingsError, needs
+from streampca.formats.base import Layout, Reader, ReaderOptions, Writer, WriterOptions
+from streampca.formats.schemas import Schemas, WriterSchema
 
 
 def reader_of(
@@ -20,26 +21,28 @@ def reader_of(
 
     Raises `SettingsError` if a package that it needs, an optional extra, is not installed.
     """
+    reader: Reader = _member(format, "{}Reader")(ReaderOptions(format, dimensions, field, schemas, gaps))
+    return reader
+
+
+def writer_of(format: str, around: Sequence[str] = (), frame: bytes = b"") -> Writer:  # noqa: A002
+    """The writer of a format, for fields inside of objects with the names `around`. Raises as `reader_of` does.
+
+    `frame` comes before the values of Avro and Protobuf, and names their schema, that of `schema_of`.
+    """
+    writer: Writer = _member(format, "{}Writer")(WriterOptions(format, tuple(around), frame))
+    return writer
+
+
+def schema_of(format: str, layout: Layout) -> WriterSchema | None:  # noqa: A002
+    """The schema of values with this layout, if the format has schemas. Raises as `reader_of` does."""
+    schema: WriterSchema | None = _member(format, "schema_of")(layout) if format in ("avro", "protobuf") else None
+    return schema
+
+
+def _member(format: str, name: str) -> Any:  # noqa: A002
+    module = "raw" if format in ("float32", "float64") else format
     try:
-        match format:
-            case "json":
-                return JsonReader(dimensions, field, gaps=gaps)
-            case "npy":
-                return NpyReader(dimensions)
-            case "arrow":
-                from streampca.formats.arrow import ArrowReader
-
-                return ArrowReader(dimensions, field, gaps=gaps)
-            case "avro" if schemas is not None:
-                from streampca.formats.avro import AvroReader
-
-                return AvroReader(dimensions, field, schemas, gaps=gaps)
-            case "protobuf" if schemas is not None:
-                from streampca.formats.protobuf import ProtobufReader
-
-                return ProtobufReader(dimensions, field, schemas)
+        return getattr(import_module(f"{__name__}.{module}"), name.format(module.title()))
     except ImportError as error:
-        raise SettingsError(
-            f"format {format} needs {error.name}, which is not installed: pip install 'streampca[{format}]'"
-        ) from None
-    return RawReader(format, dimensions)
+        raise SettingsError(needs(f"format {format}", str(error.name), format)) from None

@@ -15,15 +15,19 @@ from typing import Any
 import fastavro
 import numpy as np
 
+from streampca.formats.base import Counts, Fields, Layout, ReaderOptions, WriterOptions
 from streampca.formats.packing import (
     NumberPacker,
     VectorBytes,
     VectorError,
     float64_of,
+    interleaved,
     missing_field,
     type_name,
+    varint,
 )
-from streampca.formats.schemas import FRAME, SchemaCache, Schemas, WriterSchema
+from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
+from streampca.pca.arrays import Array
 
 _SIZES = {"float": 4, "double": 8}
 _MAX_TYPES = 10_000  # in a schema; a named type counts wherever it is used
@@ -36,11 +40,11 @@ class AvroReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str, schemas: Schemas, *, gaps: bool) -> None:
-        self._dimensions, self._field = dimensions, field
-        self._path = field.split(".") if field else []
-        self._packer = NumberPacker(dimensions, gaps=gaps)
-        self._decoders = SchemaCache(schemas, "AVRO", self._decoder)
+    def __init__(self, options: ReaderOptions) -> None:
+        self._dimensions, self._field = options.dimensions, options.field
+        self._path = options.field.split(".") if options.field else []
+        self._packer = NumberPacker(options.dimensions, gaps=options.gaps)
+        self._decoders = SchemaCache(options.schemas, "AVRO", self._decoder)
 
     def read(self, value: bytes) -> VectorBytes:
         return self._decoders.get(value)(value)
@@ -62,20 +66,20 @@ class AvroReader:
             raise VectorError("undecodable", f"cannot be read: {' '.join(str(error).split())}") from None
 
         def decode(value: bytes) -> VectorBytes:
-            found = None if fast is None else self._one_block(value, fast)
-            return self._with_original(value, parsed) if found is None else found
+            numbers = None if fast is None else self._one_block(value, fast)
+            return self._with_original(value, parsed) if numbers is None else numbers
 
         return decode
 
     def _one_block(self, value: bytes, schema: Any) -> VectorBytes | None:
         """The numbers of an array written as one block of d items; None for anything else."""
         try:
-            found = self._at_path(_whole(value, schema))
+            block = self._at_path(_whole(value, schema))
         except Exception:  # of any kind: a value with another layout is read as if it were random
             return None
-        if not isinstance(found, dict) or found.get("count") != self._dimensions or found.get("end") != 0:
+        if not isinstance(block, dict) or block.get("count") != self._dimensions or block.get("end") != 0:
             return None
-        return float64_of(found["items"], self._dimensions)
+        return float64_of(block["items"], self._dimensions)
 
     def _with_original(self, value: bytes, schema: Any) -> VectorBytes:
         try:
@@ -84,12 +88,12 @@ class AvroReader:
             raise
         except Exception as error:  # of many kinds: EOFError, IndexError, UnicodeDecodeError …
             raise VectorError("undecodable", f"not Avro of its schema: {type(error).__name__}") from None
-        found = self._at_path(datum)
-        if isinstance(found, bytes):
-            return float64_of(found, self._dimensions)
-        if not isinstance(found, list):
-            raise VectorError("undecodable", f"expected an array of numbers, not {type_name(found)}")
-        return self._packer.pack(found, booleans=True)
+        vector = self._at_path(datum)
+        if isinstance(vector, bytes):
+            return float64_of(vector, self._dimensions)
+        if not isinstance(vector, list):
+            raise VectorError("undecodable", f"expected an array of numbers, not {type_name(vector)}")
+        return self._packer.pack(vector, booleans=True)
 
     def _at_path(self, datum: Any) -> Any:
         for name in self._path:
@@ -97,6 +101,31 @@ class AvroReader:
                 raise missing_field(self._field, name, datum, "Avro record")
             datum = datum[name]
         return datum
+
+
+class AvroWriter:
+    """See `formats.base.Writer`. An array is one block and the empty one that ends it; a record adds no bytes."""
+
+    def __init__(self, options: WriterOptions) -> None:
+        self._frame = options.frame
+
+    def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        parts: list[bytes | Array] = [self._frame]
+        for values in fields.values():
+            parts += [varint(2 * values.shape[1]), values, b"\0"] if values.ndim == 2 else [values]
+        return interleaved(parts)
+
+
+def schema_of(layout: Layout) -> WriterSchema:
+    """A record with arrays of doubles and doubles, in records along the path; or an array."""
+    array: Any = {"type": "array", "items": "double"}
+    if list(layout.fields) == [""]:
+        return WriterSchema("AVRO", json.dumps(array))
+    fields = [{"name": name, "type": array if is_vector else "double"} for name, is_vector in layout.fields.items()]
+    schema = {"type": "record", "name": layout.record, "fields": fields}
+    for depth, name in enumerate(reversed(layout.around), 1):
+        schema = {"type": "record", "name": f"{layout.record}{depth}", "fields": [{"name": name, "type": schema}]}
+    return WriterSchema("AVRO", json.dumps(schema))
 
 
 def _whole(value: bytes, schema: Any) -> Any:
@@ -152,8 +181,7 @@ def _with_one_block(schema: Any, path: list[str], size: int, number: Iterator[in
     """
     if isinstance(schema, list):
         branches = [_with_one_block(branch, path, size, number) for branch in schema]
-        found = [branch or schema[i] for i, branch in enumerate(branches)]
-        return found if any(branches) else None
+        return [branch or schema[i] for i, branch in enumerate(branches)] if any(branches) else None
     if not isinstance(schema, dict):
         return None
     if isinstance(schema.get("type"), dict | list):

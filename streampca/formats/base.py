@@ -1,12 +1,40 @@
-"""What a format implements: a reader that turns one Kafka value into the numbers of its vectors."""
+"""The contract of a format: a reader turns a Kafka value into the numbers of its vectors, a writer the opposite."""
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.formats.packing import VectorBytes
+from streampca.formats.schemas import Schemas
+from streampca.pca.arrays import Array
 
 MAX_BATCH_BYTES = 64 * 2**20  # of a value with several vectors, packed and unpacked; topics take 1 MiB by default
+
+Fields: TypeAlias = Mapping[str, Array]
+"""Named numbers of n rows: (n,) or (n, width). The only field may be named "": then it is the whole value."""
+
+Counts: TypeAlias = NDArray[np.int64] | None
+"""The number of rows in each value; None: one."""
+
+
+class ReaderOptions(NamedTuple):
+    """Arguments of a reader; see `formats.reader_of`."""
+
+    format: str
+    dimensions: int
+    field: str
+    schemas: Schemas | None
+    gaps: bool
+
+
+class WriterOptions(NamedTuple):
+    """Arguments of a writer; see `formats.writer_of`."""
+
+    format: str
+    around: tuple[str, ...]
+    frame: bytes
 
 
 class Reader(Protocol):
@@ -30,3 +58,26 @@ class Reader(Protocol):
         Raises `VectorError` if the value holds no vectors, and the schema registry's errors, which are not the value's
         fault. Does not check whether the numbers are finite and small enough.
         """
+
+
+class Writer(Protocol):
+    """One format, for rows of named fields; a reader with the path of one of them reads it again."""
+
+    def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        """The values of n > 0 rows: one for each, or one for so many each. Avro and Protobuf hold one row only."""
+
+
+class Layout(NamedTuple):
+    """The fields of a value, for its schema."""
+
+    fields: Mapping[str, bool]  # name → whether it is a vector, else a number
+    around: tuple[str, ...] = ()  # names of the objects that they are inside of
+    record: str = "Vector"  # the name of their type
+
+    @classmethod
+    def of_vector(cls, format: str, field: str) -> "Layout":  # noqa: A002 - the setting's name
+        """A vector alone: a column of Arrow; otherwise at a dotted path, and the value itself if that is empty."""
+        if format == "arrow":
+            return cls({field or "vector": True})
+        *around, name = field.split(".")
+        return cls({name: True}, tuple(around))

@@ -1,15 +1,65 @@
 """JSON: an array of numbers, or an object with such an array in one of its fields."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import orjson
 
+from streampca.formats.base import Counts, Fields, ReaderOptions, WriterOptions
 from streampca.formats.packing import NumberPacker, VectorBytes, VectorError, listed, missing_field, type_name
 
 _MAX_CANDIDATES = 16  # letters to check one by one before searching the text for the whole word
 _COUNTED_BYTES = 256 * 1024  # at once: the processor's cache holds them
+
+
+class JsonReader:
+    """See `formats.base.Reader`. With `gaps` an entry may be null or NaN; both give NaN."""
+
+    dtype = np.dtype(np.float64)
+    size = None
+    is_batch = False
+
+    def __init__(self, options: ReaderOptions) -> None:
+        self._field, self._path = options.field, options.field.split(".") if options.field else []
+        self._packer, self._gaps = NumberPacker(options.dimensions, gaps=options.gaps), options.gaps
+
+    def read(self, value: bytes) -> VectorBytes:
+        return self._packer.pack(self._array(value), booleans=may_hold_booleans(value))
+
+    def _array(self, text: bytes) -> list[Any]:
+        value = loads(text, nan=self._gaps)
+        for name in self._path:
+            if not isinstance(value, dict) or name not in value:
+                raise missing_field(self._field, name, value, "JSON object")
+            value = value[name]
+        if not isinstance(value, list):
+            hint = f" with {listed(value)}: set `field` to where the vector is" if isinstance(value, dict) else ""
+            raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(value)}{hint}")
+        return value
+
+
+class JsonWriter:
+    """See `formats.base.Writer`. Values are objects, inside of others with the names `around`; NaN becomes null.
+
+    With `counts` the fields hold lists.
+    """
+
+    def __init__(self, options: WriterOptions) -> None:
+        self._around = options.around
+
+    def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        names, columns = list(fields), [column.tolist() for column in fields.values()]
+        if counts is not None:
+            ends = np.cumsum(counts).tolist()
+            columns = [[column[i:j] for i, j in pairwise([0, *ends])] for column in columns]
+        rows = (
+            columns[0] if names == [""] else [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        )
+        for name in reversed(self._around):
+            rows = [{name: row} for row in rows]
+        return [orjson.dumps(row) for row in rows]
 
 
 def loads(text: bytes, *, nan: bool = False) -> Any:
@@ -43,29 +93,3 @@ def count(text: bytes, letter: bytes) -> int:
     """As `text.count(letter)` of a single byte, but several times as fast in a long text."""
     every, step = np.frombuffer(text, np.uint8), _COUNTED_BYTES
     return sum(int(np.count_nonzero(every[i : i + step] == letter[0])) for i in range(0, len(every), step))
-
-
-class JsonReader:
-    """See `formats.base.Reader`. With `gaps` an entry may be null or NaN; both give NaN."""
-
-    dtype = np.dtype(np.float64)
-    size = None
-    is_batch = False
-
-    def __init__(self, dimensions: int, field: str, *, gaps: bool) -> None:
-        self._field, self._path = field, field.split(".") if field else []
-        self._packer, self._gaps = NumberPacker(dimensions, gaps=gaps), gaps
-
-    def read(self, value: bytes) -> VectorBytes:
-        return self._packer.pack(self._array(value), booleans=may_hold_booleans(value))
-
-    def _array(self, value: bytes) -> list[Any]:
-        found = loads(value, nan=self._gaps)
-        for name in self._path:
-            if not isinstance(found, dict) or name not in found:
-                raise missing_field(self._field, name, found, "JSON object")
-            found = found[name]
-        if not isinstance(found, list):
-            hint = f" with {listed(found)}: set `field` to where the vector is" if isinstance(found, dict) else ""
-            raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(found)}{hint}")
-        return found

@@ -1,4 +1,4 @@
-"""NumPy's .npy: an array with one axis."""
+"""NumPy's .npy: a message holds an array with one axis, a request to the sidecar one of any shape."""
 
 import io
 import math
@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.formats.packing import VectorBytes, VectorError, check_length
+from streampca.formats.base import Counts, Fields, ReaderOptions, WriterOptions
+from streampca.formats.packing import VectorBytes, VectorError, bytes_of_rows, check_length, side_by_side
 from streampca.pca.arrays import Array
 
 _HEADER_READERS = {
@@ -19,6 +20,41 @@ _HEADER_READERS = {
 }
 
 _WARNINGS = threading.Lock()  # warning filters are global: two threads must not change them at the same time
+
+
+class NpyReader:
+    """See `formats.base.Reader`."""
+
+    dtype = np.dtype(np.float64)
+    size = None
+    is_batch = False
+
+    def __init__(self, options: ReaderOptions) -> None:
+        self._dimensions = options.dimensions
+
+    def read(self, value: bytes) -> VectorBytes:
+        header = _header_of(value)
+        if len(header.shape) != 1:
+            raise VectorError("wrong_length", f"an .npy array with {len(header.shape)} axes, not one")
+        check_length(header.shape[0], self._dimensions)
+        numbers = _numbers(value, header)
+        return value[header.size :] if header.dtype == self.dtype else numbers.astype(self.dtype).data
+
+
+class NpyWriter:
+    """See `formats.base.Writer`: the numbers of all fields one after the other, in their type; with `counts`, rows."""
+
+    def __init__(self, options: WriterOptions) -> None:
+        pass
+
+    def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        rows = side_by_side(fields)
+        values = bytes_of_rows(rows, counts)
+        if counts is None:
+            header = _encoded_header(rows.dtype, rows.shape[1:])
+            return [header + value for value in values]
+        lengths = zip(values, counts.tolist(), strict=True)
+        return [_encoded_header(rows.dtype, (length, *rows.shape[1:])) + value for value, length in lengths]
 
 
 class Header(NamedTuple):
@@ -32,16 +68,14 @@ class Header(NamedTuple):
 
 def parse_array(data: bytes) -> Array:
     """An array of any shape, in its own type and without copying. Raises `VectorError`."""
-    header = header_of(data)
-    check_data(data, header)
-    numbers = np.frombuffer(data, header.dtype, offset=header.size)
+    header = _header_of(data)
     try:
-        return numbers.reshape(header.shape, order="F" if header.fortran_order else "C")
+        return _numbers(data, header).reshape(header.shape, order="F" if header.fortran_order else "C")
     except ValueError:
         raise VectorError("undecodable", f"not an .npy array: no array has the shape {header.shape}") from None
 
 
-def header_of(data: bytes) -> Header:
+def _header_of(data: bytes) -> Header:
     """The header of an array of real numbers. Raises `VectorError`."""
     header = _parsed_header(data[: _header_size(data)])
     if header.dtype.kind not in "fiu" or header.dtype.itemsize > 8:
@@ -49,10 +83,11 @@ def header_of(data: bytes) -> Header:
     return header
 
 
-def check_data(data: bytes, header: Header) -> None:
-    """Raise `VectorError` unless the data behind the header are as long as it says."""
+def _numbers(data: bytes, header: Header) -> Array:
+    """The numbers behind the header. Raises `VectorError` unless they are as many as it says."""
     if len(data) - header.size != math.prod(header.shape) * header.dtype.itemsize:
         raise VectorError("undecodable", "not an .npy array: its data are not as long as its header says")
+    return np.frombuffer(data, header.dtype, offset=header.size)
 
 
 def _header_size(data: bytes) -> int:
@@ -75,22 +110,9 @@ def _parsed_header(header: bytes) -> Header:
         raise VectorError("undecodable", "not an .npy array: its header cannot be read") from None
 
 
-class NpyReader:
-    """See `formats.base.Reader`."""
-
-    dtype = np.dtype(np.float64)
-    size = None
-    is_batch = False
-
-    def __init__(self, dimensions: int) -> None:
-        self._dimensions = dimensions
-
-    def read(self, value: bytes) -> VectorBytes:
-        header = header_of(value)
-        if len(header.shape) != 1:
-            raise VectorError("wrong_length", f"an .npy array with {len(header.shape)} axes, not one")
-        check_length(header.shape[0], self._dimensions)
-        check_data(value, header)
-        if header.dtype == self.dtype:
-            return value[header.size :]
-        return np.frombuffer(value, header.dtype, offset=header.size).astype(self.dtype).data
+def _encoded_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        out, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    )
+    return out.getvalue()

@@ -1,12 +1,15 @@
-"""Python numbers → float64 in memory, with a precise message for anything that is not a number."""
+"""Python numbers → float64 in memory, with a precise message for anything that is not a number; arrays → bytes."""
 
 import itertools
 import math
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+from streampca.pca.arrays import Array
 
 VectorBytes = bytes | memoryview
 """The numbers of a vector in memory, or those of several vectors, one after the other."""
@@ -49,20 +52,20 @@ class NumberPacker:
     def _check_numbers(self, row: list[Any], entry: str) -> None:
         allowed = {int, float, type(None)} if self._gaps else {int, float}
         if not set(map(type, row)) <= allowed:
-            i, found = next((i, found) for i, found in enumerate(row) if type(found) not in allowed)
-            hint = NULL_HINT if found is None else ""
-            raise VectorError("undecodable", f"{entry.format(i)} must be a number, not {type_name(found)}{hint}")
+            i = next(i for i, number in enumerate(row) if type(number) not in allowed)
+            hint = NULL_HINT if row[i] is None else ""
+            raise VectorError("undecodable", f"{entry.format(i)} must be a number, not {type_name(row[i])}{hint}")
 
 
-def missing_field(field: str, name: str, found: Any, kind: str) -> VectorError:
-    """The error for a value `found` without the field `name`, the part of the path `field` that is missing.
+def missing_field(field: str, name: str, value: Any, kind: str) -> VectorError:
+    """The error for a value without the field `name`, the part of the path `field` that is missing.
 
     It lists the fields that there are, bounded in length, since it goes to the log and to the dead-letter topic.
     """
     text = f"no field {field!r} in the {kind}"
-    if not isinstance(found, dict):
-        return VectorError("undecodable", f"{text}: {type_name(found)} has no field {name!r}")
-    return VectorError("undecodable", f"{text}: there is {listed(found)}, but not {name!r}")
+    if not isinstance(value, dict):
+        return VectorError("undecodable", f"{text}: {type_name(value)} has no field {name!r}")
+    return VectorError("undecodable", f"{text}: there is {listed(value)}, but not {name!r}")
 
 
 def listed(names: Collection[object]) -> str:
@@ -98,3 +101,40 @@ def type_name(value: Any) -> str:
         dict: "an object", list: "an array", str: "a string", bytes: "bytes", bool: "a boolean", type(None): "null",
     }  # fmt: skip
     return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
+
+
+def side_by_side(fields: Mapping[str, Array]) -> Array:
+    """The numbers of all fields, (n, width)."""
+    columns = list(fields.values())
+    return columns[0] if len(columns) == 1 and columns[0].ndim == 2 else np.column_stack(columns)
+
+
+def bytes_of_rows(rows: NDArray[Any], counts: NDArray[np.int64] | None = None) -> list[bytes]:
+    """The bytes of each row, or of so many rows each."""
+    rows = np.ascontiguousarray(rows)
+    if counts is None:
+        values: list[bytes] = rows.view(f"V{rows.strides[0]}")[:, 0].tolist()
+        return values
+    data, ends = rows.tobytes(), (np.cumsum(counts) * rows.strides[0]).tolist()
+    return [data[i:j] for i, j in itertools.pairwise([0, *ends])]
+
+
+def interleaved(parts: Sequence[bytes | Array]) -> list[bytes]:
+    """The bytes of n rows that consist of bytes, the same in all, and of float64 numbers (n,) or (n, width)."""
+    n = next(len(part) for part in parts if not isinstance(part, bytes))
+    columns = [
+        np.broadcast_to(np.frombuffer(part, np.uint8), (n, len(part)))
+        if isinstance(part, bytes)
+        else np.ascontiguousarray(part.reshape(n, -1), "<f8").view(np.uint8)
+        for part in parts
+    ]
+    return bytes_of_rows(np.hstack(columns))
+
+
+def varint(number: int) -> bytes:
+    """A non-negative number in Avro and Protobuf: seven bits a byte, the lowest first; the last has no eighth bit."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])

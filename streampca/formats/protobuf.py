@@ -12,16 +12,20 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, un
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from streampca.formats.base import Counts, Fields, Layout, ReaderOptions, WriterOptions
 from streampca.formats.packing import (
     NumberPacker,
     VectorBytes,
     VectorError,
     check_length,
     float64_of,
+    interleaved,
     missing_field,
+    varint,
 )
 from streampca.formats.protoc import MAIN, Files, compiled
-from streampca.formats.schemas import FRAME, SchemaCache, Schemas
+from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
+from streampca.pca.arrays import Array
 
 _MAX_INDEX_BYTES = 100
 _PACKED = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
@@ -39,9 +43,9 @@ class ProtobufReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, field: str, schemas: Schemas) -> None:
-        self._dimensions, self._path = dimensions, field.split(".")
-        self._files = SchemaCache(schemas, "PROTOBUF", compiled)
+    def __init__(self, options: ReaderOptions) -> None:
+        self._dimensions, self._path = options.dimensions, options.field.split(".")
+        self._files = SchemaCache(options.schemas, "PROTOBUF", compiled)
         self._messages: dict[tuple[int, tuple[int, ...]], _MessageReader] = {}
 
     def read(self, value: bytes) -> VectorBytes:
@@ -76,9 +80,9 @@ class _MessageReader:
     def _packed(self, message: Message) -> VectorBytes | None:
         """The numbers if there are d of them and all are packed; else None."""
         holder = self._holder(message)
-        pieces = getattr(holder, self._path[-1])
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if len(data) != self._bytes or (len(pieces) > 1 and any(len(piece) % self._item for piece in pieces)):
+        runs = getattr(holder, self._path[-1])
+        data = runs[0] if len(runs) == 1 else b"".join(runs)
+        if len(data) != self._bytes or (len(runs) > 1 and any(len(run) % self._item for run in runs)):
             return None
         others = unknown_fields.UnknownFieldSet(holder)
         if len(others) and any(field.field_number == self._number for field in others):
@@ -86,16 +90,46 @@ class _MessageReader:
         return float64_of(data, self._dimensions)
 
     def _with_original(self, message: Message) -> VectorBytes:
-        found = getattr(self._holder(message), self._path[-1])
-        if isinstance(found, bytes):
-            return float64_of(found, self._dimensions)
-        check_length(len(found), self._dimensions)  # before creating a Python object for each
-        return self._packer.pack(list(found), booleans=False)
+        vector = getattr(self._holder(message), self._path[-1])
+        if isinstance(vector, bytes):
+            return float64_of(vector, self._dimensions)
+        check_length(len(vector), self._dimensions)  # before creating a Python object for each
+        return self._packer.pack(list(vector), booleans=False)
 
     def _holder(self, message: Message) -> Message:
         for name in self._path[:-1]:
             message = getattr(message, name)
         return message
+
+
+class ProtobufWriter:
+    """See `formats.base.Writer`. Vectors are packed; messages around the fields have the number 1."""
+
+    def __init__(self, options: WriterOptions) -> None:
+        self._frame, self._depth = options.frame, len(options.around)
+
+    def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        parts, size = list[bytes | Array](), 0
+        for number, values in enumerate(fields.values(), 1):
+            width = values[:1].size
+            tag = bytes([number << 3 | 2]) + varint(8 * width) if values.ndim == 2 else bytes([number << 3 | 1])
+            parts += [tag, values]
+            size += len(tag) + 8 * width
+        around = b""
+        for _ in range(self._depth):
+            tag = b"\x0a" + varint(size)
+            around, size = tag + around, size + len(tag)
+        return interleaved([self._frame + b"\0" + around, *parts])
+
+
+def schema_of(layout: Layout) -> WriterSchema:
+    """A message with repeated doubles and doubles, in messages along the path."""
+    fields = enumerate(layout.fields.items(), 1)
+    lines = [f"{'repeated ' * is_vector}double {name} = {number};" for number, (name, is_vector) in fields]
+    content, kind = " ".join(lines), layout.record
+    for depth, name in enumerate(reversed(layout.around), 1):
+        content = f"{kind}{depth} {name} = 1; message {kind}{depth} {{ {content} }}"
+    return WriterSchema("PROTOBUF", f'syntax = "proto3"; message {kind} {{ {content} }}')
 
 
 def _message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
@@ -107,9 +141,9 @@ def _message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
     for index in indexes:
         if index >= len(types):
             raise VectorError("undecodable", "its schema has no such message as it says it is")
-        found = types[index]
-        types = list(found.nested_types)
-    return found
+        message = types[index]
+        types = list(message.nested_types)
+    return message
 
 
 def _field_at(message: Descriptor, path: list[str]) -> FieldDescriptor:
@@ -167,10 +201,10 @@ def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
 def _zigzag(value: bytes, start: int) -> tuple[int, int]:
     """A number, and the position after it."""
     number = 0
-    for place, byte in enumerate(value[start:]):
-        number |= (byte & 0x7F) << 7 * place
+    for i, byte in enumerate(value[start:]):
+        number |= (byte & 0x7F) << 7 * i
         if byte < 0x80:
             if number & 1:
                 raise VectorError("undecodable", "not framed as a schema registry's clients do: a negative index")
-            return number >> 1, start + place + 1
+            return number >> 1, start + i + 1
     raise VectorError("undecodable", "not framed as a schema registry's clients do: it ends within the indexes")

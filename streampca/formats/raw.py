@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from streampca.formats.packing import VectorError
+from streampca.formats.base import Counts, Fields, ReaderOptions, WriterOptions
+from streampca.formats.packing import VectorError, bytes_of_rows, side_by_side
 
 
 class RawReader:
@@ -10,10 +11,10 @@ class RawReader:
 
     is_batch = False
 
-    def __init__(self, format: str, dimensions: int) -> None:  # noqa: A002 - the setting's name
-        self._format, self._dimensions = format, dimensions
-        self.dtype = np.dtype(format).newbyteorder("<")
-        self.size = self.dtype.itemsize * dimensions
+    def __init__(self, options: ReaderOptions) -> None:
+        self._format, self._dimensions = options.format, options.dimensions
+        self.dtype = np.dtype(options.format).newbyteorder("<")
+        self.size = self.dtype.itemsize * options.dimensions
 
     def read(self, value: bytes) -> bytes:
         if len(value) != self.size:
@@ -23,3 +24,13 @@ class RawReader:
                 f"({self._format})",
             )
         return value
+
+
+class RawWriter:
+    """See `formats.base.Writer`: the numbers of all fields one after the other, for each row."""
+
+    def __init__(self, options: WriterOptions) -> None:
+        self._dtype = np.dtype(options.format).newbyteorder("<")
+
+    def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        return bytes_of_rows(side_by_side(fields).astype(self._dtype), counts)

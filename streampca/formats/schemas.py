@@ -41,19 +41,26 @@ class MemorySchemas:
         return self.schemas[schema_id]
 
 
+def frame_of(schema_id: int) -> bytes:
+    """The bytes before a payload."""
+    return b"\0" + schema_id.to_bytes(FRAME - 1, "big")
+
+
 class SchemaCache(Generic[T]):
-    """Caches what is made of each writer's schema, such as a decoder.
+    """Caches what `make` makes of a writer's schema, such as a decoder.
 
     An id that the registry does not know is asked for with every record: it may be registered at any time, and what
     becomes of a record must not depend on what this process has asked before.
     """
 
-    def __init__(self, schemas: Schemas, kind: str, make: Callable[[WriterSchema], T]) -> None:
+    def __init__(self, schemas: Schemas | None, kind: str, make: Callable[[WriterSchema], T]) -> None:
+        if schemas is None:
+            raise ValueError(f"{kind} needs a schema registry")
         self._schemas, self._kind, self._make = schemas, kind, make
         self._cache: dict[int, T | VectorError] = {}
 
     def get(self, value: bytes) -> T:
-        """What is made of the value's schema. Raises `VectorError`, and the registry's errors."""
+        """Return what is made of a value's schema. Raises `VectorError`, and the registry's errors."""
         if len(value) < FRAME or value[0] != 0:
             raise VectorError(
                 "undecodable", "not framed as a schema registry's clients do: a zero, then the schema's id"

@@ -6,8 +6,8 @@
     C ← C − h r xᵀ                                  eq. 12
     C† ← RankOnePinvUpdate(C, C†, h r, x)
 
-`meyer` updates C† by Meyer's rank-one formula, `sherman_morrison` updates S = (CᵀC)⁻¹ instead; both take O(dk). They
-are the reference: everything faster in this package must equal them to rounding.
+`meyer` updates C† by Meyer's rank-one formula, `sherman_morrison` S = (CᵀC)⁻¹ instead; both take O(dk). Everything
+faster in this package must equal them to rounding.
 """
 
 from dataclasses import dataclass
@@ -63,13 +63,3 @@ def sherman_morrison(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, A
     growth = h**2 * (r @ r)
     u = S @ x
     return C - h * np.outer(r, x), S - growth / (1 + growth * (x @ u)) * np.outer(u, u), float(r @ r)
-
-
-def mini_batch(C: Array, Y: Array, eta: float) -> Array:
-    """The implicit update of a mini-batch Y (N, d), eq. 11: the next C."""
-    n, k = Y.shape[0], C.shape[1]
-    X = np.linalg.solve(C.T @ C, C.T @ Y.T)  # (k, N)
-    left = Y.T @ X.T / n + C / eta
-    right = X @ X.T / n + np.eye(k) / eta
-    updated: Array = np.linalg.solve(right, left.T).T
-    return updated

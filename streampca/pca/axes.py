@@ -30,7 +30,7 @@ def principal(state: State, k: int) -> tuple[F64, F64]:
     U, r = np.asarray(ritz.orthonormal(state.C[:, :k].astype(np.float64)), np.float64), min(k, state.rank)
     variance = np.zeros(k)
     variance[:r] = state.variance[:r]
-    return _orient(_completed(U, k).T), variance
+    return signed(_completed(U, k).T), variance
 
 
 def _completed(U: F64, k: int) -> F64:
@@ -44,18 +44,12 @@ def _completed(U: F64, k: int) -> F64:
     return np.hstack([U, extra])
 
 
-def _orient(components: F64) -> F64:
-    """The rows with signs such that the entry of largest magnitude is positive."""
-    peaks = components[np.arange(len(components)), np.abs(components).argmax(axis=1)]
-    return components * np.where(peaks < 0, -1.0, 1.0)[:, None]
-
-
-def keep_signs(components: F64, reference: Array) -> F64:
+def signed(components: F64, reference: Array | None = None) -> F64:
     """Rows (k, d), each with the sign that makes its product with the most similar row of `reference` positive.
 
-    So a coordinate does not change its sign from one version of a model to the next.
+    So a coordinate keeps its sign from one version of a model to the next. None: its largest entry becomes positive.
     """
-    similarity = components @ reference.T
+    similarity = components if reference is None else components @ reference.T
     nearest = similarity[np.arange(len(similarity)), np.abs(similarity).argmax(axis=1)]
     return components * np.where(nearest < 0, -1.0, 1.0)[:, None]
 
@@ -64,7 +58,7 @@ def model_of(state: State, components: int, reference: Array | None = None) -> M
     """The model of the k leading columns of a state, with the signs of `reference` (rows of components) if given."""
     rows, variance = principal(state, components)
     if reference is not None and reference.shape[1] == rows.shape[1]:
-        rows = keep_signs(rows, reference)
+        rows = signed(rows, reference)
     return Model(rows, variance, state.mean, state.total_variance, state.weight)
 
 
@@ -77,8 +71,8 @@ def continuation(state: State) -> F32:
 def continued(model: Model, learned: Array | None, count: int, config: LearningConfig) -> State:
     """The state from which a model of `count` messages is continued; `learned` is its `continuation`.
 
-    None: a model as workers publish it, which does not know the columns beyond its components. Where Σ is kept, it is
-    that of probabilistic PCA then: the other directions get the noise variance each.
+    None: a model as workers publish it, continued where Σ is kept as in probabilistic PCA: with the noise variance in
+    all other directions.
     """
     U, variance, total = model.components.astype(np.float64), model.explained_variance, model.total_variance or 1.0
     state = State(np.zeros((model.dimensions, 0)), model.mean.astype(np.float64), model.weight, total, count)

@@ -1,7 +1,6 @@
 """Compiles everything that learning calls before the first message arrives, or loads it from numba's cache."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,7 @@ def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lam
     V, retention = np.random.default_rng(0).standard_normal((_MESSAGES, 3)), np.ones(_MESSAGES)
     if config.impute:
         V[-1, 0] = np.nan
-    with _first_compilation(on_compile):
+    with event.install_listener("numba:compile", _Once(on_compile)):
         learning.learn(State.empty(3, config.dtype), V, retention, small)
 
 
@@ -32,19 +31,11 @@ class _Once(event.Listener):  # type: ignore[misc]  # numba has no types
     """Calls a function at the first event."""
 
     def __init__(self, call: Callable[[], None]) -> None:
-        self._call, self._called = call, False
+        self._calls = [call]
 
     def on_start(self, event: Any) -> None:
-        if not self._called:
-            self._called = True
-            self._call()
+        while self._calls:
+            self._calls.pop()()
 
     def on_end(self, event: Any) -> None:
         pass
-
-
-@contextmanager
-def _first_compilation(call: Callable[[], None]) -> Iterator[None]:
-    """Within this context, call the function when numba compiles for the first time."""
-    with event.install_listener("numba:compile", _Once(call)):
-        yield

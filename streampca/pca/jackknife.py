@@ -4,25 +4,19 @@ The streams are dealt into G groups of weights w_j, W = Σ w_j. The model is com
 
     error² = 1/G Σ_j (W/w_j − 1) sin²(model without group j, model),
 
-which for equal weights is (G − 1)/G Σ_j sin² (J. W. Tukey 1958, B. Efron 1982). The factors for unequal groups are
-those of Busing, Meijer and van der Leeden (1999). docs/mathematics.md, section 7, says where the estimate is wrong.
-
-With the covariances Σ_i and the distances δ_i of the groups' means from m, it is without group j
-
-    Σ_−j = Σ_{i≠j} w_i/(W − w_j) (Σ_i + δ_i δ_iᵀ) − ε εᵀ,    ε = δ_j w_j/(W − w_j).
-
-Its axes are near the model's, so they are found by Rayleigh–Ritz in the span of the model's axes and Σ_−j times them.
+which for equal weights is (G − 1)/G Σ_j sin². The covariance without group j is Σ_−j = Σ_{i≠j} w_i/(W − w_j)
+(Σ_i + δ_i δ_iᵀ) − ε εᵀ, with the distances δ_i of the groups' means from m, and ε = δ_j w_j/(W − w_j). Its axes are
+near the model's: Rayleigh–Ritz finds them in the span of the model's axes and Σ_−j times them. Sources, and where the
+estimate is wrong: docs/mathematics.md, section 7.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from streampca.pca.arrays import F64, power_of_two
 from streampca.pca.blocked import ritz, triangle
-from streampca.pca.merge import grouped, pooled
 from streampca.pca.state import State
 
 FEWEST = 4  # streams, and groups; fewer say little about an error
@@ -37,20 +31,11 @@ class SamplingError:
     axes: F64  # (k,) standard error of each axis: an angle in radians, at most π/2
 
 
-def jackknife(
-    states: Sequence[State], components: int, columns: int, decay: Sequence[float] | None = None
-) -> SamplingError | None:
-    """The error of the `components` leading axes of `merge(states, columns, decay)`; None as `sampling_error`."""
-    groups = grouped(states, columns, decay)
-    merged = pooled(groups, columns, components + GUARD, np.float64) if groups else states[0]
-    return sampling_error(groups, merged, components)
-
-
 def sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
     """The error of the leading axes of the merged groups of a `Merger`; `merged` has `GUARD` more, if there are.
 
-    None with fewer than four groups, as there are fewer than four states with messages, or without variance. Axes
-    without variance are arbitrary: their error is π/2, and the subspace is that of the others.
+    None with fewer than four groups or without variance. Axes without variance are arbitrary: their error is π/2, and
+    the subspace is that of the others.
     """
     rank = min(components, merged.rank)
     if len(groups) < FEWEST or not rank:
@@ -66,8 +51,7 @@ def sampling_error(groups: Sequence[State], merged: State, components: int) -> S
         subspace += factor * max(rank - float((cosines**2).sum()), 0.0)
         squares += factor * (1 - cosines.diagonal() ** 2).clip(0)
     angles = np.arcsin(np.sqrt(squares.clip(0, 1)))
-    unknown = np.full(components - rank, np.pi / 2)
-    return SamplingError(min(subspace, float(rank)), np.append(angles, unknown))
+    return SamplingError(min(subspace, float(rank)), np.append(angles, np.full(components - rank, np.pi / 2)))
 
 
 class _Covariance:
@@ -75,9 +59,8 @@ class _Covariance:
 
     def __init__(self, group: State, mean: F64, unit: float) -> None:
         self.step = (group.mean - mean) / np.sqrt(unit)
-        d, covariance = len(mean), group.covariance
         self._root = group.C.astype(np.float64, copy=False) / np.sqrt(unit)
-        self._square = None if covariance is None else triangle.square(covariance, d) / unit
+        self._square = None if group.covariance is None else triangle.square(group.covariance, len(mean)) / unit
 
     def times(self, X: F64) -> F64:
         """(Σ_j + δ_j δ_jᵀ) X."""
@@ -95,7 +78,7 @@ def _axes_without(j: int, covariances: Sequence[_Covariance], weights: F64, U: F
         product: F64 = np.sum(others, axis=0) / rest - moved[:, None] * (moved @ X)
         return product
 
-    basis: Any = ritz.orthonormal(np.hstack([U, times(U)])) if 2 * U.shape[1] < len(U) else np.eye(len(U))
-    _, vectors = np.linalg.eigh(basis.T @ times(basis))
-    axes: F64 = basis @ vectors[:, ::-1][:, :rank]
-    return axes
+    small = 2 * U.shape[1] < len(U)
+    basis = np.asarray(ritz.orthonormal(np.hstack([U, times(U)])) if small else np.eye(len(U)), np.float64)
+    vectors = np.linalg.eigh(basis.T @ times(basis))[1]
+    return np.asarray(basis @ vectors[:, ::-1][:, :rank])

@@ -1,12 +1,10 @@
 """Learn a stream in one pass, block by block: from one `State` to the next. One step for every d:
 
-1. Algorithm 1 moves C through the block, message by message (blocked/block.py). The loss of a message is that of the C
-   that it met.
-2. The block enters Σ where that is kept (d ≤ 768): Σ ← past·Σ + Yᵀ diag(c) Y. Elsewhere [C | F] and the block's rows
-   stand in for it.
+1. Algorithm 1 moves C through the block, message by message, which gives their losses (blocked/block.py).
+2. The block enters Σ where that is kept. Elsewhere [C | F] and the block's rows stand in for it.
 3. Rayleigh–Ritz makes the next [C | F] (blocked/ritz.py).
 
-So C, F and the mean are at any time those of all messages before. docs/mathematics.md says what each part adds.
+docs/mathematics.md, section 4, says what each part adds.
 """
 
 import math
@@ -19,15 +17,14 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import block, centring, ritz, triangle
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.gaps import fill, rows_with_gaps
-from streampca.pca.losses import NO_LOSSES, Losses
-from streampca.pca.state import State
+from streampca.pca.state import NO_LOSSES, Losses, State
 
 LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept unless `oversampling` is given
 GUARD, SPARE = 10, 40  # ℓ, columns of F: where Σ is kept, and elsewhere; measured, see docs/mathematics.md
 BLOCK, LONG_BLOCK = 256, 1024  # messages in a block of a young stream, and later
 YOUNG = 4096  # messages: a young stream needs the latest axes more than speed
 _LONGEST_FIRST_BLOCK = 2000  # messages, with gaps
-WHOLE = 1024  # messages until which blocks are decomposed whole where Σ is not kept
+WHOLE_UNTIL = 1024  # messages until which blocks are decomposed whole where Σ is not kept
 SHORT_MEMORY = 0.5  # share of the past at the end of a block: of less, blocks are decomposed whole
 _LARGE_ROW = 4096  # bytes of a message: beside Σ, 1,024 of larger ones would make checkpoints of more than 6 MB
 _TINY = float(np.finfo(np.float64).tiny)
@@ -102,8 +99,7 @@ class LearningConfig:
         return 1e-7 if self.dtype == "float32" else 1e-13
 
 
-BeforeBlock = Callable[[State, Array], object]
-"""Called with each block (n, d) that is about to be learned, and the state before it: to score the block, say."""
+BeforeBlock = Callable[[State, Array], object]  # called with the state before a block, and the block (n, d)
 
 
 def ignore(state: State, V: Array) -> None:
@@ -115,9 +111,9 @@ def learn(
 ) -> tuple[State, Losses]:
     """Learn V (n, d), cut into blocks from its first row on; the last block may be shorter.
 
-    `retention` (n,) holds each message's ρ, the share of the past that it keeps. V must be finite and within
-    `config.largest_value`, except for gaps with `config.impute`. Neither its memory layout nor the number of blocks in
-    one call changes a bit of the result. The first block has no losses, as there was no model to predict it.
+    `retention` (n,) holds each message's ρ. V must be finite and within `config.largest_value`, except for gaps with
+    `config.impute`. Neither its memory layout nor the number of blocks in one call changes a bit of the result. The
+    first block has no losses, as no model predicts it.
     """
     V, losses = np.asarray(V, config.dtype), [NO_LOSSES]
     while len(V):
@@ -132,8 +128,8 @@ def learn(
 def first_block(V: Array, config: LearningConfig) -> int:
     """Messages in the first block of a stream that begins with V (n, d); more than n if it lacks some.
 
-    With gaps it ends when every entry was seen as often as in a first block without gaps, at most at 2,000 messages:
-    some sensors may be off at first, and fills from what has never been seen would stay in the covariance.
+    With gaps it ends when every entry was seen as often as without, at most at 2,000 messages: sensors may be off at
+    first, and guesses of what has never been seen would stay in the covariance.
     """
     start = config.next_block(0)
     if not config.impute or len(V) < start:
@@ -152,9 +148,11 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
             state = fill.initialise_new_means(state, V)
         if rows_with_gaps(V).any():
             V, surplus, gaps = fill.fill(state, V, weights, config.components, config.center)
+    past_rows = 0 if config.keeps_covariance else state.rank
+    A = np.empty((past_rows + len(V), config.dimensions), config.dtype)
     learned = block.learn(
         V, state.C[:, : config.columns], state.mean, state.total_variance, weights, config.components,
-        config.smallest_value**2,
+        config.smallest_value**2, A[past_rows:],
     )  # fmt: skip
     after = replace(
         state,
@@ -167,27 +165,26 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
         pinv_error=learned.pinv_error,
     )
     losses = _losses(learned, weights, surplus, config) if state.count else NO_LOSSES
-    return (_on_covariance if config.keeps_covariance else _on_rows)(after, learned, weights.past, config), losses
+    correct = _learn_covariance if config.keeps_covariance else _learn_factor
+    return correct(after, learned, A, weights.past, config), losses
 
 
-def _on_covariance(state: State, learned: block.Learned, past: float, config: LearningConfig) -> State:
-    """Σ with the block, and the next [C | F]."""
-    d, Y = config.dimensions, learned.Y
+def _learn_covariance(state: State, learned: block.Learned, Y: Array, past: float, config: LearningConfig) -> State:
+    """Σ with the rows Y of the block, and the next [C | F]."""
+    d, F = config.dimensions, state.C[:, learned.C.shape[1] :]
     before = np.zeros(d * (d + 1) // 2) if state.covariance is None else state.covariance
     covariance, square = triangle.plus(before, past, (Y.T @ Y).astype(np.float64, copy=False))
-    start = np.hstack([learned.C, state.C[:, learned.C.shape[1] :], learned.sketch])
+    start = np.hstack([learned.C, F, learned.sketch])
     CF = ritz.on_covariance(square, start, config.limits) if state.rank else ritz.of_covariance(square, config.limits)
     return replace(state, C=CF.astype(config.dtype, copy=False), covariance=covariance)
 
 
-def _on_rows(state: State, learned: block.Learned, past: float, config: LearningConfig) -> State:
-    """The next [C | F] where Σ is not kept."""
-    rows = ritz.Rows(state.C, past, learned.Y)
-    whole = state.count <= WHOLE or past < SHORT_MEMORY or state.rank < config.columns
-    if whole:
-        return replace(state, C=np.ascontiguousarray(ritz.strongest(rows, config.limits)))
-    F = state.C[:, learned.C.shape[1] :]
-    return replace(state, C=np.ascontiguousarray(ritz.on_rows(rows, learned.C, F, learned.sketch, config.limits)))
+def _learn_factor(state: State, learned: block.Learned, A: Array, past: float, config: LearningConfig) -> State:
+    """The next [C | F] where Σ is not kept: from the rows A, those of the block below room for those of the past."""
+    A[: state.rank], F = np.sqrt(past) * state.C.T, state.C[:, learned.C.shape[1] :]
+    if state.count <= WHOLE_UNTIL or past < SHORT_MEMORY or state.rank < config.columns:
+        return replace(state, C=ritz.strongest(A, config.limits))
+    return replace(state, C=ritz.on_rows(A, learned.C, F, learned.sketch, config.limits))
 
 
 def _losses(learned: block.Learned, weights: Weights, surplus: F64, config: LearningConfig) -> Losses:

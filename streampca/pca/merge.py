@@ -2,8 +2,7 @@
 
 With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the pooled covariance is Σ w_i/W (Σ_i + (m_i − m)(m_i − m)ᵀ). Where
 Σ_i is kept this is a sum, and exact. Elsewhere Σ_i is [C | F][C | F]ᵀ; the columns of all states are put side by side,
-and cuts keep the memory constant: docs/mathematics.md, section 7, has their cost. Shares of gaps are pooled like the
-mean.
+and cuts keep the memory constant (docs/mathematics.md, section 7). Shares of gaps are pooled like the mean.
 """
 
 from collections.abc import Sequence
@@ -13,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from streampca.pca import axes
-from streampca.pca.arrays import F64, Array, power_of_two
-from streampca.pca.blocked import triangle
+from streampca.pca.arrays import F64, Array
+from streampca.pca.blocked import ritz, triangle
 from streampca.pca.state import Gaps, State
 
 _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
 _FEWEST_GROUPS = 4
 _GROUPED = 512  # columns of all groups, if the fewest groups do not have more: their cost grows with its cube
 _SPARE = 40  # columns beyond K of a cut, at least: as many as a state has
-_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # singular values below this share of the largest are rounding
-_SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller ones are subnormal
+_ROUNDING = 1000 * float(np.finfo(np.float64).eps)  # share of the largest variance, or singular value
+_SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller singular values are subnormal
 _GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
 
 
@@ -34,7 +33,7 @@ class PooledCovariance:
         self._cut = columns + max(columns, _SPARE)
         self._most = max(2 * self._cut, uncut)
         self._covariance: F64 | None = None  # packed; None: not kept
-        self._parts: list[tuple[float, Array]] = []  # else: factors and columns (d, r), side by side J with JJᵀ = Σ
+        self._rows: list[tuple[float, Array]] = []  # else: factors and rows (r, d), one above the other Jᵀ with JJᵀ = Σ
         self._mean: F64 = np.zeros(0)
         self._total_variance, self._count = 0.0, 0
         self._gaps: Gaps | None = None
@@ -51,47 +50,33 @@ class PooledCovariance:
             return
         W = self.weight + added
         past, new = self.weight / W, added / W
-        step = state.mean - self._mean if past else state.mean
+        step = state.mean - self._mean if past else np.zeros(len(state.mean))
         between = np.sqrt(past * new) * step
         if state.covariance is not None:
-            self._add_covariance(past, state.covariance, new, between)
+            before = 0.0 if self._covariance is None else past * self._covariance
+            self._covariance = triangle.plus(before + new * state.covariance, 1.0, np.outer(between, between))[0]
         else:
-            self._add_columns(past, state.C, new, between)
-        self._total_variance = past * self._total_variance + new * state.total_variance
-        self._total_variance += float(between @ between) if past else 0.0
-        self._gaps = _shared(self._gaps, past, state.gaps, new)
+            self._rows = [(np.sqrt(past) * factor, rows) for factor, rows in self._rows]
+            self._rows += [(np.sqrt(new), state.C.T), (1.0, between[None])][: 2 if past else 1]
+            if sum(len(rows) for _, rows in self._rows) > self._most:
+                self._rows = [(1.0, _leading(self._rows, self._cut).T)]
+        self._total_variance = past * self._total_variance + new * state.total_variance + float(between @ between)
+        self._gaps = _pooled(self._gaps, past, state.gaps, new)
         self._mean, self.weight = self._mean + new * step if past else state.mean, W
         self._count += state.count
-
-    def _add_covariance(self, past: float, covariance: F64, new: float, between: F64) -> None:
-        if self._covariance is None:
-            self._covariance = covariance
-        else:
-            pooled = past * self._covariance + new * covariance
-            self._covariance = triangle.plus(pooled, 1.0, np.outer(between, between))[0]
-
-    def _add_columns(self, past: float, columns: Array, new: float, between: F64) -> None:
-        self._parts = [(np.sqrt(past) * factor, others) for factor, others in self._parts] if past else []
-        self._parts.append((np.sqrt(new), columns))
-        if past:
-            self._parts.append((1.0, between[:, None]))
-        if sum(columns.shape[1] for _, columns in self._parts) > self._most:
-            self._parts = [(1.0, _leading(self._parts, self._cut, np.float64))]
 
     def state(self, columns: int | None = None, dtype: Any = np.float64) -> State:
         """The pooled state. There must be weight.
 
         With up to `columns` columns; None: without axes of a covariance, or with as many columns as a cut leaves.
         """
-        d = len(self._mean)
-        C = np.zeros((d, 0)) if self._covariance is not None else _leading(self._parts, columns or self._cut, dtype)
+        kept = self._covariance is not None
+        C = np.zeros((len(self._mean), 0)) if kept else _leading(self._rows, columns or self._cut)
         state = State(
             C, self._mean, self.weight, self._total_variance, self._count, gaps=self._gaps, covariance=self._covariance
         )
-        if columns and state.covariance is not None:
-            state = axes.decomposed(state, columns)
-            state = replace(state, C=state.C.astype(dtype, copy=False))
-        return state
+        state = axes.decomposed(state, columns) if columns else state
+        return replace(state, C=state.C.astype(dtype, copy=False))
 
 
 class Merger:
@@ -129,45 +114,36 @@ def pooled(groups: Sequence[State], columns: int, most: int, dtype: Any) -> Stat
     return pool.state(most, dtype)
 
 
-def merge(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> State:
-    """The pooled state with at most `columns` columns; `decay` in (0, 1] discounts each state to a common time.
+def merge(
+    states: Sequence[State], columns: int, decay: Sequence[float] | None = None, most: int | None = None
+) -> State:
+    """The pooled state of K = `columns` and at most `most` columns (None: K); states without messages are left out.
 
-    `count` is the sum of the counts, `weight` is W. States without messages are left out.
+    `decay` in (0, 1] discounts each state to a common time. `count` is the sum of the counts, `weight` is W.
     """
-    groups = grouped(states, columns, decay)
-    return pooled(groups, columns, columns, states[0].C.dtype) if groups else states[0]
-
-
-def grouped(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> list[State]:
-    """The groups of these states, for `pooled` and for the jackknife."""
     merger = Merger(columns)
     for state, share in zip(states, decay if decay is not None else [1.0] * len(states), strict=True):
         merger.add(state, share)
-    return merger.groups()
+    groups = merger.groups()
+    return pooled(groups, columns, most or columns, states[0].C.dtype) if groups else states[0]
 
 
-def _shared(before: Gaps | None, past: float, added: Gaps | None, new: float) -> Gaps | None:
+def _pooled(before: Gaps | None, past: float, added: Gaps | None, new: float) -> Gaps | None:
     """The pooled shares; None stands for no gaps."""
-    if before is None or added is None:
-        return before.times(past) if before else added.times(new) if added else None
-    return before.times(past).plus(added.times(new))
+    none = Gaps(0.0, np.zeros(1))
+    return (before or none).times(past).plus((added or none).times(new)) if before or added else None
 
 
-def _leading(parts: Sequence[tuple[float, Array]], most: int, dtype: Any) -> Array:
-    """U diag(σ) (d, r) of up to `most` leading singular values of J that are above rounding.
+def _leading(parts: Sequence[tuple[float, Array]], most: int) -> F64:
+    """U diag(σ) (d, r) of up to `most` leading singular values of J that are above rounding, from the rows of Jᵀ.
 
-    From the smaller Gram matrix where that is accurate enough.
+    From the smaller Gram matrix where that is accurate enough, or J too large for more.
     """
-    J = np.hstack([factor * columns.astype(np.float64, copy=False) for factor, columns in parts])
-    (d, n), unit = J.shape, power_of_two(float(np.abs(J).max(initial=0.0)))
-    J /= unit  # so that no square overflows
-    squares, U = np.linalg.eigh(J @ J.T if d <= n else J.T @ J)
-    squares, U = squares[::-1][:most], U[:, ::-1][:, :most]
-    if min(d, n) <= _GROUPED and not (len(squares) and squares[-1] > _GRADED * squares[0]):
-        U, sigma, _ = np.linalg.svd(J, full_matrices=False)
-        r = int(np.sum(sigma[:most] > max(_TOLERANCE * sigma[0], 2 * _SMALLEST / unit))) if len(sigma) else 0
-        return np.ascontiguousarray(unit * U[:, :r] * sigma[:r], dtype)
-    r = int(np.sum(squares > _TOLERANCE * squares[0])) if squares[0] > 0 else 0
-    squares, U = squares[:r], U[:, :r]
-    C = U * np.sqrt(squares) if d <= n else J @ U
-    return np.ascontiguousarray(unit * C, dtype)
+    rows = np.vstack([factor * part.astype(np.float64, copy=False) for factor, part in parts])
+    C, whole = ritz.strongest(rows, ritz.Limits(most, _ROUNDING, _SMALLEST)), min(rows.shape)
+    variance = np.square(C).sum(axis=0)
+    if whole > _GROUPED or (0 < len(variance) == min(most, whole) and variance[-1] > _GRADED * variance[0]):
+        return np.asarray(C, np.float64)
+    _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
+    r = int(np.sum(sigma[:most] > max(_ROUNDING * sigma[0], 2 * _SMALLEST))) if whole else 0
+    return np.ascontiguousarray((sigma[:r, None] * axes_of_rows[:r]).T)

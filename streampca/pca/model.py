@@ -5,12 +5,13 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.pca.arrays import Array
 
 Basis = Literal["principal", "whitened"]
 
-BLOCK = 32  # rows of one matrix product: another height may round differently
+BLOCK = 32  # rows of one matrix product: BLAS may round a row differently by their number, and by its index
 _PART = 2**17  # numbers that are projected at once: those of more would not fit the processor's cache
 _SMALL = 0.01  # share of ‖y‖²: a smaller residual is not computed as a difference, whose rounding would be too large
 _SMALLEST_NORM = 1e-28  # of ‖y‖² in single precision: squares of its entries must not underflow
@@ -43,9 +44,7 @@ class Model:
     @cached_property
     def explained_variance_ratio(self) -> Array:
         """Share of the total variance along each component, (k,); zeros for a stream without variance."""
-        if self.total_variance <= 0:
-            return np.zeros_like(self.explained_variance)
-        ratio: Array = self.explained_variance / self.total_variance
+        ratio: Array = self.explained_variance / (self.total_variance if self.total_variance > 0 else np.inf)
         return ratio
 
     @cached_property
@@ -59,12 +58,6 @@ class Model:
     def rounding(self) -> float:
         """The variance that rounding may cause along one direction."""
         return float(max(np.finfo(self.components.dtype).eps * self.total_variance, np.finfo(np.float64).tiny))
-
-    @cached_property
-    def _scale(self) -> Array:
-        """Standard deviation along each component, infinity instead of 0, (k,)."""
-        sigma = np.sqrt(self.explained_variance)
-        return np.where(sigma > 0, sigma, np.inf)
 
     @cached_property
     def _in_single_precision(self) -> tuple[Array, Array, Array, Array]:
@@ -87,9 +80,7 @@ class Model:
         paper's x = C†y, have variance one.
         """
         rows = max(_PART // (BLOCK * self.dimensions), 1) * BLOCK
-        if len(Y) <= rows:
-            return self._project(Y, basis)
-        parts = [self._project(Y[i : i + rows], basis) for i in range(0, len(Y), rows)]
+        parts = [self._project(Y[i : i + rows], basis) for i in range(0, max(len(Y), 1), rows)]
         coordinates, residual = zip(*parts, strict=True)
         return np.concatenate(coordinates), np.concatenate(residual)
 
@@ -121,31 +112,30 @@ class Model:
 
     def whiten(self, coordinates: Array) -> Array:
         """Principal coordinates (n, k) as whitened ones."""
-        whitened: Array = coordinates / self._scale
-        return whitened
+        sigma = np.sqrt(self.explained_variance)
+        return np.asarray(coordinates / np.where(sigma > 0, sigma, np.inf))
 
     def reconstruct(self, coordinates: Array, basis: Basis = "principal") -> Array:
         """The vectors (n, d) in the span of the components with these coordinates (n, k)."""
         if basis == "whitened":
             coordinates = coordinates * np.sqrt(self.explained_variance)
-        vectors: Array = coordinates @ self.components + self.mean
-        return vectors
+        return np.asarray(coordinates @ self.components + self.mean)
 
 
 def _split(centred: Array, axes: Array, components: Array) -> tuple[Array, Array, Array]:
     """The coordinates, squared residuals and squared norms of rows, which are overwritten."""
-    coordinates = _in_blocks(centred, axes)
+    coordinates = in_blocks(centred, axes)
     norm = np.vecdot(centred, centred)
     residual: Array = norm - np.vecdot(coordinates, coordinates)
     is_small = ~(residual > _SMALL * norm)
     if is_small.any():
-        centred -= _in_blocks(coordinates, components)
+        centred -= in_blocks(coordinates, components)
         residual = np.where(is_small, np.vecdot(centred, centred), residual)
     return coordinates, residual, norm
 
 
-def _in_blocks(rows: Array, matrix: Array) -> Array:
-    """rows @ matrix, in products of 32 rows and one of the others."""
+def in_blocks(rows: Array, matrix: Array) -> Array:
+    """rows @ matrix, in products of `BLOCK` rows and one of the others."""
     (n, d), k = rows.shape, matrix.shape[1]
     product, whole = np.empty((n, k), np.result_type(rows, matrix)), n - n % BLOCK
     if whole:
@@ -153,3 +143,13 @@ def _in_blocks(rows: Array, matrix: Array) -> Array:
     if whole < n:
         np.matmul(rows[whole:], matrix, out=product[whole:])
     return product
+
+
+def at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
+    """Vectors (n, d) at ascending indices of whole blocks, among zeros.
+
+    A vector that has the same index modulo `BLOCK` in every batch gets the same bits from `in_blocks` in every batch.
+    """
+    rows = np.zeros((-(-(int(indices[-1]) + 1) // BLOCK) * BLOCK, vectors.shape[1]), vectors.dtype)
+    rows[indices] = vectors
+    return rows

@@ -1,7 +1,6 @@
 """Batches of any size, learned in whole blocks: messages that do not fill a block wait for the next batch.
 
-Blocks are cut on the number of messages learned, never where a batch ends, so the result does not depend on the sizes
-of the batches, not even in its last bit.
+So the sizes of the batches change no bit of the result.
 """
 
 from typing import NamedTuple
@@ -10,8 +9,7 @@ import numpy as np
 
 from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import BeforeBlock, LearningConfig, first_block, ignore, learn
-from streampca.pca.losses import Losses
-from streampca.pca.state import State
+from streampca.pca.state import Losses, State
 
 
 class Messages(NamedTuple):
@@ -34,27 +32,18 @@ def learn_whole_blocks(
 ) -> tuple[State, Messages, list[Losses]]:
     """Learn the whole blocks among the pending messages and the new ones after them.
 
-    Returns the state, the messages that are still pending, and the losses of those learned. Only the block that begins
-    with pending messages is copied.
+    Returns the state, the messages that are still pending, and the losses of each block. Only the first block of a
+    stream, one that begins with pending messages, and what remains are copied.
     """
-    losses = []
+    none, losses = pending.part(0, 0), list[Losses]()
     if not state.count:
-        stream = pending.followed_by(new)
-        first = first_block(stream.V, config)
-        if first > len(stream.V):
-            return state, stream, []
-        state, of_first = learn(state, stream.V[:first], stream.retention[:first], config, before_block)
-        losses, pending, new = [of_first], stream.part(0, 0), stream.part(first, len(stream.V))
-    waiting, whole = len(pending.V), 0
-    while whole + (block := config.next_block(state.count + whole)) <= waiting + len(new.V):
-        whole += block
-    if not whole:
-        return state, pending.followed_by(new), losses
-    head = config.next_block(state.count) - waiting if waiting else 0
-    end = whole - waiting
-    parts = [pending.followed_by(new.part(0, head))] if waiting else []
-    for part in [*parts, new.part(head, end)] if end > head else parts:
-        state, of_part = learn(state, part.V, part.retention, config, before_block)
-        losses.append(of_part)
-    rest = new.part(end, len(new.V))
-    return state, Messages(rest.V.copy(), rest.retention.copy()), losses
+        pending, new = none, pending.followed_by(new)
+    while True:
+        size = config.next_block(state.count) if state.count else first_block(new.V, config)
+        missing = size - len(pending.V)
+        if missing > len(new.V):
+            return state, pending.followed_by(new), losses
+        block, new = new.part(0, missing), new.part(missing, len(new.V))
+        block, pending = pending.followed_by(block) if len(pending.V) else block, none
+        state, of_block = learn(state, block.V, block.retention, config, before_block)
+        losses.append(of_block)

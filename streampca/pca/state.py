@@ -1,7 +1,8 @@
-"""The state of the algorithm: a small frozen value."""
+"""The state of the algorithm, and the losses of what it learned: small frozen values."""
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,10 +11,7 @@ from streampca.pca.arrays import F64, Array
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """Running shares of a stream: of messages that lack entries, and of messages that lack each entry.
-
-    Shares of the weight, so they are forgotten as the stream is, and those of several streams have a weighted mean.
-    """
+    """Running shares, by weight: of messages that lack entries, and of messages that lack each entry."""
 
     messages: float
     entries: F64  # (d,)
@@ -32,9 +30,8 @@ class State:
     """Factor, mean and weight of a stream: CCᵀ estimates the covariance.
 
     The first K columns are the C that Algorithm 1 learns, the others F, kept beside it. All are orthogonal (to rounding
-    of the longest), longest first, and linearly independent: a stream that has shown few directions has fewer.
-
-    Up to d = 768 the covariance is kept, too, and the columns are its leading axes.
+    of the longest), longest first, and linearly independent: a stream that has shown few directions has fewer. Where
+    the covariance is kept, the columns are its leading axes.
     """
 
     C: Array  # (d, r): [C | F]
@@ -69,3 +66,13 @@ class State:
         length = np.sqrt(self.variance)
         unit = self.C / length
         return (np.linalg.inv(unit.T @ unit) @ unit.T / length[:, None]).astype(self.C.dtype)
+
+
+class Losses(NamedTuple):
+    """Losses of n messages, each measured before it was learned, about the running mean m before it."""
+
+    residual: F64  # (n,): ‖r‖², the part of v − m outside the span of the k served components
+    norm: F64  # (n,): ‖v − m‖²
+
+
+NO_LOSSES = Losses(np.zeros(0), np.zeros(0))

@@ -25,14 +25,35 @@ _LOOKED_AT_EVERY_S = 1.0
 
 
 class AccessError(Exception):
-    """No access: 401 without a known token, 403 with one of another scope."""
+    """A request is refused; the status and the header are those of RFC 6750."""
 
-    def __init__(self, status: Literal[401, 403], text: str) -> None:
-        super().__init__(text)
-        self.status = status
+    status = 401
+    challenge = "Bearer"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header of the answer."""
+        return {"WWW-Authenticate": self.challenge}
 
 
-class Tokens:
+class NoTokenError(AccessError):
+    """The request has no token."""
+
+
+class UnknownTokenError(AccessError):
+    """The file does not hold the token (any more)."""
+
+    challenge = 'Bearer error="invalid_token"'
+
+
+class MissingScopeError(AccessError):
+    """The token has another scope."""
+
+    status = 403
+    challenge = 'Bearer error="insufficient_scope"'
+
+
+class BearerTokens:
     """The tokens of a file. Safe to use from any thread."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,10 +70,12 @@ class Tokens:
         found = None
         for known, scopes in self._scopes.items():  # all of them: the time says nothing about a token
             found = scopes if hmac.compare_digest(known, digest) else found
-        if kind.lower() != "bearer" or found is None:
-            raise AccessError(401, "this needs a token: send Authorization: Bearer TOKEN")
+        if kind.lower() != "bearer" or not token.strip():
+            raise NoTokenError("this needs a token: send Authorization: Bearer TOKEN")
+        if found is None:
+            raise UnknownTokenError("this token is not known: it was revoked, or never valid")
         if scope not in found:
-            raise AccessError(403, f"this token may not do that: it lacks the scope {scope}")
+            raise MissingScopeError(f"this token may not do that: it lacks the scope {scope}")
 
     def _read_again(self) -> None:
         """Read a file that has changed. One that cannot be read changes nothing."""

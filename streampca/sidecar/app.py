@@ -2,32 +2,45 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI, Security
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from streampca.process.bearer_tokens import Tokens
+from streampca.process.bearer_tokens import BearerTokens
 from streampca.process.metrics import StoreMetrics
 from streampca.settings.commands import ServeSettings
 from streampca.settings.listening import is_loopback
+from streampca.sidecar.engine import Engine
 from streampca.sidecar.errors import add_error_handlers
-from streampca.sidecar.inference_protocol.endpoints import V2Endpoints
+from streampca.sidecar.inference_protocol.endpoints import InferenceEndpoints
+from streampca.sidecar.inference_protocol.schemas import InferenceRequest
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.middleware import PROBES, Middleware
-from streampca.sidecar.model_loader import ModelLoader
-from streampca.sidecar.openapi import DESCRIPTION, ERRORS
+from streampca.sidecar.mlflow import Instances, MlflowEndpoints
+from streampca.sidecar.openapi import DESCRIPTION, add_schemas
 from streampca.sidecar.page.endpoints import PageEndpoints
+from streampca.sidecar.page.files import PageFiles
 from streampca.sidecar.page.history import HistoryReader
 from streampca.sidecar.page.recent_vectors import RecentVectors
-from streampca.sidecar.routes import add_routes
-from streampca.sidecar.v1.endpoints import Endpoints
+from streampca.sidecar.request import BYTES, NPY
+from streampca.sidecar.responses import NPZ
+from streampca.sidecar.v1 import schemas
+from streampca.sidecar.v1.endpoints import V1Endpoints
 from streampca.stores.base import Store
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
 from streampca.version import __version__
+
+# Level 1, as numbers compress little, however long it takes; half a millisecond's work is done at once.
+_GZIP: dict[str, Any] = {
+    "minimum_size": 1000, "compresslevel": 1, "thread_minimum_size": 32 * 1024,
+    "exclude_content_types": (*DEFAULT_EXCLUDED_CONTENT_TYPES, NPY, NPZ, BYTES),
+}  # fmt: skip
 
 # One span for each request, if there is a provider.
 _TELEMETRY = {"metrics": False, "logs": False, "auto_configure": False, "operation_spans": False}
@@ -49,12 +62,11 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
             history.close()
             await anyio.to_thread.run_sync(cache.stop)
 
-    tokens = Tokens(settings.tokens_file) if settings.tokens_file else None
+    tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
     app = FastAPIOffline(
         title="streampca",
         version=__version__,
         description=DESCRIPTION,
-        responses=ERRORS,
         redoc_url=None,
         static_url="/docs/static",
         redirect_slashes=False,
@@ -66,13 +78,27 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     app.state.model_cache = cache
     if hosts := _allowed_hosts(settings):
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    app.add_middleware(Middleware, metrics=metrics, tokens=tokens)  # around the other one: last in, first called
+    app.add_middleware(Middleware, metrics=metrics, tokens=tokens, max_body_bytes=settings.max_body_bytes)
+    # Around the others: last in, first called.
+    app.add_middleware(GZipMiddleware, **_GZIP)
     add_error_handlers(app, metrics)
-    loader = ModelLoader(cache)
-    endpoints = Endpoints(cache, loader, metrics, settings, recent)
-    page_endpoints = PageEndpoints(cache, loader, history, recent, store, settings)
-    add_routes(app, endpoints, V2Endpoints(endpoints, settings.topic), page_endpoints)
+    engine = Engine(cache, metrics, settings, recent)
+    for endpoints in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
+        endpoints(engine).add_to(app)
+    add_schemas(
+        app, schemas.ProjectRequest, schemas.ReconstructRequest, schemas.ScoreRequest, InferenceRequest,
+        Instances, schemas.ErrorResponse, schemas.NotReadyResponse,
+    )  # fmt: skip
+    _add_page(app, PageEndpoints(cache, engine, history, recent, store, settings))
     return app
+
+
+def _add_page(app: FastAPI, page: PageEndpoints) -> None:
+    for endpoint in (page.history, page.model, page.recent, page.workers):
+        app.get(f"/v1/page/{endpoint.__name__}", include_in_schema=False)(endpoint)
+    files = PageFiles()
+    app.add_api_route("/", files.index, include_in_schema=False)
+    app.mount("/page", files)
 
 
 def _allowed_hosts(settings: ServeSettings) -> list[str]:

@@ -10,11 +10,11 @@ from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import partition_name
 from streampca.pca import scoring
 from streampca.pca.arrays import Array
-from streampca.pca.scoring import Projected
+from streampca.pca.scoring import Projection
 from streampca.sidecar import request_arrays
-from streampca.sidecar.request import RequestError
+from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.request_arrays import Limits
-from streampca.sidecar.v1.schemas import SCORES, ProjectRequest, ReconstructRequest, ScoreRequest
+from streampca.sidecar.v1.schemas import SCORES, ModelResponse, ProjectRequest, ReconstructRequest, ScoreRequest
 
 _ROWS = 64
 
@@ -30,7 +30,7 @@ class Answer:
 
 
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
-    """Coordinates of vectors, and the squared distance of each from the subspace of the components."""
+    """Coordinates of vectors in the basis of the components, and each vector's distance from their subspace."""
     projected = _projected(published, request.vectors, limits)
     with np.errstate(all="ignore"):
         principal = projected.coordinates
@@ -43,36 +43,36 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
 
 
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
-    """How unusual vectors are, and on request the dimensions that contribute most to that."""
+    """How unusual vectors are: T², squared distance, score, p-values, and the dimensions that contribute most."""
     projected, most = _projected(published, request.vectors, limits), request.contributions
     fields, vectors = _scores(published, projected), projected.vectors
     if most:
         most = min(most, published.model.dimensions)
         if 4 * most * len(vectors) > limits.numbers:
             text = f"the answer is too long: ask for at most {limits.numbers // (4 * len(vectors))} contributions"
-            raise RequestError(413, text, limit="numbers")
+            raise RequestError(Problem.TOO_LARGE, text, limit="numbers")
         fields |= _contributions(published, vectors, most)
     return _answer(published, fields, len(vectors))
 
 
-def _projected(published: PublishedModel, given: Array, limits: Limits) -> Projected:
+def _projected(published: PublishedModel, rows: Array, limits: Limits) -> Projection:
     """The vectors, without gaps if the model was learned with some, and where they lie."""
     gaps = published.settings.get("missing") == "impute"
-    vectors = request_arrays.fit(given, "vectors", published.model.dimensions, limits, gaps=gaps)
+    vectors = request_arrays.fit(rows, "vectors", published.model.dimensions, limits, gaps=gaps)
     return scoring.project(published.model, vectors)
 
 
 def _contributions(published: PublishedModel, vectors: Array, most: int) -> dict[str, Any]:
-    found: dict[str, list[Any]] = {}
+    parts: dict[str, list[Any]] = {}
     for i in range(0, max(len(vectors), 1), _ROWS):  # a few rows at a time, for the sake of memory
         which, values = scoring.largest_contributions(published.model, vectors[i : i + _ROWS], most)
-        for name, dimensions, each in zip(values._fields, which, values, strict=True):
-            found.setdefault(f"{name}_dimensions", []).append(dimensions)
-            found.setdefault(f"{name}_contributions", []).append(each)
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+        for name, dimensions, contributions in zip(values._fields, which, values, strict=True):
+            parts.setdefault(f"{name}_dimensions", []).append(dimensions)
+            parts.setdefault(f"{name}_contributions", []).append(contributions)
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def _scores(published: PublishedModel, projected: Projected) -> dict[str, Any]:
+def _scores(published: PublishedModel, projected: Projection) -> dict[str, Any]:
     """The fields of `SCORES` of projected vectors; p is None if the model has no past scores."""
     model, calibration = published.model, published.calibration
     with np.errstate(all="ignore"):
@@ -95,13 +95,13 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
         _check_finite("vectors", reconstructed, residual)
         return _answer(published, {"vectors": reconstructed, "squared_error": residual}, len(vectors))
     if request.coordinates is None or request.vectors is not None:
-        raise RequestError(422, "give either coordinates or vectors")
+        raise invalid("give either coordinates or vectors")
     coordinates = request_arrays.fit(request.coordinates, "coordinates", model.n_components, limits)
     coordinates = coordinates.astype(np.float64, copy=False)
     if len(coordinates) * model.dimensions > limits.numbers:
         most = limits.numbers // model.dimensions
         text = f"the answer to {len(coordinates)} rows is too long: send at most {most}"
-        raise RequestError(413, text, limit="numbers")
+        raise RequestError(Problem.TOO_LARGE, text, limit="numbers")
     with np.errstate(all="ignore"):
         vectors = model.reconstruct(coordinates, request.basis)
     _check_finite("coordinates", vectors)
@@ -112,7 +112,7 @@ def _check_finite(name: str, *results: Array) -> None:
     for result in results:
         if not np.isfinite(result).all():
             i = int(np.argwhere(~np.isfinite(result))[0, 0])
-            raise RequestError(422, f"{name}[{i}] holds values too large: the result exceeds the range of float64")
+            raise invalid(f"{name}[{i}] holds values too large: the result exceeds the range of float64")
 
 
 def _answer(
@@ -130,27 +130,22 @@ def _answer(
 
 def model_info(published: PublishedModel) -> Answer:
     """Everything about a model except its arrays of size d."""
-    of_model = ("dimensions", "explained_variance", "explained_variance_ratio", "total_variance", "weight")
-    of_publication = (
-        "topic", "subspace_error", "axis_errors", "loss", "loss_ratio", "loss_ewma", "rejected", "first_timestamp_ms",
-        "last_timestamp_ms", "published_at", "settings",
-    )  # fmt: skip
-    fields = {
-        **{name: getattr(published.model, name) for name in of_model},
-        **{name: getattr(published, name) for name in of_publication},
-        "components": published.model.n_components,
-        "positions": {
-            partition_name(partition): position for partition, position in sorted(published.positions.items())
-        },
+    model, positions = published.model, sorted(published.positions.items())
+    own: dict[str, Any] = {
+        "components": model.n_components,
+        "positions": {partition_name(partition): position for partition, position in positions},
     }
-    return _answer(published, fields)
+    others = [name for name in ModelResponse.model_fields if name not in own]
+    fields = {name: getattr(published if hasattr(published, name) else model, name) for name in others}
+    return _answer(published, fields | own)
 
 
 def components(published: PublishedModel, limits: Limits) -> Answer:
     """The axes, and all else that a client needs to project by itself."""
     model = published.model
     if model.components.size > limits.numbers:
-        raise RequestError(406, f"{model.components.size} numbers are too many for JSON: Accept application/x-npy")
+        text = f"{model.components.size} numbers are too many for JSON: Accept application/x-npy"
+        raise RequestError(Problem.TOO_LONG_FOR_JSON, text)
     arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
     return _answer(published, arrays)
 

@@ -1,51 +1,154 @@
-"""Exceptions → responses: every error has the same shape, `{"error": …}`, with the right status."""
+"""Errors of the HTTP interface: each has a type that a program can tell apart, a status, and a sentence for people.
 
+They have the form of RFC 9457, `application/problem+json`; the other protocols' clients read `error` of plain JSON.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from streampca.errors import DamagedFileError, StoreError
+from streampca.process.bearer_tokens import MissingScopeError, NoTokenError, UnknownTokenError
 from streampca.sidecar.metrics import SidecarMetrics
-from streampca.sidecar.parsing import describe
-from streampca.sidecar.request import RequestError, no_memory
-from streampca.sidecar.responses import error_response
 from streampca.stores.model_cache import NoModelError, UnknownVersionError
 
-_STATUS: dict[type[Exception], int] = {
-    NoModelError: 503,
-    UnknownVersionError: 404,
-    StoreError: 503,
-    DamagedFileError: 500,
-    ClientDisconnect: 400,  # nobody receives it
-}
+PROBLEM_JSON = "application/problem+json"
+_PLAIN_JSON = ("/v2", "/invocations", "/ping")  # paths of protocols with errors of their own
+_DESCRIBED = 20  # mistakes
+
+
+Headers = Mapping[str, str]
+
+
+class Problem(Enum):
+    """The types of errors."""
+
+    MALFORMED_BODY = 400, "The body is not of its media type, or its compression is damaged."
+    NO_TOKEN = 401, "The request needs a token and has none."
+    UNKNOWN_TOKEN = 401, "The token is not in `tokens_file` (any more)."
+    MISSING_SCOPE = 403, "The token lacks the scope for this path."
+    CROSS_SITE = 403, "A browser sends the request for a page of another site."
+    UNKNOWN_PATH = 404, "There is no such path."
+    UNKNOWN_MODEL = 404, "This sidecar serves another topic."
+    UNKNOWN_VERSION = 404, "The version was never published, or it was removed."
+    WRONG_METHOD = 405, "The path does not support the method; `Allow` lists those that it does."
+    TOO_LONG_FOR_JSON = 406, "The answer has too many numbers for JSON: accept the binary form."
+    SLOW_BODY = 408, "The body did not arrive in time."
+    TOO_LARGE = 413, "Body or answer exceeds a limit."
+    UNSUPPORTED_TYPE = 415, "Content-Type or Content-Encoding is not supported."
+    INVALID_REQUEST = 422, "A field, a parameter or a number is wrong; `detail` says which."
+    INTERNAL = 500, "A bug of the sidecar; its log has the traceback."
+    DAMAGED_MODEL = 500, "The version's file is damaged."
+    NO_MODEL = 503, "No model has been published yet."
+    NOT_READY = 503, "Requests should not be sent here; `reasons` lists why."
+    STORE_UNREADABLE = 503, "The store cannot be read."
+    BUSY = 503, "Too many large requests at once: try again after `Retry-After` seconds."
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self.value[0]
+
+    @property
+    def title(self) -> str:
+        """What it means."""
+        return self.value[1]
+
+    @property
+    def type(self) -> str:
+        """The URN that names it."""
+        return "urn:streampca:error:" + self.name.lower().replace("_", "-")
+
+
+class RequestError(Exception):
+    """The request cannot be answered; `limit` names the limit that it reached, `members` are added to the answer."""
+
+    def __init__(
+        self, problem: Problem, text: str, *, limit: str = "", headers: Mapping[str, str] | None = None, **members: Any
+    ) -> None:
+        super().__init__(text)
+        self.problem, self.limit, self.headers, self.members = problem, limit, headers, members
+
+
+def invalid(text: str) -> RequestError:
+    """A mistake in a field, a parameter or a number."""
+    return RequestError(Problem.INVALID_REQUEST, text)
+
+
+def busy() -> RequestError:
+    """The answer to a request that there is no memory for at the moment."""
+    text = "too many large requests at once: try again"
+    return RequestError(Problem.BUSY, text, limit="memory", headers={"Retry-After": "1"})
+
+
+def error_response(error: Exception, scope: Scope) -> Response:
+    """The answer to an exception."""
+    known = _request_error(error, scope)
+    problem, text = known.problem, str(known)
+    content = {"type": problem.type, "title": problem.title, "status": problem.status}
+    body = orjson.dumps({**content, "detail": text, "error": text, **known.members})
+    plain = scope["path"].startswith(_PLAIN_JSON)
+    return Response(body, problem.status, dict(known.headers or {}), "application/json" if plain else PROBLEM_JSON)
 
 
 def add_error_handlers(app: FastAPI, metrics: SidecarMetrics) -> None:
-    """Handle our errors and the framework's; count limits reached. The middleware answers for bugs."""
+    """Handle our errors and the framework's. The middleware answers for bugs."""
 
     async def respond(request: Request, error: Exception) -> Response:
-        if isinstance(error, MemoryError):
-            error = no_memory()
-        if isinstance(error, RequestError) and error.limit:
-            metrics.count_limit(error.limit)
-        status, text = _status_and_text(request, error)
-        return error_response(status, text, getattr(error, "headers", None))
+        limit = "memory" if isinstance(error, MemoryError) else getattr(error, "limit", None)
+        if limit:
+            metrics.count_limit(limit)
+        return error_response(error, request.scope)
 
-    for kind in (*_STATUS, MemoryError, RequestError, HTTPException, RequestValidationError):
+    for kind in (*_PROBLEMS, MemoryError, RequestError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, respond)
 
 
-def _status_and_text(request: Request, error: Exception) -> tuple[int, str]:
+_PROBLEMS: dict[type[Exception], Problem] = {
+    NoModelError: Problem.NO_MODEL,
+    UnknownVersionError: Problem.UNKNOWN_VERSION,
+    StoreError: Problem.STORE_UNREADABLE,
+    DamagedFileError: Problem.DAMAGED_MODEL,
+    ClientDisconnect: Problem.MALFORMED_BODY,  # nobody receives it
+    NoTokenError: Problem.NO_TOKEN,
+    UnknownTokenError: Problem.UNKNOWN_TOKEN,
+    MissingScopeError: Problem.MISSING_SCOPE,
+}
+
+
+def _request_error(error: Exception, scope: Scope) -> RequestError:
+    """Translate any exception."""
     match error:
         case RequestError():
-            return error.status, str(error)
+            return error
+        case MemoryError():
+            return busy()
         case RequestValidationError():
-            return 422, describe(list(error.errors()))
-        case HTTPException(status_code=404):
-            return 404, f"there is nothing at {request.url.path}; see /docs"
+            return invalid(describe(error.errors()))
         case HTTPException(status_code=405):
-            return 405, f"{request.url.path} does not support {request.method}"
+            text = f"{scope['path']} does not support {scope['method']}"
+            return RequestError(Problem.WRONG_METHOD, text, headers=error.headers)
         case HTTPException():
-            return error.status_code, error.detail
-    return next(status for kind, status in _STATUS.items() if isinstance(error, kind)), str(error)
+            return RequestError(Problem.UNKNOWN_PATH, f"there is nothing at {scope['path']}; see /docs")
+    for kind, problem in _PROBLEMS.items():
+        if isinstance(error, kind):
+            return RequestError(problem, str(error), headers=getattr(error, "headers", None))
+    return RequestError(Problem.INTERNAL, "internal error; the server's log has the traceback")
+
+
+def describe(mistakes: Iterable[Any]) -> str:
+    """The first of pydantic's mistakes as one sentence."""
+    return "; ".join(f"{_field(mistake['loc'])}: {mistake['msg']}" for mistake in [*mistakes][:_DESCRIBED])
+
+
+def _field(path: tuple[str | int, ...]) -> str:
+    """A field as a caller writes it: `fields[0]`."""
+    *_, last = path
+    return f"{path[-2]}[{last}]" if isinstance(last, int) and len(path) > 1 else str(last)

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from streampca.process.metrics import LabelledRegistry, StoreMetrics
 from streampca.stores.model_cache import ModelCache
 
-LIMITS = ("body_bytes", "rows", "numbers", "memory", "loads", "body_time", "read_time")
+LIMITS = ("body_bytes", "rows", "numbers", "memory", "body_time", "read_time")
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 

@@ -1,21 +1,22 @@
-"""Middleware for every request: its id, duration, memory, the time to read its answer, and security headers."""
+"""Middleware for every request: its id, token, memory, duration, the time to read its answer, and security headers."""
 
 import asyncio
 import re
 import secrets
 import time
+from collections.abc import Mapping
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streampca.process.bearer_tokens import AccessError, Tokens
+from streampca.process.bearer_tokens import AccessError, BearerTokens
 from streampca.process.bearer_tokens import Scope as TokenScope
+from streampca.sidecar.errors import busy, error_response
+from streampca.sidecar.memory import Memory
 from streampca.sidecar.metrics import SidecarMetrics
-from streampca.sidecar.request import UNCOUNTED_BYTES, no_memory
-from streampca.sidecar.responses import error_response
+from streampca.sidecar.request import bytes_needed
 
 READ_WITHIN_S = 30.0  # a client that takes longer for the next 128 KiB of its answer is disconnected
-BUFFERED_BYTES = 64 * 2**20  # all bodies and answers together; with models and two computations, 420 of 512 MiB
 
 PROBES = {"/healthz", "/readyz", "/ping", "/v2/health/live", "/v2/health/ready"}
 _OPEN = {"/", "/docs", "/openapi.json", "/version", "/v2", *PROBES}
@@ -32,76 +33,101 @@ _PAGE = (b"content-security-policy", _POLICY.format(inline="").encode())
 _SWAGGER = (b"content-security-policy", _POLICY.format(inline=" 'unsafe-inline'").encode())  # its page has a script
 
 
-class UnreadAnswerError(Exception):
+class _UnreadAnswerError(Exception):
     """The client does not read its answer."""
 
 
-class Middleware:
-    """Measures each request from its headers to its response's last byte, and counts the bytes that it holds.
+class _NoMemoryError(Exception):
+    """An answer does not fit into the memory that is left."""
 
-    `scope["hold"](size)` says how many bytes its body or its answer needs from now on; it raises `RequestError` if all
-    requests together would hold more than `BUFFERED_BYTES`. All in one layer: a layer costs more than each task.
+
+class Middleware:
+    """Checks the token, reserves memory, and measures each request from its headers to its response's last byte.
+
+    All in one layer: a layer costs more than each task.
     """
 
-    def __init__(self, app: ASGIApp, metrics: SidecarMetrics, tokens: Tokens | None) -> None:
-        self._app, self._metrics, self._tokens = app, metrics, tokens
-        self._buffered = 0
+    def __init__(self, app: ASGIApp, metrics: SidecarMetrics, tokens: BearerTokens | None, max_body_bytes: int) -> None:
+        self._app, self._metrics, self._tokens, self._max_body_bytes = app, metrics, tokens, max_body_bytes
+        self._memory = Memory()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        began, code, held, request_id = time.perf_counter(), 0, 0, _request_id(scope)
-        structlog.contextvars.bind_contextvars(request_id=request_id.decode())
+        began, headers = time.perf_counter(), dict(scope["headers"])
+        answer = _Answer(send, scope, _request_id(headers), self._memory)
+        structlog.contextvars.bind_contextvars(request_id=answer.request_id.decode())
         if scope["method"] == "HEAD":
             scope = dict(scope, method="GET")  # the server sends no body, either way
-
-        def hold(size: int) -> None:
-            nonlocal held
-            size = size if size > UNCOUNTED_BYTES else 0
-            buffered = self._buffered - held + size
-            if size > held and buffered > max(BUFFERED_BYTES, size):  # one request always fits
-                raise no_memory()
-            self._buffered, held = buffered, size
-
-        async def send_in_time(message: Message) -> None:
-            nonlocal code
-            if message["type"] == "http.response.start":
-                code = message["status"]
-                policy = _SWAGGER if scope["path"] == f"{scope.get('root_path', '')}/docs" else _PAGE
-                message["headers"] = [*message.get("headers", ()), *_SECURITY, policy, (b"x-request-id", request_id)]
-            elif message.get("body") and not message.get("more_body"):
-                return await send(message)  # a short answer: it does not wait for the client
-            try:
-                async with asyncio.timeout(READ_WITHIN_S):
-                    await send(message)
-            except TimeoutError:
-                raise UnreadAnswerError from None
-
-        scope["hold"] = hold
         try:
-            if self._tokens and (needed := _scope_of(scope["path"].removeprefix(scope.get("root_path", "")))):
-                self._tokens.check(needed, dict(scope["headers"]).get(b"authorization", b"").decode("latin-1"))
-            await self._app(scope, receive, send_in_time)
+            if self._tokens and (needed := _scope_of(scope["path"])):
+                self._tokens.check(needed, headers.get(b"authorization", b"").decode("latin-1"))
+            await answer.reserve_body(bytes_needed(headers, self._max_body_bytes))
+            await self._app(scope, receive, answer.send)
+        except _NoMemoryError:
+            self._metrics.count_limit("memory")
+            await error_response(busy(), scope)(scope, receive, answer.send)
         except AccessError as error:
-            refused = error_response(error.status, str(error), {"WWW-Authenticate": "Bearer"})
-            await refused(scope, receive, send_in_time)
-        except UnreadAnswerError:  # the server closes the connection, as the answer is not complete
+            await error_response(error, scope)(scope, receive, answer.send)
+        except _UnreadAnswerError:  # the server closes the connection, as the answer is not complete
             self._metrics.count_limit("read_time")
-        except Exception:  # a bug: the server logs it
-            if not code:
-                failed = error_response(500, "internal error; the server's log has the traceback")
-                await failed(scope, receive, send_in_time)
+        except Exception as error:  # a bug: the server logs it
+            if not answer.status:
+                await error_response(error, scope)(scope, receive, answer.send)
             raise
         finally:
-            hold(0)
+            answer.release()
             route = getattr(scope.get("route"), "path", None) or _OTHER
-            self._metrics.observe_request(route, code or 500, time.perf_counter() - began)
+            self._metrics.observe_request(route, answer.status or 500, time.perf_counter() - began)
 
 
-def _request_id(scope: Scope) -> bytes:
+class _Answer:
+    """Sends the answer to one request, and holds the memory that is reserved for the request."""
+
+    def __init__(self, send: Send, scope: Scope, request_id: bytes, memory: Memory) -> None:
+        self._send, self._memory, self._reserved = send, memory, 0
+        policy = _SWAGGER if scope["path"] == "/docs" else _PAGE
+        self._headers = [*_SECURITY, policy, (b"x-request-id", request_id)]
+        self.request_id, self.status = request_id, 0
+
+    async def reserve_body(self, size: int) -> None:
+        """Wait until there is memory for the body."""
+        if not await self._memory.reserve(size):
+            raise _NoMemoryError
+        self._reserved = size
+
+    def release(self) -> None:
+        """Give back what is reserved."""
+        self._memory.release(self._reserved)
+        self._reserved = 0
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer; its client must read it in time."""
+        if message["type"] == "http.response.start":
+            self._begin(message)
+        elif message.get("body") and not message.get("more_body"):
+            return await self._send(message)  # a short answer: it does not wait for the client
+        try:
+            async with asyncio.timeout(READ_WITHIN_S):
+                await self._send(message)
+        except TimeoutError:
+            raise _UnreadAnswerError from None
+
+    def _begin(self, message: Message) -> None:
+        """Reserve memory for the answer in place of the body, which has been parsed, and add headers."""
+        headers = message["headers"] = list(message.get("headers", ()))
+        size = int(next((value for name, value in headers if name == b"content-length"), b"0"))
+        self.release()
+        if not self._memory.try_reserve(size):
+            raise _NoMemoryError
+        self._reserved, self.status = size, message["status"]
+        headers += self._headers
+
+
+def _request_id(headers: Mapping[bytes, bytes]) -> bytes:
     """The client's own id of the request, if it is one, or a new one."""
-    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8).encode()
+    request_id = headers.get(b"x-request-id", b"")
+    return request_id if _REQUEST_ID.fullmatch(request_id) else secrets.token_hex(8).encode()
 
 
 def _scope_of(path: str) -> TokenScope | None:

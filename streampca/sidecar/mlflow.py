@@ -1,36 +1,92 @@
-"""Requests and answers of MLflow's scoring protocol: rows of a table, and their coordinates."""
+"""MLflow's scoring protocol: rows of a table, and their coordinates."""
 
-from fastapi import Response
+from enum import Enum
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel, Field
+from starlette.responses import PlainTextResponse
 
 from streampca.sidecar import compute
 from streampca.sidecar.compute import Answer
+from streampca.sidecar.engine import Engine
+from streampca.sidecar.errors import invalid
+from streampca.sidecar.inference_protocol.schemas import InferenceParameters
+from streampca.sidecar.openapi import body_of, errors_of
 from streampca.sidecar.parsing import check_names, check_values, json_object, validate
-from streampca.sidecar.request import RawRequest, RequestError
+from streampca.sidecar.request import RawRequest
 from streampca.sidecar.request_arrays import Limits
-from streampca.sidecar.responses import json_response, version_header
-from streampca.sidecar.v1.schemas import ProjectQuery, ProjectRequest
+from streampca.sidecar.responses import JSON, answer_response
+from streampca.sidecar.v1.schemas import ErrorResponse, ProjectQuery, ProjectRequest, Rows
+from streampca.version import __version__
 
 _FORMS = ("instances", "inputs", "dataframe_split")
+
+
+class Instances(BaseModel):
+    """Vectors, in one of the protocol's forms."""
+
+    dataframe_split: dict[str, Any] | None = Field(None, description="`data` holds the vectors; columns are in order.")
+    instances: Rows | None = None
+    inputs: Rows | None = None
+    params: InferenceParameters = InferenceParameters()
+
+
+class Predictions(BaseModel):
+    """Coordinates of the vectors."""
+
+    predictions: Rows
+
+
+_BODY = body_of(Instances)
+
+
+class MlflowEndpoints:
+    """The endpoints, one method each."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def add_to(self, app: FastAPI) -> None:
+        """Add their routes."""
+        errors = errors_of(ErrorResponse, JSON)
+        tags: list[str | Enum] = ["MLflow"]
+        post = app.post("/invocations", tags=tags, response_model=Predictions, responses=errors, openapi_extra=_BODY)
+        post(self.invocations)
+        for endpoint in (self.ping, self.version):
+            app.get(f"/{endpoint.__name__}", tags=tags, response_class=PlainTextResponse, responses=errors)(endpoint)
+
+    async def invocations(self, request: Request) -> Response:
+        """Coordinates of vectors, as MLflow's scoring server answers."""
+        return await self._engine.answer(
+            request, operation="project", parse=parse, compute=compute.project, respond=respond
+        )
+
+    async def ping(self) -> Response:
+        """Whether to send requests here, as /readyz says."""
+        self._engine.check_ready()
+        return Response("\n", media_type="text/plain")
+
+    async def version(self) -> Response:
+        """The version of this server."""
+        return Response(__version__, media_type="text/plain")
 
 
 def parse(raw: RawRequest, limits: Limits) -> ProjectRequest:
     """The request in a body. Raises `RequestError`."""
     check_values(raw.body, limits)
     content = json_object(raw.body)
-    found = [content[name] for name in _FORMS if content.get(name) is not None]
-    if len(found) != 1:
-        raise RequestError(422, f"the body must have one of {', '.join(_FORMS)}")
-    rows = found[0].get("data") if isinstance(found[0], dict) else found[0]
+    forms = [content[name] for name in _FORMS if content.get(name) is not None]
+    if len(forms) != 1:
+        raise invalid(f"the body must have one of {', '.join(_FORMS)}")
+    rows = forms[0].get("data") if isinstance(forms[0], dict) else forms[0]
     params = content.get("params") or {}
     if not isinstance(params, dict):
-        raise RequestError(422, "params must be an object")
-    check_names("parameter", params, list(ProjectQuery.model_fields))
+        raise invalid("params must be an object")
+    check_names("parameter", params, ProjectQuery.model_fields)
     return validate(ProjectRequest, params | {"vectors": rows}, strict=True, context=raw.body)
 
 
-predict = compute.project
-
-
-def respond(request: ProjectRequest, answer: Answer, raw: RawRequest) -> Response:
+def respond(_: ProjectRequest, answer: Answer, raw: RawRequest) -> Response:
     """One row of coordinates for each vector."""
-    return json_response({"predictions": answer.fields["coordinates"]}, headers=version_header(answer.version))
+    return answer_response(Answer(answer.version, {"predictions": answer.fields["coordinates"]}))

@@ -1,22 +1,17 @@
-"""How `/openapi.json` describes the routes that parse their requests by themselves, and what it says of all."""
+"""How `/openapi.json` describes what endpoints parse and make by themselves, and what it says of all."""
 
-from collections.abc import Awaitable, Callable
-from inspect import Parameter, Signature
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Body, Query, Request, Response
-from fastapi.routing import APIRoute
+from fastapi import FastAPI
 from pydantic import BaseModel
-from starlette.types import Receive, Scope, Send
+from pydantic.json_schema import models_json_schema
 
-from streampca.sidecar.request import BINARY, BYTES, NPY
-from streampca.sidecar.responses import NPZ
-from streampca.sidecar.v1.schemas import ErrorResponse
+from streampca.sidecar.errors import PROBLEM_JSON
 
 DESCRIPTION = """Projections onto the principal components of a Kafka topic, by the newest model or an older one.
 
 Every answer names the version of its model, in the body and in the header `X-Model-Version`.
-Every error is `{"error": "what is wrong, where, and how to correct it"}`, with the members of RFC 9457.
+Errors are `application/problem+json`: `type` names the kind, `detail` says what is wrong, where, and how to correct it.
 
 Request bodies of `/v1` are JSON, whatever their Content-Type, with two exceptions: `application/x-npy` is a NumPy file
 of real numbers, one row (d,) or several (n, d), and `application/octet-stream;dtype=float32` (or `float64`) is rows of
@@ -24,50 +19,49 @@ little-endian numbers without a header. A binary body holds only the rows; the o
 and `of=vectors` or `of=coordinates` says what `/v1/reconstruct` gets.
 With `Accept: application/x-npz` the fields of the answer are arrays of the same names, for `numpy.load`."""
 
+_SCHEMAS = "#/components/schemas/"
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorResponse, "description": "A wrong or too large request, or an unknown version."},
-    "5XX": {"model": ErrorResponse, "description": "No model yet, an unreadable one, or too many requests."},
-}
-NPZ_ANSWER: dict[int | str, dict[str, Any]] = {200: {"content": {NPZ: _BINARY}}}
-NPY_ANSWER: dict[int | str, dict[str, Any]] = {200: {"content": {NPY: _BINARY}}}
-ROWS_BODY: dict[str, Any] = {"requestBody": {"content": dict.fromkeys(BINARY, _BINARY)}}
-TENSOR_ANSWER: dict[int | str, dict[str, Any]] = {200: {"content": {BYTES: _BINARY}}}
-
-Endpoint = Callable[[Request], Awaitable[Response]]
+Responses = dict[int | str, dict[str, Any]]
 
 
-class DirectRoute(APIRoute):
-    """A route that calls its endpoint directly, of which `described` has made the documentation.
-
-    With FastAPI's dependency injection it would answer 8 % fewer single vectors a second (benchmarks/serving.py).
-    """
-
-    def __init__(self, path: str, endpoint: Any, **documentation: Any) -> None:
-        super().__init__(path, endpoint, **documentation)
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await endpoint.direct(Request(scope, receive, send))
-            await response(scope, receive, send)
-
-        self.app = app
+def content_of(schema: type[BaseModel], media_type: str, *binary: str) -> dict[str, Any]:
+    """A body that an endpoint handles itself; it may also be binary. The schema is one of `add_schemas`."""
+    content: dict[str, Any] = {media_type: {"schema": {"$ref": _SCHEMAS + schema.__name__}}}
+    return {"content": content | dict.fromkeys(binary, _BINARY)}
 
 
-def described(endpoint: Endpoint, body: type[BaseModel], query: type[BaseModel] | None = None, **path: Any) -> Any:
-    """A function with these parameters as FastAPI's own, for a `DirectRoute` to this endpoint; it is never called.
+def body_of(schema: type[BaseModel], *binary: str, query: type[BaseModel] | None = None) -> dict[str, Any]:
+    """The body and the query of a request, for `openapi_extra`."""
+    fields = query.model_json_schema()["properties"] if query else {}
+    return {
+        "requestBody": {"required": True, **content_of(schema, "application/json", *binary)},
+        "parameters": [{"name": name, "in": "query", "schema": fields[name]} for name in fields],
+    }
 
-    `path` are the types of path parameters.
-    """
 
-    async def documented() -> None:
-        raise NotImplementedError
+def binary_answer(media_type: str) -> Responses:
+    """An answer that may also be binary."""
+    return {200: {"content": {media_type: _BINARY}}}
 
-    annotations: dict[str, Any] = {**path, "body": Annotated[body, Body()]} | (
-        {"query": Annotated[query, Query()]} if query else {}
-    )
-    parameters = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in annotations.items()]
-    documented.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    documented.__name__, documented.__doc__ = endpoint.__name__, endpoint.__doc__
-    documented.direct = endpoint  # type: ignore[attr-defined]
-    return documented
+
+def errors_of(schema: type[BaseModel], media_type: str = PROBLEM_JSON) -> Responses:
+    """The errors of a group of endpoints."""
+    content = content_of(schema, media_type)
+    return {
+        "4XX": {"description": "A wrong or too large request, or an unknown version."} | content,
+        "5XX": {"description": "No model yet, an unreadable one, or too many requests."} | content,
+    }
+
+
+def add_schemas(app: FastAPI, *schemas: type[BaseModel]) -> None:
+    """Add schemas to the document that FastAPI does not know of."""
+    generate = app.openapi
+    _, added = models_json_schema([(schema, "validation") for schema in schemas], ref_template=_SCHEMAS + "{model}")
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        document["components"]["schemas"] |= added["$defs"]
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""An HTTP request before it is parsed: the bytes of its body, their media type, the query; and the client's errors."""
+"""An HTTP request before it is parsed: its headers, and the bytes of its body."""
 
 import asyncio
 import re
@@ -6,7 +6,10 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
+
+from streampca.sidecar.errors import Problem, RequestError
 
 NPY, BYTES = "application/x-npy", "application/octet-stream"
 RAW = {f"{BYTES};dtype=float32": "<f4", f"{BYTES};dtype=float64": "<f8"}
@@ -14,26 +17,10 @@ BINARY = (NPY, *RAW)
 
 LENGTH = "Inference-Header-Content-Length"  # of the Open Inference Protocol: bytes of JSON before those of tensors
 
+_COMPRESSED = (b"gzip", b"deflate")
 _NUMBER = re.compile("[0-9]{1,18}")
 
 BODY_WITHIN_S = 60.0  # 16 MiB at 2 Mbit/s
-UNCOUNTED_BYTES = 64 * 1024  # a body or an answer up to this size holds no memory that others lack
-
-
-class RequestError(Exception):
-    """The request is wrong or too large: a status and one sentence; `limit` names the limit that it exceeds."""
-
-    def __init__(
-        self, status: int, text: str, *, limit: str | None = None, headers: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(text)
-        self.status, self.limit, self.headers = status, limit, dict(headers or {})
-
-
-def no_memory() -> RequestError:
-    """The answer to a request that there is no memory for at the moment."""
-    text = "too many large requests at once: try again"
-    return RequestError(503, text, limit="memory", headers={"Retry-After": "1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +35,7 @@ class RawRequest:
     @property
     def is_compressed(self) -> bool:
         """Whether the body is to be unpacked."""
-        return self.header(b"content-encoding").lower() in ("gzip", "deflate")
+        return self.headers.get(b"content-encoding", b"").lower() in _COMPRESSED
 
     @property
     def json_bytes(self) -> int:
@@ -58,25 +45,23 @@ class RawRequest:
         length = self.header(LENGTH.lower().encode())
         if length and not (_NUMBER.fullmatch(length) and int(length) <= len(self.body)):
             text = f"{LENGTH} {length[:20]} is not the length of the JSON in a body of {len(self.body)}"
-            raise RequestError(400, text)
+            raise RequestError(Problem.MALFORMED_BODY, text)
         return int(length) if length else len(self.body)
 
     def unpacked(self, max_bytes: int) -> "RawRequest":
-        """With the body that gzip or zlib have compressed; of what would be too long no more than that is unpacked.
-
-        Takes memory that is not counted: so only the threads that parse do this, one request at a time.
-        """
+        """Decompress gzip or zlib; stop after `max_bytes` + 1. Raises `RequestError`."""
         if not self.is_compressed:
             return self
         decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
         try:
             plain = decoder.decompress(self.body, max_bytes + 1)
         except zlib.error as error:
-            raise RequestError(400, f"the body is not what its Content-Encoding says: {error}") from None
+            text = f"the body is not what its Content-Encoding says: {error}"
+            raise RequestError(Problem.MALFORMED_BODY, text) from None
         if len(plain) > max_bytes:
             raise _too_long(max_bytes)
         if not decoder.eof:
-            raise RequestError(400, "the compressed body ends too early")
+            raise RequestError(Problem.MALFORMED_BODY, "the compressed body ends too early")
         return replace(self, body=plain)
 
     def header(self, name: bytes) -> str:
@@ -85,42 +70,56 @@ class RawRequest:
 
 
 async def read_request(request: Request, max_bytes: int) -> RawRequest:
-    """Read the whole body; stop as soon as it is known to exceed `max_bytes`. Raises `RequestError`."""
+    """Read the whole body; stop as soon as it exceeds `max_bytes`. Raises `RequestError`."""
     headers = dict(request.scope["headers"])
     encoding = headers.get(b"content-encoding", b"identity").lower()
-    if encoding not in (b"identity", b"gzip", b"deflate"):
-        raise RequestError(415, f"Content-Encoding {_text(encoding)} is not supported: use gzip, deflate or none")
-    declared = headers.get(b"content-length", b"")
-    if declared.isdigit() and int(declared[:20]) > max_bytes:
+    if encoding not in (b"identity", *_COMPRESSED):
+        text = f"Content-Encoding {_text(encoding)} is not supported: use gzip, deflate or none"
+        raise RequestError(Problem.UNSUPPORTED_TYPE, text)
+    if (_declared_bytes(headers) or 0) > max_bytes:
         raise _too_long(max_bytes)
     if headers.get(b"sec-fetch-site") == b"cross-site":
-        raise RequestError(403, "a page of another site may not send requests: let its own server do it")
+        text = "a page of another site may not send requests: let its own server do it"
+        raise RequestError(Problem.CROSS_SITE, text)
     media_type = _text(headers.get(b"content-type", b"")).lower().replace(" ", "").replace('"', "")
     media_type = media_type if media_type in RAW else media_type.partition(";")[0]
-    query = dict(request.query_params) if request.scope["query_string"] else {}
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
             body = await _read(request, max_bytes)
     except TimeoutError:
         text = f"the body did not arrive within {BODY_WITHIN_S:g} s: send fewer rows at once"
-        raise RequestError(408, text, limit="body_time", headers={"Connection": "close"}) from None
+        raise RequestError(Problem.SLOW_BODY, text, limit="body_time", headers={"Connection": "close"}) from None
+    parameters = request.query_params if request.scope["query_string"] else QueryParams()
+    query = {name: ",".join(parameters.getlist(name)) for name in parameters}
     return RawRequest(body, media_type, query, headers)
+
+
+def bytes_needed(headers: Mapping[bytes, bytes], max_bytes: int) -> int:
+    """The memory that a body needs at most, known before it is read. One that is too long is not read."""
+    declared = _declared_bytes(headers)
+    if declared is None or headers.get(b"content-encoding", b"").lower() in _COMPRESSED:
+        has_body = declared or b"transfer-encoding" in headers
+        return max_bytes if has_body else 0
+    return declared if declared <= max_bytes else 0
+
+
+def _declared_bytes(headers: Mapping[bytes, bytes]) -> int | None:
+    """The body's length, if its headers say it."""
+    length = headers.get(b"content-length", b"")
+    return int(length[:20]) if length.isdigit() else None
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
     """As `Request.stream`, without a generator, which costs more than a short body."""
     chunks, length, more = [], 0, True
-    hold = request.scope["hold"]
     while more:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        chunk = message.get("body", b"")
-        chunks.append(chunk)
-        length += len(chunk)
+        chunks.append(message.get("body", b""))
+        length += len(chunks[-1])
         if length > max_bytes:
             raise _too_long(max_bytes)
-        hold(length)
         more = message.get("more_body", False)
     return b"".join(chunks)
 
@@ -130,4 +129,5 @@ def _text(header: bytes) -> str:
 
 
 def _too_long(max_bytes: int) -> RequestError:
-    return RequestError(413, f"the body exceeds {max_bytes} bytes: send fewer rows at once", limit="body_bytes")
+    text = f"the body exceeds {max_bytes} bytes: send fewer rows at once"
+    return RequestError(Problem.TOO_LARGE, text, limit="body_bytes")

@@ -1,10 +1,13 @@
 """A schema registry with Confluent's HTTP API, accessed by Confluent's client."""
 
 import time
+from contextlib import closing
 from typing import Any
 
-from streampca.errors import SettingsError, SourceError
-from streampca.formats.schemas import Schemas, WriterSchema
+from streampca.errors import SettingsError, SourceError, naming_the_extra
+from streampca.formats import schema_of, writer_of
+from streampca.formats.base import Layout, Writer
+from streampca.formats.schemas import Schemas, WriterSchema, frame_of
 from streampca.process import watchdog
 from streampca.settings.formats import FormatSettings
 from streampca.sources.broker_errors import one_line
@@ -22,6 +25,21 @@ def schemas_of(settings: FormatSettings) -> Schemas | None:
     return SchemaRegistry(settings) if settings.format in ("avro", "protobuf") else None
 
 
+def create_writer(settings: FormatSettings, format: str, topic: str, layout: Layout) -> Writer:  # noqa: A002
+    """The writer of a topic's values; registers their schema, if the format has schemas, as `<topic>-value`.
+
+    Raises `SettingsError` if a package is not installed, and `SourceError`.
+    """
+    frame = b""
+    if schema := schema_of(format, layout):
+        try:
+            with closing(SchemaRegistry(settings)) as registry:
+                frame = frame_of(registry.register(f"{topic}-value", schema))
+        except (TimeoutError, KeyError) as error:
+            raise SourceError(str(error)) from None
+    return writer_of(format, layout.around, frame)
+
+
 class _RefusedError(TimeoutError):
     """The registry refuses a request, for another reason than the login."""
 
@@ -30,13 +48,8 @@ class SchemaRegistry:
     """See `streampca.formats.schemas.Schemas`."""
 
     def __init__(self, settings: FormatSettings) -> None:
-        try:  # an optional extra
+        with naming_the_extra("a schema registry", "avro"):
             from confluent_kafka import schema_registry
-        except ImportError as error:
-            raise SettingsError(
-                f"format {settings.format} needs {error.name}, which is not installed: "
-                f"pip install 'streampca[{settings.format}]'"
-            ) from None
         self._url, self._error = settings.schema_registry_url, schema_registry.SchemaRegistryError
         self._schema = schema_registry.Schema
         self._failing: dict[int, float] = {}  # schema id → monotonic time of its first failure
@@ -48,8 +61,8 @@ class SchemaRegistry:
     def get(self, schema_id: int) -> WriterSchema:
         references: dict[str, str] = {}
         try:
-            found = self._call(self._client.get_schema, schema_id)
-            self._add_references(found, references)
+            schema = self._call(self._client.get_schema, schema_id)
+            self._add_references(schema, references)
         except SourceError as error:
             if self._answers():  # the login may have expired: that says nothing about the id
                 raise TimeoutError(str(error)) from None
@@ -61,7 +74,7 @@ class SchemaRegistry:
                 raise KeyError(schema_id) from None
             raise
         self._failing.pop(schema_id, None)
-        return WriterSchema(found.schema_type, found.schema_str, references)
+        return WriterSchema(schema.schema_type, schema.schema_str, references)
 
     def _answers(self) -> bool:
         """Whether the registry answers a request that needs no schema."""
@@ -87,12 +100,12 @@ class SchemaRegistry:
         self._client.close()
 
     def _add_references(self, schema: Any, references: dict[str, str]) -> None:
-        """Add the texts of the schemas that this one refers to, dependencies first."""
+        """Add the texts of the schemas that a schema refers to, dependencies first."""
         for reference in schema.references or ():
             if reference.name not in references:
-                found = self._call(self._client.get_version, reference.subject, reference.version).schema
-                self._add_references(found, references)
-                references[reference.name] = found.schema_str
+                referred = self._call(self._client.get_version, reference.subject, reference.version).schema
+                self._add_references(referred, references)
+                references[reference.name] = referred.schema_str
 
     def _call(self, method: Any, *arguments: Any) -> Any:
         watchdog.tick()  # a batch may need many

@@ -1,26 +1,23 @@
 """Arrow outputs: a message is an Arrow IPC stream of one record batch, with a row for each vector of many records.
 
-Nothing of a record is lost: its key, timestamp and headers are columns, and so are the place where it was read and the
+Nothing of a record is lost: its key, timestamp and headers are columns, and so are partition, offset and the
 version of the model. The fields follow, in the order of `emit`.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import Array
+from streampca.formats.arrow import Column, column_of, stream_of
 from streampca.sources.transactions import Outgoing
 from streampca.transform.messages import Packer, Selection, origin_header
 
 MESSAGE_BYTES = 512 * 1024  # a topic takes 1 MiB by default, and a producer adds to it
 _ROW_BYTES = 4 + 8 + 4 + 4 + 8 + 8 + 2  # of all columns but the fields; bits that mark nulls
 _HEADER_BYTES = 4 + 4 + 1
-
-Column: TypeAlias = Any  # pyarrow has no types
 
 
 class ArrowPacker(Packer):
@@ -35,22 +32,22 @@ class ArrowPacker(Packer):
         records = np.repeat(np.arange(len(keys)), selection.counts)  # of each row
         widths = sum(values[:1].size for values in selection.fields.values())
         sizes = (_sizes(keys) + _sizes_of_headers(headers))[records] + _ROW_BYTES + 8 * widths
-        for rows in _cuts(sizes, self._most_bytes):
-            places = records[rows]
-            offsets, timestamps = selection.offsets[places], selection.timestamps[places]
+        for rows in _messages(sizes, self._most_bytes):
+            of_rows = records[rows]
+            offsets, timestamps = selection.offsets[of_rows], selection.timestamps[of_rows]
             columns = {
-                "key": keys.take(pa.array(places)),
+                "key": keys.take(pa.array(of_rows)),
                 "timestamp": _times(timestamps),
-                "headers": headers.take(pa.array(places)),
-                "partition": pa.array(np.full(len(places), selection.partition, np.int32)),
+                "headers": headers.take(pa.array(of_rows)),
+                "partition": pa.array(np.full(len(of_rows), selection.partition, np.int32)),
                 "offset": pa.array(offsets),
-                "model_version": pa.array(np.full(len(places), selection.version, np.int64)),
-            } | {name: _numbers(values[rows]) for name, values in selection.fields.items()}
+                "model_version": pa.array(np.full(len(of_rows), selection.version, np.int64)),
+            } | {name: column_of(values[rows]) for name, values in selection.fields.items()}
             origin = origin_header(selection.version, selection.partition, int(offsets[0]))
-            yield Outgoing(topic, selection.partition, _stream(columns), None, [origin], int(timestamps.max()))
+            yield Outgoing(topic, selection.partition, stream_of(columns), None, [origin], int(timestamps.max()))
 
 
-def _cuts(sizes: NDArray[np.int64], most: int) -> Iterator[slice]:
+def _messages(sizes: NDArray[np.int64], most: int) -> Iterator[slice]:
     """Slices of rows whose sizes add up to `most` or less; a larger row is alone."""
     ends, start = np.cumsum(sizes), 0
     while start < len(sizes):
@@ -58,21 +55,6 @@ def _cuts(sizes: NDArray[np.int64], most: int) -> Iterator[slice]:
         stop = max(int(np.searchsorted(ends, before + most, "right")), start + 1)
         yield slice(start, stop)
         start = stop
-
-
-def _stream(columns: dict[str, Column]) -> bytes:
-    batch, sink = pa.record_batch(columns), pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    value: bytes = sink.getvalue().to_pybytes()
-    return value
-
-
-def _numbers(values: Array) -> Column:
-    """Doubles, or lists of them; a number that is not known is null."""
-    if values.ndim == 1:
-        return pa.array(values, pa.float64(), from_pandas=True)
-    return pa.FixedSizeListArray.from_arrays(pa.array(np.ravel(values), pa.float64()), values.shape[1])
 
 
 def _times(timestamps: NDArray[np.int64]) -> Column:
@@ -97,5 +79,5 @@ def _sizes_of_headers(headers: Column) -> NDArray[np.int64]:
     """The bytes of the headers of each record."""
     pairs, ends = headers.values, headers.offsets.to_numpy()
     sizes = _HEADER_BYTES + _sizes(pairs.field(0)) + _sizes(pairs.field(1))
-    each: NDArray[np.int64] = np.diff(np.concatenate([[0], np.cumsum(sizes)])[ends])
-    return each
+    totals: NDArray[np.int64] = np.diff(np.concatenate([[0], np.cumsum(sizes)])[ends])
+    return totals

@@ -27,7 +27,7 @@ from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Revoked, Un
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source
 from streampca.sources.transactions import TransactionFailedError, Transactions
-from streampca.transform.outputs import Outputs, Projected
+from streampca.transform.outputs import Outputs, TransformedBatch
 from streampca.transform.position import Position, position_in, refuse_other_topic
 
 _POLL_S = 0.1
@@ -39,7 +39,7 @@ TRANSACTION_RECORDS = 10_000
 
 @dataclass(frozen=True)
 class TransformConfig:
-    """What one member reads, and how it treats what it cannot transform."""
+    """Topic of one member, and how it treats bad records and gaps."""
 
     topic: str
     bad_records: str = "stop"  # stop, skip, or dead_letter
@@ -120,9 +120,9 @@ class Transformer:
 
     def _handle(self, event: Event) -> None:
         match event:
-            case Projected() | Undecoded() | OutOfRange() if event.partition not in self._positions:
+            case TransformedBatch() | Undecoded() | OutOfRange() if event.partition not in self._positions:
                 pass  # read before the partition was released
-            case Projected():
+            case TransformedBatch():
                 self._assignment.decoded(event.partition)
                 self._write(event)
             case Undecoded():
@@ -137,7 +137,7 @@ class Transformer:
                 self._check_topic()
                 self._assignment.skip_gap(event)
 
-    def _write(self, event: Projected) -> None:
+    def _write(self, event: TransformedBatch) -> None:
         rejects = event.decoded.rejects
         if rejects and self._config.bad_records == "stop":
             self._stop_at(event, rejects[0])
@@ -146,10 +146,12 @@ class Transformer:
         self._is_first_start &= event.count == len(rejects)
         self._transactions.send(event.outputs)
         if rejects and self._config.bad_records == "dead_letter":
-            sent = [self._outputs.dead_letter(event.partition, event.records[each.place], each) for each in rejects]
+            sent = [
+                self._outputs.dead_letter(event.partition, event.records[reject.index], reject) for reject in rejects
+            ]
             self._transactions.send(sent)
         for reject in rejects:
-            rejected = event.records[reject.place]
+            rejected = event.records[reject.index]
             self._listener.notify(RecordRejected(event.partition, rejected.offset, reject.reason, reject.message))
         last = event.last if len(event.records) else self._positions[event.partition].last
         position = self._positions[event.partition] = Position(event.next, last)
@@ -158,16 +160,16 @@ class Transformer:
         read, lag = event.count - len(rejects), event.end - event.next
         self._listener.notify(BatchTransformed(event.partition, read, event.written, event.version, lag, event.next))
 
-    def _stop_at(self, event: Projected, reject: Reject) -> NoReturn:
+    def _stop_at(self, event: TransformedBatch, reject: Reject) -> NoReturn:
         """Write the outputs of the records before the rejected one and raise `BadRecordError`."""
-        self._write(self._outputs.project(event.before(reject.place)))
+        self._write(self._outputs.project(event.before(reject.index)))
         self._commit()
         raise bad_record(self._config.topic, event, reject)
 
     def _commit(self) -> None:
         started = time.perf_counter()
         shape, topic_id = self._model.shape, self._topic_id
-        self._transactions.commit({p: each.as_committed(shape, topic_id) for p, each in self._pending.items()})
+        self._transactions.commit({p: position.as_committed(shape, topic_id) for p, position in self._pending.items()})
         records, self._pending, self._pending_records = self._pending_records, {}, 0
         self._listener.notify(TransactionEnded("committed", records, time.perf_counter() - started))
 
@@ -214,9 +216,9 @@ class Transformer:
         self._outputs.check_partitions(partitions, self._transactions)
         self._check_stop()
         committed: Mapping[int, Committed] = self._source.committed(self._source.partitions())
-        self._is_first_start = not any(found.offset > 0 for found in committed.values())
+        self._is_first_start = not any(position.offset > 0 for position in committed.values())
         self._topic_id = self._source.topic_id()
-        for partition, found in committed.items():
-            self._model.require_shape(found.metadata)
-            refuse_other_topic(self._config.topic, partition, found, self._topic_id)
+        for partition, position in committed.items():
+            self._model.require_shape(position.metadata)
+            refuse_other_topic(self._config.topic, partition, position, self._topic_id)
         return {p: position_in(committed[p]) if p in committed else Position(-1) for p in partitions}

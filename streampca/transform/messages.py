@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.formats.base import Fields, Writer
 from streampca.sources.transactions import OutgoingFields
-from streampca.transform.encoding import Encode
-from streampca.transform.projection import Fields
 
 ORIGIN = "streampca.transform"
 """Header of outputs: the version of the model, and where the record was read, as JSON.
@@ -43,12 +42,12 @@ class Packer(ABC):
 class RecordPacker(Packer):
     """A message for each record, with its key, timestamp and headers."""
 
-    def __init__(self, encode: Encode, *, several: bool) -> None:
+    def __init__(self, writer: Writer, *, several: bool) -> None:
         """`several`: whether a record may hold several vectors."""
-        self._encode, self._several = encode, several
+        self._writer, self._several = writer, several
 
     def messages(self, topic: str, selection: Selection) -> Iterable[OutgoingFields]:
-        values = self._encode(selection.fields, selection.counts if self._several else None)
+        values = self._writer.write(selection.fields, selection.counts if self._several else None)
         origin = _origin_at(selection.version, selection.partition)
         headers = [
             [*own, (ORIGIN, origin % offset)]

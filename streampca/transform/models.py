@@ -21,7 +21,7 @@ class CurrentModel:
 
     @property
     def published(self) -> PublishedModel:
-        """The model that `refresh` has found last. Raises `ValueError` before."""
+        """The model of the last `refresh`. Raises `ValueError` before."""
         if self._model is None:
             raise ValueError("no model is in use yet")
         return self._model
@@ -37,7 +37,7 @@ class CurrentModel:
         Raises `InputError` if the version cannot be used, or has another shape than the one before.
         """
         try:
-            found = self._model if self._model and self._version is not None else self._cache.get(self._version)
+            model = self._model if self._model and self._version is not None else self._cache.get(self._version)
         except NoModelError as error:
             return str(error)
         except UnknownVersionError:
@@ -45,13 +45,13 @@ class CurrentModel:
                 f"there is no model version {self._version}: never published, or removed; "
                 "`streampca inspect STORE` lists the versions"
             ) from None
-        if self._needs_calibration and found.calibration is None:
+        if self._needs_calibration and model.calibration is None:
             if self._version is not None:
                 raise InputError(f"model version {self._version} has no past scores, which p-values need")
             return "" if self._model else _NO_PAST_SCORES
         if self._model is not None:
-            self._require(found, _shape(self._model))
-        self._model = found  # not earlier: another thread projects with it
+            self._require(model, _shape(self._model))
+        self._model = model  # not earlier: another thread projects with it
         return ""
 
     def require_shape(self, committed: str) -> None:
@@ -59,19 +59,19 @@ class CurrentModel:
         if written := shape_in(committed):
             self._require(self.published, written)
 
-    def _require(self, found: PublishedModel, written: str) -> None:
-        if _shape(found) != written:
+    def _require(self, model: PublishedModel, written: str) -> None:
+        if _shape(model) != written:
             raise InputError(
-                f"{self._output} holds outputs of {_in_words(written)}, but model version {found.version} has "
-                f"{_in_words(_shape(found))}, and they must not be mixed: write to another output_topic with another "
+                f"{self._output} holds outputs of {_in_words(written)}, but model version {model.version} has "
+                f"{_in_words(_shape(model))}, and they must not be mixed: write to another output_topic with another "
                 "transform_group_id"
             )
 
 
 def shape_in(committed: str) -> str:
     """The shape of the outputs, in the metadata of a committed offset; "" without one."""
-    found = _SHAPE.search(committed)
-    return found.group() if found else ""
+    shape = _SHAPE.search(committed)
+    return shape.group() if shape else ""
 
 
 def _shape(published: PublishedModel) -> str:

@@ -21,7 +21,7 @@ from streampca.transform.projection import Projection
 
 T = TypeVar("T")
 
-_VALUE: Final = 2  # its place in the fields
+_VALUE: Final = 2  # its index in the fields
 
 
 class RecordCount(Sequence[Record]):
@@ -33,12 +33,12 @@ class RecordCount(Sequence[Record]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         raise IndexError("the records are gone")
 
 
 @dataclass(frozen=True, eq=False)
-class Projected(Vectors):
+class TransformedBatch(Vectors):
     """Decoded records and their outputs, by this version of the model.
 
     Records and vectors are gone unless some records are rejected: the next ones then lie in the same memory, which the
@@ -74,26 +74,26 @@ class Outputs:
     dead_letter_topic: str | None = None
     only_p_below: float | None = None  # leave out records whose vectors all have a p-value of this or more
 
-    def read(self, event: Records) -> Projected | Undecoded:
+    def read(self, event: Records) -> TransformedBatch | Undecoded:
         """Decode records and project their vectors. Any thread may call it."""
         decoded = self.codec.vectors_of(event)
         return decoded if isinstance(decoded, Undecoded) else self.project(decoded)
 
-    def project(self, event: Vectors) -> Projected:
+    def project(self, event: Vectors) -> TransformedBatch:
         """Project decoded records with the model in use."""
         published, decoded, records = self.model.published, event.decoded, event.records
         outputs, written = self._of(published, event)
         if not decoded.rejects:
             decoded, records = decoded._replace(vectors=np.zeros((0, 0))), RecordCount(records)
         before = (decoded, event.timestamps, records, event.next, event.partition, event.end)
-        return Projected(*before, outputs, written, published.version)
+        return TransformedBatch(*before, outputs, written, published.version)
 
     def _of(self, published: PublishedModel, event: Vectors) -> tuple[list[OutgoingFields], int]:
         """The outputs of the records that hold vectors, and how many records they hold."""
-        vectors, places, _, counts = event.decoded
-        if not len(places):
+        vectors, indices, _, counts = event.decoded
+        if not len(indices):
             return [], 0
-        offsets, timestamps = offsets_of(event.records)[places], event.timestamps
+        offsets, timestamps = offsets_of(event.records)[indices], event.timestamps
         if self.codec.is_batch:
             fields = self.projection.of_each(published, vectors, counts)
         else:
@@ -101,11 +101,11 @@ class Outputs:
         if self.only_p_below is not None:
             below = np.logical_or.reduceat(fields["p"] < self.only_p_below, np.cumsum(counts) - counts)
             fields = {name: values[np.repeat(below, counts)] for name, values in fields.items()}
-            places, counts, offsets, timestamps = places[below], counts[below], offsets[below], timestamps[below]
-            if not len(places):
+            indices, counts, offsets, timestamps = indices[below], counts[below], offsets[below], timestamps[below]
+            if not len(indices):
                 return [], 0
         fields = {name: fields[name] for name in self.projection.emitted}
-        keys, headers = _chosen(keys_of(event.records), places), _chosen(headers_of(event.records), places)
+        keys, headers = _chosen(keys_of(event.records), indices), _chosen(headers_of(event.records), indices)
         selection = Selection(event.partition, published.version, fields, counts, keys, headers, offsets, timestamps)
         return list(self.packer.messages(self.topic, selection)), len(keys)
 
@@ -131,6 +131,6 @@ def too_few_partitions(topic: str, count: int, source_topic: str) -> SourceError
     )
 
 
-def _chosen(column: list[T], places: NDArray[np.int64]) -> list[T]:
-    """The values of these places."""
-    return column if len(places) == len(column) else [column[place] for place in places]
+def _chosen(column: list[T], indices: NDArray[np.int64]) -> list[T]:
+    """The values at these indices."""
+    return column if len(indices) == len(column) else [column[i] for i in indices]

@@ -34,17 +34,17 @@ class Position(NamedTuple):
 
 def position_in(committed: Committed) -> Position:
     """Where to resume."""
-    found = _LAST.search(committed.metadata)
-    last = LastRecord(int(found[1]), int(found[2])) if found else None
+    match = _LAST.search(committed.metadata)
+    last = LastRecord(int(match[1]), int(match[2])) if match else None
     # A tool may have set an earlier offset and kept the metadata.
     return Position(committed.offset, last if last and last.offset < committed.offset else None)
 
 
 def refuse_other_topic(topic: str, partition: int, committed: Committed, topic_id: str) -> None:
     """Raise `TopicReplacedError` if the offset is of another topic of the same name."""
-    found = _TOPIC.search(committed.metadata)
-    if found and topic_id and found[1] != topic_id:
+    match = _TOPIC.search(committed.metadata)
+    if match and topic_id and match[1] != topic_id:
         raise TopicReplacedError(
             f"topic {topic} was deleted and created again (its id is {topic_id}, the committed offset of partition "
-            f"{partition} is of {found[1]}); write to another output_topic with another transform_group_id"
+            f"{partition} is of {match[1]}); write to another output_topic with another transform_group_id"
         )

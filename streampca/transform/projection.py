@@ -12,23 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.fold.model_file import PublishedModel
+from streampca.formats.base import Fields, Layout
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from streampca.pca.model import Basis
-
-_BLOCK = 32  # rows, as many as `Model.project` computes at once
-
-Fields = dict[str, Array]
-"""What is computed of n vectors, by name: (n,), (n, k) or (n, d)."""
+from streampca.pca.model import BLOCK, Basis, at_indices
 
 
 @dataclass(frozen=True)
 class Projection:
-    """What to compute: any of coordinates, residual, score, p and reconstruction."""
+    """The fields to compute: any of coordinates, residual, score, p and reconstruction; always in float64."""
 
     emitted: tuple[str, ...]
     basis: Basis = "principal"
     with_p: bool = False  # compute p, too
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of outputs."""
+        return Layout({name: name in ("coordinates", "reconstruction") for name in self.emitted}, record="Projection")
 
     @property
     def needs_calibration(self) -> bool:
@@ -37,50 +38,48 @@ class Projection:
 
     def of(self, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64]) -> Fields:
         """The fields of vectors (n, d) that are alone in the records at these offsets (n,), ascending; n > 0."""
-        first, n = int(offsets[0]) % _BLOCK, len(offsets)
+        first, n = int(offsets[0]) % BLOCK, len(offsets)
         if offsets[-1] - offsets[0] == n - 1:
-            head = min(-first % _BLOCK, n)  # the rest of a block, then whole ones, then the begin of one
-            cuts = [0, head, max(head, n - (first + n) % _BLOCK), n]
-            runs = [(i, j) for i, j in pairwise(cuts) if i < j]
-            return _joined([self._of_run(published, vectors[i:j], (first + i) % _BLOCK) for i, j in runs])
-        height = _BLOCK * np.unique(offsets // _BLOCK, return_inverse=True)[1]
-        return self._at(published, vectors, height + offsets % _BLOCK)
+            head = min(-first % BLOCK, n)  # the rest of a block, then whole ones, then the begin of one
+            bounds = [0, head, max(head, n - (first + n) % BLOCK), n]
+            runs = [(i, j) for i, j in pairwise(bounds) if i < j]
+            return _joined([self._of_run(published, vectors[i:j], (first + i) % BLOCK) for i, j in runs])
+        height = BLOCK * np.unique(offsets // BLOCK, return_inverse=True)[1]
+        return self._at(published, vectors, height + offsets % BLOCK)
 
     def of_each(self, published: PublishedModel, vectors: Array, counts: NDArray[np.int64]) -> Fields:
         """As `of`, of vectors that are several in a record: `counts` (m,), whose sum is n."""
-        heights = -(-counts // _BLOCK) * _BLOCK
+        heights = -(-counts // BLOCK) * BLOCK
         starts = np.cumsum(heights) - heights
         within = np.arange(len(vectors)) - np.repeat(np.cumsum(counts) - counts, counts)
         return self._at(published, vectors, np.repeat(starts, counts) + within)
 
     def _of_run(self, published: PublishedModel, vectors: Array, start: int) -> Fields:
-        """The fields of vectors whose places follow each other, from the place `start` of a block on."""
-        if start == 0 and len(vectors) % _BLOCK == 0:
+        """The fields of vectors that follow each other, from the index `start` of a block on."""
+        if start == 0 and len(vectors) % BLOCK == 0:
             return self._fields(published, vectors)  # without a copy
         return self._at(published, vectors, np.arange(start, start + len(vectors)))
 
-    def _at(self, published: PublishedModel, vectors: Array, places: NDArray[np.int64]) -> Fields:
-        """The fields of vectors, each computed in its place."""
-        height = -(-(int(places[-1]) + 1) // _BLOCK) * _BLOCK
-        rows = np.zeros((height, vectors.shape[1]), vectors.dtype)
-        rows[places] = vectors
-        return {name: values[places] for name, values in self._fields(published, rows).items()}
+    def _at(self, published: PublishedModel, vectors: Array, indices: NDArray[np.int64]) -> Fields:
+        """The fields of vectors, computed at these indices of blocks."""
+        fields = self._fields(published, at_indices(vectors, indices))
+        return {name: values[indices] for name, values in fields.items()}
 
     def _fields(self, published: PublishedModel, rows: Array) -> Fields:
         model = published.model
         _, coordinates, residual, gaps_t2 = scoring.project(model, rows)
         with np.errstate(all="ignore"):
             shown = model.whiten(coordinates) if self.basis == "whitened" else coordinates
-        found: Fields = {"coordinates": shown, "residual": residual}
+        fields = {"coordinates": shown, "residual": residual}
         if "score" in self.emitted or self.needs_calibration:
             scores = scoring.score_projected(model, coordinates, residual, gaps_t2)
-            found["score"] = scores.score
-            found["p"] = _p_values(published, scores)
+            fields["score"] = scores.score
+            fields["p"] = _p_values(published, scores)
         if "reconstruction" in self.emitted:
-            blocks = range(0, len(rows), _BLOCK)
-            found["reconstruction"] = np.concatenate([model.reconstruct(coordinates[i : i + _BLOCK]) for i in blocks])
-        wanted = (*self.emitted, "p") if self.needs_calibration else self.emitted
-        return {name: found[name] for name in wanted}
+            blocks = range(0, len(rows), BLOCK)
+            fields["reconstruction"] = np.concatenate([model.reconstruct(coordinates[i : i + BLOCK]) for i in blocks])
+        names = (*self.emitted, "p") if self.needs_calibration else self.emitted
+        return {name: fields[name].astype(np.float64, copy=False) for name in names}
 
 
 def _p_values(published: PublishedModel, scores: scoring.Scores) -> F64:
@@ -89,8 +88,7 @@ def _p_values(published: PublishedModel, scores: scoring.Scores) -> F64:
     return published.calibration.p_values(scores, published.model.noise_variance).score
 
 
-def _joined(parts: list[Fields]) -> Fields:
-    """The fields of all vectors, part after part."""
-    if len(parts) == 1:
-        return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def _joined(runs: list[Fields]) -> Fields:
+    if len(runs) == 1:
+        return runs[0]
+    return {name: np.concatenate([fields[name] for fields in runs]) for name in runs[0]}

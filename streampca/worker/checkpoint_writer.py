@@ -18,7 +18,7 @@ from streampca.worker.publisher import Publisher
 
 
 class SaveResult(NamedTuple):
-    """What a save has written and what it could not, in this order; `error` is one that a retry cannot fix."""
+    """Events of a save in their order, and an `error` that a retry cannot fix."""
 
     events: list[CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed]
     error: StreampcaError | None = None
@@ -40,7 +40,7 @@ class CheckpointWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether a save was started whose result was not taken yet."""
+        """True if a save was started whose result was not taken yet."""
         return self._in_flight is not None
 
     def start(
@@ -80,13 +80,13 @@ class CheckpointWriter:
 
     def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> Sequence[Checkpoint]:
         """Write checkpoints up to the first that fails; returns those written."""
-        for place, checkpoint in enumerate(checkpoints):
+        for i, checkpoint in enumerate(checkpoints):
             started = self._clock()
             try:
                 stored.save(checkpoint)
             except StoreError as error:
                 result.events.append(CheckpointPostponed(str(error)))
-                return checkpoints[:place]
+                return checkpoints[:i]
             seconds = self._clock() - started
             result.events.append(CheckpointSaved(checkpoint.partition, checkpoint.fold, seconds))
         return checkpoints

@@ -74,7 +74,7 @@ class Checkpointer:
 
     @property
     def busy(self) -> bool:
-        """Whether a save was started that `finish_save` has not finished."""
+        """True if a save was started that `finish_save` has not finished."""
         return self._writer.busy
 
     def save(self, folds: Mapping[int, Fold]) -> None:
@@ -145,21 +145,18 @@ class Checkpointer:
         if start == "backfill":
             checkpoints = self._writer.checkpoints
             watchdog.tick(watchdog.STORE_S)
-            newest = [found for each in checkpoints.backfills() if (found := checkpoints.newest(each))]
-            if not newest:
+            backfills = [newest for p in checkpoints.backfills() if (newest := checkpoints.newest(p))]
+            if not backfills:
                 raise SettingsError(f"start is backfill, and the store holds none of {self._topic}: run it first")
-            ends = [self._end(each.until, partitions) for each in newest if each.until]
+            ends = [self._offsets(end, partitions) for backfill in backfills if (end := backfill.end) is not None]
             latest = {partition: max(end.get(partition, 0) for end in ends) for partition in partitions if ends}
             return {partition: offset for partition, offset in latest.items() if offset}
         if start == "earliest":
             return {}
         return self._source.offsets_at(partitions, None if start == "latest" else int(start))
 
-    def _end(self, until: str, partitions: Collection[int]) -> Mapping[int, int]:
-        """Where a backfill ends."""
-        if ":" not in until:
-            return self._source.offsets_at(partitions, int(until))
-        return {int(partition): int(offset) for partition, offset in (pair.split(":") for pair in until.split(","))}
+    def _offsets(self, end: int | Mapping[int, int], partitions: Collection[int]) -> Mapping[int, int]:
+        return self._source.offsets_at(partitions, end) if isinstance(end, int) else end
 
     def _load(self, partition: int) -> Fold:
         watchdog.tick(watchdog.STORE_S)

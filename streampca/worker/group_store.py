@@ -72,4 +72,4 @@ class GroupStore:
 
 
 def _metadata(committed: Mapping[int, Committed]) -> dict[int, str]:
-    return {partition: known.metadata for partition, known in committed.items() if known.metadata}
+    return {partition: offset.metadata for partition, offset in committed.items() if offset.metadata}

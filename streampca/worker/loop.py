@@ -38,7 +38,7 @@ _START_OVER = "another store folder and group_id"
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What one worker learns, how it treats bad records, and how often it saves."""
+    """Says what a worker learns, how it treats bad records, and how often it saves."""
 
     topic: str
     fold: FoldConfig
@@ -159,10 +159,11 @@ class Worker:
         if is_sent and not self._has_learned():
             refuse_wrong_settings(config.topic, event, "dimensions, format, field")
         self._folds[partition], losses = self._folds[partition].take(event, config.fold)
-        for place, reason, message in rejects:
+        for reject in rejects:
+            record, reason, message = event.records[reject.index], reject.reason, reject.message
             if is_sent:
-                self._dead_letters.send(partition, event.records[place], reason, message)
-            self._listener.notify(RecordRejected(partition, event.records[place].offset, reason, message, is_sent))
+                self._dead_letters.send(partition, record, reason, message)
+            self._listener.notify(RecordRejected(partition, record.offset, reason, message, is_sent))
         seconds = time.perf_counter() - started
         messages, lag = event.count - len(rejects), event.end - event.next
         gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
@@ -170,11 +171,11 @@ class Worker:
 
     def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
         """Learn the records before the rejected one and raise `BadRecordError`."""
-        self._learn(event.before(reject.place))
+        self._learn(event.before(reject.index))
         raise bad_record(self._config.topic, event, reject)
 
     def _has_learned(self) -> bool:
-        """Whether anything was learned in a partition of this worker; if not, its settings may be wrong."""
+        """True if anything was learned in a partition of this worker; if not, its settings may be wrong."""
         return any(fold.stats.learned for fold in self._folds.values())
 
     def _skip_gap(self, event: OutOfRange) -> None:

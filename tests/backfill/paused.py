@@ -10,9 +10,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from streampca.backfill import engines, run
+from streampca.backfill import engines
+from streampca.backfill.execute import execute
 from streampca.errors import StreampcaError
-from streampca.files.pieces import pieces_of
+from streampca.files.chunks import chunks_of
 from streampca.stores.directory import DirectoryStore
 from tests.backfill.rows import backfill_of
 
@@ -72,12 +73,12 @@ def main(place: str, lake: str, *pause: str) -> None:
     if pause:
         store.pause = (pause[0], pause[1])
 
-    def here(pieces: Any, backfill: Any) -> Any:
-        for name, piece in pieces.items():
-            yield name, engines.fold_piece(piece, backfill)
+    def here(chunks: Any, backfill: Any) -> Any:
+        for name, chunk in chunks.items():
+            yield name, engines.fold_chunk(chunk, backfill)
 
     try:
-        checkpoint, _ = run.learn(store, backfill_of(D), pieces_of([lake]), here, lambda done: None)
+        checkpoint, _ = execute(store, backfill_of(D), chunks_of([lake]), here, lambda done: None)
     except StreampcaError as error:
         sys.stdout.write(f"{error}\n")
         sys.exit(2)

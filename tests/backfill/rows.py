@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streampca.backfill import Backfill
+from streampca.backfill import BackfillPlan
 from streampca.fold.fold import FoldConfig
 from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.arrays import F64
@@ -36,8 +36,8 @@ def write(folder: Path, Y: F64, files: int = 3, group: int = 400) -> Path:
     return folder
 
 
-def backfill_of(d: int = D, **more: object) -> Backfill:
+def backfill_of(d: int = D, **more: object) -> BackfillPlan:
     fold = FoldConfig(
         LearningConfig(d, K, OVERSAMPLING), **{k: more.pop(k) for k in list(more) if k.startswith("half")}
     )  # type: ignore[arg-type]
-    return Backfill("readings", fold, ("embedding",), "time", **more)  # type: ignore[arg-type]
+    return BackfillPlan("readings", fold, ("embedding",), "time", **more)  # type: ignore[arg-type]

@@ -1,34 +1,40 @@
 """A backfill learns all rows, to the same bits on every engine and with every number of workers."""
 
 import itertools
+import multiprocessing
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dask import distributed
 from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
-from streampca.backfill import Backfill, engines, fold_batches, merge, run
-from streampca.backfill.engines import Engine, Folded
+from streampca.backfill import BackfillPlan, engines, fold_batches, merge
+from streampca.backfill.engines import Engine, Parts
+from streampca.backfill.execute import execute
 from streampca.backfill.folding import Part
 from streampca.cli import backfill as backfill_command
 from streampca.errors import InputError, SettingsError
-from streampca.files.pieces import Piece, columns_of, pieces_of, read
+from streampca.files.chunks import Chunk, chunks_of, columns_of, read
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.axes import model_of
+from streampca.settings.store import StoreSettings
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
@@ -40,14 +46,14 @@ from tests.command_line import assert_one_line
 from tests.command_line import run as run_command
 
 
-def here(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
-    """In this process, the last piece first."""
-    for name, piece in reversed(pieces.items()):
-        yield name, engines.fold_piece(piece, backfill)
+def here(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Parts:
+    """In this process, the last chunk first."""
+    for name, chunk in reversed(chunks.items()):
+        yield name, engines.fold_chunk(chunk, backfill)
 
 
-def learned(engine: Engine, backfill: Backfill, *sources: Path, store: Store | None = None) -> Checkpoint:
-    return run.learn(store or MemoryStore(), backfill, pieces_of([*map(str, sources)]), engine, lambda done: None)[0]
+def learned(engine: Engine, backfill: BackfillPlan, *sources: Path, store: Store | None = None) -> Checkpoint:
+    return execute(store or MemoryStore(), backfill, chunks_of([*map(str, sources)]), engine, lambda done: None)[0]
 
 
 def excess(found: Checkpoint, Y: np.ndarray) -> float:
@@ -71,11 +77,55 @@ def test_it_is_as_accurate_as_batch_pca(lake: Path) -> None:
     assert excess(found, rows(4000)) < 0.01
 
 
-def test_processes_of_dask_and_of_spark_give_the_same_bits(lake: Path, spark: Any) -> None:
+def test_processes_dask_and_spark_give_the_same_bits(lake: Path, spark: Any) -> None:
     expected = files.encode(learned(here, backfill_of(), lake))
     for workers in (1, 2):
-        assert files.encode(learned(engines.on_dask(workers=workers), backfill_of(), lake)) == expected
+        assert files.encode(learned(engines.on_processes(workers), backfill_of(), lake)) == expected
+    local: Any = distributed.LocalCluster  # it has no types
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        local(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+    ):
+        on_dask = engines.on_dask(cluster.scheduler_address)
+        assert files.encode(learned(on_dask, backfill_of(), lake)) == expected
+        with pytest.raises(InputError, match="a process that folded a chunk died: is there memory enough"):
+            learned(on_dask, deadly(os.getpid()), lake)
     assert files.encode(learned(engines.on_spark(spark), backfill_of(), lake)) == expected
+
+
+@dataclass(frozen=True)
+class Deadly(BackfillPlan):
+    """Ends every other process that unpickles it."""
+
+    def __reduce__(self) -> Any:
+        return deadly, (os.getpid(),)
+
+
+def deadly(pid: int) -> BackfillPlan:
+    if os.getpid() != pid:
+        os._exit(9)
+    return Deadly(**vars(backfill_of()))
+
+
+def test_a_process_that_dies_ends_it(lake: Path) -> None:
+    with pytest.raises(InputError, match="a process that folded a chunk died: is there memory enough"):
+        learned(engines.on_processes(2), deadly(os.getpid()), lake)
+    assert not multiprocessing.active_children()
+
+
+def test_few_parts_wait_to_be_saved() -> None:
+    """Each is some megabytes, and a store may be slow."""
+    begun: list[int] = []
+
+    def fold(chunk: Any, plan: Any) -> Any:
+        begun.append(chunk)
+
+    with ThreadPoolExecutor(4) as threads:
+        engine: Any = engines.on_executor(threads, 4, fold)
+        for taken, (name, _) in enumerate(engine({str(i): i for i in range(50)}, None), 1):
+            assert name in map(str, range(50))
+            assert len(begun) <= taken + 4
+    assert sorted(begun) == list(range(50))
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.randoms())
@@ -83,35 +133,35 @@ def test_processes_of_dask_and_of_spark_give_the_same_bits(lake: Path, spark: An
 def test_where_batches_are_cut_and_who_folds_first_changes_no_bit(sizes: list[int], random: Any) -> None:
     Y, backfill = rows(900, d=20), backfill_of(20)
     cuts = np.cumsum(sizes) % 300
-    pieces = [table(Y[start : start + 300], start) for start in (0, 300, 600)]
+    chunks = [table(Y[start : start + 300], start) for start in (0, 300, 600)]
     parts: dict[int, Part] = {}
     for i in random.sample(range(3), 3):
         bounds = sorted({0, *cuts.tolist(), 300})
         parts[i] = fold_batches(
-            (batch for a, b in itertools.pairwise(bounds) for batch in pieces[i][a:b].to_batches()), backfill
+            (batch for a, b in itertools.pairwise(bounds) for batch in chunks[i][a:b].to_batches()), backfill
         )
-    whole = [fold_batches(piece.to_batches(), backfill) for piece in pieces]
+    whole = [fold_batches(chunk.to_batches(), backfill) for chunk in chunks]
     assert files.encode(merge([parts[i] for i in range(3)], backfill)) == files.encode(merge(whole, backfill))
 
 
 def test_one_that_is_interrupted_continues(lake: Path, tmp_path: Path) -> None:
-    store, pieces = MemoryStore(), pieces_of([str(lake)])
+    store, chunks = MemoryStore(), chunks_of([str(lake)])
     asked: list[str] = []
 
-    def breaks(pieces: Mapping[str, Piece], backfill: Backfill) -> Iterator[tuple[str, Part]]:
-        for name, part in here(pieces, backfill):
+    def breaks(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Iterator[tuple[str, Part]]:
+        for name, part in here(chunks, backfill):
             asked.append(name)
             if len(asked) == 4:
                 raise KeyboardInterrupt
             yield name, part
 
     with pytest.raises(KeyboardInterrupt):
-        run.learn(store, backfill_of(), pieces, breaks, lambda done: None)
+        execute(store, backfill_of(), chunks, breaks, lambda done: None)
     assert Checkpoints(store, "readings").newest(2**31) is None
     asked.clear()
     asked += [""] * 10
     found = learned(breaks, backfill_of(), lake, store=store)
-    assert len(asked) - 10 == len(pieces) - 3
+    assert len(asked) - 10 == len(chunks) - 3
     assert files.encode(found) == files.encode(learned(here, backfill_of(), lake))
     folder = "checkpoints/readings/backfill-0"
     assert store.names(folder) == [f"{folder}/{name}" for name in (f"{4000:020d}.npz", "rejects.parquet", "sources")]
@@ -140,8 +190,8 @@ def test_settings_are_compared_again_before_saving(lake: Path) -> None:
     """A worker may have begun while it folded."""
     store, other = MemoryStore(), replace(backfill_of(half_life_messages=300.0), number=1)
 
-    def meanwhile(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
-        yield from here(pieces, backfill)
+    def meanwhile(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Parts:
+        yield from here(chunks, backfill)
         learned(here, backfill_of(), lake, store=store)
 
     with pytest.raises(SettingsError, match=r"half_life_messages=None \(now 300.0\)"):
@@ -153,7 +203,7 @@ def test_a_file_counts_once_however_it_is_spelled(lake: Path, monkeypatch: pytes
     monkeypatch.chdir(lake.parent)
     (lake.parent / "link").symlink_to(lake)
     spelled = [str(lake), lake.name, f"./{lake.name}/../{lake.name}", "link", lake.as_uri()]
-    assert pieces_of(spelled) == pieces_of([str(lake)])
+    assert chunks_of(spelled) == chunks_of([str(lake)])
 
 
 def test_a_link_says_by_its_own_name_what_the_file_is(tmp_path: Path) -> None:
@@ -169,17 +219,17 @@ def test_a_link_says_by_its_own_name_what_the_file_is(tmp_path: Path) -> None:
 def test_a_file_that_changes_is_refused(tmp_path: Path, when: str) -> None:
     """Also if what is left of it cannot be read."""
     pq.write_table(table(rows(20_000)), path := tmp_path / "a.parquet", row_group_size=20_000)
-    [piece] = pieces_of([str(path)])
+    [chunk] = chunks_of([str(path)])
 
     def change() -> None:
         pq.write_table(table(rows(300, seed=1)), path)
-        os.utime(path, ns=(0, piece.changed_ns + 1))
+        os.utime(path, ns=(0, chunk.changed_ns + 1))
 
-    batches = read(piece, backfill_of().read)
+    batches = read(chunk, backfill_of().read)
     if when == "while":
         next(batches)
     change()
-    with pytest.raises(InputError, match=rf"^{path} has changed since this backfill began: run it again"):
+    with pytest.raises(InputError, match=rf"^{path} has changed since this command began: run it again"):
         list(batches)
 
 
@@ -188,14 +238,14 @@ def test_an_npy_file_of_something_else_is_refused(tmp_path: Path, array: np.ndar
     np.save(tmp_path / "a.npy", array)
     text = rf"^{tmp_path}/a\.npy must hold real numbers of shape \(rows, dimensions\), not .* of shape \("
     with pytest.raises(InputError, match=text):
-        pieces_of([str(tmp_path)])
+        chunks_of([str(tmp_path)])
 
 
 def test_an_npy_file_that_is_an_archive_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", Y=rows(9, d=5))
     (tmp_path / "a.npz").rename(tmp_path / "a.npy")
     with pytest.raises(InputError, match=r"a\.npy"):
-        pieces_of([str(tmp_path)])
+        chunks_of([str(tmp_path)])
 
 
 def test_a_csv_file_may_begin_with_whole_numbers(tmp_path: Path) -> None:
@@ -203,7 +253,7 @@ def test_a_csv_file_may_begin_with_whole_numbers(tmp_path: Path) -> None:
     lines = ["f_0,f_1,note", *["1,2,7"] * 400_000, "0.5,3,text of a column that is not read"]
     (tmp_path / "a.csv").write_text("\n".join(lines))
     (tmp_path / "0-empty.csv").write_text(lines[0] + "\n")
-    backfill = Backfill("readings", backfill_of(2).fold, columns_of(pieces_of([str(tmp_path)])[0], "f_*"))
+    backfill = BackfillPlan("readings", backfill_of(2).fold_config, columns_of(chunks_of([str(tmp_path)])[0], "f_*"))
     assert learned(here, backfill, tmp_path).fold.stats.learned == 400_001
 
 
@@ -237,15 +287,15 @@ def test_rows_that_cannot_be_learned_are_counted_and_named(tmp_path: Path) -> No
     bad: list[Any] = [None, [1.0, 2.0], [1.0, None, 2.0], [float("inf"), 0.0, 0.0], [1e200, 0.0, 0.0]]
     lists = pa.array(good[:100] + bad + good[100:], pa.list_(pa.float64()))
     pq.write_table(pa.table({"v": lists}), tmp_path / "v.parquet", row_group_size=64)
-    backfill = Backfill("readings", backfill_of(3).fold, ("v",))
-    pieces = pieces_of([str(tmp_path / "v.parquet")])
-    found, rejects = run.learn(MemoryStore(), backfill, pieces, here, lambda done: None)
+    backfill = BackfillPlan("readings", backfill_of(3).fold_config, ("v",))
+    chunks = chunks_of([str(tmp_path / "v.parquet")])
+    found, rejects = execute(MemoryStore(), backfill, chunks, here, lambda done: None)
     reasons = ["no_value", "wrong_length", "not_finite", "not_finite", "too_large"]
     assert found.fold.stats.learned == 500
     assert found.fold.stats.rejected == {"no_value": 1, "wrong_length": 1, "not_finite": 2, "too_large": 1}
     assert rejects["reason"].to_pylist() == reasons
     assert rejects["row"].to_pylist() == [36, 37, 38, 39, 40]
-    assert set(rejects["piece"].to_pylist()) == {f"{tmp_path / 'v.parquet'}#1"}
+    assert set(rejects["chunk"].to_pylist()) == {f"{tmp_path / 'v.parquet'}#1"}
 
 
 def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> None:
@@ -262,15 +312,15 @@ def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> No
     found = []
     for name, columns in (("a.parquet", ("embedding",)), ("b.npy", ("vector",)), ("c.arrow", ("embedding",)),
                           ("d.csv", ("f_*",)), ("e", ("embedding",)), ("f.parquet", ("f_*",))):  # fmt: skip
-        pieces = pieces_of([str(tmp_path / name)])
-        backfill = Backfill("readings", backfill_of(5).fold, columns_of(pieces[0], columns[0]))
-        found.append(files.encode(run.learn(MemoryStore(), backfill, pieces, here, lambda done: None)[0]))
+        chunks = chunks_of([str(tmp_path / name)])
+        backfill = BackfillPlan("readings", backfill_of(5).fold_config, columns_of(chunks[0], columns[0]))
+        found.append(files.encode(execute(MemoryStore(), backfill, chunks, here, lambda done: None)[0]))
     assert len(set(found)) == 1
 
 
 def test_tables_of_iceberg_are_refused() -> None:
     with pytest.raises(InputError, match=r"v1\.metadata\.json: of tables those of Delta are read"):
-        pieces_of(["lake/v1.metadata.json"])
+        chunks_of(["lake/v1.metadata.json"])
 
 
 def test_rows_that_do_not_say_whether_they_are_history_are_rejected(tmp_path: Path) -> None:
@@ -280,10 +330,10 @@ def test_rows_that_do_not_say_whether_they_are_history_are_rejected(tmp_path: Pa
     pq.write_table(table(Y, **places).set_column(1, "time", times), tmp_path / "lake.parquet", row_group_size=200)
     for until, row in (({"until_ms": START_MS + 450_000}, 0), ({"until_offsets": {0: 450}}, 499)):
         backfill = backfill_of(5, **until)
-        found, rejects = run.learn(MemoryStore(), backfill, pieces_of([str(tmp_path)]), here, lambda done: None)
+        found, rejects = execute(MemoryStore(), backfill, chunks_of([str(tmp_path)]), here, lambda done: None)
         assert found.fold.stats.learned == 450 - (row == 0)
         assert found.fold.stats.rejected == {"no_place": 1}
-        assert (rejects["row"].to_pylist(), rejects["piece"][0].as_py()[-1]) == ([row % 200], str(row // 200))
+        assert (rejects["row"].to_pylist(), rejects["chunk"][0].as_py()[-1]) == ([row % 200], str(row // 200))
 
 
 def test_rejects_are_named_by_their_row_of_the_piece(tmp_path: Path) -> None:
@@ -293,7 +343,7 @@ def test_rejects_are_named_by_their_row_of_the_piece(tmp_path: Path) -> None:
     columns = {"partition": pa.array(np.arange(300) % 2), "offset": pa.array(np.arange(300) // 2)}
     pq.write_table(table(Y, **columns), tmp_path / "lake.parquet")
     backfill = backfill_of(5, until_offsets={0: 140})
-    _, rejects = run.learn(MemoryStore(), backfill, pieces_of([str(tmp_path)]), here, lambda done: None)
+    _, rejects = execute(MemoryStore(), backfill, chunks_of([str(tmp_path)]), here, lambda done: None)
     assert rejects["row"].to_pylist() == [250]
 
 
@@ -304,7 +354,7 @@ def test_what_is_not_data_is_not_learned(tmp_path: Path) -> None:
         (lake / other).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table(rows(100, d=5)), lake / other)
     pq.write_table(table(rows(1, d=5)).slice(1), lake / "0-empty.parquet")
-    assert columns_of(pieces_of([str(lake)])[0], "emb*") == ("embedding",)
+    assert columns_of(chunks_of([str(lake)])[0], "emb*") == ("embedding",)
     assert learned(here, backfill_of(5), lake).fold.stats.learned == 900
 
 
@@ -313,7 +363,7 @@ def test_a_delta_table_with_deletion_vectors_is_refused(tmp_path: Path) -> None:
     lists = pa.table({"embedding": fixed_size_lists(rows(10, d=5))})
     write_deltalake(tmp_path / "lake", lists, configuration={"delta.enableDeletionVectors": "true"})
     with pytest.raises(InputError, match="is more than its files"):
-        pieces_of([str(tmp_path / "lake")])
+        chunks_of([str(tmp_path / "lake")])
 
 
 def test_a_backfill_without_a_row_is_not_saved(tmp_path: Path) -> None:
@@ -322,12 +372,12 @@ def test_a_backfill_without_a_row_is_not_saved(tmp_path: Path) -> None:
     lake.mkdir()
     pq.write_table(pa.table({"embedding": pa.array(rows(300, d=5).tolist())}), lake / "lists.parquet")
     with pytest.raises(InputError, match="no row was learned; the first: 5 numbers, not 7"):
-        learned(here, Backfill("readings", backfill_of(7).fold, ("embedding",)), lake, store=store)
-    found = learned(here, Backfill("readings", backfill_of(5).fold, ("embedding",)), lake, store=store)
+        learned(here, BackfillPlan("readings", backfill_of(7).fold_config, ("embedding",)), lake, store=store)
+    found = learned(here, BackfillPlan("readings", backfill_of(5).fold_config, ("embedding",)), lake, store=store)
     assert found.fold.stats.learned == 300
 
 
-def test_pieces_of_few_rows_are_forgotten_too(tmp_path: Path) -> None:
+def test_chunks_of_few_rows_are_forgotten_too(tmp_path: Path) -> None:
     """Fewer than a stream's time needs."""
     lake = write(tmp_path / "lake", rows(600, d=5), group=20)
     found = learned(here, backfill_of(5, half_life_seconds=100.0), lake)
@@ -339,11 +389,11 @@ def test_errors_say_what_is_wrong(lake: Path, tmp_path: Path) -> None:
     for source, text in ((tmp_path / "none", "there is no"), (tmp_path / "empty", r"no \.parquet, \.arrow")):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(InputError, match=text):
-            pieces_of([str(source)])
+            chunks_of([str(source)])
     with pytest.raises(InputError, match=r"x\.parquet cannot be read"):
-        pieces_of([str(tmp_path / "x.parquet")])
+        chunks_of([str(tmp_path / "x.parquet")])
     with pytest.raises(InputError, match="there is no column other; there are"):
-        learned(here, Backfill("readings", backfill_of().fold, ("embedding",), "other"), lake)
+        learned(here, BackfillPlan("readings", backfill_of().fold_config, ("embedding",), "other"), lake)
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -377,18 +427,18 @@ def test_what_an_interrupted_backfill_has_left_is_removed(lake: Path, tmp_path: 
     with pytest.raises(KeyboardInterrupt):
         learned(_breaks, backfill_of(), lake, store=DirectoryStore(tmp_path))
     assert list(tmp_path.rglob("parts/*"))
-    backfill_command.remove({"topic": "readings", "store": str(tmp_path)}, 0, lambda question: True)
+    backfill_command.remove(StoreSettings(topic="readings", store=str(tmp_path)), 0, lambda question: True)
     assert not list(tmp_path.rglob("parts/*"))
 
 
-def _breaks(pieces: Mapping[str, Piece], backfill: Backfill) -> Folded:
-    yield next(here(pieces, backfill))
+def _breaks(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Parts:
+    yield next(here(chunks, backfill))
     raise KeyboardInterrupt
 
 
 def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It has a lower version, as the stream alone has learned fewer messages."""
-    store, config = DirectoryStore(tmp_path / "store"), backfill_of(5).fold
+    store, config = DirectoryStore(tmp_path / "store"), backfill_of(5).fold_config
     lakes = [write(tmp_path / f"lake{i}", rows(n, seed=i, d=5)) for i, n in enumerate((300, 900))]
     learned(here, backfill_of(5), lakes[0], store=store)
     Publisher(Checkpoints(store, "readings"), Models(store, "readings"), config, lambda: 0.0).publish()
@@ -397,7 +447,7 @@ def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys
     publisher.publish()
     models = Models(store, "readings")
     assert models.versions() == [300, 1200]
-    backfill_command.remove({"topic": "readings", "store": store.place}, 1, lambda question: True)
+    backfill_command.remove(StoreSettings(topic="readings", store=store.place), 1, lambda question: True)
     assert "deleted backfill-1 of readings, and 1 models that contained it" in " ".join(capsys.readouterr().out.split())
     publisher.publish()
     found = models.newest()
@@ -405,24 +455,13 @@ def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys
     assert (found.version, found.positions) == (300, {FIRST_BACKFILL: 300})
 
 
-def test_a_process_that_dies_names_its_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake = write(tmp_path / "lake", rows(300, d=5), files=1)
-    monkeypatch.setattr(engines, "fold_piece", _dies)
-    with pytest.raises(InputError, match=r"0\.parquet#0: each process that folded it died: is there memory enough"):
-        learned(engines.on_dask(workers=1), backfill_of(5), lake)
-
-
-def _dies(piece: Piece, backfill: Backfill) -> Part:
-    os._exit(9)
-
-
 @pytest.mark.parametrize("value", [0.0, None], ids=["zeros, which take no space", "others"])
 def test_a_large_row_group_is_not_in_memory_at_once(tmp_path: Path, value: float | None) -> None:
     Y = rows(100_000, d=128) if value is None else np.full((100_000, 128), value)
     pq.write_table(pa.table({"embedding": fixed_size_lists(Y)}), tmp_path / "a.parquet", row_group_size=len(Y))
-    [piece] = pieces_of([str(tmp_path)])
+    [chunk] = chunks_of([str(tmp_path)])
     before = pa.total_allocated_bytes()
-    batches = read(piece, ["embedding"])
+    batches = read(chunk, ["embedding"])
     next(batches)
     assert pa.total_allocated_bytes() - before < Y.nbytes / 2
     batches.close()  # type: ignore[attr-defined]
@@ -434,7 +473,7 @@ def test_how_well_rows_are_packed_says_nothing_of_their_memory(tmp_path: Path) -
     pq.write_table(lists, tmp_path / "a.parquet", row_group_size=len(lists))
     with pa.OSFile(str(tmp_path / "b.arrow"), "wb") as file, pa.ipc.new_file(file, lists.schema) as writer:
         writer.write_table(lists)
-    for piece in pieces_of([str(tmp_path)]):
-        lengths = [len(batch) for batch in read(piece, ["embedding"])]
+    for chunk in chunks_of([str(tmp_path)]):
+        lengths = [len(batch) for batch in read(chunk, ["embedding"])]
         assert sum(lengths) == 100_000
         assert max(lengths) * 128 <= 2**21

@@ -105,7 +105,7 @@ def test_files_that_change_are_not_mixed(tmp_path: Path, change: str, killed: bo
     if not killed:
         code, text = running.end()
         assert code == 2
-        assert ".parquet has changed since this backfill began: run it again when nothing writes to it" in text
+        assert ".parquet has changed since this command began: run it again when nothing writes to it" in text
         assert saved(store) is None
     code, text = Process(store, lake).end()
     if change == "deleted":

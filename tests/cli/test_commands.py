@@ -12,11 +12,7 @@ import pytest
 from typer.main import get_command
 
 from streampca.cli.app import app
-from streampca.cli.encoding import encoder
 from streampca.fold import model_file
-from streampca.fold.codec import Codec
-from streampca.settings.commands import ProduceSettings
-from streampca.settings.formats import Format
 from tests.command_line import assert_fatal, assert_one_line, run
 from tests.docs_tables import flat
 
@@ -223,10 +219,3 @@ def test_produce_needs_either_a_file_or_synthetic(vectors: Path) -> None:
     message = "give either a file to send or --synthetic"
     assert_fatal(run("produce", "--topic", "readings"), message)
     assert_fatal(run("produce", vectors, "--synthetic", "--topic", "readings"), message)
-
-
-@pytest.mark.parametrize("name", ["json", "float32", "float64", "npy"])
-def test_workers_decode_what_produce_sends(name: Format) -> None:
-    vector = np.array([0.5, -2.0, 3.25])
-    value = encoder(ProduceSettings(topic="readings", format=name), "readings")(vector)
-    assert np.array_equal(Codec(name, 3, 1e150).decode([value]).vectors, [vector])

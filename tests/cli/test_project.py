@@ -76,6 +76,7 @@ def of_jsonl(path: Path) -> tuple[F64, F64]:
 
 def of_parquet(path: Path) -> tuple[F64, F64]:
     table = pq.read_table(path)
+    assert table["id"].to_pylist() == list(range(6000))
     return np.array(table["coordinates"].to_pylist()), table["residual"].to_numpy()
 
 

@@ -18,7 +18,7 @@ from tests.deploy import files
 
 KINDS: dict[str, type[Settings]] = {
     "worker": WorkerSettings, "serve": ServeSettings, "produce": ProduceSettings, "create-topics": CreateTopicsSettings,
-    "transform": TransformSettings,
+    "transform": TransformSettings, "backfill": WorkerSettings,
 }  # fmt: skip
 PORTS = {
     "worker": WorkerSettings.model_fields["metrics_port"].default,

@@ -24,6 +24,7 @@ from tests.deploy.rendering import (
     OPERATORS_SCHEMAS,
     TOOLS,
     VARIANTS,
+    WORKLOADS,
     Object,
     helm,
     identity,
@@ -34,6 +35,8 @@ from tests.deploy.rendering import (
 from tests.kafka_broker import wait_until
 from tests.ports import free_ports
 
+GROUPS = {"ScaledObject": ("keda.sh", "v1alpha1"), "HTTPRoute": ("gateway.networking.k8s.io", "v1")}
+UNAPPROVED = {"api-approved.kubernetes.io": "unapproved: a test"}  # else the server refuses types of its own groups
 USER, TOKEN = "admin", "of-the-test"
 pytestmark = pytest.mark.timeout(600)
 
@@ -56,8 +59,9 @@ class Cluster:
         )  # fmt: skip
 
     def apply(self, given: Any) -> subprocess.CompletedProcess[str]:
-        """Apply an object strictly."""
-        return self.kubectl("apply", "--server-side", "--validate=strict", "--filename", "-", given=given)
+        """Apply an object strictly, and print it as the server has it."""
+        options = ("--server-side", "--force-conflicts", "--validate=strict", "--output=json", "--filename=-")
+        return self.kubectl("apply", *options, given=given)
 
 
 @contextlib.contextmanager
@@ -124,47 +128,38 @@ def cluster_with_operators(cluster: Cluster) -> Cluster:
 def operator_types() -> Iterator[Object]:
     """The definitions of the operators' types, as far as the chart uses them."""
     for kind, schema in OPERATORS_SCHEMAS.items():
-        plural = f"{kind.lower()}s"
-        group, version = ("keda.sh", "v1alpha1") if kind == "ScaledObject" else ("monitoring.coreos.com", "v1")
+        plural, (group, version) = f"{kind.lower()}s", GROUPS.get(kind, ("monitoring.coreos.com", "v1"))
         yield {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{plural}.{group}"},
+            "metadata": {"name": f"{plural}.{group}", "annotations": UNAPPROVED},
             "spec": {
                 "group": group,
                 "scope": "Namespaced",
                 "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
-                "versions": [
-                    {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}},
-                ],
+                "versions": [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
             },
         }
 
 
 def applied(cluster: Cluster, found: list[Object]) -> dict[tuple[str, str], Object]:
     """The objects as the server has them after they were applied, without an error or a warning."""
-    outcome = cluster.kubectl(
-        "apply", "--server-side", "--force-conflicts", "--validate=strict", "--output=json", "--filename", "-",
-        given={"apiVersion": "v1", "kind": "List", "items": found},
-    )  # fmt: skip
+    outcome = cluster.apply({"apiVersion": "v1", "kind": "List", "items": found})
     assert (outcome.returncode, outcome.stderr) == (0, "")
     return {identity(o): o for o in json.loads(outcome.stdout)["items"]}
 
 
 def pod_objects() -> list[Object]:
-    """The pods that the workloads' controllers would create."""
+    """The pods that the controllers of workloads and jobs would create."""
     return [
         {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": f"{store}-{command}", "labels": pod["metadata"]["labels"]},
+            "metadata": {"name": f"{number}-{command}", "labels": pod["metadata"]["labels"]},
             "spec": pod["spec"],
         }
-        for store, values in (("bucket", "transform.enabled=true"), ("disk", "store.url=,transform.enabled=true"))
-        for command, pod in [
-            *pods(rendered(values)).items(),
-            ("create-topics", of_kind(rendered(values), "Job")[0]["spec"]["template"]),
-        ]
+        for number, values in enumerate(BARE.values())
+        for command, pod in pods(rendered(values), *WORKLOADS, "Job").items()
     ]
 
 
@@ -207,7 +202,10 @@ def test_helm_installs_upgrades_and_removes_the_chart(cluster: Cluster) -> None:
             )
 
     with every(0.5, run_jobs):
-        notes = run("install", "other", str(CHART), "--set", "store.url=").partition("NOTES:")[2]
+        notes = run(
+            "install", "other", str(CHART), "--set", "store.url=,ingress.enabled=true,ingress.host=pca.test"
+        ).partition("NOTES:")[2]
+    assert "set tokens.secret" in notes
     named = set(re.findall(r"((?:statefulset|service)/[\w-]+)", notes))
     assert named == {"statefulset/other-streampca-worker", "service/other-streampca-sidecar"}
     assert cluster.kubectl("get", *named).returncode == 0
@@ -221,7 +219,7 @@ def test_helm_installs_upgrades_and_removes_the_chart(cluster: Cluster) -> None:
 
 def test_pods_meet_the_restricted_standard(cluster: Cluster) -> None:
     found = pod_objects()
-    assert len(found) == 8
+    assert len(found) == 2 * 3 + 2 * 5
     for pod in found:
         outcome = cluster.apply(pod)
         assert (outcome.returncode, outcome.stderr) == (0, "")

@@ -19,18 +19,21 @@ CHART = files.ROOT / "helm" / "streampca"
 NAMESPACE = "streampca"
 KUBERNETES = "1.34"
 WORKLOADS = ("Deployment", "StatefulSet")
+PUBLIC = "tls.secret=certificate,tokens.secret=tokens,ingress.enabled=true,ingress.host=pca.test"
+ROUTE = "httpRoute.enabled=true,httpRoute.parentRefs[0].name=public"
+BACKFILL = "backfill.enabled=true,backfill.sources={s3://lake/a,/lake/b},backfill.column=embedding"
 BARE = {  # without operators
     "bucket": "",
-    "bucket and transform": "transform.enabled=true,sidecar.autoscaling.enabled=true,monitoring.dashboard=true",
+    "bucket, all else": f"transform.enabled=true,sidecar.autoscaling.enabled=true,{PUBLIC},{BACKFILL}",
     "disk": "store.url=",
-    "disk and transform": "store.url=,transform.enabled=true",
+    "disk, all else": f"store.url=,transform.enabled=true,{PUBLIC},{BACKFILL}",
 }
 OPERATORS = (
     "transform.enabled=true,monitoring.serviceMonitors=true,monitoring.prometheusRule=true,"
     "monitoring.dashboard=true,sidecar.autoscaling.enabled=true,"
-    "autoscaling.enabled=true,transform.autoscaling.enabled=true"
+    f"autoscaling.enabled=true,transform.autoscaling.enabled=true,{ROUTE}"
 )
-VARIANTS = BARE | {"bucket and operators": OPERATORS, "disk and operators": f"store.url=,{OPERATORS}"}
+VARIANTS = BARE | {"bucket and operators": f"{OPERATORS},{PUBLIC}", "disk and operators": f"store.url=,{OPERATORS}"}
 OPERATORS_SCHEMAS: dict[str, Any] = {
     kind: schema
     for path in (Path(__file__).parent / "schemas").iterdir()
@@ -70,9 +73,9 @@ def identity(found: Object) -> tuple[str, str]:
     return found["kind"], found["metadata"]["name"]
 
 
-def pods(found: list[Object]) -> dict[str, Object]:
-    """The template of the pods that run each command."""
-    templates = [o["spec"]["template"] for o in of_kind(found, *WORKLOADS)]
+def pods(found: list[Object], *kinds: str) -> dict[str, Object]:
+    """The template of the pods that run each command: of the components with a port, or of other kinds."""
+    templates = [o["spec"]["template"] for o in of_kind(found, *(kinds or WORKLOADS))]
     return {pod["spec"]["containers"][0]["args"][0]: pod for pod in templates}
 
 

@@ -8,18 +8,18 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
-from streampca.settings.commands import ServeSettings
 from streampca.settings.store_url import CREDENTIALS
-from streampca.settings.transform import TransformSettings
 from streampca.settings.worker import WorkerSettings
 from streampca.version import __version__
 from tests.deploy import files
-from tests.deploy.commands import effective_settings
+from tests.deploy.commands import KINDS, effective_settings
 
 CHART = files.ROOT / "helm" / "streampca"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
-OF_THE_CHART = {"group_instance_id", "store", "host", "port", "metrics_port"}
+NOT_OF_USERS = {  # the chart makes them; but for allowed_hosts, which would refuse probes
+    "allowed_hosts", "group_instance_id", "store", "host", "port", "metrics_port", "tls_folder", "tokens_file",
+}  # fmt: skip
 
 
 def accepts(**changed: Any) -> bool:
@@ -61,21 +61,27 @@ def test_the_schema_accepts_the_default_values() -> None:
     {"worker__autoscaling": {"enabled": True, "minReplicas": 1, "maxReplicas": 2, "targetCpuPercent": 70}},
     {"worker__enabled": True},
     {"settings__sasl_password": "x"},
-    {"settings__STREAMPCA_TOPIC": "x"},
+    {"settings__dimension": 784},
+    {"settings__tls_folder": "/tls"},
+    {"sidecar__enabled": True},
+    {"worker__image": {"repository": "", "tag": "", "digest": ""}},
+    {"image__repository": ""},
+    {"tls__secret": "My Secret"},
+    {"backfill__enabled": True},
+    {"ingress__enabled": True},
+    {"httpRoute__enabled": True},
     {"worker__podSpec": {"containers": []}},
 ], ids=str)  # fmt: skip
 def test_the_schema_refuses_mistakes(mistake: dict[str, Any]) -> None:
     assert not accepts(**mistake)
 
 
-def test_secrets_and_settings_of_the_chart_are_refused() -> None:
-    kinds = (WorkerSettings, ServeSettings, TransformSettings)
-    fields = {name: field for kind in kinds for name, field in kind.model_fields.items()}
+def test_settings_are_those_of_the_code_but_for_secrets_and_what_the_chart_makes() -> None:
+    fields = {name: field for kind in KINDS.values() for name, field in kind.model_fields.items()}
     secrets = {n for n, field in fields.items() if SecretStr in (field.annotation, *get_args(field.annotation))}
-    assert set(SCHEMA["properties"]["settings"]["propertyNames"]["not"]["enum"]) == secrets | OF_THE_CHART
-    required = {n for n, field in WorkerSettings.model_fields.items() if field.is_required()}
-    assert required <= set(SCHEMA["properties"]["settings"]["required"])
-    assert set(fields) >= set(VALUES["settings"])
+    schema = SCHEMA["properties"]["settings"]
+    assert schema["propertyNames"]["enum"] == sorted(fields.keys() - secrets - NOT_OF_USERS)
+    assert {n for n, field in WorkerSettings.model_fields.items() if field.is_required()} <= set(schema["required"])
 
 
 def test_credentials_belong_in_the_secret() -> None:

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
 from tests.experiments import em
-from tests.pca.streams import close
+from tests.pca.streams import close, mini_batch
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -30,7 +29,7 @@ def rate(error: Callable[[float], float], size: float) -> float:
 # A limit, the parameter 1/η′ε and ε for a number that tends to 0, and such a number; the error is proportional to it.
 LIMITS: dict[str, tuple[Callable[[F64, F64], F64], Callable[[float], tuple[float, float]], float]] = {
     "no noise: the implicit Krasulina update, eq. 11": (
-        lambda C, Y: algorithm1.mini_batch(C, Y, 0.7), lambda x: (0.7 / x, x), 1e-3),
+        lambda C, Y: mini_batch(C, Y, 0.7), lambda x: (0.7 / x, x), 1e-3),
     "a small step: the factor": (lambda C, Y: C, lambda x: (x / 1e-9, 1e-9), 1e-4),
     "an infinite step without noise: batch EM": (em.batch_step, lambda x: (1 / (x * 1e-11), 1e-11), 1e-5),
 }  # fmt: skip

@@ -2,8 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
 from streampca.errors import InputError
@@ -11,8 +15,8 @@ from streampca.files.rows import open_rows
 
 
 def read(path: Path) -> tuple[np.ndarray, list[float]]:
-    pieces = list(open_rows(path).pieces())
-    return np.concatenate([vectors for vectors, _ in pieces]), [share for _, share in pieces]
+    chunks = list(open_rows(path).chunks())
+    return np.concatenate([chunk.vectors for chunk in chunks]), [chunk.share for chunk in chunks]
 
 
 def write(path: Path, text: str) -> Path:
@@ -21,12 +25,11 @@ def write(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint8"])
-def test_npy_in_pieces(dtype: str, tmp_path: Path) -> None:
+def test_npy_in_chunks(dtype: str, tmp_path: Path) -> None:
     Y = (np.arange(30_000).reshape(10_000, 3) % 100).astype(dtype)
     np.save(tmp_path / "v.npy", Y)
-    rows = open_rows(tmp_path / "v.npy")
     vectors, shares = read(tmp_path / "v.npy")
-    assert (rows.count, rows.dimensions) == (10_000, 3)
+    assert open_rows(tmp_path / "v.npy").dimensions == 3
     assert np.array_equal(vectors, Y)
     assert vectors.dtype.kind == "f"
     assert len(shares) == 3
@@ -37,9 +40,9 @@ def test_npy_in_pieces(dtype: str, tmp_path: Path) -> None:
 def test_npy_is_not_read_into_memory(tmp_path: Path) -> None:
     file = np.lib.format.open_memmap(tmp_path / "v.npy", mode="w+", dtype="float64", shape=(200_000_000, 8))
     del file  # 12 GB, sparse
-    vectors, share = next(open_rows(tmp_path / "v.npy").pieces())
-    assert vectors.nbytes < 2**21
-    assert share < 1e-3
+    chunk = next(open_rows(tmp_path / "v.npy").chunks())
+    assert chunk.vectors.nbytes < 2**21
+    assert chunk.share < 1e-3
 
 
 def test_csv(tmp_path: Path) -> None:
@@ -53,7 +56,7 @@ def test_csv_without_header(tmp_path: Path) -> None:
     assert read(write(tmp_path / "v.csv", "1,2\n3,4"))[0].tolist() == [[1, 2], [3, 4]]
 
 
-def test_jsonl_in_pieces(tmp_path: Path) -> None:
+def test_jsonl_in_chunks(tmp_path: Path) -> None:
     Y = np.arange(20_000).reshape(10_000, 2)
     path = write(tmp_path / "v.jsonl", "\n".join(json.dumps(row) for row in Y.tolist()))
     vectors, shares = read(path)
@@ -67,6 +70,7 @@ def test_jsonl_in_pieces(tmp_path: Path) -> None:
     [
         ("v.csv", "a,b\n1,2\n3,x\n", "row 2: column 2 (b) is no number: 'x'"),
         ("v.csv", "1,2\n3\n", "row 2: 1 numbers, but 2"),
+        ("v.csv", '"1,2\n3\n', "is not CSV: unexpected end of data"),
         ("v.csv", "1,2\n3,nan\n", "row 2: number 2 is nan"),
         ("v.csv", "1,2\n3,inf\n", "row 2: number 2 is inf"),
         ("v.csv", "", "holds no vectors"),
@@ -112,3 +116,58 @@ def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         open_rows(tmp_path / "none.csv")
+
+
+TABLE = pa.table({
+    "id": [7, 8, 9], "f_0": [1, 2, None], "at": pa.array([0, 1, 2], pa.timestamp("ms")), "f_1": [3.0, 4.0, 5.0],
+    "text": ["a, b", "", "ü"], "v": pa.array([[1.0], [2.0], [3.0]]),
+})  # fmt: skip
+
+
+def tables(folder: Path) -> list[Path]:
+    """The same table, without a missing number, as CSV and as Parquet."""
+    whole = TABLE.set_column(1, "f_0", pa.array([1, 2, 3]))
+    pq.write_table(whole, folder / "v.parquet", row_group_size=2)
+    pa.csv.write_csv(whole.drop_columns(["v"]), folder / "v.csv")
+    return [folder / "v.csv", folder / "v.parquet"]
+
+
+def test_columns_of_numbers_and_the_other_columns(tmp_path: Path) -> None:
+    for path in tables(tmp_path):
+        rows = open_rows(path, column="f_*", others=True)
+        chunks = list(rows.chunks())
+        assert np.concatenate([chunk.vectors for chunk in chunks]).tolist() == [[1, 3], [2, 4], [3, 5]]
+        assert list(rows.others)[:3] == ["id", "at", "text"]
+        texts = [str(text) for chunk in chunks for text in chunk.others["text"]]
+        assert texts == ["a, b", "", "ü"]
+        assert not any(chunk.others for chunk in open_rows(path, column="f_*").chunks())
+        with pytest.raises(InputError, match=r"v\.\w+ has no column g; there are id, f_0"):
+            open_rows(path, column="g")
+
+
+def test_missing_numbers_of_a_table(tmp_path: Path) -> None:
+    pq.write_table(TABLE, tmp_path / "v.parquet")
+    pa.csv.write_csv(TABLE.drop_columns(["v"]), tmp_path / "v.csv")
+    for path, text in (
+        (tmp_path / "v.parquet", "row 3: number 1 is nan"),
+        (tmp_path / "v.csv", "row 3: column 2 .f_0."),
+    ):
+        with pytest.raises(InputError, match=text):
+            list(open_rows(path, column="f_*").chunks())
+        [chunk] = open_rows(path, column="f_*", gaps=True).chunks()
+        np.testing.assert_array_equal(chunk.vectors, [[1, 3], [2, 4], [np.nan, 5]])
+
+
+@pytest.mark.parametrize(
+    ("columns", "column", "needle"),
+    [
+        ({"v": [[1.0, 2.0], [3.0]]}, None, "rows 1 to 2: 1 numbers, not 2"),
+        ({"f_0": ["x"], "f_1": [1.0]}, "f_*", "column f_0 holds string, not numbers"),
+        ({"v": pa.array([], pa.list_(pa.float64()))}, None, "holds no vectors"),
+        ({"v": [None, [1.0]]}, None, "first row of column v is not a list of numbers, but null"),
+    ],
+)
+def test_invalid_tables_are_refused(columns: dict[str, Any], column: str | None, needle: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "v.parquet")
+    with pytest.raises(InputError, match=needle):
+        list(open_rows(tmp_path / "v.parquet", column=column).chunks())

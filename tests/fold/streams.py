@@ -7,9 +7,11 @@ import numpy as np
 
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.decoded import Batch, Decoded
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import LearningConfig
+from streampca.pca.state import Losses
 
 D = 5
 WARM_UP = 20  # messages; fewer than the default, so that streams can be short
@@ -47,15 +49,29 @@ def folded(
 ) -> Fold:
     """The fold after messages that arrive in chunks of these sizes."""
     stamps = timestamps if timestamps is not None else [-1] * len(V)
-    places = offsets if offsets is not None else range(len(V))
+    offsets = offsets if offsets is not None else range(len(V))
     start = 0
     for size in chunks:
         end = min(start + size, len(V))
-        position = places[end - 1] + 1 if end else fold.position
-        fold, _ = fold.learn(V[start:end], stamps[start:end], position, fold_config)
+        position = offsets[end - 1] + 1 if end else fold.position
+        fold, _ = learn(fold, V[start:end], stamps[start:end], position, fold_config)
         start = end
     assert start == len(V)
     return fold
+
+
+def learn(
+    fold: Fold,
+    V: Array,
+    timestamps: Sequence[int],
+    position: int,
+    fold_config: FoldConfig,
+    counts: Sequence[int] | None = None,
+) -> tuple[Fold, list[Losses]]:
+    """Take vectors of records with these timestamps, all before `position`; `counts` of each, or one."""
+    n = len(timestamps)
+    decoded = Decoded(V, np.arange(n), [], np.array([1] * n if counts is None else counts, np.int64))
+    return fold.take(Batch(decoded, np.array(timestamps, np.int64), (), position), fold_config)
 
 
 def checkpoint_of(fold: Fold, fold_config: FoldConfig, partition: int = 0, topic: str = "readings") -> Checkpoint:

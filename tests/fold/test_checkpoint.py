@@ -20,9 +20,11 @@ from streampca.fold import checkpoint as files
 from streampca.fold import npz
 from streampca.fold.checkpoint import Checkpoint, decode, encode
 from streampca.fold.event_time import EventTime
-from streampca.fold.fold import Fold, FoldConfig, FoldStats
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.stats import FoldStats
 from streampca.pca.state import State
-from tests.fold.streams import bits, fold_config, fold_of, folded, vectors
+from tests.fold.streams import D, bits, fold_config, fold_of, folded, vectors
+from tests.pca.streams import with_gaps
 
 EXAMPLES = {
     "empty": (fold_config(), 0),
@@ -108,9 +110,9 @@ def test_a_restored_fold_continues_with_the_same_bits(name: str) -> None:
 def test_numpy_can_load_the_file(name: str) -> None:
     fold, config = example(name)
     with np.load(io.BytesIO(bits(fold, config)), allow_pickle=False) as arrays:
-        found = {"header", "C", "C_pinv", "mean", "pending", "pending_retention"}
+        names = {"header", "C", "C_pinv", "mean", "pending", "pending_retention"}
         kept = {"covariance"} if config.learning.keeps_covariance and fold.state.count else set()
-        assert set(arrays.files) == found | kept
+        assert set(arrays.files) == names | kept
         np.testing.assert_array_equal(arrays["C"], fold.state.C)
         r = fold.state.rank
         np.testing.assert_allclose(arrays["C_pinv"] @ arrays["C"], np.eye(r), atol=1e-4)
@@ -173,6 +175,28 @@ def test_arrays_with_non_finite_values_are_refused(name: str, value: float) -> N
     array.flat[-1] = value
     with pytest.raises(DamagedFileError, match=f"{name} holds values that are not finite"):
         decode(forged(arrays={name: array}))
+
+
+@pytest.mark.parametrize(
+    ("header", "arrays"),
+    [
+        ({"gaps": -0.1}, {}),
+        ({"gaps": float("nan")}, {}),
+        ({"gaps": 0.1}, {"missing": np.full(D, 0.5)}),
+        ({}, {"missing": np.zeros(D - 1)}),
+        ({}, {"missing": np.full(D, np.nan)}),
+        ({"gaps": None}, {}),
+        ({}, {"mean": np.full(D, np.nan)}),
+        ({}, {"pending": np.full((1, D), np.inf), "pending_retention": np.ones(1)}),
+    ],
+)
+def test_damaged_gaps_are_refused(header: dict[str, Any], arrays: dict[str, Any]) -> None:
+    config, V = fold_config(impute=True), vectors(500)
+    V[170:] = with_gaps(V[170:], 0.3, 1)
+    fields, intact = npz.decode(bits(fold_of(V, config), config), files.KIND, files.FORMAT_VERSION)
+    assert "missing" in intact
+    with pytest.raises(DamagedFileError):
+        decode(npz.encode(fields | header, intact | arrays))
 
 
 @pytest.mark.parametrize("name", ["C", "C_pinv"])

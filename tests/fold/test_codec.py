@@ -3,6 +3,7 @@
 import io
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,9 +54,10 @@ def encoded(kind: str, row: list[float]) -> bytes:
 
 def only_reject(decoded: Decoded) -> tuple[str, str]:
     assert decoded.vectors.shape == (0, D)
-    assert decoded.places.shape == (0,)
-    [(place, reason, message)] = decoded.rejects
-    assert place == 0
+    assert decoded.indices.shape == (0,)
+    [reject] = decoded.rejects
+    reason, message = reject.reason, reject.message
+    assert reject.index == 0
     assert reason in REASONS
     assert message
     assert "\n" not in message
@@ -73,7 +75,7 @@ def test_decoding_returns_the_encoded_vectors(kind: str, batch: list[list[float]
     decoded = codec(kind, dtype=dtype).decode([encoded(kind, row) for row in batch])
     assert decoded.vectors.dtype == dtype
     assert decoded.vectors.shape == (len(batch), D)
-    assert decoded.places.tolist() == list(range(len(batch)))
+    assert decoded.indices.tolist() == list(range(len(batch)))
     assert decoded.rejects == []
     np.testing.assert_array_equal(decoded.vectors, np.array(batch, dtype).reshape(-1, D))
 
@@ -114,12 +116,12 @@ def test_every_value_is_decoded_or_rejected_without_an_exception(
 ) -> None:
     one = codec(kind, dtype=dtype, largest_value=LearningConfig(D, 1, dtype=dtype).largest_value)
     decoded = one.decode(values)
-    rejected = [reject.place for reject in decoded.rejects]
-    assert sorted([*decoded.places.tolist(), *rejected]) == list(range(len(values)))
-    assert decoded.places.tolist() == sorted(decoded.places.tolist())
+    rejected = [reject.index for reject in decoded.rejects]
+    assert sorted([*decoded.indices.tolist(), *rejected]) == list(range(len(values)))
+    assert decoded.indices.tolist() == sorted(decoded.indices.tolist())
     assert rejected == sorted(rejected)
     assert {reject.reason for reject in decoded.rejects} <= set(REASONS)
-    assert decoded.vectors.shape == (len(decoded.places), D)
+    assert decoded.vectors.shape == (len(decoded.indices), D)
     assert decoded.vectors.dtype == dtype
     assert np.isfinite(decoded.vectors).all()
     assert (np.abs(decoded.vectors.astype(np.float64)) <= one.largest_value).all()
@@ -133,7 +135,7 @@ def test_a_batch_is_decoded_like_its_values_one_by_one(kind: str, values: list[b
     alone = [codec(kind).decode([value]) for value in values]
     assert together.vectors.tobytes() == b"".join(one.vectors.tobytes() for one in alone)
     assert together.rejects == [
-        reject._replace(place=place) for place, one in enumerate(alone) for reject in one.rejects
+        replace(reject, index=index) for index, one in enumerate(alone) for reject in one.rejects
     ]
 
 
@@ -142,8 +144,8 @@ def test_order_and_places_are_preserved_between_rejects(kind: str) -> None:
     good = [encoded(kind, [float(i), 0.0, 1.0]) for i in range(3)]
     decoded = codec(kind).decode([None, good[0], b"?", good[1], None, good[2]])
     assert decoded.vectors[:, 0].tolist() == [0, 1, 2]
-    assert decoded.places.tolist() == [1, 3, 5]
-    assert [(reject.place, reject.reason) for reject in decoded.rejects] == [
+    assert decoded.indices.tolist() == [1, 3, 5]
+    assert [(reject.index, reject.reason) for reject in decoded.rejects] == [
         (0, "no_value"),
         (2, "wrong_length" if kind.startswith("float") else "undecodable"),
         (4, "no_value"),
@@ -185,8 +187,8 @@ def test_order_and_places_are_preserved_between_rejects(kind: str) -> None:
     ],
 )  # fmt: skip
 def test_invalid_json_vectors_are_rejected(value: bytes | None, reason: str, words: str) -> None:
-    found, message = only_reject(codec().decode([value]))
-    assert found == reason
+    actual, message = only_reject(codec().decode([value]))
+    assert actual == reason
     assert words.replace("\\", "") in message
 
 
@@ -212,27 +214,27 @@ def test_a_number_too_small_for_single_precision_is_rounded_silently() -> None:
     ],
 )
 def test_the_message_for_a_missing_field_names_those_that_there_are(field: str, value: bytes, message: str) -> None:
-    found = only_reject(codec(field=field).decode([value]))
-    assert found == ("undecodable", f"no field {field!r} in the JSON object: {message}")
+    reject = only_reject(codec(field=field).decode([value]))
+    assert reject == ("undecodable", f"no field {field!r} in the JSON object: {message}")
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "found"),
+    ("field", "value", "kind"),
     [
         ("a", b'{"a":null}', "null"),
         ("a", b'{"a":{"b":[1,2,3]}}', "an object with 'b': set `field` to where the vector is"),
         ("", b'{"id":7,"a":[1,2,3]}', "an object with 'id', 'a': set `field` to where the vector is"),
     ],
 )
-def test_a_value_that_is_no_array_is_rejected(field: str, value: bytes, found: str) -> None:
-    message = f"expected a JSON array of numbers, not {found}"
+def test_a_value_that_is_no_array_is_rejected(field: str, value: bytes, kind: str) -> None:
+    message = f"expected a JSON array of numbers, not {kind}"
     assert only_reject(codec(field=field).decode([value])) == ("undecodable", message)
 
 
 @given(st.dictionaries(st.text().map(lambda name: name * 200), st.none(), max_size=12))
-def test_the_message_for_a_missing_field_is_short(found: dict[str, None]) -> None:
-    found.pop("v", None)
-    text = str(missing_field("v", "v", found, "JSON object"))
+def test_the_message_for_a_missing_field_is_short(fields: dict[str, None]) -> None:
+    fields.pop("v", None)
+    text = str(missing_field("v", "v", fields, "JSON object"))
     assert len(text) < 700
     assert "\n" not in text
 
@@ -258,15 +260,15 @@ def test_raw_bytes_of_wrong_length_are_rejected(kind: str, change: int) -> None:
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_non_finite_values_are_rejected_with_their_index(kind: str, odd: float) -> None:
     hint = " (missing=impute learns vectors with gaps)" if np.isnan(odd) else ""
-    found = only_reject(codec(kind).decode([encoded(kind, [0.0, odd, odd])]))
-    assert found == ("not_finite", f"entry 1 is {odd}{hint}")
+    reject = only_reject(codec(kind).decode([encoded(kind, [0.0, odd, odd])]))
+    assert reject == ("not_finite", f"entry 1 is {odd}{hint}")
 
 
 @pytest.mark.parametrize(("kind", "pattern"), [("float32", b"\x01\x00\x80\x7f"), ("float64", bytes(6) + b"\xf4\x7f")])
 def test_a_signalling_nan_raises_no_warning(kind: str, pattern: bytes) -> None:
     good = encoded(kind, [1.0, 2.0, 3.0])
     decoded = codec(kind).decode([good, pattern * D, good])
-    assert decoded.places.tolist() == [0, 2]
+    assert decoded.indices.tolist() == [0, 2]
     assert decoded.rejects[0].reason == "not_finite"
 
 
@@ -284,7 +286,7 @@ def test_the_largest_value_is_accepted_and_the_next_one_rejected(kind: str, dtyp
         low, high = largest, float(np.nextafter(largest, np.inf))
     one = codec(kind, dtype=dtype, largest_value=largest)
     decoded = one.decode([encoded(kind, [0.0, sign * size, 1.0]) for size in (low, high) for sign in (1, -1)])
-    assert decoded.places.tolist() == [0, 1]
+    assert decoded.indices.tolist() == [0, 1]
     assert [reject.reason for reject in decoded.rejects] == ["too_large"] * 2
     assert f"squares overflow {dtype}" in decoded.rejects[0].message
 
@@ -301,7 +303,7 @@ def test_large_values_are_rejected_in_batches_of_any_magnitude(kind: str, data: 
     decoded = codec(kind, dtype="float32", largest_value=largest).decode([row.tobytes() for row in rows])
     with np.errstate(invalid="ignore"):
         good = (np.isfinite(rows) & (np.abs(rows.astype(np.float64)) <= largest)).all(axis=1)
-    assert decoded.places.tolist() == np.flatnonzero(good).tolist()
+    assert decoded.indices.tolist() == np.flatnonzero(good).tolist()
 
 
 @pytest.mark.parametrize(
@@ -357,6 +359,6 @@ def test_npy_may_have_any_real_type_and_byte_order(array: Any) -> None:
     ids=range(26),
 )  # fmt: skip
 def test_invalid_npy_vectors_are_rejected(value: bytes, reason: str, words: str) -> None:
-    found, message = only_reject(codec("npy").decode([value]))
-    assert found == reason
+    actual, message = only_reject(codec("npy").decode([value]))
+    assert actual == reason
     assert words in message

@@ -20,16 +20,16 @@ D = 4
 def reference(value: bytes, field: str = "") -> list[float] | None:
     """The vector of a value; None if it has none."""
     try:
-        found = orjson.loads(value)
+        content = orjson.loads(value)
     except orjson.JSONDecodeError:
         return None
     for name in field.split(".") if field else ():
-        if type(found) is not dict or name not in found:
+        if type(content) is not dict or name not in content:
             return None
-        found = found[name]
-    if type(found) is not list or len(found) != D or any(type(entry) not in (int, float) for entry in found):
+        content = content[name]
+    if type(content) is not list or len(content) != D or any(type(entry) not in (int, float) for entry in content):
         return None
-    return [float(entry) for entry in found]
+    return [float(entry) for entry in content]
 
 
 numbers = st.one_of(
@@ -87,8 +87,8 @@ def test_corrupted_text_is_decoded_like_the_reference(value: list[Any], seed: in
     rng = random.Random(seed)
     text = bytearray(json.dumps(value).encode())
     for _ in range(rng.randint(1, 3)):
-        place = rng.randrange(len(text) + 1)
-        text[place : place + rng.randint(0, 2)] = rng.choice(
+        at = rng.randrange(len(text) + 1)
+        text[at : at + rng.randint(0, 2)] = rng.choice(
             [b"", b",", b"[", b"]", b"e", b"true", b"false", b"null", b"0", b"-", b".", b'"', b"\0", b"\xef\xbb\xbf"]
         )
     check(bytes(text))

@@ -4,6 +4,7 @@ import io
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -49,8 +50,9 @@ def readings(field: str) -> Codec:
 
 def only_reject(decoded: Decoded) -> tuple[str, str]:
     assert decoded.vectors.shape == (0, D)
-    [(place, reason, message)] = decoded.rejects
-    assert place == 0
+    [reject] = decoded.rejects
+    reason, message = reject.reason, reject.message
+    assert reject.index == 0
     assert "\n" not in message
     assert len(message) < 400
     return reason, message
@@ -78,16 +80,16 @@ def test_avro_doubles_are_decoded_bit_for_bit(vector: Any, row: list[float], pat
 def test_avro_single_precision_is_widened(vector: Any, row: list[float]) -> None:
     schema = avro_schema(vector, "v")
     datum = bytes_of(row, "<f4") if vector == "bytes" else row
-    [found] = codec("avro", "v", memory(schema)).decode([avro(schema, avro_datum(datum, "v"))]).vectors
-    assert found.tolist() == row
+    [vector] = codec("avro", "v", memory(schema)).decode([avro(schema, avro_datum(datum, "v"))]).vectors
+    assert vector.tolist() == row
 
 
 @settings(deadline=None)
 @given(row=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=D, max_size=D))
 def test_avro_integers_are_rounded_as_in_python(row: list[int]) -> None:
     schema = avro_schema({"type": "array", "items": "long"}, "v")
-    [found] = codec("avro", "v", memory(schema)).decode([avro(schema, avro_datum(row, "v"))]).vectors
-    assert found.tolist() == [float(entry) for entry in row]
+    [vector] = codec("avro", "v", memory(schema)).decode([avro(schema, avro_datum(row, "v"))]).vectors
+    assert vector.tolist() == [float(entry) for entry in row]
 
 
 def long(number: int) -> bytes:
@@ -172,8 +174,8 @@ def test_invalid_avro_vectors_are_rejected(value: bytes | None, reason: str, wor
         )
     ))  # fmt: skip
     schema_id = value[4] if value and len(value) > 4 and value[0] == 0 else 1
-    found, message = only_reject(codec("avro", "" if schema_id in (5, 6, 7, 8) else "v", schemas).decode([value]))
-    assert found == reason
+    actual, message = only_reject(codec("avro", "" if schema_id in (5, 6, 7, 8) else "v", schemas).decode([value]))
+    assert actual == reason
     assert words in message
 
 
@@ -204,14 +206,14 @@ def test_protobuf_single_precision_is_widened(field: str, row: list[float]) -> N
         "blob": lambda: reading(blob=bytes_of(row, "<f4")),
         "part.v": lambda: reading(part={"v": row}),  # defined in an imported file
     }[field]()
-    [found] = readings(field).decode([protobuf(message)]).vectors
-    assert found.tolist() == row
+    [vector] = readings(field).decode([protobuf(message)]).vectors
+    assert vector.tolist() == row
 
 
 def test_protobuf_integers() -> None:
     value = protobuf(reading(counts=[2**62 + 1, -1, 0]))
-    [found] = readings("counts").decode([value]).vectors
-    assert found.tolist() == [float(2**62 + 1), -1, 0]
+    [vector] = readings("counts").decode([value]).vectors
+    assert vector.tolist() == [float(2**62 + 1), -1, 0]
 
 
 def field_3(data: bytes) -> bytes:
@@ -225,7 +227,7 @@ def loose_3(number: float) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("payload", "found"),
+    ("payload", "count"),
     [
         (field_3(bytes_of(ROW, "<f8")), 3),
         (field_3(bytes_of(ROW[:1], "<f8")) + field_3(bytes_of(ROW[1:], "<f8")), 3),
@@ -239,15 +241,15 @@ def loose_3(number: float) -> bytes:
         (field_3(bytes_of(ROW, "<f8"))[:-1], None),
     ],
 )
-def test_protobuf_arrays_may_be_packed_or_unpacked(payload: bytes, found: int | None) -> None:
+def test_protobuf_arrays_may_be_packed_or_unpacked(payload: bytes, count: int | None) -> None:
     """A reader must accept both, even mixed."""
     decoded = readings("doubles").decode([framed(1, b"\x02\x02" + payload)])
-    if found == D:
+    if count == D:
         assert decoded.vectors.tolist() == [ROW]
-    elif found is None:
+    elif count is None:
         assert only_reject(decoded) == ("undecodable", "not Protobuf of its schema")
     else:
-        assert only_reject(decoded) == ("wrong_length", f"{found} numbers, not 3")
+        assert only_reject(decoded) == ("wrong_length", f"{count} numbers, not 3")
 
 
 def test_protobuf_indexes_select_the_message_type() -> None:
@@ -325,7 +327,7 @@ def test_arrow_rows_are_vectors(kind: Any, batches: list[list[list[int]]]) -> No
     value = arrow(*batches, kind=kind, other=1)
     decoded = codec("arrow", "v").decode([value, None, value])
     assert decoded.vectors.tolist() == rows * 2
-    assert decoded.places.tolist() == ([0, 2] if rows else [])
+    assert decoded.indices.tolist() == ([0, 2] if rows else [])
     assert decoded.counts.tolist() == ([len(rows)] * 2 if rows else [])
     assert [reject.reason for reject in decoded.rejects] == ["no_value"]
 
@@ -369,8 +371,8 @@ ARROW = arrow([ROW, ROW])
     ],
 )
 def test_invalid_arrow_messages_are_rejected(value: bytes, field: str, reason: str, words: str) -> None:
-    found, message = only_reject(codec("arrow", field).decode([value]))
-    assert found == reason
+    actual, message = only_reject(codec("arrow", field).decode([value]))
+    assert actual == reason
     assert words in message
 
 
@@ -378,9 +380,9 @@ def test_an_arrow_message_is_accepted_or_rejected_as_a_whole() -> None:
     bad = arrow([ROW, [1.0, float("nan"), 2.0], [float("inf")] * 3])
     decoded = codec("arrow").decode([ARROW, bad, ARROW, b"?", bad])
     assert decoded.vectors.tolist() == [ROW] * 4
-    assert decoded.places.tolist() == [0, 2]
+    assert decoded.indices.tolist() == [0, 2]
     assert decoded.counts.tolist() == [2, 2]
-    assert [(reject.place, reject.reason, reject.message[:7]) for reject in decoded.rejects] == [
+    assert [(reject.index, reject.reason, reject.message[:7]) for reject in decoded.rejects] == [
         (1, "not_finite", "entry 1"), (3, "undecodable", "not an "), (4, "not_finite", "entry 1"),
     ]  # fmt: skip
 
@@ -439,14 +441,14 @@ def test_corrupted_values_are_decoded_or_rejected_without_an_exception(kind: str
     for _ in range(4):
         data = bytearray(good)
         for _ in range(rng.randint(0, 3)):
-            place = rng.randrange(5 if kind != "arrow" and rng.random() < 0.9 else 0, len(data))
-            data[place : place + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 2))
+            at = rng.randrange(5 if kind != "arrow" and rng.random() < 0.9 else 0, len(data))
+            data[at : at + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 2))
         values.append(bytes(data[: rng.choice([None, None, rng.randrange(len(data))])]))
     together, one = make().decode(values), make()
     alone = [one.decode([value]) for value in values]
     assert together.vectors.tobytes() == b"".join(decoded.vectors.tobytes() for decoded in alone)
     assert together.rejects == [
-        reject._replace(place=place) for place, decoded in enumerate(alone) for reject in decoded.rejects
+        replace(reject, index=index) for index, decoded in enumerate(alone) for reject in decoded.rejects
     ]
     assert np.isfinite(together.vectors).all()
     assert together.counts.sum() == len(together.vectors)

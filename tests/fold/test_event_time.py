@@ -29,10 +29,10 @@ def growing(seed: int, n: int) -> list[int]:
 def disordered(seed: int, n: int) -> list[int]:
     """Timestamps that grow, in some disorder; some are unknown, some far ahead."""
     random = np.random.default_rng(seed)
-    found = np.cumsum(random.integers(0, DAY_MS // 10, n)) + random.integers(0, DAY_MS, n)
-    found[random.random(n) < random.choice([0.05, 0.5])] += 5 * DAY_MS
-    found[random.random(n) < 0.05] = -1
-    return found.tolist()  # type: ignore[no-any-return]
+    stamps = np.cumsum(random.integers(0, DAY_MS // 10, n)) + random.integers(0, DAY_MS, n)
+    stamps[random.random(n) < random.choice([0.05, 0.5])] += 5 * DAY_MS
+    stamps[random.random(n) < 0.05] = -1
+    return stamps.tolist()  # type: ignore[no-any-return]
 
 
 @settings(deadline=None)
@@ -52,12 +52,12 @@ def test_time_never_decreases_nor_exceeds_the_timestamps(stream: list[int]) -> N
 
 def reference(stream: list[int]) -> list[int]:
     """The greatest median of 63 consecutive timestamps so far; unknown ones count as earlier than any."""
-    known: list[int] = [-1] * WINDOW
+    with_time: list[int] = [-1] * WINDOW
     now, nows = -1, []
     for stamp in stream:
         if stamp >= 0:
-            known.append(stamp)
-            now = max(now, statistics.median_low(known[-WINDOW:]))
+            with_time.append(stamp)
+            now = max(now, statistics.median_low(with_time[-WINDOW:]))
         nows.append(now)
     return nows
 
@@ -87,23 +87,23 @@ def test_many_records_at_once_equal_one_at_a_time() -> None:
 @settings(deadline=None)
 @given(
     seed=seeds,
-    places=st.lists(st.integers(0, 230), min_size=1, max_size=31, unique=True),
+    positions=st.lists(st.integers(0, 230), min_size=1, max_size=31, unique=True),
     ahead_ms=st.sampled_from([HOUR_MS, FAR]),
 )
-def test_a_minority_of_timestamps_that_are_ahead_hardly_moves_time(seed: int, places: list[int], ahead_ms: int) -> None:
+def test_a_minority_of_timestamps_ahead_hardly_moves_time(seed: int, positions: list[int], ahead_ms: int) -> None:
     """Wherever up to 31 of them are, even one after the other, time never exceeds that of the true timestamps."""
     true = growing(seed, 200)
     stream = list(true)
-    for place in sorted(places):
-        stream.insert(min(place, len(stream)), ahead_ms)
+    for position in sorted(positions):
+        stream.insert(min(position, len(stream)), ahead_ms)
     assert EventTime().advance(stream)[0].now_ms <= true[-1]
 
 
 @settings(deadline=None)
-@given(seed=seeds, place=st.integers(0, 126))
-def test_a_few_records_ahead_leave_no_trace(seed: int, place: int) -> None:
+@given(seed=seeds, position=st.integers(0, 126))
+def test_a_few_records_ahead_leave_no_trace(seed: int, position: int) -> None:
     stream = growing(seed, 3 * WINDOW)
-    clock, _ = EventTime().advance([*stream[:place], *[HOUR_MS] * 3, *stream[place:]])
+    clock, _ = EventTime().advance([*stream[:position], *[HOUR_MS] * 3, *stream[position:]])
     assert (clock.now_ms, clock.recent) == (EventTime().advance(stream)[0].now_ms, tuple(stream[-62:]))
 
 
@@ -116,7 +116,7 @@ def test_a_majority_of_timestamps_advances_time() -> None:
 def test_a_record_is_ahead_of_time_by_more_than_a_day() -> None:
     assert EventTime().advance([0] * 32 + [DAY_MS])[0].ahead == 0
     assert EventTime().advance([0] * 32 + [DAY_MS + 1])[0].ahead == 1
-    assert EventTime().advance([0] * 31 + [DAY_MS + 1])[0].ahead == 0  # before a time is known, none is ahead of it
+    assert EventTime().advance([0] * 31 + [DAY_MS + 1])[0].ahead == 0  # before a time is with_time, none is ahead of it
 
 
 def test_after_a_pause_the_first_two_records_are_ahead_of_time() -> None:
@@ -124,11 +124,11 @@ def test_after_a_pause_the_first_two_records_are_ahead_of_time() -> None:
 
 
 @settings(deadline=None)
-@given(stream=streams, places=st.lists(st.integers(0, 150), max_size=5))
-def test_records_without_a_timestamp_change_nothing(stream: list[int], places: list[int]) -> None:
+@given(stream=streams, positions=st.lists(st.integers(0, 150), max_size=5))
+def test_records_without_a_timestamp_change_nothing(stream: list[int], positions: list[int]) -> None:
     with_unknown = list(stream)
-    for place in places:
-        with_unknown.insert(min(place, len(with_unknown)), -1)
+    for position in positions:
+        with_unknown.insert(min(position, len(with_unknown)), -1)
     clock, steps = EventTime().advance(with_unknown)
     without, fewer = EventTime().advance(stream)
     assert clock == without

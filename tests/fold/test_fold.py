@@ -1,5 +1,8 @@
-"""The fold of a partition: the same bits for any chunks; its values equal those of plain loops and NumPy."""
+"""The fold of a partition: the same bits for any batches; its values equal those of plain loops and NumPy."""
 
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -9,10 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.fold import checkpoint as files
+from streampca.fold import npz
+from streampca.fold.decoded import Batch, Decoded, Reject, batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.pca import algorithm1, learning
-from tests.fold.streams import WARM_UP, D, bits, covariance, fold_config, fold_of, folded, vectors
-from tests.pca.streams import learned
+from streampca.fold.record import PlainRecord
+from streampca.pca import algorithm1
+from streampca.pca.arrays import Array
+from streampca.pca.learning import BLOCK
+from tests.fold.streams import WARM_UP, D, bits, covariance, fold_config, fold_of, folded, learn, vectors
+from tests.pca.streams import learned, with_gaps
 
 CONFIGS = {
     "plain": fold_config(),
@@ -26,6 +34,11 @@ CONFIGS = {
     "default start": fold_config(warm_up=None),
     "a factor": fold_config(dimensions=300),
     "a factor, half-life in messages, float32": fold_config(dimensions=300, half_life_messages=70.0, dtype="float32"),
+    "gaps": fold_config(impute=True),
+    "gaps, float32": fold_config(impute=True, dtype="float32"),
+    "gaps, half-life in messages": fold_config(half_life_messages=70.0, impute=True),
+    "gaps, half-life in seconds": fold_config(half_life_seconds=3.0, impute=True),
+    "gaps, not centred": fold_config(impute=True, center=False),
 }
 
 
@@ -39,41 +52,93 @@ def stamps_of(n: int, seed: int = 1) -> list[int]:
     return [int(stamp) for stamp in stamps]
 
 
-def chunks_of(total: int) -> st.SearchStrategy[list[int]]:
-    return st.lists(st.integers(0, total), max_size=12).map(
-        lambda cuts: [int(size) for size in np.diff([0, *sorted(cuts), total])]
-    )
+def messages(config: FoldConfig, n: int, seed: int = 0) -> Array:
+    """Messages (n, d); with gaps from a third on, where they may have some."""
+    V = vectors(n, config.learning.dimensions, seed)
+    if config.learning.impute:
+        V[n // 3 :] = with_gaps(V[n // 3 :], 0.3, seed)
+    return V.astype(config.learning.dtype)
+
+
+def batch_of(V: Array, counts: Sequence[int], bad: Collection[int] = ()) -> Batch:
+    """Records with these numbers of vectors, at offsets that leave gaps, some of them bad."""
+    records = [PlainRecord(2 * i + 5, b"", stamp, leader_epoch=3) for i, stamp in enumerate(stamps_of(len(counts)))]
+    good = np.array([i for i in range(len(counts)) if i not in bad], np.int64)
+    vectors = V[np.repeat([i not in bad for i in range(len(counts))], counts)]
+    rejects = [Reject(i, ("undecodable", "too_large")[i % 2], "bad") for i in sorted(bad)]
+    decoded = Decoded(vectors, good, rejects, np.array(counts, np.int64)[good])
+    timestamps = np.array([records[i].timestamp for i in good], np.int64)
+    return Batch(decoded, timestamps, records, records[-1].offset + 1)
+
+
+def cut(batch: Batch, start: int, end: int) -> Batch:
+    """The records from `start` up to `end`."""
+    first = batch.before(end) if end < len(batch.records) else batch
+    skipped = batch.before(start).decoded if start < len(batch.records) else batch.decoded
+    n, m = len(skipped.vectors), len(skipped.indices)
+    rejects = [replace(reject, index=reject.index - start) for reject in first.decoded.rejects if reject.index >= start]
+    decoded = Decoded(first.decoded.vectors[n:], first.decoded.indices[m:] - start, rejects, first.decoded.counts[m:])
+    return replace(first, decoded=decoded, timestamps=first.timestamps[m:], records=first.records[start:])
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_chunks_and_restarts_do_not_change_any_bit(name: str, data: st.DataObject) -> None:
+def test_where_batches_are_cut_and_restarts_change_no_bit(name: str, data: st.DataObject) -> None:
+    """A block may end within a record, which is still learned as a whole; the position is after it."""
     config, total = CONFIGS[name], 310
-    n = data.draw(
-        st.sampled_from(
-            [0, 1, WARM_UP - 1, WARM_UP, WARM_UP + learning.BLOCK - 1, WARM_UP + learning.BLOCK, 200, total]
-        )
-    )
-    V, stamps = vectors(n, config.learning.dimensions, dtype=config.learning.dtype), stamps_of(n)
-    offsets = [int(offset) for offset in np.cumsum(np.random.default_rng(2).integers(1, 4, n))]
-    whole = folded(Fold.empty(config.learning), V, config, stamps, offsets, [n])
-    fold, start = Fold.empty(config.learning), 0
-    for size in data.draw(chunks_of(n)):
-        end = start + size
-        fold = folded(fold, V[start:end], config, stamps[start:end], offsets[start:end], [size])
+    if data.draw(st.booleans()):
+        n = data.draw(st.sampled_from([1, WARM_UP - 1, WARM_UP, WARM_UP + BLOCK - 1, WARM_UP + BLOCK, 200, total]))
+        counts = [1] * n
+    else:
+        counts = data.draw(st.lists(st.sampled_from([1, 2, 3, 7, 64, 65, 100]), min_size=1, max_size=10))
+    n = len(counts)
+    bad = data.draw(st.frozensets(st.integers(0, n - 1), max_size=n // 10))
+    whole = batch_of(messages(config, sum(counts)), counts, bad)
+    expected, losses = Fold.empty(config.learning).take(whole, config)
+    fold = Fold.empty(config.learning)
+    cuts = data.draw(st.lists(st.integers(0, n), max_size=12) | st.just(list(range(n))))
+    for start, end in itertools.pairwise(sorted({0, n, *cuts})):
+        fold, _ = fold.take(cut(whole, start, end), config)
         if data.draw(st.booleans()):  # a restart from the checkpoint
             fold = files.decode(bits(fold, config)).fold
-        start = end
-    assert bits(fold, config) == bits(whole, config)
+    assert bits(fold, config) == bits(expected, config)
+    assert fold.stats.learned == len(whole.decoded.vectors)
+    assert sum(fold.stats.rejected.values()) == len(bad)
+    assert (fold.position, fold.last) == (whole.next, whole.last)
+    assert sum(len(part.residual) for part in losses) == expected.stats.with_loss
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_one_message_at_a_time_equals_all_at_once(name: str) -> None:
-    config, n = CONFIGS[name], 280
-    V, stamps = vectors(n, config.learning.dimensions, dtype=config.learning.dtype), stamps_of(n)
-    fold = folded(Fold.empty(config.learning), V, config, stamps, None, [1] * n)
-    assert bits(fold, config) == bits(fold_of(V, config, stamps), config)
+@given(cuts=st.lists(st.integers(0, 3000), max_size=6), off=st.integers(1, 2500))
+@settings(max_examples=10, deadline=None)
+def test_a_sensor_that_is_off_at_first_makes_no_difference_to_that(cuts: list[int], off: int) -> None:
+    config, n = CONFIGS["gaps"], 3000
+    V = messages(config, n, off)
+    V[:off, 1] = np.nan
+    fold = Fold.empty(config.learning)
+    for start, end in itertools.pairwise(sorted({0, n, *cuts})):
+        fold, _ = learn(fold, V[start:end], range(start, end), end, config)
+        fold.provisional(config.learning)
+        fold = files.decode(bits(fold, config)).fold
+    assert bits(fold, config) == bits(fold_of(V, config, range(n)), config)
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if "gaps" in name])
+def test_without_gaps_the_checkpoint_is_that_of_a_worker_that_refuses_them(name: str) -> None:
+    config, V = CONFIGS[name], vectors(700, dtype=CONFIGS[name].learning.dtype)
+    refusing = replace(config, learning=replace(config.learning, impute=False))
+    ours = npz.decode(bits(fold_of(V, config), config), files.KIND, files.FORMAT_VERSION)
+    plain = npz.decode(bits(fold_of(V, refusing), refusing), files.KIND, files.FORMAT_VERSION)
+    assert ours[0]["settings"] == plain[0]["settings"] | {"missing": "impute"}
+    assert ours[0] | {"settings": {}} == plain[0] | {"settings": {}}
+    assert {name: array.tobytes() for name, array in ours[1].items()} == {n: a.tobytes() for n, a in plain[1].items()}
+
+
+def test_a_batch_without_records_keeps_the_last_one() -> None:
+    config = fold_config()
+    fold, _ = Fold.empty(config.learning).take(batch_of(vectors(9), [1] * 9), config)
+    after, _ = fold.take(batch_of_rows(np.zeros((0, D)), fold.position + 7), config)
+    assert (after.position, after.last) == (fold.position + 7, fold.last)
 
 
 def test_the_memory_layout_of_the_vectors_does_not_matter() -> None:
@@ -98,7 +163,7 @@ def test_learning_does_not_modify_earlier_folds() -> None:
     config, V = fold_config(), vectors(300)
     before = fold_of(V[:100], config)
     kept = bits(before, config)
-    before.learn(V[100:], [-1] * 200, 300, config)
+    learn(before, V[100:], [-1] * 200, 300, config)
     before.reject(["undecodable"])
     before.skip(1000)
     before.provisional(config.learning)
@@ -114,20 +179,20 @@ def test_the_vectors_may_be_overwritten_after_learning() -> None:
 
 
 def test_block_boundaries_depend_on_the_message_count_only() -> None:
-    config, n = fold_config(), WARM_UP + 2 * learning.BLOCK + 10
+    config, n = fold_config(), WARM_UP + 2 * BLOCK + 10
     fold = fold_of(vectors(n), config)
-    assert fold.state.count == WARM_UP + 2 * learning.BLOCK
+    assert fold.state.count == WARM_UP + 2 * BLOCK
     assert len(fold.pending) == len(fold.retention) == 10
     assert fold.stats.learned == n
     np.testing.assert_array_equal(fold.pending, vectors(n)[-10:])
 
 
 def test_scores_are_returned_with_their_block() -> None:
-    config, V = fold_config(), vectors(WARM_UP + learning.BLOCK + 5)
-    fold, scores = Fold.empty(config.learning).learn(V[:-6], [-1] * (len(V) - 6), len(V) - 6, config)
+    config, V = fold_config(), vectors(WARM_UP + BLOCK + 5)
+    fold, scores = learn(Fold.empty(config.learning), V[:-6], [-1] * (len(V) - 6), len(V) - 6, config)
     assert [len(score.residual) for score in scores] == [0]  # the warm-up
-    fold, scores = fold.learn(V[-6:], [-1] * 6, len(V), config)
-    assert [len(score.residual) for score in scores] == [learning.BLOCK]
+    fold, scores = learn(fold, V[-6:], [-1] * 6, len(V), config)
+    assert [len(score.residual) for score in scores] == [BLOCK]
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, WARM_UP - 1, WARM_UP, WARM_UP + 1, 150, 300])
@@ -201,18 +266,18 @@ def test_decay_over_time_without_messages() -> None:
 
 @pytest.mark.parametrize("name", ["plain", "not centred", "half-life in messages", "half-life in seconds"])
 def test_losses_equal_those_of_a_plain_loop(name: str) -> None:
-    config, n = CONFIGS[name], WARM_UP + 3 * learning.BLOCK + 7
+    config, n = CONFIGS[name], WARM_UP + 3 * BLOCK + 7
     V, stamps = vectors(n), stamps_of(n)
     fold = fold_of(V, config, stamps)
     residuals, norms = plain_losses(config, V, stamps)
     stats = fold.stats
-    assert stats.with_loss == 3 * learning.BLOCK == len(residuals)
+    assert stats.with_loss == 3 * BLOCK == len(residuals)
     assert stats.loss == pytest.approx(np.mean(residuals), rel=1e-9)
     assert stats.norm == pytest.approx(np.mean(norms), rel=1e-9)
-    kept = (1 - 1 / 1000) ** learning.BLOCK
-    ewma = float(np.mean(residuals[: learning.BLOCK]))
+    kept = (1 - 1 / 1000) ** BLOCK
+    ewma = float(np.mean(residuals[:BLOCK]))
     for block in (1, 2):
-        of_block = residuals[block * learning.BLOCK : (block + 1) * learning.BLOCK]
+        of_block = residuals[block * BLOCK : (block + 1) * BLOCK]
         ewma = kept * ewma + (1 - kept) * float(np.mean(of_block))
     assert stats.loss_ewma == pytest.approx(ewma, rel=1e-9)
     assert 0 < stats.loss_ewma < stats.norm_ewma
@@ -225,10 +290,10 @@ def plain_losses(config: FoldConfig, V: Any, stamps: list[int]) -> tuple[list[fl
     retention = config.retention(Fold.empty(config.learning).event_time.advance(stamps)[1])
     a = 1 / np.array(list(accumulate(retention, lambda weight, kept: kept * weight + 1, initial=0.0)))[1:]
     C, S = np.zeros((D, 0)), np.zeros((0, 0))
-    for i, v in enumerate(V[: WARM_UP + 3 * learning.BLOCK]):
+    for i, v in enumerate(V[: WARM_UP + 3 * BLOCK]):
         y = v - mean
         if i >= WARM_UP:
-            if (i - WARM_UP) % learning.BLOCK == 0:
+            if (i - WARM_UP) % BLOCK == 0:
                 C = fold_of(V[:i], config, stamps[:i]).state.C[:, :k]
                 S = np.linalg.inv(C.T @ C)
             step = np.sqrt(1 - a[i]) * y if center else y
@@ -239,85 +304,39 @@ def plain_losses(config: FoldConfig, V: Any, stamps: list[int]) -> tuple[list[fl
     return residuals, norms
 
 
-@given(
-    steps=st.lists(
-        st.one_of(
-            st.lists(st.sampled_from(["undecodable", "wrong_length", "no_value"]), max_size=4),
-            st.integers(0, 50),
-        ),
-        max_size=12,
-    )
-)
-@settings(max_examples=50, deadline=None)
-def test_counts_add_up(steps: list[list[str] | int]) -> None:
-    config = fold_config()
-    fold, learned, refused = Fold.empty(config.learning), 0, []
-    for step in steps:
-        if isinstance(step, int):
-            learned += step
-            fold, _ = fold.learn(vectors(step), [-1] * step, learned, config)
-        else:
-            refused += step
-            fold = fold.reject(step)
-    assert fold.stats.learned == learned
-    assert dict(fold.stats.rejected) == {reason: refused.count(reason) for reason in set(refused)}
-    assert fold.state.count + len(fold.pending) == learned
-
-
 @given(stamps=st.lists(st.integers(-1, 10**13), max_size=30), cuts=st.lists(st.integers(0, 30), max_size=4))
 @settings(max_examples=50, deadline=None)
 def test_first_and_last_timestamp_are_minimum_and_maximum(stamps: list[int], cuts: list[int]) -> None:
     config, n = fold_config(), len(stamps)
     sizes = [int(size) for size in np.diff([0, *sorted(min(cut, n) for cut in cuts), n])]
     stats = folded(Fold.empty(config.learning), vectors(n), config, stamps, None, sizes).stats
-    known = [stamp for stamp in stamps if stamp >= 0]
-    assert stats.first_ms == min(known, default=-1)
-    assert stats.last_ms == max(known, default=-1)
+    stamps = [stamp for stamp in stamps if stamp >= 0]
+    assert stats.first_ms == min(stamps, default=-1)
+    assert stats.last_ms == max(stamps, default=-1)
 
 
 def test_the_position_never_decreases_and_skips_offsets_without_records() -> None:
     config = fold_config()
-    fold, _ = Fold.empty(config.learning).learn(vectors(2), [-1, -1], 40, config)
+    fold, _ = learn(Fold.empty(config.learning), vectors(2), [-1, -1], 40, config)
     assert fold.position == 40
-    fold, _ = fold.learn(vectors(0), [], 55, config)  # transaction markers
+    fold, _ = learn(fold, vectors(0), [], 55, config)  # transaction markers
     assert (fold.position, fold.stats.learned) == (55, 2)
-    fold, _ = fold.learn(vectors(0), [], 50, config)
+    fold, _ = learn(fold, vectors(0), [], 50, config)
     assert fold.position == 55
 
 
 def test_offsets_removed_by_retention_are_counted() -> None:
     config = fold_config()
-    fold, _ = Fold.empty(config.learning).learn(vectors(2), [-1, -1], 40, config)
+    fold, _ = learn(Fold.empty(config.learning), vectors(2), [-1, -1], 40, config)
     fold = fold.skip(100).skip(130)
     assert (fold.position, fold.stats.gap) == (130, 90)
     assert Fold.empty(config.learning).skip(100).stats.gap == 0  # no position yet, so nothing is lost
 
 
-@given(data=st.data())
-@settings(max_examples=25, deadline=None)
-@pytest.mark.parametrize("name", ["plain", "half-life in messages", "half-life in seconds"])
-def test_chunks_and_restarts_do_not_change_records_of_many_vectors(name: str, data: st.DataObject) -> None:
-    """A block may end within a record; the record is still learned as a whole, and the position is after it."""
-    config, counts = CONFIGS[name], np.array([1, 7, 64, 1, 100, 3, 2, 65, 30, 1])
-    total, records = int(counts.sum()), len(counts)
-    V, stamps, ends = vectors(total), stamps_of(records), np.cumsum(counts)
-    whole, _ = Fold.empty(config.learning).learn(V, stamps, records, config, counts)
-    fold, start = Fold.empty(config.learning), 0
-    for size in data.draw(chunks_of(records)):
-        end = start + size
-        part = V[ends[start] - counts[start] if size else 0 : ends[end - 1] if size else 0]
-        fold, _ = fold.learn(part, stamps[start:end], end, config, counts[start:end])
-        assert (fold.position, fold.stats.learned) == (end, sum(counts[:end]))
-        if data.draw(st.booleans()):
-            fold = files.decode(bits(fold, config)).fold
-        start = end
-    assert bits(fold, config) == bits(whole, config)
-
-
 def test_without_time_a_record_of_many_vectors_equals_single_vectors() -> None:
     config, V = fold_config(half_life_messages=70.0), vectors(150)
-    together, _ = Fold.empty(config.learning).learn(V, [-1] * 3, 3, config, np.array([20, 90, 40]))
-    alone, _ = Fold.empty(config.learning).learn(V, [-1] * 150, 3, config)
+    together, _ = learn(Fold.empty(config.learning), V, [-1] * 3, 3, config, np.array([20, 90, 40]))
+    alone, _ = learn(Fold.empty(config.learning), V, [-1] * 150, 3, config)
     assert bits(together, config) == bits(alone, config)
 
 
@@ -326,7 +345,7 @@ def test_a_record_advances_time_once_however_many_vectors_it_has() -> None:
     config = fold_config(components=D, half_life_seconds=4.0)
     stamps = [1000] * 32 + [10**12] + [5000] * 31
     counts = np.array([1] * 32 + [50] + [1] * 31)
-    fold, _ = Fold.empty(config.learning).learn(vectors(113), stamps, 64, config, counts)
+    fold, _ = learn(Fold.empty(config.learning), vectors(113), stamps, 64, config, counts)
     assert fold.event_time.now_ms == 5000
     assert fold.event_time.ahead == 1
     assert fold.provisional(config.learning).weight == pytest.approx(112 / 2 + 1)  # after four seconds, one

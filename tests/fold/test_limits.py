@@ -74,9 +74,9 @@ def test_arrow_lists_of_no_numbers() -> None:
 
 def test_arrow_with_any_bit_flipped() -> None:
     value, rng, ends = zeros(200), np.random.default_rng(1), set()
-    for place in rng.integers(0, len(value), 300):
+    for at in rng.integers(0, len(value), 300):
         changed = bytearray(value)
-        changed[place] ^= 1 << int(rng.integers(8))
+        changed[at] ^= 1 << int(rng.integers(8))
         ends.add(reason(bytes(changed)))
     assert {"", "undecodable"} <= ends
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
 from streampca.fold import checkpoint, model_file, npz
-from tests.fold.streams import bits, fold_config, fold_of, vectors
+from tests.fold.streams import bits, fold_config, fold_of, learn, vectors
 from tests.fold.test_model_file import a_calibration, a_published
 
 CONFIGS = {
@@ -93,27 +93,27 @@ def test_a_mutated_checkpoint_is_damaged_or_can_be_learned_from(name: str, data:
     config = CONFIGS[name][0]
     file = data.draw(mutated(CHECKPOINTS[name]))
     try:
-        found = checkpoint.decode(file)
+        decoded = checkpoint.decode(file)
     except (DamagedFileError, NewerFormatError, SettingsError):
         return
-    if found.settings != config.as_dict():  # refused by name, see compatibility.py
+    if decoded.settings != config.as_dict():  # refused by name, see compatibility.py
         return
     rows = vectors(300, config.learning.dimensions, dtype=config.learning.dtype)
     with np.errstate(all="ignore"):
-        found.fold.learn(rows, [10**12] * len(rows), 10**6, config)
-        found.fold.provisional(config.learning)
+        learn(decoded.fold, rows, [10**12] * len(rows), 10**6, config)
+        decoded.fold.provisional(config.learning)
 
 
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_mutated_model_is_damaged_or_can_be_written_again(data: st.DataObject) -> None:
     try:
-        found = model_file.decode(data.draw(mutated(MODEL)))
+        decoded = model_file.decode(data.draw(mutated(MODEL)))
     except (DamagedFileError, NewerFormatError, SettingsError):
         return
-    assert model_file.decode(model_file.encode(found)).version == found.version
-    assert isinstance(found.topic, str)
-    assert all(isinstance(offset, int) for offset in found.positions.values())
+    assert model_file.decode(model_file.encode(decoded)).version == decoded.version
+    assert isinstance(decoded.topic, str)
+    assert all(isinstance(offset, int) for offset in decoded.positions.values())
 
 
 def changed(name: str, **fields: Any) -> bytes:

@@ -14,7 +14,6 @@ from threadpoolctl import threadpool_limits
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.codec import Codec
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.record import last_of
 from streampca.pca.learning import LearningConfig
 from streampca.sources.base import MAX_POLL_RECORDS
 from streampca.stores.checkpoints import Checkpoints
@@ -58,11 +57,8 @@ def expected_folds(broker: BrokerClient, topic: str) -> dict[int, Fold]:
 
 def fold_of(records: Sequence[Any], position: int) -> Fold:
     """The fold of these records, learned in one batch."""
-    decoded = CODEC.decode([record.value for record in records])
-    times = [records[i].timestamp for i in decoded.places]
     with threadpool_limits(1):  # as the worker does: the number of threads changes the rounding
-        fold, _ = Fold.empty(CONFIG.learning).learn(decoded.vectors, times, position, CONFIG)
-    return fold.reject([reject.reason for reject in decoded.rejects]).after(last_of(records))
+        return Fold.empty(CONFIG.learning).take(CODEC.batch_of(records), CONFIG)[0].at(position)
 
 
 @dataclass

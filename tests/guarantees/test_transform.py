@@ -14,10 +14,11 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from streampca.formats import writer_of
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from streampca.transform.encoding import encoder
 from streampca.transform.projection import Projection
+from tests.broker_client import BrokerClient
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors, with_polls_of
 from tests.kafka_broker import Broker, wait_until
@@ -36,7 +37,7 @@ BAD = b"no vector"
 class Members:
     """Processes of `streampca transform` of one group; they use both clients in turn."""
 
-    broker: Broker
+    broker: BrokerClient
     topic: str
     folder: Path
     started: list[ForkedProcess] = field(default_factory=list)
@@ -70,13 +71,13 @@ class Members:
         except AssertionError as error:
             raise AssertionError(f"{error}, but {self.position()}\n{self.text()}") from None
 
-    def wait_for_all(self) -> None:
+    def wait_for_all(self, timeout_s: float = 60) -> None:
         """Wait until the offsets of all records are committed."""
-        self.wait_for(sum(self.broker.settled_ends(self.topic).values()))
+        self.wait_for(sum(self.broker.settled_ends(self.topic).values()), timeout_s)
 
 
 @contextmanager
-def members(broker: Broker, topic: str, folder: Path) -> Iterator[Members]:
+def members(broker: BrokerClient, topic: str, folder: Path) -> Iterator[Members]:
     """A group on new topics, with a model in its store."""
     broker.create_topic(topic, PARTITIONS)
     broker.create_topic(f"{topic}-output", PARTITIONS)
@@ -112,7 +113,7 @@ class Feed:
         self._producer.close()
 
 
-def assert_each_once(broker: Broker, topic: str) -> None:
+def assert_each_once(broker: BrokerClient, topic: str) -> None:
     """The committed outputs are those of all records, once and in order; bad records are dead letters, once."""
     read: dict[int, list[Any]] = {p: [] for p in range(PARTITIONS)}
     for record in broker.read_all(topic):
@@ -134,7 +135,7 @@ def expected(partition: int, records: list[Any]) -> list[tuple[int, bytes]]:
     vectors = CODEC.decode([record.value for record in good]).vectors
     offsets = [record.offset for record in good]
     fields = Projection(FIELDS).of(known(7, d=D, k=K), vectors, np.array(offsets))
-    return list(zip(offsets, encoder("json")(fields, None), strict=True))
+    return list(zip(offsets, writer_of("json").write(fields), strict=True))
 
 
 def read_output(output: Any) -> Iterator[tuple[int, bytes]]:

@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
 
 TICK = "200ms"  # between scrapes, and between evaluations of the rules
 PARTITIONS = 4  # fewer have no sampling error
+ROLES = ("worker", "sidecar", "transform")
 WINDOW = "3s"  # replaces every 5m, 1h, …
 
 
@@ -39,24 +40,23 @@ class Stack:
     """Worker, sidecar and Prometheus; restarted processes keep their ports."""
 
     workers: Group
-    worker_port: int = field(default_factory=lambda: free_ports(1)[0])
-    sidecar_port: int = field(default_factory=lambda: free_ports(1)[0])
-    transform_port: int = field(default_factory=lambda: free_ports(1)[0])
+    ports: dict[str, int] = field(default_factory=lambda: dict(zip(ROLES, free_ports(3), strict=True)))
     prometheus: PrometheusProcess = field(init=False)
     sidecar: SidecarProcess | None = None
     rounds: int = 0
 
     def start_worker(self) -> None:
-        self.workers.start(metrics_port=self.worker_port, dead_letter_topic=f"{self.workers.topic}-dead")
+        self.workers.start(metrics_port=self.ports["worker"], dead_letter_topic=f"{self.workers.topic}-dead")
 
     def start_sidecar(self) -> None:
-        self.sidecar = SidecarProcess(self.workers.store, topic=self.workers.topic, port=self.sidecar_port).__enter__()
+        port = self.ports["sidecar"]
+        self.sidecar = SidecarProcess(self.workers.store, topic=self.workers.topic, port=port).__enter__()
         self.sidecar.url()
 
     def start_transform(self) -> ForkedProcess:
         settings = {
             "topic": self.workers.topic, "output_topic": f"{self.workers.topic}-output", "store": self.workers.store,
-            "dead_letter_topic": f"{self.workers.topic}-dead", "metrics_port": self.transform_port,
+            "dead_letter_topic": f"{self.workers.topic}-dead", "metrics_port": self.ports["transform"],
             "bootstrap_servers": self.workers.broker.bootstrap,
         }  # fmt: skip
         environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in settings.items()}
@@ -74,27 +74,17 @@ class Stack:
         for partition in range(PARTITIONS):
             rows = as_json(vectors(40, PARTITIONS * self.rounds + partition))
             self.workers.broker.produce(self.workers.topic, partition, [*rows, b"not a vector"])
-        newest = self.get("/v1/model")
-        if newest.status_code == 200:
-            row = vectors(1, self.rounds).tolist()
-            httpx.post(f"http://127.0.0.1:{self.sidecar_port}/v1/project", json={"vectors": row}, timeout=60)
-
-    def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.sidecar_port}{path}", timeout=60)
+        url = f"http://127.0.0.1:{self.ports['sidecar']}/v1/project"
+        httpx.post(url, json={"vectors": vectors(1, self.rounds).tolist()}, timeout=60)  # 503 until there is a model
 
     def config(self, folder: Path) -> Path:
         """The shipped configuration, with local addresses and short intervals."""
         shipped: dict[str, Any] = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text())
         shipped["global"] = dict.fromkeys(shipped["global"], TICK)
-        ports = {
-            "streampca-worker": self.worker_port,
-            "streampca-sidecar": self.sidecar_port,
-            "streampca-transform": self.transform_port,
-        }
+        jobs = {job["job_name"] for job in shipped["scrape_configs"]} - {"prometheus"}
         shipped["scrape_configs"] = [
-            {"job_name": job["job_name"], "static_configs": [{"targets": [f"127.0.0.1:{ports[job['job_name']]}"]}]}
-            for job in shipped["scrape_configs"]
-            if job["job_name"] in ports
+            {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{self.ports[job.split('-')[1]]}"]}]}
+            for job in jobs
         ]
         folder.mkdir()
         (folder / "rules.yaml").write_text(with_short_windows(RULES.read_text()))

@@ -16,6 +16,7 @@ from tests.monitoring.prometheus import DOCKER, RULES, metrics_in, program
 from tests.sidecar.known import sidecar_metrics
 
 FOLDER = DOCKER / "prometheus"
+RUNBOOK = "https://github.com/streampca/streampca/blob/main/docs/runbook.md"
 ENTRIES = [rule for group in yaml.load(RULES.read_text(), yaml.CSafeLoader)["groups"] for rule in group["rules"]]
 ALERTS = [rule for rule in ENTRIES if "alert" in rule]
 RECORDED = {rule["record"] for rule in ENTRIES if "record" in rule}
@@ -68,4 +69,4 @@ def test_alerts_are_described_and_tested(alert: dict) -> None:
     assert texts.keys() == {"summary", "description", "runbook_url"}
     scenarios = "".join((FOLDER / file).read_text() for file in SCENARIOS)
     assert f'alertname="{name}"' in scenarios, "no scenario in which it fires"
-    assert texts["runbook_url"] == f"docs/runbook.md#{name.lower()}"
+    assert texts["runbook_url"] == f"{RUNBOOK}#{name.lower()}"

@@ -62,8 +62,8 @@ def page(context: BrowserContext) -> Iterator[Page]:
 def opened(page: Page, sidecar: str) -> Callable[[], Page]:
     """Opens the sidecar's page."""
 
-    def open_it(fragment: str = "") -> Page:
-        page.goto(f"{sidecar}/{fragment}")
+    def open_it(query: str = "") -> Page:
+        page.goto(f"{sidecar}/{query}")
         return page
 
     return open_it

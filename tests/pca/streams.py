@@ -1,14 +1,16 @@
 """Streams, one pass over them, and NumPy's results, shared by the tests of the mathematics."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from streampca.pca.arrays import F64
+from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import triangle
+from streampca.pca.jackknife import GUARD, SamplingError, sampling_error
 from streampca.pca.learning import LearningConfig, learn
-from streampca.pca.losses import Losses
-from streampca.pca.state import State
+from streampca.pca.merge import Merger, pooled
+from streampca.pca.state import Losses, State
 
 
 def gaussian(seed: int, n: int, spectrum: F64, offset: float = 0.0, turned: bool = True) -> F64:
@@ -78,3 +80,25 @@ def with_gaps(X: F64, share: float, seed: int = 0) -> F64:
     random = np.random.default_rng(seed).random(X.shape)
     limit = np.minimum(share, np.sort(random, axis=1)[:, X.shape[1] // 2])
     return np.where(random < limit[:, None], np.nan, X)
+
+
+def mini_batch(C: Array, Y: Array, eta: float) -> Array:
+    """The implicit update of a mini-batch Y (N, d), eq. 11: the next C."""
+    n, k = Y.shape[0], C.shape[1]
+    X = np.linalg.solve(C.T @ C, C.T @ Y.T)  # (k, N)
+    left = Y.T @ X.T / n + C / eta
+    right = X @ X.T / n + np.eye(k) / eta
+    updated: Array = np.linalg.solve(right, left.T).T
+    return updated
+
+
+def jackknife(
+    states: Sequence[State], components: int, columns: int, decay: Sequence[float] | None = None
+) -> SamplingError | None:
+    """The error of the `components` leading axes of `merge(states, columns, decay)`."""
+    merger = Merger(columns)
+    for state, share in zip(states, decay or [1.0] * len(states), strict=True):
+        merger.add(state, share)
+    groups = merger.groups()
+    merged = pooled(groups, columns, components + GUARD, np.float64) if groups else states[0]
+    return sampling_error(groups, merged, components)

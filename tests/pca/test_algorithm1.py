@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from streampca.pca import algorithm1
 from streampca.pca.algorithm1 import Factor
 from streampca.pca.arrays import F64
-from tests.pca.streams import close
+from tests.pca.streams import close, mini_batch
 
 sizes = st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32 - 1)).map(
     lambda t: (max(t[0], t[1]), min(t[0], t[1]), t[2])
@@ -60,7 +60,7 @@ def test_invariants_of_every_step(size: tuple[int, int, int], eta: float) -> Non
 def test_eq_12_is_eq_11_for_one_message(size: tuple[int, int, int], eta: float) -> None:
     C, Y = start(*size)
     one, _ = algorithm1.meyer(Factor.of(C), Y[0], eta)
-    assert close(algorithm1.mini_batch(C, Y[:1], eta), one.C, 1e-9)
+    assert close(mini_batch(C, Y[:1], eta), one.C, 1e-9)
 
 
 @given(sizes, etas, st.integers(1, 20))
@@ -73,7 +73,7 @@ def test_eq_11_is_the_minimum_of_its_objective(size: tuple[int, int, int], eta: 
     def objective(A: F64) -> float:
         return 0.5 * (np.sum((A - C) ** 2) / eta + np.mean(np.sum((X @ A.T - Y) ** 2, axis=1)))
 
-    best = algorithm1.mini_batch(C, Y, eta)
+    best = mini_batch(C, Y, eta)
     gradient = (best - C) / eta + (X @ best.T - Y).T @ X / n
     assert np.abs(gradient).max() <= 1e-8 * (1 + np.abs(best).max() / eta)
     for seed in range(5):

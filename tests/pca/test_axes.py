@@ -58,16 +58,16 @@ def test_signs_are_stable_between_versions() -> None:
     """If two entries have nearly the same size, the sign convention alone would flip between versions."""
     first = np.array([[0.6, -0.6 - 1e-9, 0.5], [0.1, 0.2, 0.97]])
     second = np.array([[0.6 + 1e-8, -0.6, 0.5], [-0.1, -0.2, -0.97]])
-    own = axes._orient(first)
+    own = axes.signed(first)
     assert own[0, 0] < 0
-    kept = axes.keep_signs(axes._orient(second), own)
+    kept = axes.signed(axes.signed(second), own)
     assert ((kept * own).sum(axis=1) > 0).all()
 
 
 def test_signs_are_stable_when_axes_swap() -> None:
     reference = -np.eye(4)[:3]
     now = np.eye(4)[[1, 0, 2]]
-    kept = axes.keep_signs(now, reference)
+    kept = axes.signed(now, reference)
     assert np.array_equal(kept, -now)
 
 

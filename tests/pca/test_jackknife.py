@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from streampca.pca import axes
 from streampca.pca.arrays import F64
-from streampca.pca.jackknife import FEWEST, SamplingError, jackknife
+from streampca.pca.jackknife import FEWEST, SamplingError
 from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge
 from streampca.pca.state import State
-from tests.pca.streams import covariance, gaussian, one_pass
+from tests.pca.streams import covariance, gaussian, jackknife, one_pass
 
 MOST = 8  # groups
 
@@ -40,8 +40,8 @@ def pooled_by_definition(model: F64, models: list[F64], weights: F64) -> Samplin
     factors = (1 / weights - 1) / len(models)
     sines = [squared_sines(model, other) for other in models]
     subspace = sum(f * total for f, (total, _) in zip(factors, sines, strict=True))
-    each = sum(f * squares for f, (_, squares) in zip(factors, sines, strict=True))
-    return SamplingError(min(subspace, len(model)), np.arcsin(np.sqrt(np.clip(each, 0, 1))))
+    of_axes = sum(f * squares for f, (_, squares) in zip(factors, sines, strict=True))
+    return SamplingError(min(subspace, len(model)), np.arcsin(np.sqrt(np.clip(of_axes, 0, 1))))
 
 
 def principal(matrix: F64, k: int) -> F64:
@@ -100,14 +100,14 @@ def test_agrees_with_merging_all_but_one_group(partitions: int, dtype: str) -> N
 
 def average_ratio(batches: list[list[State]], k: int, columns: int) -> F64:
     """Estimated over true error, averages over batches of states: of the subspace, and of each axis."""
-    found, true = [], []
+    estimates, true = [], []
     for states in batches:
         error = estimated(states, k, columns)
         merged = axes.principal(merge(states, columns), k)[0]
-        total, each = squared_sines(merged, np.eye(merged.shape[1])[:k])
-        found.append([error.subspace, *error.axes**2])
-        true.append([total, *np.arcsin(np.sqrt(each)) ** 2])
-    squares = np.mean(found, axis=0) / np.mean(true, axis=0)
+        total, squares_of_axes = squared_sines(merged, np.eye(merged.shape[1])[:k])
+        estimates.append([error.subspace, *error.axes**2])
+        true.append([total, *np.arcsin(np.sqrt(squares_of_axes)) ** 2])
+    squares = np.mean(estimates, axis=0) / np.mean(true, axis=0)
     return np.array([squares[0], *np.sqrt(squares[1:])])
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from streampca.pca import axes, learning
 from streampca.pca.arrays import F64
-from streampca.pca.blocked import block, plain
+from streampca.pca.blocked import block
 from streampca.pca.learning import BLOCK, GUARD, LONG_BLOCK, SPARE, YOUNG, LearningConfig, learn
-from streampca.pca.losses import Losses
-from streampca.pca.state import State
+from streampca.pca.state import Losses, State
+from tests.pca import plain
 from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, remaining_weights
 
 
@@ -446,11 +446,11 @@ class TestBits:
         alone = one_pass(X, config, retention)
         for cut in (1, 3, 7, 100):
             state = learn(State.empty(60), X[:200], retention[:200], config)[0]
-            found = []
+            losses = []
             for start, end in itertools.pairwise([*ends[::cut], n]):
                 state, together = learn(state, X[start:end], retention[start:end], config)
-                found.append(together)
-            self._same((state, [_joined(found)]), (alone[0], [_joined(alone[1])]))
+                losses.append(together)
+            self._same((state, [_joined(losses)]), (alone[0], [_joined(alone[1])]))
 
     def test_in_repeated_runs(self, way: str) -> None:
         config = LearningConfig(77, 5)

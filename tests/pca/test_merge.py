@@ -89,7 +89,7 @@ def test_merging_by_gram_matrices_agrees_with_singular_values(d: int, n: int, de
     """Also where the smallest wanted variance is far below what a Gram matrix holds."""
     F = np.random.default_rng(5).standard_normal((d, n)) * 10 ** np.linspace(0, -decades, n)
     U, sigma, _ = np.linalg.svd(F, full_matrices=False)
-    plain, fast = (U * sigma)[:, :15], merging._leading([(1.0, F)], 15, np.float64)
+    plain, fast = (U * sigma)[:, :15], merging._leading([(1.0, F.T)], 15)
     variance = np.vecdot(plain.T, plain.T)
     assert np.vecdot(fast.T, fast.T) == pytest.approx(variance, rel=1e-9)
     assert close(fast @ fast.T, plain @ plain.T, 1e-9)
@@ -136,9 +136,9 @@ def test_fading_all_states_so_far_is_a_lower_share_of_each() -> None:
         merger.add(state)
     merger.fade(0.25)
     merger.add(states[2], 0.5)
-    found, plain = pooled(merger.groups(), 3, 3, "float64"), merge(states, 3, [0.25, 0.25, 0.5])
-    assert close(learned(found), learned(plain), 1e-12)
-    assert found.weight == pytest.approx(plain.weight)
+    faded, plain = pooled(merger.groups(), 3, 3, "float64"), merge(states, 3, [0.25, 0.25, 0.5])
+    assert close(learned(faded), learned(plain), 1e-12)
+    assert faded.weight == pytest.approx(plain.weight)
 
 
 def test_float32_folds_stay_float32() -> None:

@@ -22,14 +22,14 @@ def model(k: int, d: int, seed: int, dtype: type = np.float64) -> Model:
 
 @given(SIZES, st.integers(0, 100), st.floats(-9, 9), st.integers(0, 2**32 - 1))
 def test_residuals_are_squared_distances_however_small(size: tuple[int, int], n: int, size10: float, seed: int) -> None:
-    known = model(*size, seed)
+    fitted = model(*size, seed)
     random = np.random.default_rng(seed)
-    in_span = random.normal(size=(n, size[0])) @ known.components
-    Y = known.mean + in_span + 10.0**size10 * random.normal(size=in_span.shape)
-    _, residual = known.project(Y)
-    centred = Y - known.mean
-    exact = np.linalg.norm(centred - centred @ known.components.T @ known.components, axis=1)
-    norm = np.linalg.norm(Y - known.mean, axis=1)
+    in_span = random.normal(size=(n, size[0])) @ fitted.components
+    Y = fitted.mean + in_span + 10.0**size10 * random.normal(size=in_span.shape)
+    _, residual = fitted.project(Y)
+    centred = Y - fitted.mean
+    exact = np.linalg.norm(centred - centred @ fitted.components.T @ fitted.components, axis=1)
+    norm = np.linalg.norm(Y - fitted.mean, axis=1)
     assert (np.abs(np.sqrt(residual) - exact) <= 1e-13 * norm).all()
 
 
@@ -39,34 +39,34 @@ def test_single_precision_costs_no_more_than_rounding_and_has_no_limits_of_its_o
 ) -> None:
     random, scale = np.random.default_rng(seed), 10.0**scale10
     unit = model(*size, seed)
-    known = replace(unit, mean=10.0**offset10 * scale * unit.mean)
-    Y = known.mean + scale * (
+    fitted = replace(unit, mean=10.0**offset10 * scale * unit.mean)
+    Y = fitted.mean + scale * (
         random.normal(size=(n, size[0])) @ unit.components + 10.0**size10 * random.normal(size=unit.mean.shape)
     )
     with np.errstate(over="ignore", under="ignore"):
         single = Y.astype(np.float32)
     single = single[np.isfinite(single).all(axis=1)]
-    found, exact = known.project(single), known.project(single.astype(np.float64))
-    norm = np.linalg.norm(single - known.mean, axis=1)
-    assert all(values.dtype == np.float64 for values in found)
-    assert (np.abs(found[0] - exact[0]) <= 5e-5 * norm[:, None]).all()
-    assert (np.abs(np.sqrt(found[1]) - np.sqrt(exact[1])) <= 5e-5 * norm).all()
+    single_precision, exact = fitted.project(single), fitted.project(single.astype(np.float64))
+    norm = np.linalg.norm(single - fitted.mean, axis=1)
+    assert all(values.dtype == np.float64 for values in single_precision)
+    assert (np.abs(single_precision[0] - exact[0]) <= 5e-5 * norm[:, None]).all()
+    assert (np.abs(np.sqrt(single_precision[1]) - np.sqrt(exact[1])) <= 5e-5 * norm).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("row_dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("d", [5, 64, 2000])
 def test_a_row_is_projected_alike_in_every_block_of_32(d: int, row_dtype: type, dtype: type) -> None:
-    known, rows = model(4, d, 1, dtype), np.random.default_rng(2).normal(size=(32, d))
-    rows[::3] = known.reconstruct(known.project(rows[::3])[0])  # small residuals among large ones
+    fitted, rows = model(4, d, 1, dtype), np.random.default_rng(2).normal(size=(32, d))
+    rows[::3] = fitted.reconstruct(fitted.project(rows[::3])[0])  # small residuals among large ones
     rows[1::9] *= 1e30  # squares beyond single precision
     rows = rows.astype(row_dtype)
-    one: tuple[Array, Array] = known.project(rows)
-    many = known.project(np.tile(rows, (40, 1)))
+    one: tuple[Array, Array] = fitted.project(rows)
+    many = fitted.project(np.tile(rows, (40, 1)))
     for alone, among_others in zip(one, many, strict=True):
         assert all(np.array_equal(alone, among_others[i : i + 32]) for i in range(0, 1280, 32))
 
 
 def test_the_order_of_the_numbers_in_memory_changes_no_bit() -> None:
-    known, rows = model(4, 64, 1), np.random.default_rng(2).normal(size=(50, 64))
-    assert np.array_equal(known.project(rows)[1], known.project(np.asfortranarray(rows))[1])
+    fitted, rows = model(4, 64, 1), np.random.default_rng(2).normal(size=(50, 64))
+    assert np.array_equal(fitted.project(rows)[1], fitted.project(np.asfortranarray(rows))[1])

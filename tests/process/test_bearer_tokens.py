@@ -13,16 +13,15 @@ import structlog.testing
 from starlette.routing import Route
 
 from streampca.errors import SettingsError
-from streampca.process.bearer_tokens import AccessError, Tokens
+from streampca.process.bearer_tokens import BearerTokens, UnknownTokenError
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.sidecar.conftest import models as models
 from tests.sidecar.conftest import store as store
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, error_of
 from tests.sidecar.known import TOPIC, D
-from tests.sidecar.test_errors import error_of
 
 VECTORS = {"vectors": [[1.0] * D]}
 OPEN = (
@@ -71,7 +70,13 @@ def test_each_token_reaches_what_its_scopes_say(client: Client) -> None:
         assert error_of(client.get(get), 401) == "this needs a token: send Authorization: Bearer TOKEN"
         assert error_of(client.get(get, headers=bearer("scraper")), 403).endswith("it lacks the scope read")
         assert client.get(get, headers=bearer("ada")).status_code in (200, 404)
-    assert client.get("/metrics").headers["www-authenticate"] == "Bearer"
+    for token, status, challenge in (
+        ({}, 401, "Bearer"),
+        (bearer("eve"), 401, 'Bearer error="invalid_token"'),
+        (bearer("ada"), 403, 'Bearer error="insufficient_scope"'),
+    ):
+        answer = client.get("/metrics", headers=token)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (status, challenge)
     assert error_of(client.get("/metrics", headers=bearer("ada")), 403).endswith("it lacks the scope metrics")
     assert client.get("/metrics", headers=bearer("both")).status_code == 200
     assert client.post("/v1/project", json=VECTORS).status_code == 401
@@ -109,13 +114,13 @@ def test_probes_and_the_page_stay_open(client: Client) -> None:
 
 def test_a_changed_file_is_read_again(path: Path) -> None:
     now = [0.0]
-    tokens = Tokens(path, lambda: now[0])
+    tokens = BearerTokens(path, lambda: now[0])
     tokens.check("read", "Bearer ada")
     path.write_text(line("read", "eve"))
     os.utime(path, (time.time() + 5, time.time() + 5))
     tokens.check("read", "Bearer ada")  # it looks once a second
     now[0] = 2.0
-    with pytest.raises(AccessError, match="needs a token"):
+    with pytest.raises(UnknownTokenError):
         tokens.check("read", "Bearer ada")
     tokens.check("read", "Bearer eve")
 
@@ -125,12 +130,12 @@ def test_a_file_that_cannot_be_read_is_an_error_at_a_start_and_changes_nothing_l
     path: Path, text: str | None
 ) -> None:
     now = [0.0]
-    tokens = Tokens(path, lambda: now[0])
+    tokens = BearerTokens(path, lambda: now[0])
     path.unlink()
     if text is not None:
         path.write_text(text)
     with pytest.raises(SettingsError, match=r"tokens_file .*(line 1 is not scopes|cannot be read)"):
-        Tokens(path)
+        BearerTokens(path)
     now[0] = 2.0
     with structlog.testing.capture_logs() as logged:
         tokens.check("read", "Bearer ada")
@@ -144,7 +149,7 @@ def test_a_file_that_can_be_read_later_without_another_change_is_read(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, read = [0.0], Path.read_text
-    tokens = Tokens(path, lambda: now[0])
+    tokens = BearerTokens(path, lambda: now[0])
     path.write_text(line("read", "eve"))
     os.utime(path, (time.time() + 5, time.time() + 5))
     with monkeypatch.context() as failing:
@@ -153,7 +158,7 @@ def test_a_file_that_can_be_read_later_without_another_change_is_read(
         tokens.check("read", "Bearer ada")
     assert Path.read_text is read
     now[0] = 4.0
-    with pytest.raises(AccessError, match="needs a token"):
+    with pytest.raises(UnknownTokenError):
         tokens.check("read", "Bearer ada")
 
 

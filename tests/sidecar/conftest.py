@@ -7,8 +7,8 @@ from fastapi import FastAPI
 
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar import app as app_module
+from streampca.sidecar import engine
 from streampca.sidecar.app import create_app
-from streampca.sidecar.v1 import endpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.sidecar.http_client import Client
@@ -43,7 +43,7 @@ def settings() -> ServeSettings:
 
 @pytest.fixture
 def app(models: Models, store: MemoryStore, settings: ServeSettings, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
-    monkeypatch.setattr(endpoints, "_MAX_ROWS", 50)
+    monkeypatch.setattr(engine, "_MAX_ROWS", 50)
     return create_app(store, settings)
 
 

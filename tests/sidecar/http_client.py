@@ -8,6 +8,8 @@ import httpx
 from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 
+from streampca.sidecar.errors import Problem
+
 
 class Client:
     """Synchronous, on an event loop in a thread. A bug in the application is raised, unless `return_server_errors`."""
@@ -40,3 +42,17 @@ class Client:
 
     def post(self, path: str, **more: Any) -> httpx.Response:
         return self.request("POST", path, **more)
+
+
+def error_of(answer: httpx.Response, status: int) -> str:
+    """The sentence of an error, which must have this status and the form of its protocol."""
+    assert answer.status_code == status, answer.text
+    content = answer.json()
+    assert {"type", "title", "status", "detail", "error"} <= set(content)
+    assert Problem[content["type"].removeprefix("urn:streampca:error:").upper().replace("-", "_")].status == status
+    assert (content["status"], content["detail"]) == (status, content["error"])
+    path = answer.request.url.path
+    media_type = "json" if path.startswith(("/v2", "/invocations", "/ping")) else "problem+json"
+    assert answer.headers["content-type"] == f"application/{media_type}", path
+    assert "\n" not in content["error"]
+    return str(content["error"])

@@ -6,30 +6,19 @@ from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import orjson
 import pytest
-import structlog
 from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
+from streampca.sidecar.errors import Problem
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, error_of
 from tests.sidecar.known import TOPIC, D, file_of, known
 
 ROW = [1.0] * D
-
-
-def error_of(answer: httpx.Response, status: int) -> str:
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/json"
-    content = answer.json()
-    assert (content["status"], content["detail"]) == (answer.status_code, content["error"])
-    assert "\n" not in content["error"]
-    return str(content["error"])
 
 
 REFUSED = "must be a finite number, not null or NaN (this model was learned with missing=refuse)"
@@ -213,6 +202,33 @@ def test_components_too_large_for_json_are_available_as_npy(app: FastAPI, store:
         assert client.get("/v1/model/components", headers={"Accept": "application/x-npy"}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "more", "problem"),
+    [
+        ("POST", "/v1/project", {"content": b"{"}, Problem.MALFORMED_BODY),
+        ("POST", "/v1/project", {"json": {}}, Problem.INVALID_REQUEST),
+        ("POST", "/v1/project", {"json": {}, "headers": {"Content-Encoding": "br"}}, Problem.UNSUPPORTED_TYPE),
+        ("POST", "/v1/project", {"json": {}, "headers": {"Sec-Fetch-Site": "cross-site"}}, Problem.CROSS_SITE),
+        ("POST", "/v1/project", {"content": b" " * 20_001}, Problem.TOO_LARGE),
+        ("GET", "/v1/model?version=15", {}, Problem.UNKNOWN_VERSION),
+        ("GET", "/v1/model?version=x", {}, Problem.INVALID_REQUEST),
+        ("GET", "/v2/models/other", {}, Problem.UNKNOWN_MODEL),
+        ("GET", "/nowhere", {}, Problem.UNKNOWN_PATH),
+        ("PUT", "/v1/model", {}, Problem.WRONG_METHOD),
+    ],
+)
+def test_a_program_can_tell_errors_apart(client: Client, method: str, path: str, more: Any, problem: Problem) -> None:
+    answer = client.request(method, path, **more)
+    error_of(answer, problem.status)
+    assert answer.json()["type"] == problem.type
+
+
+def test_kserves_first_protocol_is_answered_with_the_way_to_the_second(client: Client) -> None:
+    answers = (client.get(f"/v1/models/{TOPIC}"), client.post(f"/v1/models/{TOPIC}:predict", json={"instances": []}))
+    for answer in answers:
+        assert f"at /v2/models/{TOPIC}" in error_of(answer, 404)
+
+
 # --- the store's faults ---------------------------------------------------------------------------------------------
 
 
@@ -238,26 +254,6 @@ def test_a_bug_has_the_shape_of_other_errors(app: FastAPI, monkeypatch: pytest.M
         answer = client.get("/v1/models", headers={"X-Request-Id": "mine-7"})
     assert error_of(answer, 500) == "internal error; the server's log has the traceback"
     assert (answer.headers["x-request-id"], answer.headers["x-frame-options"]) == ("mine-7", "DENY")
-
-
-@pytest.mark.parametrize("path", ["/v1/model", "/nothing", "/healthz", "/v1/model?version=11"])
-def test_every_answer_has_an_id(client: Client, path: str) -> None:
-    ids = [client.request(method, path).headers["x-request-id"] for method in ("GET", "HEAD", "DELETE")]
-    assert len({*ids}) == 3
-    for other in ("a b", "x" * 129, "ä".encode()):
-        assert client.get(path, headers={"X-Request-Id": other}).headers["x-request-id"] != other
-
-
-def test_what_a_request_logs_has_its_id(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
-    def versions() -> list[int]:
-        structlog.get_logger().warning("asked")
-        return []
-
-    monkeypatch.setattr(app.state.model_cache, "versions", versions)
-    with capture_logs([structlog.contextvars.merge_contextvars]) as logged, Client(app) as client:
-        for given in ("mine-8", "mine-9"):
-            client.get("/v1/models", headers={"X-Request-Id": given})
-    assert [event["request_id"] for event in logged if event["event"] == "asked"] == ["mine-8", "mine-9"]
 
 
 # --- anything at all ------------------------------------------------------------------------------------------------

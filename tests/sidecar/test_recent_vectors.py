@@ -16,9 +16,8 @@ from streampca.sidecar.page import recent_vectors as module
 from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, error_of
 from tests.sidecar.known import TOPIC, D, K, known, known_model
-from tests.sidecar.test_errors import error_of
 
 CHANCE = np.random.default_rng(0)
 VECTORS = CHANCE.normal(size=(7, D)) * 3

@@ -16,12 +16,11 @@ from streampca.sidecar.app import create_app
 from streampca.sidecar.parsing import parse
 from streampca.sidecar.request import RawRequest, RequestError
 from streampca.sidecar.request_arrays import Limits
-from streampca.sidecar.v1.schemas import ProjectRequest
+from streampca.sidecar.v1.schemas import ProjectQuery, ProjectRequest
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, error_of
 from tests.sidecar.known import TOPIC, known
-from tests.sidecar.test_errors import error_of
 
 CHANCE = np.random.default_rng(0)
 D_LONG = 300
@@ -36,7 +35,7 @@ LIMITS = Limits(10_000, 10**9)
 
 
 def parsed(text: bytes) -> np.ndarray:
-    return parse(RawRequest(text), ProjectRequest, LIMITS).vectors
+    return parse(RawRequest(text), LIMITS, ProjectRequest, ProjectQuery).vectors
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.fold import Fold
-from streampca.fold.record import PlainRecord, last_of
+from streampca.fold.record import PlainRecord
 from streampca.worker.loop import WorkerConfig
 from tests.simulation.history import Course
 from tests.simulation.plan import TOPIC
@@ -33,12 +33,11 @@ class Calm:
             stats = replace(self.fold.stats, gap=jump.to - jump.lost_from)
             self.fold = replace(self.fold, position=jump.to, last=None, stats=stats)
         records = [record for record in self._course.records if self.fold.position <= record.offset < offset]
-        V, places, rejects, counts = self._config.codec.decode([record.value for record in records])
-        timestamps = [records[place].timestamp for place in places]
-        fold, _ = self.fold.learn(V, timestamps, offset, self._config.fold, counts)
-        fold = fold.after(last_of(records)) if records else fold
-        self.fold = fold.reject([reject.reason for reject in rejects])
-        self.rejected |= {records[reject.place] for reject in rejects}
+        if records:
+            batch = self._config.codec.batch_of(records)
+            self.fold, _ = self.fold.take(batch, self._config.fold)
+            self.rejected |= {records[reject.index] for reject in batch.decoded.rejects}
+        self.fold = self.fold.at(offset)
 
     def _checkpoint(self, offset: int) -> bytes:
         self.learn(offset)

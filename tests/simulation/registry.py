@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 
 from streampca.fold.codec import Codec
+from streampca.formats import reader_of
 from streampca.formats.packing import VectorBytes
-from streampca.formats.raw import RawReader
 from streampca.formats.schemas import FRAME, MemorySchemas, SchemaCache, WriterSchema
 from tests.fold.structured import framed
 from tests.simulation.scheduler import Process
@@ -63,7 +63,7 @@ class _FramedReader:
     is_batch = False
 
     def __init__(self, dimensions: int, cache: SchemaCache[WriterSchema]) -> None:
-        self._cache, self._raw = cache, RawReader("float64", dimensions)
+        self._cache, self._raw = cache, reader_of("float64", dimensions, "", None)
 
     def read(self, value: bytes) -> VectorBytes:
         self._cache.get(value)

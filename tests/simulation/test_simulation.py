@@ -11,7 +11,7 @@ from tests.simulation.mutants import MUTANTS, finds
 from tests.simulation.plan import KINDS, RARE_KINDS, Fault, Plan, plan_of
 from tests.simulation.run import report_of, shrink, simulate
 
-SEEDS, GROUPS = 1200, 6
+SEEDS, GROUPS = 600, 3
 SHRUNK = 6  # a seed with many faults
 
 

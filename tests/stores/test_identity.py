@@ -17,7 +17,7 @@ def test_it_is_created_once_and_found_again(tmp_path: Path) -> None:
     assert identity.find(DirectoryStore(tmp_path)) is None
     first = identity.ensure(DirectoryStore(tmp_path))
     assert identity.ensure(DirectoryStore(tmp_path)) == identity.find(DirectoryStore(tmp_path)) == first
-    assert first.place == str(tmp_path)
+    assert first.location == str(tmp_path)
     assert identity.ensure(MemoryStore()).id != identity.ensure(MemoryStore()).id
 
 
@@ -31,7 +31,7 @@ def test_a_copy_has_the_same_identity_in_another_place(tmp_path: Path) -> None:
     original, copy = DirectoryStore(tmp_path / "a"), DirectoryStore(tmp_path / "b")
     first = identity.ensure(original)
     copy.write(identity.NAME, original.read(identity.NAME))
-    assert identity.ensure(copy) == first._replace(place=str(tmp_path / "b"))
+    assert identity.ensure(copy) == first._replace(location=str(tmp_path / "b"))
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"id": 5}', b'{"id": "../../etc"}', b"\xff"])

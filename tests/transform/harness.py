@@ -10,6 +10,7 @@ from streampca.consumer_group.listener import Listener, Listeners, MemberEvent, 
 from streampca.fold.codec import Codec
 from streampca.fold.events import Event, Records
 from streampca.fold.model_file import PublishedModel
+from streampca.formats import writer_of
 from streampca.pca.arrays import Array
 from streampca.sources.memory import MemorySource, MemoryTopic, Step
 from streampca.sources.memory.transactions import MemoryTransactions, written_records
@@ -17,7 +18,6 @@ from streampca.sources.transactions import Outgoing
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
-from streampca.transform.encoding import encoder
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.models import CurrentModel
@@ -27,7 +27,7 @@ from tests.sidecar.known import TOPIC, D, known
 from tests.transform.origin import origin_of_output
 from tests.worker.events import EventRecorder
 
-JSON = RecordPacker(encoder("json"), several=False)
+JSON = RecordPacker(writer_of("json"), several=False)
 OUTPUT, DEAD = "projected", "dead"
 ARROW = b"\xff\xff\xff\xff"  # the first bytes of a stream
 _MOST_TURNS = 300

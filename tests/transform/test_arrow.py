@@ -18,15 +18,15 @@ from streampca.fold.decoded import Decoded
 from streampca.fold.events import Records, Vectors
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.record import PlainRecord
+from streampca.formats import writer_of
 from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
 from streampca.settings.transform import EMITTED
 from streampca.sources.transactions import Outgoing
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
-from streampca.transform.encoding import encoder
 from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.metrics import TransformMetrics
-from streampca.transform.outputs import Outputs, Projected
+from streampca.transform.outputs import Outputs, TransformedBatch
 from streampca.transform.projection import Projection
 from tests.sidecar.known import D, K, known
 from tests.transform.harness import Member, World
@@ -66,14 +66,14 @@ def event(records: Sequence[PlainRecord], counts: Sequence[int]) -> Vectors:
 def written(
     packer: Packer, batch: Vectors, several: bool = False, p: float | None = None,
     fields: tuple[str, ...] = EMITTED, published: PublishedModel | None = None,
-) -> Projected:  # fmt: skip
+) -> TransformedBatch:  # fmt: skip
     """What is written of a batch."""
     used: Any = SimpleNamespace(published=published or model())
     projection, codec = Projection(fields, with_p=p is not None), Codec("arrow" if several else "float64", D, 1e150)
     return Outputs("projected", codec, used, projection, packer, "readings", None, p).project(batch)
 
 
-def outgoing(projected: Projected) -> list[Outgoing]:
+def outgoing(projected: TransformedBatch) -> list[Outgoing]:
     """The messages."""
     return [Outgoing(*fields) for fields in projected.outputs]
 
@@ -112,7 +112,7 @@ def test_rows_hold_all_that_messages_of_one_record_hold(
     most = data.draw(st.sampled_from([1, 500, 2000, MESSAGE_BYTES]))
     alone, packed = (
         written(packer, batch, several, p)
-        for packer in (RecordPacker(encoder("json"), several=several), ArrowPacker(most))
+        for packer in (RecordPacker(writer_of("json"), several=several), ArrowPacker(most))
     )
     rows = rows_of(outgoing(packed))
     for row in rows:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 from streampca.fold.model_file import PublishedModel
+from streampca.formats import writer_of
 from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
 from streampca.settings.transform import EMITTED
-from streampca.transform.encoding import encoder
 from streampca.transform.projection import Projection
 from tests.sidecar.known import known
 
@@ -43,14 +43,14 @@ def test_every_bit_is_the_same_however_records_are_batched(data: st.DataObject) 
     vectors = vectors.astype(data.draw(st.sampled_from([np.float32, np.float64])))
     published = model(d, k)
     cuts = sorted(data.draw(st.sets(st.integers(0, count), max_size=5)))
-    encode = encoder("json")
+    encode = writer_of("json").write
     with threadpool_limits(1):
-        whole = encode(ALL.of(published, vectors, offsets), None)
+        whole = encode(ALL.of(published, vectors, offsets))
         parts = [
             value
             for i, j in zip([0, *cuts], [*cuts, count], strict=True)
             if i < j
-            for value in encode(ALL.of(published, vectors[i:j], offsets[i:j]), None)
+            for value in encode(ALL.of(published, vectors[i:j], offsets[i:j]))
         ]
     assert parts == whole
 
@@ -88,7 +88,7 @@ BASES: tuple[Any, Any] = ("principal", "whitened")
 @given(counts=st.lists(st.integers(1, 70), min_size=1, max_size=6))
 def test_records_of_several_vectors_give_what_they_give_alone(counts: list[int]) -> None:
     published, vectors = model(5, 2), np.random.default_rng(3).normal(size=(sum(counts), 5))
-    encode = encoder("json")
+    encode = writer_of("json").write
     together = encode(ALL.of_each(published, vectors, np.array(counts)), np.array(counts))
     starts = np.cumsum([0, *counts])
     for i, count in enumerate(counts):
@@ -100,11 +100,11 @@ def test_records_of_several_vectors_give_what_they_give_alone(counts: list[int])
 
 def test_p_is_unknown_without_past_scores() -> None:
     fields = Projection(("p",)).of(known(3), np.zeros((1, 5)), np.arange(1))
-    assert encoder("json")(fields, None) == [b'{"p":null}']
-    assert np.isnan(np.frombuffer(encoder("float32")(fields, None)[0], "<f4")).all()
+    assert writer_of("json").write(fields) == [b'{"p":null}']
+    assert np.isnan(np.frombuffer(writer_of("float32").write(fields)[0], "<f4")).all()
 
 
 @pytest.mark.parametrize("fields", [("residual",), ("score", "residual")])
 def test_only_what_was_asked_for_is_written_in_that_order(fields: tuple[str, ...]) -> None:
     found = Projection(fields).of(model(5, 2), np.zeros((1, 5)), np.arange(1))
-    assert list(orjson.loads(encoder("json")(found, None)[0])) == list(fields)
+    assert list(orjson.loads(writer_of("json").write(found)[0])) == list(fields)

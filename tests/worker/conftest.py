@@ -1,11 +1,28 @@
-"""Compiles the kernels first: some of these tests wait for a worker, and compilation outlasts their timeouts."""
+"""Environments; and the kernels, compiled first: compilation outlasts the timeouts of tests that wait for a worker."""
+
+from collections.abc import Iterator
 
 import pytest
 
 from streampca.pca.compilation import compile_kernels
-from tests.fold.streams import fold_config
+from tests.fold.streams import fold_config, vectors
+from tests.worker.environment import Environment, N
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _compile_kernels() -> None:
     compile_kernels(fold_config().learning)
+
+
+@pytest.fixture
+def env() -> Iterator[Environment]:
+    env = Environment()
+    yield env
+    assert env.violations == []
+
+
+@pytest.fixture
+def filled(env: Environment) -> Environment:
+    """An environment with one partition of N messages."""
+    env.send(0, vectors(N))
+    return env

@@ -15,10 +15,11 @@ from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.fold.streams import fold_config
+from tests.fold.streams import fold_config, learn
 
 TOPIC = "readings"
 POISON = b"poison"
+N = 300  # records of the `filled` environment
 
 
 class Environment:
@@ -45,21 +46,24 @@ class Environment:
         """The checkpoint at the log's end, learned in one batch without a worker; bad records counted."""
         log = self.topic.logs[partition]
         good = [record for record in log.records if record.value is not None and record.value != POISON]
-        V = np.array([np.frombuffer(record.value or b"") for record in good]).reshape(
-            -1, self.fold_config.learning.dimensions
-        )
-        fold, _ = Fold.empty(self.fold_config.learning).learn(V, [r.timestamp for r in good], log.end, self.fold_config)
+        config = self.fold_config
+        V = np.array([np.frombuffer(record.value or b"") for record in good]).reshape(-1, config.learning.dimensions)
+        fold, _ = learn(Fold.empty(config.learning), V, [record.timestamp for record in good], log.end, config)
         bad = ["no_value" if r.value is None else "wrong_length" for r in log.records if r not in good]
         fold = fold.reject(bad).after(last_of(log.records))
-        return Checkpoint(TOPIC, self.topic.id, partition, fold, self.fold_config.as_dict())
+        return Checkpoint(TOPIC, self.topic.id, partition, fold, config.as_dict())
 
     def assert_complete(self) -> None:
         """Assert that every partition's newest checkpoint has the bytes of one that learned its whole log."""
         assert self.violations == []
         for partition in range(len(self.topic.logs)):
-            newest = self.checkpoints.newest(partition)
-            assert newest is not None
-            assert encode(newest) == encode(self.expected(partition))
+            assert encode(self.newest(partition)) == encode(self.expected(partition))
+
+    def newest(self, partition: int = 0) -> Checkpoint:
+        """The newest checkpoint of a partition that has one."""
+        newest = self.checkpoints.newest(partition)
+        assert newest is not None
+        return newest
 
     def position(self, partition: int = 0) -> int | None:
         """The position of the newest checkpoint."""

@@ -9,15 +9,15 @@ from typing import Any
 from streampca.consumer_group.listener import Listener, Listeners
 from streampca.fold.codec import Codec
 from streampca.fold.fold import FoldConfig
-from streampca.sources.memory import Step
+from streampca.sources.memory import Do, Pause, Step
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.loop import Worker, WorkerConfig
 from streampca.worker.publisher import Publisher
-from tests.fold.streams import fold_config
-from tests.worker.environment import TOPIC, Environment
+from tests.fold.streams import fold_config, vectors
+from tests.worker.environment import POISON, TOPIC, Environment
 from tests.worker.events import EventRecorder
 from tests.worker.spies import Hook, SpyDeadLetters, SpySource, SpyStore
 
@@ -97,6 +97,7 @@ def make_worker(
     save_executor: Executor | None = None,
     save_clock: Callable[[], float] = lambda: 0.0,
     prefetch: int | None = None,
+    check_threads: Callable[[], None] = lambda: None,
 ) -> WorkerFixture:
     """A worker in this environment. With `stop_when_idle` it stops when polls return nothing after its script.
 
@@ -114,7 +115,7 @@ def make_worker(
     read = source if prefetch is None else Prefetch(source, prefetch, 10**6, config.codec.vectors_of)
     writer = CheckpointWriter(checkpoints, publisher, save_executor or SynchronousExecutor(), save_clock)
     listeners = Listeners(recorder)
-    worker = Worker(config, read, dead_letters, writer, listeners)
+    worker = Worker(config, read, dead_letters, writer, listeners, check_threads)
 
     def stop(cause: str) -> None:
         if prefetch is None or all(recorder.positions[p] == env.topic.logs[p].end for p in source._owned):
@@ -122,3 +123,33 @@ def make_worker(
 
     source.stop = stop if stop_when_idle else None
     return WorkerFixture(worker, source, dead_letters, recorder, listeners)
+
+
+def run_until(env: Environment, position: int) -> None:
+    """Run a first worker up to this position, then clear its journal."""
+    worker: WorkerFixture = make_worker(env, script=[position, Do(lambda: worker.stop("enough")), Pause()])
+    worker.run()
+    assert env.position() == position
+    env.journal.clear()
+
+
+def send_poison(env: Environment) -> None:
+    """Send 113 records; those at 50, 51 and 112 are bad."""
+    env.send(0, vectors(50))
+    env.send(0, [POISON, None])
+    env.send(0, vectors(60, seed=1))
+    env.send(0, [POISON])
+
+
+def broker_away_at_lookup(env: Environment, number: int) -> Hook:
+    """The broker is unavailable at one lookup of the topic's ID; number 1 is the one at the start."""
+    lookups: list[str] = []
+
+    def hook(name: str) -> None:
+        if name == "topic_id":
+            lookups.append(name)
+            env.topic.away = len(lookups) == number
+        elif name == "poll":
+            env.topic.away = False
+
+    return hook

@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streampca.backfill import Backfill, fold_batches, merge
+from streampca.backfill import BackfillPlan, fold_batches, merge
 from streampca.estimator.estimator import ImplicitKrasulina
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.arrow import fixed_size_lists
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from tests.fold.streams import fold_config
+from tests.fold.streams import fold_config, learn
 from tests.worker.test_publisher import PublisherFixture
 
 K, TESTED = 8, 2000
@@ -83,7 +83,7 @@ class Partitions(PublisherFixture):
     def grow(self, n: int) -> None:
         for partition, fold in self._folds.items():
             position = max(fold.position, 0) + n
-            self._folds[partition], _ = fold.learn(self._messages(n), [-1] * n, position, self.fold_config)
+            self._folds[partition], _ = learn(fold, self._messages(n), [-1] * n, position, self.fold_config)
             self.save(partition, self._folds[partition])
 
 
@@ -109,7 +109,7 @@ def test_of_the_first_version_and_the_tenth(d: int, spectrum: str) -> None:
 def test_after_a_backfill(d: int, spectrum: str) -> None:
     """Which has scored nothing: the topic's messages are scored by the model that knows it."""
     messages, config = Messages(spectrum, d), config_of(d)
-    backfill = Backfill("readings", config, ("v",))
+    backfill = BackfillPlan("readings", config, ("v",))
     batches = [pa.record_batch([fixed_size_lists(messages(5000))], ["v"])]
     checkpoint = merge([fold_batches(batches, backfill)], backfill)
     partitions = Partitions(messages, 8, config)

@@ -16,7 +16,7 @@ from streampca.fold.fold import Fold
 from streampca.fold.record import PlainRecord, last_of
 from streampca.pca.arrays import Array
 from streampca.worker.loop import WorkerConfig
-from tests.fold.streams import D, fold_config, vectors
+from tests.fold.streams import D, fold_config, learn, vectors
 from tests.fold.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
@@ -123,7 +123,7 @@ def learned_alone(env: Environment, kind: str, rejected: dict[int, str]) -> byte
     stamps, counts = [record.timestamp for record, _ in filled], np.array([len(V) for _, V in filled])
     V = np.concatenate([V for _, V in filled])
     assert np.abs(V).max() <= LARGEST, "a vector was learned that is too large or not finite"
-    fold, _ = Fold.empty(config.learning).learn(V, stamps, log.end, config, counts)
+    fold, _ = learn(Fold.empty(config.learning), V, stamps, log.end, config, counts)
     fold = replace(fold.reject(list(rejected.values())), last=last_of(log.records))
     return encode(Checkpoint(TOPIC, env.topic.id, 0, fold, config.as_dict()))
 
@@ -145,8 +145,7 @@ def test_every_record_is_learned_or_a_dead_letter(kind: str, data: st.DataObject
     assert not good & rejected.keys()
     assert set(rejected.values()) <= set(REASONS)
     assert_letters_are_whole(env, worker)
-    newest = env.checkpoints.newest(0)
-    assert newest is not None
+    newest = env.newest()
     assert np.isfinite(newest.fold.state.C).all()
     assert encode(newest) == learned_alone(env, kind, rejected)
 

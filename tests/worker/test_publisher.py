@@ -8,30 +8,29 @@ from weakref import WeakSet
 
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 
 from streampca.consumer_group.listener import ModelPublished, PartitionsAssigned
-from streampca.errors import SettingsError, TopicReplacedError
+from streampca.errors import SettingsError
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel, encode
-from streampca.pca.arrays import F64
-from streampca.pca.axes import model_of
-from streampca.pca.jackknife import jackknife
+from streampca.pca import scoring
+from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import BLOCK
-from streampca.pca.merge import grouped, pooled
 from streampca.pca.model import Model
+from streampca.pca.scoring import Calibration
 from streampca.sources.memory import Do, MemorySource, Pause, Step
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.worker.publisher import Publisher, is_due
-from tests.fold.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
+from tests.fold.streams import WARM_UP, D, checkpoint_of, covariance, fold_config, fold_of, folded, vectors
 from tests.worker.environment import Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
 CONFIG = fold_config()
 EXACT = fold_config(components=D)
-HOUR_MS = 3600 * 1000
 
 
 class PublisherFixture:
@@ -77,17 +76,6 @@ def test_no_model_before_two_messages(fixture: PublisherFixture) -> None:
     assert fixture.publish().version == 2
 
 
-def test_the_version_is_the_number_of_learned_messages(fixture: PublisherFixture) -> None:
-    folds = [fold_of(vectors(n, seed=n), CONFIG).reject(["no_value"] * n) for n in (300, 7, 90)]
-    for partition, fold in enumerate(folds):
-        fixture.save(partition, fold)
-    model = fixture.publish()
-    assert (model.version, model.rejected) == (397, 397)
-    assert model.positions == {0: 300, 1: 7, 2: 90}
-    assert (model.topic, model.topic_id, model.published_at) == ("readings", "id-1", 1234.5)
-    assert model.settings == CONFIG.as_dict()
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_checkpoints_in_memory_give_the_same_bytes_as_those_on_disk(dtype: str) -> None:
     config = fold_config(dtype=dtype)
@@ -112,142 +100,17 @@ def test_a_checkpoint_in_memory_does_not_hide_a_newer_one(fixture: PublisherFixt
     assert published.model.positions == {0: 200}
 
 
-def test_the_model_is_the_merge_of_the_folds(fixture: PublisherFixture) -> None:
-    folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (300, 7, 90)]
-    for partition, fold in enumerate(folds):
-        fixture.save(partition, fold)
-    config = CONFIG.learning
-    groups = grouped([fold.provisional(config) for fold in folds], config.columns)
-    state = pooled(groups, config.columns, config.components, config.dtype)
-    expected, found = model_of(state, config.components), fixture.publish().model
-    np.testing.assert_array_equal(found.components, expected.components)
-    np.testing.assert_array_equal(found.explained_variance, expected.explained_variance)
-    np.testing.assert_array_equal(found.mean, expected.mean)
-    assert (found.weight, found.total_variance) == (expected.weight, expected.total_variance)
-
-
-def test_the_model_holds_the_loss_of_each_partition_that_has_one(fixture: PublisherFixture) -> None:
-    folds = {partition: fold_of(vectors(n, seed=n), CONFIG) for partition, n in ((0, 900), (1, 3), (12, 500))}
-    for partition, fold in folds.items():
-        fixture.save(partition, fold)
-    stats = {partition: folds[partition].stats for partition in (0, 12)}
-    expected = {partition: each.loss_ewma / each.norm_ewma for partition, each in stats.items()}
-    assert fixture.publish().partition_losses == expected
-
-
-def test_the_model_holds_its_sampling_error_from_four_partitions_with_messages_on(fixture: PublisherFixture) -> None:
-    folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (300, 107, 190, 250)]
-    for partition, fold in enumerate(folds[:3]):
-        fixture.save(partition, fold)
-    fixture.save(3, Fold.empty(CONFIG.learning).skip(7))
-    few = fixture.publish()
-    assert (few.subspace_error, few.axis_errors) == (None, None)
-    fixture.save(4, folds[3])
-    states = [fold.provisional(CONFIG.learning) for fold in folds]
-    expected, model = jackknife(states, CONFIG.learning.components, CONFIG.learning.columns), fixture.publish()
-    assert expected is not None
-    assert model.subspace_error == expected.subspace
-    assert model.axis_errors == expected.axes.tolist()
-
-
-@pytest.mark.parametrize("counts", [(2,), (1, 1), (19, 3), (300, 7, 90), (84, 148)])
-def test_with_all_components_the_model_has_the_covariance_of_all_messages(counts: tuple[int, ...]) -> None:
-    fixture, parts = PublisherFixture(EXACT), [vectors(n, seed=n + 10) + i for i, n in enumerate(counts)]
-    for partition, V in enumerate(parts):
-        fixture.save(partition, fold_of(V, EXACT))
-    model, everything = fixture.publish().model, np.vstack(parts)
-    np.testing.assert_allclose(covariance_of(model), covariance(everything), atol=1e-9)
-    np.testing.assert_allclose(model.mean, everything.mean(axis=0), atol=1e-12)
-    assert model.total_variance == pytest.approx(np.trace(covariance(everything)), abs=1e-12)
-    assert model.weight == pytest.approx(sum(counts))
-
-
-def test_folds_are_decayed_to_a_common_time_before_merging() -> None:
-    """A partition without messages for two half-lives has a quarter of the weight."""
-    config = fold_config(components=D, half_life_seconds=10.0)
-    fixture, parts = PublisherFixture(config), [vectors(200, seed=1), vectors(200, seed=2) + 1]
-    fixture.now = 2e9
-    for partition, (V, stamp) in enumerate(zip(parts, (10**12, 10**12 + 20_000), strict=True)):
-        fixture.save(partition, fold_of(V, config, [stamp] * 200))
-    model = fixture.publish().model
-    weights = np.repeat([0.25, 1.0], 200)
-    np.testing.assert_allclose(covariance_of(model), covariance(np.vstack(parts), weights), atol=1e-9)
-    assert model.weight == pytest.approx(250)
-
-
-def test_a_partition_whose_clock_is_ahead_does_not_silence_the_others() -> None:
-    """It counts as current; a partition that has been idle for two half-lives still fades."""
-    config = fold_config(components=D, half_life_seconds=10.0)
-    fixture, parts = PublisherFixture(config), [vectors(200, seed=i) + i for i in range(3)]
-    fixture.now = 1e9
-    for partition, (V, stamp) in enumerate(zip(parts, (10**12, 10**12 + HOUR_MS, 10**12 - 20_000), strict=True)):
-        fixture.save(partition, fold_of(V, config, [stamp] * 200))
-    model = fixture.publish().model
-    weights = np.repeat([1.0, 1.0, 0.25], 200)
-    np.testing.assert_allclose(covariance_of(model), covariance(np.vstack(parts), weights), atol=1e-9)
-    assert model.weight == pytest.approx(450)
-
-
-def test_a_partition_without_timestamps_keeps_its_weight() -> None:
-    config = fold_config(components=D, half_life_seconds=10.0)
-    fixture, parts = PublisherFixture(config), [vectors(200, seed=1), vectors(200, seed=2)]
-    fixture.save(0, fold_of(parts[0], config))
-    fixture.save(1, fold_of(parts[1], config, [10**12] * 200))
-    np.testing.assert_allclose(covariance_of(fixture.publish().model), covariance(np.vstack(parts)), atol=1e-9)
-
-
-def test_losses_average_all_scored_messages(fixture: PublisherFixture) -> None:
-    folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (600, 7, 300)]
-    for partition, fold in enumerate(folds):
-        fixture.save(partition, fold)
-    all_stats, model = [fold.stats for fold in folds], fixture.publish()
-    scored = sum(t.with_loss for t in all_stats)
-    assert scored == 2 * BLOCK + BLOCK
-    loss, norm = (sum(t.with_loss * getattr(t, name) for t in all_stats) / scored for name in ("loss", "norm"))
-    assert model.loss == pytest.approx(loss)
-    assert model.loss_ratio == pytest.approx(loss / norm)
-    ewma = [sum(t.with_loss * getattr(t, name) for t in all_stats) for name in ("loss_ewma", "norm_ewma")]
-    assert model.loss_ewma == pytest.approx(ewma[0] / ewma[1])
-
-
-def test_no_loss_before_the_first_scored_message(fixture: PublisherFixture) -> None:
-    fixture.save(0, fold_of(vectors(15), CONFIG))
-    model = fixture.publish()
-    assert (model.loss, model.loss_ratio, model.loss_ewma) == (None, None, None)
-
-
-def test_identical_messages_give_a_model_with_zero_loss(fixture: PublisherFixture) -> None:
-    fixture.save(0, fold_of(np.ones((300, D)), CONFIG))
-    model = fixture.publish()
-    assert model.model.explained_variance.tolist() == [0, 0]
-    assert (model.loss, model.loss_ratio, model.loss_ewma) == (0, 0, 0)
-
-
-def test_first_and_last_timestamps_over_all_partitions(fixture: PublisherFixture) -> None:
-    fixture.save(0, fold_of(vectors(3), CONFIG, [500, 100, 300]))
-    fixture.save(1, fold_of(vectors(3, seed=1), CONFIG))
-    fixture.save(2, fold_of(vectors(2, seed=2), CONFIG, [900, -1]))
-    model = fixture.publish()
-    assert (model.first_timestamp_ms, model.last_timestamp_ms) == (100, 900)
-
-
-def test_unknown_timestamps_stay_unknown(fixture: PublisherFixture) -> None:
-    fixture.save(0, fold_of(vectors(3), CONFIG))
-    model = fixture.publish()
-    assert (model.first_timestamp_ms, model.last_timestamp_ms) == (-1, -1)
-
-
 def test_checkpoints_are_read_one_at_a_time(fixture: PublisherFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     for partition in range(6):
         fixture.save(partition, fold_of(vectors(100 + partition), CONFIG))
     newest, held = fixture.checkpoints.newest, WeakSet[Fold]()
 
     def counted(partition: int, *, trusted: bool) -> Checkpoint | None:
-        found = newest(partition, trusted=trusted)
-        assert found is not None
-        held.add(found.fold)
+        checkpoint = newest(partition, trusted=trusted)
+        assert checkpoint is not None
+        held.add(checkpoint.fold)
         assert len(held) <= 2
-        return found
+        return checkpoint
 
     monkeypatch.setattr(fixture.checkpoints, "newest", counted)
     assert fixture.publish().positions == {p: 100 + p for p in range(6)}
@@ -265,19 +128,23 @@ def test_the_version_never_decreases(fixture: PublisherFixture) -> None:
     assert fixture.publish().version == 250
 
 
-def well_separated(n: int) -> Any:
-    """Messages (n, D) with well-separated variances, so that the components keep their order."""
-    return np.random.default_rng(4).standard_normal((n, D)) * [9, 4, 2, 1, 0.5]
-
-
-@pytest.mark.parametrize("signs", [(1, -1), (-1, 1), (-1, -1)])
-def test_signs_follow_the_previous_version(fixture: PublisherFixture, signs: tuple[int, int]) -> None:
-    fixture.save(0, fold_of(well_separated(100), CONFIG))
+def test_the_signs_of_the_axes_follow_the_previous_version(fixture: PublisherFixture) -> None:
+    fixture.save(0, fold_of(vectors(100), CONFIG))
     first = fixture.publish()
-    flipped = replace(first.model, components=first.model.components * np.array(signs)[:, None])
+    assert (first.version, first.published_at, first.positions) == (100, 1234.5, {0: 100})
+    flipped = replace(first.model, components=-first.model.components)
     fixture.models.save(replace(first, version=101, model=flipped))
-    fixture.save(0, fold_of(well_separated(160), CONFIG))
-    assert (np.sum(fixture.publish().model.components * flipped.components, axis=1) > 0.5).all()
+    fixture.save(0, fold_of(vectors(160), CONFIG))
+    assert (np.sum(fixture.publish().model.components * flipped.components, axis=1) > 0).all()
+
+
+def test_no_time_is_later_than_the_clock() -> None:
+    config = fold_config(components=D, half_life_seconds=10.0)
+    fixture = PublisherFixture(config)
+    fixture.now = 1e9
+    for partition, seconds in enumerate((0, 3600, -20)):  # ahead of the clock, and two half-lives behind it
+        fixture.save(partition, fold_of(vectors(200, seed=partition), config, [10**12 + 1000 * seconds] * 200))
+    assert fixture.publish().model.weight == pytest.approx(450)
 
 
 def test_a_checkpoint_with_other_settings_is_not_merged(fixture: PublisherFixture) -> None:
@@ -285,13 +152,6 @@ def test_a_checkpoint_with_other_settings_is_not_merged(fixture: PublisherFixtur
     other = fold_config(components=1)
     fixture.checkpoints.save(checkpoint_of(fold_of(vectors(100), other), other, partition=1))
     with pytest.raises(SettingsError, match="partition 1"):
-        fixture.publisher.publish()
-
-
-def test_checkpoints_of_a_replaced_topic_are_not_merged(fixture: PublisherFixture) -> None:
-    fixture.save(0, fold_of(vectors(100), CONFIG))
-    fixture.checkpoints.save(Checkpoint("readings", "id-2", 1, fold_of(vectors(100), CONFIG), CONFIG.as_dict()))
-    with pytest.raises(TopicReplacedError):
         fixture.publisher.publish()
 
 
@@ -370,3 +230,125 @@ def test_a_worker_publishes_less_often_where_it_takes_long(env: Environment) -> 
     worker.run()
     assert env.models.versions() == [60, 120, 300]
     assert len(env.calls("save")) == 10
+
+
+# The past scores of messages, for p-values.
+
+
+MESSAGES = vectors(3000)
+
+
+LEARNED = WARM_UP + BLOCK  # messages of which none is pending
+
+
+class Stream(PublisherFixture):
+    """Two partitions that grow; publishes after each step."""
+
+    def __init__(self, fold_config: FoldConfig) -> None:
+        super().__init__(fold_config)
+        self.streams = dict(enumerate(np.array_split(MESSAGES, 2)))
+        self.at = dict.fromkeys(self.streams, 0)
+
+    def grow(self, partition: int, n: int) -> Array:
+        """Learn n more messages of a partition; returns those that are pending then."""
+        self.at[partition] += n
+        V = self.streams[partition][: self.at[partition]]
+        fold = folded(self._empty(), V, self.fold_config, None, None, [len(V)])
+        self.save(partition, fold)
+        return fold.pending
+
+    def _empty(self) -> Fold:
+        return Fold.empty(self.fold_config.learning)
+
+
+def scored(by: PublishedModel, V: Array, into: Calibration | None = None, kept: float = 1.0) -> Calibration:
+    scores = scoring.score(by.model, V)
+    return (into or Calibration.empty()).with_scores(scores, by.model.noise_variance, kept)
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream(fold_config())
+
+
+def same(published: PublishedModel, expected: Calibration) -> bool:
+    assert published.calibration is not None
+    return np.allclose(published.calibration.weights, expected.weights, rtol=1e-9)
+
+
+def test_pending_messages_are_scored_by_the_version_before(stream: Stream) -> None:
+    stream.grow(0, LEARNED)
+    first = stream.publish()
+    assert first.calibration is None
+    pending = [stream.grow(0, 400), stream.grow(1, 330)]
+    second = stream.publish()
+    assert all(map(len, pending))
+    assert same(second, scored(first, np.concatenate(pending)))
+    assert stream.p_values is None
+    third_pending = stream.grow(1, 300)
+    third = stream.publish()
+    assert same(
+        third, scored(second, third_pending, scored(first, np.concatenate(pending)), np.exp(-300 / third.version))
+    )
+    scores = scoring.score(second.model, third_pending)
+    expected = second.calibration.p_values(scores, second.model.noise_variance)
+    np.testing.assert_array_equal(stream.p_values, expected.score)
+
+
+def test_those_of_the_first_version_are_scored_by_the_merged_folds_without_them(stream: Stream) -> None:
+    """So a topic that is loaded once has p-values."""
+    pending = [stream.grow(0, 300), stream.grow(1, 400)]
+    learned = np.concatenate([part[:LEARNED] for part in stream.streams.values()])
+    model = model_from(PCA(2).fit(learned), len(learned))  # d = 5: learned exactly
+    expected = Calibration.empty().entered(scoring.score(model, np.concatenate(pending)), model.noise_variance)
+    assert expected.weight == 24 + 124
+    calibration = stream.publish().calibration
+    assert np.abs(calibration.weights.cumsum(axis=1) - expected.weights.cumsum(axis=1)).max() <= 1  # at edges of bins
+    assert stream.p_values is None
+
+
+def model_from(pca: PCA, n: int) -> Model:
+    variance = pca.explained_variance_ * (n - 1) / n
+    total = variance.sum() + pca.noise_variance_ * (pca.n_features_in_ - len(variance)) * (n - 1) / n
+    return Model(pca.components_, variance, pca.mean_, float(total), float(n))
+
+
+def test_a_message_is_scored_once(stream: Stream) -> None:
+    """Messages stay pending over several versions while few arrive."""
+    stream.grow(0, LEARNED)
+    stream.publish()
+    weights = []
+    for n in (10, 5, 1):
+        stream.grow(0, n)
+        weights.append(stream.publish().calibration.weight)
+    assert weights == pytest.approx([10, 15, 16], rel=0.02)
+
+
+def test_a_partition_that_did_not_move_is_not_scored_again(stream: Stream) -> None:
+    stream.grow(0, LEARNED)
+    stream.grow(1, LEARNED)
+    stream.publish()
+    pending = stream.grow(0, 300)
+    assert stream.publish().calibration.weight == len(pending)
+
+
+def test_scores_are_forgotten_as_messages_are() -> None:
+    stream = Stream(fold_config(half_life_messages=100))
+    stream.grow(0, LEARNED)
+    stream.publish()
+    before = len(stream.grow(0, 300))
+    assert stream.publish().calibration.weight == before
+    new = len(stream.grow(0, 300))
+    assert stream.publish().calibration.weight == pytest.approx(new + before / 8, rel=0.05)
+
+
+def test_another_publisher_continues_from_the_newest_version(stream: Stream) -> None:
+    stream.grow(0, LEARNED)
+    stream.publish()
+    pending = stream.grow(0, 300)
+    stream.publish()
+    stream.publisher = Publisher(stream.checkpoints, stream.models, stream.fold_config, lambda: 0.0)
+    more = stream.grow(0, 300)
+    assert stream.publish().calibration.weight == pytest.approx(
+        len(pending) * np.exp(-300 / (LEARNED + 600)) + len(more), rel=0.01
+    )

@@ -1,9 +1,7 @@
 """One pass over a block: messages are centred and learned by Algorithm 1, in parts that stay in the processor's cache.
 
 A part has few messages, so that G = YYᵀ is small (recurrence.py); each part meets the C that the parts before it have
-left. This equals Algorithm 1 message by message, to rounding. So the loss of a message is that of the C that it met,
-‖Cx − y‖², as in the paper. Where C has more columns than are served, it is the loss of the leading ones by the C that
-the part met.
+left. This equals Algorithm 1 message by message, to rounding. docs/mathematics.md, sections 2 and 9.
 """
 
 from functools import cache
@@ -16,7 +14,7 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import centring
 from streampca.pca.blocked.centring import Weights, centre_rows
 from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_lock
-from streampca.pca.blocked.recurrence import learn_padded
+from streampca.pca.blocked.recurrence import learn_padded, resize
 
 SKETCH = 8  # random combinations of a block's rows, in which new directions are looked for
 
@@ -36,25 +34,28 @@ class Learned(NamedTuple):
 
 
 def learn(
-    V: Array, C: Array, mean: F64, total_variance: float, weights: Weights, served: int, smallest: float
+    V: Array, C: Array, mean: F64, total_variance: float, weights: Weights, served: int, smallest: float, Y: Array
 ) -> Learned:
     """Learn the messages V (n, d) with the factor C (d, K), orthogonal columns; K may be 0.
 
-    `served` columns count for the losses. A `total_variance` of at most `smallest` counts as none.
+    `served` columns count for the losses. A `total_variance` of at most `smallest` counts as none. Fills in Y (n, d).
     """
-    V, shortened = centring.shortened_first(V, total_variance, smallest)
-    (n, d), K = V.shape, C.shape[1]
-    whole = d == K  # nothing lies outside C, so that no message would move it
-    C, mean = np.array(C[:, :0] if whole else C, order="C"), mean.copy()
-    Y, sketch, sums = np.empty(V.shape, V.dtype), np.zeros((SKETCH, d), V.dtype), np.zeros((2, n))
-    each = np.array([weights.a, weights.eta, weights.before, np.sqrt(weights.c)])
+    first = total_variance <= smallest and len(V) >= centring.SHORT  # without a variance to compare with
+    V, shortened = centring.near_median(V) if first else (V, 0)
+    (n, d), K = V.shape, C.shape[1] if C.shape[1] < len(C) else 0  # with K = d no message would move C
+    CY, sketch, sums = np.empty((K + part_of(K), d), V.dtype), np.zeros((SKETCH, d), V.dtype), np.zeros((2, n))
+    CY[:K], mean, N = C[:, :K].T, mean.copy(), np.square(C[:, :K], dtype=np.float64).sum(axis=0)
+    of_messages = np.array([weights.a, weights.eta, weights.before, np.sqrt(weights.c)])
     scale = (float(total_variance), float(smallest), centring.SHARE if total_variance > smallest else np.inf)
-    rows, sizes = centring.read_only(V), (served, part_of(K))
-    total, more, S = _learn(rows, C, sizes, mean, each, scale, combinations(n), Y, sketch, sums)
+    rows = np.require(V, None, ["C", "A"]).view()
+    rows.flags.writeable = False  # one type for compiled code, whatever array the caller has
+    S, total, more = _learn(
+        rows, CY, (np.diag(N), np.diag(1 / N)), served, mean, of_messages, scale, combinations(n), Y, sketch, sums
+    )
     explained, norm = sums
-    explained = norm * (1 - weights.a) if whole else explained
-    error = _inverse_error(S[: C.shape[1], : C.shape[1]], C)
-    return Learned(Y, C, sketch.T, explained, norm, mean, total, shortened + more, error)
+    explained = norm * (1 - weights.a) if C.shape[1] == d else explained
+    C = CY[:K].T
+    return Learned(Y, C, sketch.T, explained, norm, mean, total, shortened + more, _inverse_error(S[:K, :K], C))
 
 
 def part_of(columns: int) -> int:
@@ -71,61 +72,74 @@ def combinations(n: int) -> NDArray[np.int64]:
 
 def _inverse_error(S: F64, C: Array) -> float:
     """The largest entry of |S CᵀC − I|, with columns of C scaled to length one."""
-    if not C.shape[1]:
-        return 0.0
     C = C.astype(np.float64, copy=False)
     length = np.linalg.norm(C, axis=0)
     unit = C / length
     error = (length[:, None] * S * length) @ (unit.T @ unit)
-    return float(np.abs(error - np.eye(len(error))).max())
+    return float(np.abs(error - np.eye(len(error))).max(initial=0.0))
 
 
 @compiled_without_lock
 def _learn(
-    V: Array, C: Array, sizes: tuple[int, int], mean: F64, weights: F64, scale: tuple[float, float, float],
-    combinations: Any, Y: Array, sketch: Array, sums: F64,
-) -> tuple[float, int, F64]:  # pragma: no cover - compiled  # fmt: skip
-    """Fill in Y, the sketch (SKETCH, d) and the sums (2, n), `explained` and `norm`; update the mean and C.
+    V: Array, CY: Array, small: tuple[F64, F64], served: int, mean: F64, weights: F64,
+    scale: tuple[float, float, float], combinations: Any, Y: Array, sketch: Array, sums: F64,
+) -> tuple[F64, float, int]:  # pragma: no cover - compiled  # fmt: skip
+    """Move C in CY = [C | Yᵀ]ᵀ, which has room for the Y of a part: so P and G are one product with it.
 
-    `sizes`: the served columns and the messages of a part. `weights` (4, n): a, η, ρw and √c. `scale`: as in
-    `centre_rows`. Returns tr Σ, the number of shortened messages and S.
+    Fills in Y, the sketch (SKETCH, d) and the sums (2, n), `explained` and `norm`; updates the mean. `small`: N = CᵀC
+    and S. `weights` (4, n): a, η, ρw, √c. `scale`: as in `centre_rows`. Returns S, tr Σ, and the messages shortened.
     """
-    (n, d), K, (served, part), total, shortened = V.shape, C.shape[1], sizes, scale[0], 0
-    explained, norm = sums
-    a, eta, before, root = weights
-    N, S = np.zeros((K, K)), np.zeros((K, K))
-    for m in range(K):
-        for j in range(d):
-            N[m, m] += np.float64(C[j, m]) * np.float64(C[j, m])
-        S[m, m] = 1.0 / N[m, m]
+    n, (N, S), total, shortened = len(V), small, scale[0], 0
+    K, (explained, norm), (a, eta, before, root) = len(N), sums, weights
+    part = len(CY) - K
     for i in range(0, n, part):
         e = min(i + part, n)
-        y, limits = Y[i:e], (total, scale[1], scale[2])
+        y, limits = CY[K : K + e - i], (total, scale[1], scale[2])
         total, more = centre_rows(V[i:e], mean, a[i:e], eta[i:e], before[i:e], limits, y, norm[i:e])
         shortened += more
         if K:
-            P = _double(y @ C)
-            X, Z, p, growth, S = learn_padded(P, _double(y @ y.T), S, eta[i:e])
+            PG = y @ CY[: K + e - i].T
+            X, Z, p, growth, S = learn_padded(PG[:, :K], PG[:, K:], S, eta[i:e])
             if served < K:
-                _explain(P, N, served, explained[i:e])
+                _explain(PG, N, served, explained[i:e])
                 _grow(N, X, growth)
             else:
                 for s in range(e - i):
                     for j in range(K):
                         explained[i + s] += X[s, j] * p[s, j]
-            residual = _like(X, K, C) @ C.T
-            for s in range(e - i):
-                for j in range(d):
-                    residual[s, j] = y[s, j] - residual[s, j]
-            change = residual.T @ _like(Z, K, C)  # C ← C + (Y − XCᵀ)ᵀZ, which is CΠ + YᵀZ
-            for j in range(d):
-                for m in range(K):
-                    C[j, m] += change[j, m]
-        for s in range(i, e):
-            for j in range(d):
-                Y[s, j] *= root[s]
-                sketch[combinations[s, 0], j] += combinations[s, 1] * Y[s, j]
-    return total, shortened, S
+            _move(CY[: K + e - i], X, Z)
+        _scale(y, root[i:e], combinations[i:e], Y[i:e], sketch)
+    return S, total, shortened
+
+
+@compiled_with_free_sums
+def _move(CY: Array, X: F64, Z: F64) -> None:  # pragma: no cover - compiled
+    """C ← C(I − XᵀZ) + YᵀZ for the rows of [C | Yᵀ]ᵀ."""
+    K = len(CY) - len(X)
+    Y, x, z = CY[K:], np.empty((len(X), K), CY.dtype), np.empty((K, len(X)), CY.dtype)
+    for s in range(len(X)):
+        for j in range(K):
+            x[s, j] = X[s, j]
+            z[j, s] = Z[s, j]
+    residual = x @ CY[:K]
+    for s in range(len(X)):
+        for j in range(CY.shape[1]):
+            residual[s, j] = Y[s, j] - residual[s, j]
+    change = z @ residual
+    for i in range(K):
+        for j in range(CY.shape[1]):
+            CY[i, j] += change[i, j]
+
+
+@compiled_with_free_sums
+def _scale(y: Array, root: F64, combinations: Any, Y: Array, sketch: Array) -> None:  # pragma: no cover - compiled
+    """Fill in Y (b, d), the rows √c·y, and add them to the sketch."""
+    for s in range(len(y)):
+        factor, column, sign = root[s], combinations[s, 0], np.float64(combinations[s, 1])
+        for j in range(y.shape[1]):
+            Y[s, j] = factor * y[s, j]
+        for j in range(y.shape[1]):
+            sketch[column, j] += sign * Y[s, j]
 
 
 @compiled_with_free_sums
@@ -138,38 +152,9 @@ def _grow(N: F64, X: F64, growth: F64) -> None:  # pragma: no cover - compiled
 
 
 @compiled_with_free_sums
-def _explain(P: F64, N: F64, k: int, explained: F64) -> None:  # pragma: no cover - compiled
-    """‖y‖² − ‖r‖² of messages by the first k columns: p N⁻¹ p, with columns scaled to length one."""
-    unit, scaled, products = np.empty(k), np.empty((len(P), k)), np.empty((k, k))
-    for j in range(k):
-        unit[j] = 1.0 / np.sqrt(N[j, j])
-    for i in range(k):
-        for j in range(k):
-            products[i, j] = N[i, j] * unit[i] * unit[j]
+def _explain(P: Array, N: F64, k: int, explained: F64) -> None:  # pragma: no cover - compiled
+    """‖y‖² − ‖r‖² of messages by the first k columns, which fall in length: p N⁻¹ p."""
+    X = np.linalg.solve(resize(N, k, k), resize(P.T, k, len(P)))
     for s in range(len(P)):
         for j in range(k):
-            scaled[s, j] = P[s, j] * unit[j]
-    solved = scaled @ np.linalg.inv(products)
-    for s in range(len(P)):
-        for j in range(k):
-            explained[s] += solved[s, j] * scaled[s, j]
-
-
-@compiled_with_free_sums
-def _double(A: Array) -> F64:  # pragma: no cover - compiled
-    """A in double precision."""
-    double = np.empty(A.shape)
-    for i in range(A.shape[0]):
-        for j in range(A.shape[1]):
-            double[i, j] = A[i, j]
-    return double
-
-
-@compiled_with_free_sums
-def _like(A: F64, columns: int, other: Array) -> Array:  # pragma: no cover - compiled
-    """The first columns of A in the other's precision."""
-    same = np.empty((A.shape[0], columns), other.dtype)
-    for i in range(A.shape[0]):
-        for j in range(columns):
-            same[i, j] = A[i, j]
-    return same
+            explained[s] += P[s, j] * X[j, s]

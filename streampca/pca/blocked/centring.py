@@ -1,14 +1,11 @@
 """Weights of messages, and what precedes learning: messages are centred, and shortened if they are too far away.
 
-A message v that keeps the share ρ of the past (1: nothing is forgotten) is learned as
+A message v that keeps the share ρ of the past is learned as
 
     w ← ρw + 1        a = 1/w        y = √(1−a) (v − m)        m ← m + a(v − m)        Σ ← (1−a)Σ + y (a yᵀ)
 
-so that Σ is exactly the weighted covariance about the weighted mean m. *Bounded influence*: no message adds more than a
-share q of the total variance. One with ‖v − m‖² > q·ρw·tr Σ is moved to that distance first, so that no vector ruins a
-model, nothing is refused, and the scale still grows by q with each message if it must. Ordinary messages, up to
-30 tr Σ, are left alone, and so are all while the memory is so short that it forgets an outlier soon. In a first block
-the limit is ten times the median distance from its median; fewer than 32 messages show no usual distance.
+so that Σ is the weighted covariance about the weighted mean m. First v is moved to ‖v − m‖² ≤ max(qρw, 30) tr Σ,
+in a first block to ten times the median distance from its median. docs/mathematics.md, sections 3 and 5.
 """
 
 import math
@@ -42,22 +39,7 @@ def weights(w: float, retention: F64, center: bool = True) -> Weights:
     return Weights(eta, eta if center else np.zeros(len(eta)), c, past, before, float(before[-1] + 1.0))
 
 
-def shortened_first(V: Array, total_variance: float, smallest: float) -> tuple[Array, int]:
-    """The messages V (n, d), and how many were moved: of a first block, which has no variance to compare with.
-
-    A `total_variance` of at most `smallest` counts as none.
-    """
-    return _near_median(V) if total_variance <= smallest and len(V) >= SHORT else (V, 0)
-
-
-def read_only(A: Array) -> Array:
-    """A read-only view in C order, aligned: one type for compiled code, whatever array the caller has."""
-    A = np.require(A, None, ["C", "A"]).view()
-    A.flags.writeable = False
-    return A
-
-
-def _near_median(V: Array) -> tuple[Array, int]:
+def near_median(V: Array) -> tuple[Array, int]:
     """The messages V (n, d), none farther from their median than ten median distances, and how many were moved."""
     median = np.median(V, axis=0)
     D = V.astype(np.float64) - median

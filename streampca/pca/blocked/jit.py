@@ -1,11 +1,11 @@
 """Decorators that compile functions with numba and cache the machine code, if possible, in a folder.
 
 numba's own cache differs in four ways that matter here, and offers no public way to change them:
-- It ignores a folder that is read-only. An image's kernels are compiled when the image is built, and must be loaded
-  from its read-only file system.
+- It ignores a read-only folder, as in an image, whose kernels are compiled when it is built.
 - Where it finds no writable folder, or fails to write later, it raises. Here each start compiles the function.
 - It recompiles a function only if the function's own module has changed, although the code contains functions that
   were inlined from other modules. An upgrade could then run a mixture of old and new code.
+- Processes that compile at the same time share an index, which may then name the code of another signature.
 """
 
 import contextlib
@@ -25,12 +25,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _REORDER_SUMS = {"reassoc", "contract", "nsz"}  # LLVM's names of what `compiled_with_free_sums` permits
 
 
-def compiled(function: Function) -> Function:
+def compiled(function: Function, **options: Any) -> Function:
     """Compile the function when it is first called; cache the code.
 
     Division by zero gives infinity or NaN, as in NumPy. Keeps the GIL: for short calls, reacquiring it costs more.
     """
-    return _compiled(function)
+    dispatcher = njit(error_model="numpy", no_cfunc_wrapper=True, **options)(function)
+    with contextlib.suppress(RuntimeError):  # no folder to cache in
+        dispatcher._cache = _Cache(function)  # what cache=True does, with numba's own class
+    made: Function = dispatcher
+    return made
 
 
 def compiled_with_free_sums(function: Function) -> Function:
@@ -38,20 +42,12 @@ def compiled_with_free_sums(function: Function) -> Function:
 
     On one machine and build the order is always the same.
     """
-    return _compiled(function, fastmath=_REORDER_SUMS)
+    return compiled(function, fastmath=_REORDER_SUMS)
 
 
 def compiled_without_lock(function: Function) -> Function:
     """As `compiled_with_free_sums`, but releases the GIL: for long calls."""
-    return _compiled(function, fastmath=_REORDER_SUMS, nogil=True)
-
-
-def _compiled(function: Function, **options: Any) -> Function:
-    dispatcher = njit(error_model="numpy", no_cfunc_wrapper=True, **options)(function)
-    with contextlib.suppress(RuntimeError):  # no folder to cache in
-        dispatcher._cache = _Cache(function)  # what cache=True does, with numba's own class
-    made: Function = dispatcher
-    return made
+    return compiled(function, fastmath=_REORDER_SUMS, nogil=True)
 
 
 class _NamedFolder(UserProvidedCacheLocator):  # type: ignore[misc]  # numba has no types
@@ -63,14 +59,7 @@ class _NamedFolder(UserProvidedCacheLocator):  # type: ignore[misc]  # numba has
 
 
 class _Files(CompileResultCacheImpl):  # type: ignore[misc]
-    """A function's files, valid while no module beside the function's own, or beside this one, has changed."""
-
     _locator_classes = (_NamedFolder, *CompileResultCacheImpl._locator_classes)
-
-    def __init__(self, function: Any) -> None:
-        super().__init__(function)
-        own = Path(function.__code__.co_filename).parent
-        self.locator.get_source_stamp = lambda: _digest(own) + _digest(Path(__file__).parent)
 
 
 class _FileBySignature(IndexDataCacheFile):  # type: ignore[misc]
@@ -84,17 +73,20 @@ class _FileBySignature(IndexDataCacheFile):  # type: ignore[misc]
 
     def _name(self, key: Any) -> str:
         digest = hashlib.sha256(repr((self._version, self._source_stamp, key)).encode()).hexdigest()
-        return str(self._data_name_pattern.format(number=int(digest[:16], 16)))
+        return str(self._data_name(int(digest[:16], 16)))
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """A cache that is not used where it cannot be."""
+    """Files that are valid while no module beside the function's own, or beside this one, has changed.
+
+    It is not used where it cannot be.
+    """
 
     _impl_class = _Files
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
-        stamp = self._impl.locator.get_source_stamp()
+        stamp = _digest(Path(function.__code__.co_filename).parent), _digest(Path(__file__).parent)
         self._cache_file = _FileBySignature(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -110,7 +102,4 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 @cache
 def _digest(folder: Path) -> str:
     """SHA-256 of the folder's modules."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()

@@ -6,11 +6,9 @@ Within a block, Algorithm 1 needs nothing of size d but P = YC and G = YYᵀ. Fo
     p_t ← p_t + h_s (G_ts − p_t·x_s) x_s    for t > s                           (Cᵀy_t after C ← C − h r xᵀ, eq. 12)
     S ← Sherman–Morrison for CᵀC + h_s²‖r_s‖² x_s x_sᵀ
 
-and then, with X the rows x_s, M = striu(XXᵀ) + diag(1/h) and Z = M⁻¹X:     C ← C(I − XᵀZ) + YᵀZ.
-
-It takes 16 messages at a time: the last line also gives what they do to the p of all later messages,
-P ← P(I − XᵀZ) + GZ, and to the Z of those before them, Z ← Z(I − XᵀZ). Only 16 messages are updated one by one.
-Derivation: docs/mathematics.md, section 2. The result equals `algorithm1.sherman_morrison` to rounding.
+and then, with X the rows x_s, M = striu(XXᵀ) + diag(1/h) and Z = M⁻¹X:     C ← C(I − XᵀZ) + YᵀZ. The same lines give
+what 16 messages do to the p of later ones, P ← P(I − XᵀZ) + GZ, and to the Z of earlier ones, Z ← Z(I − XᵀZ); only 16
+are learned one by one. docs/mathematics.md, section 2. Equal to `algorithm1.sherman_morrison` to rounding.
 """
 
 from typing import NamedTuple
@@ -22,16 +20,6 @@ from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_
 
 _PART = 16  # messages
 _LANES = 8  # numbers in a vector register: rows are padded with zeros, so that no loop over K has a remainder
-
-
-class Learned(NamedTuple):
-    """What a block does to C: C ← C(I − XᵀZ) + YᵀZ."""
-
-    X: F64  # (B, K): each message's x
-    Z: F64  # (B, K)
-    p: F64  # (B, K): each message's Cᵀy for the C that it met
-    growth: F64  # (B,): h²‖r‖², so that CᵀC grows by growth·x xᵀ
-    S: F64  # (K, K) = (CᵀC)⁻¹ after the block
 
 
 class _Block(NamedTuple):
@@ -46,37 +34,39 @@ class _Block(NamedTuple):
     growth: F64  # (B,)
 
 
-def learn(P: F64, G: F64, S: F64, eta: F64) -> Learned:
-    """Learn a block, from P = YC (B, K), G = YYᵀ (B, B), S = (CᵀC)⁻¹ (K, K) and the steps η (B,)."""
+def learn(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, F64]:
+    """Learn a block, from P = YC (B, K), G = YYᵀ (B, B), S = (CᵀC)⁻¹ (K, K) and the steps η (B,).
+
+    Returns X and Z (B, K); each message's p = Cᵀy for the C that it met (B, K); h²‖r‖² (B,), the growth of CᵀC along
+    each x xᵀ; and S after the block.
+    """
+    X, Z, p, growth, S = learn_padded(P, G, S, eta)
     K = P.shape[1]
-    X, Z, p, growth, S = learn_padded(*(np.ascontiguousarray(A, np.float64) for A in (P, G, S, eta)))
-    return Learned(X[:, :K], Z[:, :K], p[:, :K], growth, S[:K, :K])
+    return X[:, :K], Z[:, :K], p[:, :K], growth, S[:K, :K]
 
 
 @compiled_without_lock
-def learn_padded(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, F64]:  # pragma: no cover - compiled
+def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, F64]:  # pragma: no cover - compiled
     """As `learn`, with columns padded by zeros to whole registers."""
     b, wide = len(P), (P.shape[1] + _LANES - 1) // _LANES * _LANES
     Z = resize(P, b, wide)  # rows of later messages hold their p until then: a part moves both alike, except for GZ
     X, h, growth, p = np.zeros((b, wide)), np.zeros(b), np.zeros(b), np.zeros((b, wide))
-    block = _Block(Z, G, resize(S, wide, wide), eta, X, h, growth)
+    block = _Block(Z, resize(G, b, b), resize(S, wide, wide), eta, X, h, growth)
     for i in range(0, b, _PART):
         e = min(i + _PART, b)
         _learn_part(i, e, block)
         z, change = _solve(X[i:e], h[i:e]), Z @ X[i:e].T
         for s in range(e, b):
             for t in range(i, e):
-                change[s, t - i] -= G[s, t]
-        for s in range(i, e):
-            for j in range(wide):
-                p[s, j] = Z[s, j]
+                change[s, t - i] -= block.G[s, t]
         moved = change @ z
         for s in range(b):
-            for j in range(wide):
-                Z[s, j] -= moved[s, j]
-        for s in range(i, e):
-            for j in range(wide):
-                Z[s, j] = z[s - i, j]
+            if i <= s < e:
+                for j in range(wide):
+                    p[s, j], Z[s, j] = Z[s, j], z[s - i, j]
+            else:
+                for j in range(wide):
+                    Z[s, j] -= moved[s, j]
     return X, Z, p, growth, block.S
 
 

@@ -1,16 +1,11 @@
 """Rayleigh–Ritz after a block: the next [C | F], the strongest axes of past and block in a subspace that holds them.
 
-C moves only along r xᵀ, so what is orthogonal to C is not learned, and what C turns away from is lost. So directions F
-are kept beside it. After Algorithm 1 has moved C to C′, the covariance of past and block is restricted to a subspace W
-and decomposed: its K strongest axes, times their standard deviations, are the next C, the next ones are F.
-
-- Where Σ is kept, W is one step of subspace iteration on it: Σ [C′ | F | eight combinations of the block].
-- Elsewhere [C | F] of the past and the rows of the block stand in for Σ, and W is span(C′) and the strongest directions
-  outside it, by subspace iteration from F and eight combinations of the block. All products of size d have few columns.
-
-This is the unit gauge on a larger space: CCᵀ estimates the covariance. docs/mathematics.md, section 4.
+Where Σ is kept, one step of subspace iteration on it makes the subspace. Elsewhere AᵀA stands for Σ, A the rows of the
+past, √past·[C | F]ᵀ, above those of the block; the subspace is span(C′), C′ the C that Algorithm 1 has left, and the
+strongest directions outside it. All products of size d have few columns. docs/mathematics.md, section 4.
 """
 
+import contextlib
 from typing import NamedTuple
 
 import numpy as np
@@ -30,29 +25,11 @@ class Limits(NamedTuple):
     rounding: float  # variances below this share of the largest are rounding errors
     smallest: float  # standard deviations below this one count as zero
 
-    def of(self, variance: F64, unit: float = 1.0) -> NDArray[np.intp]:
-        """The indices of those among ascending variances, in this unit squared, largest first."""
-        real = variance > max(self.rounding * variance[-1], 0.0) if len(variance) else np.zeros(0, bool)
-        large = np.sqrt(np.maximum(variance, 0.0)) * unit > self.smallest
-        return np.flatnonzero(real & large)[::-1][: self.columns]
-
-
-class Rows(NamedTuple):
-    """Past and block where Σ is not kept: Σ = past · [C | F][C | F]ᵀ + YᵀY."""
-
-    CF: Array  # (d, r)
-    past: float
-    Y: Array  # (n, d): rows √c·y
-
-    def times(self, X: Array) -> Array:
-        """Σ X."""
-        of_block: Array = ((self.Y @ X).T @ self.Y).T  # in this order and layout the products are quickest
-        return of_block + self.CF @ (self.past * (self.CF.T @ X))
-
-    def within(self, W: Array) -> F64:
-        """WᵀΣW, in double precision."""
-        of_past, of_block = self.CF.T @ W, self.Y @ W
-        return self.past * (of_past.T @ of_past).astype(np.float64) + (of_block.T @ of_block).astype(np.float64)
+    def of(self, variance: F64) -> NDArray[np.intp]:
+        """The indices of those among ascending variances, largest first."""
+        least = max(self.rounding * variance[-1], 0.0) if len(variance) else 0.0
+        kept = (variance > least) & (np.sqrt(np.maximum(variance, 0.0)) > self.smallest)
+        return np.flatnonzero(kept)[::-1][: self.columns]
 
 
 def of_covariance(covariance: F64, limits: Limits) -> F64:
@@ -70,44 +47,51 @@ def on_covariance(covariance: F64, start: Array, limits: Limits) -> F64:
     return _columns(W @ U, variance, limits)
 
 
-def on_rows(rows: Rows, C: Array, F: Array, sketch: Array, limits: Limits) -> Array:
-    """The next [C | F] from C′ (d, K), F and combinations of the block's rows (d, m)."""
+def on_rows(A: Array, C: Array, F: Array, sketch: Array, limits: Limits) -> Array:
+    """The next [C | F] from the rows A (n, d), C′ (d, K), F and combinations of the block's rows (d, m)."""
     Q = orthonormal(C)
-    X = _outside(Q, np.hstack([F, rows.times(_scaled(sketch))]))  # a sketch is rough, F is of the blocks before
-    W = np.hstack([Q, _complement(Q, _outside(Q, rows.times(_scaled(X))))])
-    variance, U = _decomposed(rows.within(W), limits.columns)
-    coefficients = _columns(U, variance, limits)
-    return np.asarray(W @ coefficients.astype(W.dtype))
+    X = _outside(Q, np.hstack([F, _times(A, sketch)]))  # a sketch is rough, F is of the blocks before
+    W = np.hstack([Q, _complement(Q, _outside(Q, _times(A, X)))])
+    variance, U = _decomposed(within(A, W), limits.columns)
+    return np.asarray(W @ _columns(U, variance, limits).astype(W.dtype))
 
 
-def strongest(rows: Rows, limits: Limits) -> Array:
-    """The next [C | F] from all directions of past and block, by the smaller of the two Gram matrices."""
-    A = np.vstack([np.asarray(np.sqrt(rows.past) * rows.CF.T, rows.Y.dtype), rows.Y])
-    (n, d), unit = A.shape, power_of_two(float(np.abs(A).max(initial=0.0)))
-    A = A / np.asarray(unit, A.dtype)
-    variance, U = _decomposed((A @ A.T if n < d else A.T @ A).astype(np.float64, copy=False), limits.columns)
-    index = limits.of(variance, unit)
-    U = U[:, index] if n < d else U[:, index] * np.sqrt(variance[index])
-    return np.asarray((A.T @ U.astype(A.dtype) if n < d else U.astype(A.dtype)) * np.asarray(unit, A.dtype))
+def strongest(A: Array, limits: Limits) -> Array:
+    """[C | F] of AᵀA from all directions of the rows A (n, d), by the smaller of the two Gram matrices."""
+    n, d = A.shape
+    if n >= d:
+        return of_covariance((A.T @ A).astype(np.float64, copy=False), limits).astype(A.dtype, copy=False)
+    variance, U = _decomposed((A @ A.T).astype(np.float64, copy=False), limits.columns)
+    return np.ascontiguousarray(A.T @ U[:, limits.of(variance)].astype(A.dtype, copy=False))
+
+
+def within(A: Array, W: Array) -> F64:
+    """WᵀAᵀAW, in double precision."""
+    AW = A @ W
+    return (AW.T @ AW).astype(np.float64, copy=False)
 
 
 def orthonormal(A: Array) -> Array:
     """An orthonormal basis (d, m) of the columns of A (d, m), in its precision.
 
-    By two Cholesky factors of Gram matrices, in a quarter of the time of a QR decomposition, unless columns are nearly
-    dependent.
+    By two Cholesky factors, in a quarter of the time of a QR decomposition, unless columns are nearly dependent.
     """
-    basis = _scaled(A)
-    for _ in range(2):
-        try:
+    basis = unit = _scaled(A)
+    with contextlib.suppress(np.linalg.LinAlgError):
+        for _ in range(2):
             L = np.linalg.cholesky((basis.T @ basis).astype(np.float64, copy=False))
-        except np.linalg.LinAlgError:
-            return np.linalg.qr(_scaled(A))[0]
-        length = L.diagonal()
-        if len(length) and length.min() < _LENGTH * length.max():
-            return np.linalg.qr(_scaled(A))[0]
-        basis = basis @ np.linalg.inv(L).T.astype(A.dtype, copy=False)
-    return basis
+            length = L.diagonal()
+            if length.min(initial=np.inf) < _LENGTH * length.max(initial=0.0):
+                break
+            basis = basis @ np.linalg.inv(L).T.astype(A.dtype, copy=False)
+        else:
+            return basis
+    return np.linalg.qr(unit)[0]
+
+
+def _times(A: Array, X: Array) -> Array:
+    """AᵀAX, the columns of X at length one; in this order and layout the products are quickest."""
+    return ((A @ _scaled(X)).T @ A).T
 
 
 def _scaled(A: Array) -> Array:

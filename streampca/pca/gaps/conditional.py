@@ -34,8 +34,8 @@ def complete(Y: Array, mean: Array, U: Array, variance: F64, sigma2: float) -> C
     if not rows_with_gaps(Y).any():
         return Completed(Y, t2, spe)
     gaps = np.isnan(Y)
-    filled, known = np.array(Y, np.float64), variance > sigma2
-    U, variance = U[:, known].astype(np.float64), variance[known]
+    filled, signal = np.array(Y, np.float64), variance > sigma2
+    U, variance = U[:, signal].astype(np.float64), variance[signal]
     Phi = U * np.sqrt(variance - sigma2)
     for i in np.flatnonzero(gaps.any(axis=1)):
         missing, observed = gaps[i], ~gaps[i]

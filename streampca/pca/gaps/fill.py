@@ -57,10 +57,10 @@ class Predictor(NamedTuple):
         d, k = C.shape
         noise = (total_variance - variance.sum()) / (d - k) if d > k else 0.0
         noise = max(noise, _MIN_NOISE * variance.max(initial=0.0))
-        known = variance > noise
-        if not known.any():  # nothing to predict by: the mean
+        signal = variance > noise
+        if not signal.any():  # nothing to predict by: the mean
             return cls(mean, np.zeros((d, 1)), np.ones(1))
-        C, variance = C[:, known].astype(np.float64), variance[known]
+        C, variance = C[:, signal].astype(np.float64), variance[signal]
         return cls(mean, np.ascontiguousarray(C), noise / (1 - noise / variance))
 
 
@@ -104,6 +104,6 @@ def _by_em(V: Array, missing: Entries, components: int, center: bool) -> Predict
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         Y = (filled - mean) / np.sqrt(n)
-        C = ritz.strongest(ritz.Rows(np.zeros((d, 0)), 0.0, Y), Limits(components, _ROUNDING, 0.0))
+        C = ritz.strongest(Y, Limits(components, _ROUNDING, 0.0))
         predictor = Predictor.of(mean, C, np.vecdot(C.T, C.T), float(np.vdot(Y, Y)))
     return predictor

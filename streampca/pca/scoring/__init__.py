@@ -1,14 +1,13 @@
 """How unusual vectors are by a model: T², SPE and a score of both, and their p-values. docs/mathematics.md, section 10.
 
-`scores` computes the statistics, `calibration` the share of past scores that are as high, and `schedule` says which
-messages of a stream are scored for that.
+`scores` computes the statistics, and `calibration` the share of past scores that are as high.
 """
 
 from streampca.pca.scoring.calibration import Calibration
 from streampca.pca.scoring.scores import (
     STATISTICS,
     Contributions,
-    Projected,
+    Projection,
     Scores,
     complete,
     contributions,
@@ -23,7 +22,7 @@ __all__ = [
     "STATISTICS",
     "Calibration",
     "Contributions",
-    "Projected",
+    "Projection",
     "Scores",
     "complete",
     "contributions",

@@ -42,12 +42,12 @@ class Calibration:
         weights = np.zeros((len(STATISTICS), BINS))
         if table.dtype != np.float64 or table.ndim != 2 or table.shape[1] != 3 or not np.isfinite(table).all():
             raise ValueError("not rows of a histogram, a bin and a weight")
-        which, found = table[:, :2], table[:, 2]
+        which, weight = table[:, :2], table[:, 2]
         inside = (which == np.floor(which)) & (which >= 0) & (which < weights.shape)
-        if not (inside.all() and (found > 0).all() and len(np.unique(which, axis=0)) == len(which)):
+        if not (inside.all() and (weight > 0).all() and len(np.unique(which, axis=0)) == len(which)):
             raise ValueError("a histogram, bin or weight is out of range")
         which = which.astype(np.intp)
-        weights[which[:, 0], which[:, 1]] = found
+        weights[which[:, 0], which[:, 1]] = weight
         return cls(weights)
 
     def table(self) -> F64:

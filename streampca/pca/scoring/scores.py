@@ -29,8 +29,8 @@ class Scores(NamedTuple):
     score: F64  # (n,): without unit, d on average
 
 
-class Projected(NamedTuple):
-    """Vectors without gaps, and where they lie."""
+class Projection(NamedTuple):
+    """Vectors without gaps, and their projection."""
 
     vectors: Array  # (n, d)
     coordinates: Array  # (n, k), in the principal basis
@@ -45,15 +45,15 @@ class Contributions(NamedTuple):
     spe: F64  # with the sign of the residual; the absolute values sum to SPE
 
 
-def project(model: Model, Y: Array) -> Projected:
+def project(model: Model, Y: Array) -> Projection:
     """Project vectors (n, d). Gaps are filled with their conditional means, and add to the residuals."""
     with np.errstate(all="ignore"):
         coordinates, residual = model.project(Y)
         if not np.isnan(residual).any():
-            return Projected(Y, coordinates, residual, 0.0)
+            return Projection(Y, coordinates, residual, 0.0)
         vectors, t2, spe = complete(model, Y)
         coordinates, residual = model.project(vectors)
-    return Projected(vectors, coordinates, residual + spe, t2)
+    return Projection(vectors, coordinates, residual + spe, t2)
 
 
 def score(model: Model, Y: Array) -> Scores:
@@ -95,11 +95,12 @@ def largest_contributions(model: Model, Y: Array, limit: int) -> tuple[NDArray[n
 
     The dimensions (2, n, limit) are those of T² and those of SPE.
     """
-    found = []
-    for each in contributions(model, Y):
-        largest = np.argsort(-np.abs(each), axis=1, kind="stable")[:, :limit]
-        found.append((largest, np.take_along_axis(each, largest, axis=1)))
-    return np.stack([which for which, _ in found]), Contributions(*(values for _, values in found))
+    every = contributions(model, Y)
+    dimensions = [np.argsort(-np.abs(values), axis=1, kind="stable")[:, :limit] for values in every]
+    largest = [
+        np.take_along_axis(values, of_values, axis=1) for values, of_values in zip(every, dimensions, strict=True)
+    ]
+    return np.stack(dimensions), Contributions(*largest)
 
 
 def log_likelihood(model: Model, Y: Array) -> F64:

@@ -1,30 +1,50 @@
-"""The endpoints of the Open Inference Protocol, version 2, and of MLflow's scoring protocol."""
+"""The Open Inference Protocol, version 2, of Triton's and KServe's clients. The model's name is the topic."""
 
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
-from fastapi import Path, Request, Response
+from fastapi import FastAPI, Path, Request, Response
 
-from streampca.sidecar import mlflow
-from streampca.sidecar.compute import Answer
-from streampca.sidecar.inference_protocol import messages
-from streampca.sidecar.inference_protocol.messages import Inference
-from streampca.sidecar.inference_protocol.schemas import ModelMetadata, ModelTensor
-from streampca.sidecar.request import RawRequest, RequestError
-from streampca.sidecar.request_arrays import Limits
-from streampca.sidecar.responses import json_response, version_header
-from streampca.sidecar.v1.endpoints import Endpoints
-from streampca.sidecar.v1.schemas import VersionNumber
+from streampca.sidecar.engine import Engine
+from streampca.sidecar.errors import Problem, RequestError
+from streampca.sidecar.inference_protocol import messages, schemas
+from streampca.sidecar.openapi import binary_answer, body_of, errors_of
+from streampca.sidecar.request import BYTES
+from streampca.sidecar.responses import JSON, json_response, version_header
+from streampca.sidecar.v1.schemas import ErrorResponse, VersionNumber
 from streampca.version import __version__
 
 ModelName = Annotated[str, Path(description="The topic.")]
-ModelVersion = Annotated[VersionNumber, Path(description="Of the model.")]
+ModelVersion = Annotated[VersionNumber, Path(description="Version of the model.")]
 
 
-class V2Endpoints:
+class InferenceEndpoints:
     """The endpoints, one method each."""
 
-    def __init__(self, endpoints: Endpoints, topic: str) -> None:
-        self._endpoints, self._topic = endpoints, topic
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def add_to(self, app: FastAPI) -> None:
+        """Add their routes."""
+        options: dict[str, Any] = {"tags": ["open inference protocol"], "responses": errors_of(ErrorResponse, JSON)}
+        model = "/v2/models/{model_name}"
+        version = model + "/versions/{model_version}"
+        for path, get, answer in (
+            ("/v2", self.server_metadata, schemas.ServerMetadata),
+            ("/v2/health/live", self.server_live, schemas.Live),
+            ("/v2/health/ready", self.server_ready, schemas.Ready),
+            (model, self.model_metadata, schemas.ModelMetadata),
+            (version, self.version_metadata, schemas.ModelMetadata),
+            (f"{model}/ready", self.model_ready, schemas.Ready),
+            (f"{version}/ready", self.version_ready, schemas.Ready),
+        ):
+            app.get(path, response_model=answer, **options)(get)
+        index = list[schemas.RepositoryEntry]
+        app.post("/v2/repository/index", response_model=index, **options)(self.repository_index)
+        options["responses"] |= binary_answer(BYTES)
+        options |= {"response_model": schemas.InferenceResponse, "openapi_extra": body_of(schemas.InferenceRequest)}
+        app.post(f"{model}/infer", **options)(self.infer)
+        app.post(f"{version}/infer", **options)(self.infer_version)
 
     async def server_metadata(self) -> Response:
         """The name and the version of this server."""
@@ -37,88 +57,61 @@ class V2Endpoints:
 
     async def server_ready(self) -> Response:
         """Whether to send requests here, as /readyz says."""
-        return self._ready({})
+        self._engine.check_ready()
+        return json_response({"ready": True})
 
     async def model_ready(self, model_name: ModelName) -> Response:
         """Whether the newest version can be used."""
         self._check(model_name)
-        return self._ready({"name": model_name})
+        self._engine.check_ready()
+        return json_response({"name": model_name, "ready": True})
 
     async def version_ready(self, model_name: ModelName, model_version: ModelVersion) -> Response:
         """Whether a version can be used."""
-        self._check(model_name)
-        await self._endpoints.find(model_version)
-        return self._ready({"name": model_name})
+        await self._engine.find(model_version)
+        return await self.model_ready(model_name)
 
     async def model_metadata(self, model_name: ModelName) -> Response:
         """Inputs, outputs and versions of the newest model."""
-        return await self._metadata(model_name, None)
+        return await self._metadata(model_name, None, await self._engine.versions())
 
     async def version_metadata(self, model_name: ModelName, model_version: ModelVersion) -> Response:
         """Inputs and outputs of a version."""
-        return await self._metadata(model_name, model_version)
+        return await self._metadata(model_name, model_version, [model_version])
 
     async def repository_index(self) -> Response:
         """All versions in the store."""
-        versions = await self._endpoints.versions()
-        return json_response([
-            {"name": self._topic, "version": str(version), "state": "READY", "reason": ""} for version in versions
-        ])  # fmt: skip
+        entry = {"name": self._engine.topic, "state": "READY", "reason": ""}
+        return json_response([entry | {"version": str(version)} for version in await self._engine.versions()])
 
-    async def infer(self, request: Request) -> Response:
+    async def infer(self, request: Request, model_name: ModelName) -> Response:
         """Coordinates, squared distances, reconstructions, scores or p-values of vectors, by the newest model."""
-        return await self._infer(request, None)
+        return await self._infer(request, model_name, None)
 
-    async def infer_version(self, request: Request) -> Response:
+    async def infer_version(self, request: Request, model_name: ModelName, model_version: ModelVersion) -> Response:
         """Coordinates and others of vectors by a version of the model."""
-        text = request.path_params["model_version"]
-        if not (text.isdecimal() and len(text) < 19):
-            raise RequestError(404, f"there is no model version {text[:40]}; versions are numbers of messages")
-        return await self._infer(request, int(text))
+        return await self._infer(request, model_name, model_version)
 
-    async def ping(self) -> Response:
-        """Whether to send requests here, as /readyz says."""
-        self._endpoints.check_ready()
-        return Response("\n", media_type="text/plain")
-
-    async def version(self) -> Response:
-        """The version of this server."""
-        return Response(__version__, media_type="text/plain")
-
-    async def invocations(self, request: Request) -> Response:
-        """Coordinates of vectors, as MLflow's scoring server answers."""
-        return await self._endpoints.act(request, "project", mlflow.parse, mlflow.predict, mlflow.respond)
-
-    async def _infer(self, request: Request, version: int | None) -> Response:
-        self._check(request.path_params["model_name"])
-
-        def parse(raw: RawRequest, limits: Limits) -> Inference:
-            return messages.parse(raw, version, limits)
-
-        def respond(inference: Inference, answer: Answer, raw: RawRequest) -> Response:
-            return messages.respond(self._topic, inference, answer, raw)
-
-        return await self._endpoints.act(request, "project", parse, messages.infer, respond, if_quick=True)
-
-    async def _metadata(self, name: str, version: int | None) -> Response:
+    async def _infer(self, request: Request, name: str, version: int | None) -> Response:
         self._check(name)
-        published = await self._endpoints.find(version)
+        parse, respond = partial(messages.parse, version=version), partial(messages.respond, model=name)
+        return await self._engine.answer(
+            request, operation="project", parse=parse, compute=messages.infer, respond=respond, if_quick=True
+        )
+
+    async def _metadata(self, name: str, version: int | None, versions: list[int]) -> Response:
+        self._check(name)
+        published = await self._engine.find(version)
         d, k = published.model.dimensions, published.model.n_components
         shapes = {"coordinates": [-1, k], "reconstruction": [-1, d]}
-        versions = [version] if version is not None else await self._endpoints.versions()
-        metadata = ModelMetadata(
-            name=name,
-            versions=[str(each) for each in versions],
-            platform="streampca",
-            inputs=[ModelTensor(name="vectors", datatype="FP64", shape=[-1, d])],
-            outputs=[ModelTensor(name=n, datatype="FP64", shape=shapes.get(n, [-1])) for n in messages.OUTPUTS],
-        )
-        return json_response(metadata.model_dump(), headers=version_header(published.version))
-
-    def _ready(self, named: dict[str, str]) -> Response:
-        self._endpoints.check_ready()
-        return json_response({**named, "ready": True})
+        tensors = {
+            "inputs": [{"name": "vectors", "datatype": "FP64", "shape": [-1, d]}],
+            "outputs": [{"name": n, "datatype": "FP64", "shape": shapes.get(n, [-1])} for n in messages.OUTPUTS],
+        }
+        about = {"name": name, "versions": [*map(str, versions)], "platform": "streampca", **tensors}
+        return json_response(about, version_header(published.version))
 
     def _check(self, name: str) -> None:
-        if name != self._topic:
-            raise RequestError(404, f"there is no model {name[:80]!r}; this sidecar serves {self._topic!r}")
+        if name != self._engine.topic:
+            text = f"there is no model {name[:80]!r}; this sidecar serves {self._engine.topic!r}"
+            raise RequestError(Problem.UNKNOWN_MODEL, text)

@@ -9,17 +9,17 @@ from typing import Any, get_args
 
 import numpy as np
 from fastapi import Response
-from pydantic import ValidationError
 
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import Array
 from streampca.sidecar import compute, request_arrays
 from streampca.sidecar.compute import Answer
+from streampca.sidecar.errors import invalid
 from streampca.sidecar.inference_protocol.schemas import InferenceRequest, OutputName, Tensor
-from streampca.sidecar.parsing import check_values, describe, json_object
-from streampca.sidecar.request import LENGTH, RawRequest, RequestError
+from streampca.sidecar.parsing import check_values, json_object, validate
+from streampca.sidecar.request import BYTES, LENGTH, RawRequest
 from streampca.sidecar.request_arrays import Limits
-from streampca.sidecar.responses import JSON, bytes_response, compressed, json_bytes, version_header
+from streampca.sidecar.responses import JSON, bytes_response, json_bytes, version_header
 from streampca.sidecar.v1.schemas import SCORES, ProjectRequest, ReconstructRequest
 
 DATATYPES = {"FP32": "<f4", "FP64": "<f8"}
@@ -29,26 +29,23 @@ _DEFAULT: tuple[OutputName, ...] = ("coordinates", "residual")
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """A request: vectors, and which outputs are wanted, each as bytes or as JSON."""
+    """A parsed request: vectors, and the outputs to answer with."""
 
     version: int | None
     id: str | None
     project: ProjectRequest
-    outputs: Mapping[OutputName, bool]  # whether as bytes
+    outputs: Mapping[OutputName, bool]  # name → as bytes, not as JSON
 
 
-def parse(raw: RawRequest, version: int | None, limits: Limits) -> Inference:
+def parse(raw: RawRequest, limits: Limits, version: int | None) -> Inference:
     """The request in a body. Raises `RequestError`."""
     text = raw.body[: raw.json_bytes]
     check_values(text, limits)
-    try:
-        request = InferenceRequest.model_validate(json_object(text))
-    except ValidationError as error:
-        raise RequestError(422, describe(error.errors(include_url=False, include_input=False))) from None
+    request = validate(InferenceRequest, json_object(text))
     vectors = _array(request.inputs[0], raw.body[len(text) :])
     by_default = request.parameters.binary_data_output
     outputs = {
-        each.name: by_default if (own := each.parameters.binary_data) is None else own for each in request.outputs
+        output.name: by_default if (own := output.parameters.binary_data) is None else own for output in request.outputs
     }
     project = ProjectRequest.model_construct(
         vectors=vectors,
@@ -65,14 +62,14 @@ def _array(tensor: Tensor, rest: bytes) -> Array:
     if size is not None:
         if size != len(rest) or size != n * d * dtype.itemsize:
             text = f"a {tensor.datatype} tensor of shape {tensor.shape} has {n * d * dtype.itemsize} bytes"
-            raise RequestError(422, f"vectors: {text}, not {size}, and {len(rest)} follow the JSON")
+            raise invalid(f"vectors: {text}, not {size}, and {len(rest)} follow the JSON")
         return np.frombuffer(rest, dtype).reshape(n, d)
     if tensor.data is None or rest:
-        raise RequestError(422, "vectors: either data, or bytes behind the JSON and their binary_data_size")
+        raise invalid("vectors: either data, or bytes behind the JSON and their binary_data_size")
     is_flat = isinstance(tensor.data, list) and not (tensor.data and isinstance(tensor.data[0], list))
     rows = request_arrays.rows([tensor.data] if is_flat else tensor.data, "vectors")
     if rows.size != n * d or not (is_flat or rows.shape == (n, d)):
-        raise RequestError(422, f"vectors: data of shape {list(rows.shape)} are not a tensor of shape {tensor.shape}")
+        raise invalid(f"vectors: data of shape {list(rows.shape)} are not a tensor of shape {tensor.shape}")
     with np.errstate(over="ignore"):
         return rows.reshape(n, d).astype(dtype, copy=False)
 
@@ -81,15 +78,15 @@ def infer(published: PublishedModel, inference: Inference, limits: Limits) -> An
     """The fields that the outputs name, and those of /v1/project."""
     answer = compute.project(published, inference.project, limits)
     if "p" in inference.outputs and answer.fields["p"] is None:
-        raise RequestError(422, f"version {answer.version} has no past scores yet, so it knows no p")
+        raise invalid(f"version {answer.version} has no past scores yet, so it knows no p")
     if "reconstruction" in inference.outputs:
         request = ReconstructRequest.model_construct(vectors=inference.project.vectors)
         answer.fields["reconstruction"] = compute.reconstruct(published, request, limits).fields["vectors"]
     return answer
 
 
-def respond(model: str, inference: Inference, answer: Answer, raw: RawRequest) -> Response:
-    """The outputs, in the request's order; compressed if the client asks for it."""
+def respond(inference: Inference, answer: Answer, raw: RawRequest, model: str) -> Response:
+    """The outputs, in the request's order."""
     tensors, parts = [], []
     for name, as_bytes in inference.outputs.items():
         array = answer.fields[name]
@@ -103,5 +100,4 @@ def respond(model: str, inference: Inference, answer: Answer, raw: RawRequest) -
     header = {"model_name": model, "model_version": str(answer.version), "outputs": tensors}
     text = json_bytes(header if inference.id is None else header | {"id": inference.id})
     headers = version_header(answer.version) | ({LENGTH: str(len(text))} if parts else {})
-    body, encoding = compressed([memoryview(text), *parts], raw.header(b"accept-encoding"))
-    return bytes_response(body, "application/octet-stream" if parts else JSON, headers | encoding)
+    return bytes_response([memoryview(text), *parts], BYTES if parts else JSON, headers)

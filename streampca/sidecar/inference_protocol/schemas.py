@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, Field, NonNegativeInt, SkipValidation
 
 from streampca.pca.model import Basis
-from streampca.sidecar.v1.schemas import Rows
 
 Datatype = Literal["FP32", "FP64"]
 Size = Annotated[int, Field(ge=0, lt=2**31)]
@@ -21,7 +20,7 @@ class TensorParameters(BaseModel):
 class Tensor(BaseModel):
     """The input: vectors."""
 
-    name: Literal["vectors"]
+    name: Annotated[str, Field(description="Any name: there is one input.", examples=["vectors"])]
     shape: Annotated[list[Size], Field(min_length=2, max_length=2, description="Vectors, dimensions.")]
     datatype: Datatype
     data: Annotated[list[Any] | None, SkipValidation, Field(description="Numbers, row by row, or rows.")] = None
@@ -126,18 +125,3 @@ class RepositoryEntry(BaseModel):
     version: str
     state: str
     reason: str = ""
-
-
-class Instances(BaseModel):
-    """A request of MLflow's scoring protocol, in one of its forms."""
-
-    dataframe_split: dict[str, Any] | None = Field(None, description="`data` holds the vectors; columns are in order.")
-    instances: Rows | None = None
-    inputs: Rows | None = None
-    params: InferenceParameters = InferenceParameters()
-
-
-class Predictions(BaseModel):
-    """Coordinates of the vectors."""
-
-    predictions: Rows

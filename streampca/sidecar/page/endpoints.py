@@ -11,7 +11,7 @@ from fastapi import Query, Response
 from streampca.settings.commands import ServeSettings
 from streampca.settings.kafka import TOPIC_NAME
 from streampca.sidecar import compute
-from streampca.sidecar.model_loader import ModelLoader
+from streampca.sidecar.engine import Engine
 from streampca.sidecar.page.history import HistoryReader
 from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.sidecar.responses import answer_response, json_response, version_header
@@ -34,13 +34,13 @@ class PageEndpoints:
     def __init__(
         self,
         cache: ModelCache,
-        loader: ModelLoader,
+        engine: Engine,
         history: HistoryReader,
         recent: RecentVectors,
         store: Store,
         settings: ServeSettings,
     ) -> None:
-        self._cache, self._loader, self._history, self._recent = cache, loader, history, recent
+        self._cache, self._engine, self._history, self._recent = cache, engine, history, recent
         self._store, self._settings = store, settings
         self._history_of = lru_cache(_HISTORIES)(lambda topic: HistoryReader(Models(store, topic), history.closed))
         self._history_thread = anyio.CapacityLimiter(1)  # further requests wait without a thread
@@ -68,7 +68,7 @@ class PageEndpoints:
 
     async def recent(self, version: VersionQuery = None, x: int = 1, y: int = 1) -> Response:
         """The vectors projected most recently (at most 500, in memory only) along two components, with p-values."""
-        published = await self._loader.find(version)
+        published = await self._engine.find(version)
         content = await anyio.to_thread.run_sync(self._recent.project, published, x, y, limiter=self._recent_thread)
         return json_response(content, headers=version_header(content["version"]))
 

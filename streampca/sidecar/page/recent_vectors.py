@@ -16,7 +16,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
 from streampca.pca.scoring import Scores
-from streampca.sidecar.request import RequestError
+from streampca.sidecar.errors import invalid
 
 Described = tuple[int, dict[str, Any]]  # a vector's index, and its description
 
@@ -100,4 +100,4 @@ def _unusual(published: PublishedModel, vectors: Array, scores: Scores) -> tuple
 
 def _check_component(name: str, component: int, k: int) -> None:
     if not 1 <= component <= k:
-        raise RequestError(422, f"{name} must be a component of the model, 1 to {k}, not {component}")
+        raise invalid(f"{name} must be a component of the model, 1 to {k}, not {component}")

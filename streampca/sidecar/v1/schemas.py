@@ -3,7 +3,7 @@
 Responses are serialized by orjson: pydantic would make a Python object of every number. Tests validate them.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, PositiveInt, WithJsonSchema
 
@@ -12,9 +12,8 @@ from streampca.pca.model import Basis
 from streampca.sidecar import request_arrays
 
 Rows = list[list[float]]
-_RowsArray = Annotated[
-    Array, PlainValidator(request_arrays.validate)
-]  # precise errors, and 3 times as fast as list[list[float]]
+# Precise errors, and 3 times as fast as list[list[float]].
+_RowsArray = Annotated[Array, PlainValidator(request_arrays.validate)]
 CoordinatesArray = Annotated[
     _RowsArray, WithJsonSchema({"type": "array", "items": {"type": "array", "items": {"type": "number"}}})
 ]
@@ -23,12 +22,13 @@ VectorsArray = Annotated[
 ]
 ROW_FIELDS = ("vectors", "coordinates")
 VersionNumber = Annotated[int, Field(ge=0, lt=2**63)]
+ANY_VERSION = {
+    "anyOf": [{"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, {"type": "string", "enum": ["latest"]}]
+}
 AnyVersion = Annotated[
     VersionNumber | None,
-    BeforeValidator(lambda given: None if given == "latest" else given),
-    WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, {"type": "string", "enum": ["latest"]}]}
-    ),
+    BeforeValidator(lambda version: None if version == "latest" else version),
+    WithJsonSchema(ANY_VERSION),
 ]
 
 _VERSION = "Version of the model; the newest if it is latest or absent."
@@ -37,6 +37,7 @@ _VECTORS = "Vectors, each of the model's d dimensions; entries may be null if it
 _COORDINATES = "The k coordinates of each vector, in the order of the vectors."
 
 Version = Annotated[int, Field(ge=0, description="Version of the model used: the number of messages it has learned.")]
+CoordinatesBasis = Annotated[Basis, Field(description="The basis of the coordinates; ignored for vectors.")]
 Vectors = Annotated[Rows, Field(description=_VECTORS)]
 Coordinates = Annotated[Rows, Field(description=_COORDINATES)]
 SquaredDistances = Annotated[
@@ -49,9 +50,9 @@ ScoreFields = Annotated[
     Field(max_length=len(SCORES)),
     BeforeValidator(lambda names: names.split(",", len(SCORES)) if isinstance(names, str) else names),
 ]
-T2 = Annotated[list[float], Field(description="Hotelling's T², unusual within the plane: k on average.")]
+T2 = Annotated[list[float], Field(description="Hotelling's T², unusual within the subspace: k on average.")]
 Score = Annotated[
-    list[float], Field(description="T² + SPE/σ², with σ² the mean variance outside the plane: d on average.")
+    list[float], Field(description="T² + SPE/σ², with σ² the mean variance outside the subspace: d on average.")
 ]
 P = Annotated[
     list[float],
@@ -63,9 +64,8 @@ P = Annotated[
 
 
 class RowsRequest(BaseModel):
-    """The fields of every request with rows of numbers. Those of `query` may be query parameters, too."""
+    """The fields of every request with rows of numbers."""
 
-    query: ClassVar[type[BaseModel]]
     version: AnyVersion = Field(None, description=_VERSION)
 
     model_config = ConfigDict(extra="forbid")
@@ -83,7 +83,6 @@ class ProjectQuery(RowsRequest):
 class ProjectRequest(ProjectQuery):
     """Vectors to project."""
 
-    query = ProjectQuery
     vectors: VectorsArray = Field(description=_VECTORS)
 
     model_config = ConfigDict(
@@ -105,22 +104,17 @@ class ProjectResponse(BaseModel):
     p_spe: P | None = None
 
 
-class ReconstructFields(RowsRequest):
-    """How to reconstruct."""
-
-    basis: Basis = Field("principal", description="The basis of the coordinates; ignored for vectors.")
-
-
-class ReconstructQuery(ReconstructFields):
+class ReconstructQuery(RowsRequest):
     """How to reconstruct what a binary body holds."""
 
+    basis: CoordinatesBasis = "principal"
     of: Literal["coordinates", "vectors"] | None = Field(None, description="What a binary body holds.")
 
 
-class ReconstructRequest(ReconstructFields):
+class ReconstructRequest(RowsRequest):
     """Coordinates or vectors to reconstruct, one of the two."""
 
-    query = ReconstructQuery
+    basis: CoordinatesBasis = "principal"
     coordinates: CoordinatesArray | None = Field(None, description=_COORDINATES)
     vectors: VectorsArray | None = Field(None, description=_VECTORS)
 
@@ -146,7 +140,6 @@ class ScoreQuery(RowsRequest):
 class ScoreRequest(ScoreQuery):
     """Vectors to score."""
 
-    query = ScoreQuery
     vectors: VectorsArray = Field(description=_VECTORS)
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"vectors": [[1.0, 0.5, -2.0]], "contributions": 1}]})
@@ -177,14 +170,14 @@ class ScoreResponse(BaseModel):
 class ErrorResponse(BaseModel):
     """The body of every error, as of RFC 9457."""
 
-    type: str = Field(description="about:blank: the status says all about its kind.")
-    title: str = Field(description="The status in words.")
+    type: str = Field(description="The kind of error.", examples=["urn:streampca:error:invalid-request"])
+    title: str = Field(description="What the type means.")
     status: int
-    detail: str = Field(description="The same as `error`.")
-    error: str = Field(
+    detail: str = Field(
         description="What is wrong, where, and how to correct it.",
         examples=["vectors[3][0] must be a number, not null"],
     )
+    error: str = Field(description="The same as `detail`.")
 
 
 class NotReadyResponse(ErrorResponse):
@@ -216,7 +209,7 @@ class ModelResponse(BaseModel):
     explained_variance_ratio: list[float] = Field(description="The same as a share of the total variance.")
     total_variance: float
     subspace_error: float | None = Field(
-        description="Estimated sampling error of the plane of the axes: the expected sum of the squared sines of the "
+        description="Estimated sampling error of the axes' subspace: the expected sum of the squared sines of the "
         "angles to that of the stream's distribution, from 0 to k. Null with fewer than four partitions."
     )
     axis_errors: list[float] | None = Field(

@@ -16,17 +16,14 @@ class BulkHistogram(Collector):
     def __init__(self, name: str, documentation: str, buckets: Sequence[float], registry: CollectorRegistry) -> None:
         """`buckets` are the inclusive upper bounds, ascending; the bucket up to +Inf is added."""
         self._name, self._documentation, self._bounds = name, documentation, np.array(buckets)
-        self._seen = (
-            np.zeros(len(buckets) + 1, np.int64),
-            0.0,
-        )  # replaced together, for a scrape
+        self._seen = np.zeros(len(buckets) + 1, np.int64), 0.0  # replaced together, for a scrape
         registry.register(self)
 
     def observe(self, values: NDArray[np.float64]) -> None:
         """Count all values."""
         counts, total = self._seen
-        places = np.searchsorted(self._bounds, values)
-        self._seen = counts + np.bincount(places, minlength=len(counts)), total + float(np.sum(values))
+        buckets = np.searchsorted(self._bounds, values)
+        self._seen = counts + np.bincount(buckets, minlength=len(counts)), total + float(np.sum(values))
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         counts, total = self._seen

@@ -52,6 +52,8 @@ def synchronous() -> None:
         check(result, expected, names)
         assert result.get_response()["id"] == "a"
         assert [each["name"] for each in result.get_response()["outputs"]] == names
+    named = http.InferInput("input-0", list(VECTORS.shape), "FP64").set_data_from_numpy(VECTORS)
+    check(client.infer(TOPIC, [named]), projected("f8"), ["coordinates"])
     result = client.infer(TOPIC, inputs(http, "f8", True))
     check(result, projected("f8"), ["coordinates", "residual"])
     assert "parameters" in result.get_output("residual")  # binary, since no output was named
@@ -60,8 +62,7 @@ def synchronous() -> None:
     for model, version, tensors, status in (
         ("other", "", inputs(http, "f8", True), "404"),
         (TOPIC, "11", inputs(http, "f8", True), "404"),
-        (TOPIC, "x", inputs(http, "f8", True), "404"),
-        (TOPIC, "", [http.InferInput("other", [1, 5], "FP64").set_data_from_numpy(np.zeros((1, 5)))], "422"),
+        (TOPIC, "x", inputs(http, "f8", True), "422"),
         (TOPIC, "", [http.InferInput("vectors", [1, 4], "FP64").set_data_from_numpy(np.zeros((1, 4)))], "422"),
         (TOPIC, "", [http.InferInput("vectors", [1, 5], "INT64").set_data_from_numpy(np.zeros((1, 5), int))], "422"),
     ):

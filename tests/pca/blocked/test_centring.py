@@ -13,7 +13,7 @@ from tests.pca.streams import covariance, remaining_weights
 
 def centred(V: F64, mean: F64, total_variance: float, weights: centring.Weights) -> block.Learned:
     """The block without a factor."""
-    return block.learn(V, np.zeros((V.shape[1], 0)), mean, total_variance, weights, 1, 0.0)
+    return block.learn(V, np.zeros((V.shape[1], 0)), mean, total_variance, weights, 1, 0.0, np.empty(V.shape))
 
 
 retentions = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.97, 0.999, 1.0]), min_size=1, max_size=40).map(np.array)

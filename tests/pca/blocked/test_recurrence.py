@@ -102,8 +102,8 @@ from streampca.pca.blocked import recurrence
 random, digest = np.random.default_rng(0), hashlib.sha256()
 for K in (1, 2, 5, 8, 11, 16) * 20:
     C, Y = random.standard_normal((30, K)), random.standard_normal((256, 30))
-    for found in recurrence.learn(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), np.full(256, 0.03)):
-        digest.update(found.tobytes())
+    for result in recurrence.learn(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), np.full(256, 0.03)):
+        digest.update(result.tobytes())
 print(digest.hexdigest())
 """
 

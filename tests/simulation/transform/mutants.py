@@ -14,7 +14,7 @@ from streampca.sources.base import Committed
 from streampca.sources.transactions import OutgoingFields
 from streampca.transform.loop import Transformer
 from streampca.transform.models import CurrentModel
-from streampca.transform.outputs import Projected
+from streampca.transform.outputs import TransformedBatch
 from streampca.transform.position import Position
 from streampca.transform.projection import Fields, Projection
 from tests.simulation.patching import LOADS_OLDER_MODELS, Mutant, nothing, patched
@@ -71,7 +71,7 @@ def _restores_the_start(self: Transformer, partitions: Collection[int]) -> Mappi
     return dict.fromkeys(_restore(self, partitions), Position(-1))
 
 
-def _writes_as_at_the_first_start(self: Transformer, event: Projected) -> None:
+def _writes_as_at_the_first_start(self: Transformer, event: TransformedBatch) -> None:
     self._is_first_start = True
     _write(self, event)
 

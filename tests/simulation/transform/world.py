@@ -11,10 +11,10 @@ from streampca.consumer_group.listener import (
     PartitionsAssigned,
 )
 from streampca.errors import RejectLimitError
+from streampca.formats import writer_of
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
-from streampca.transform.encoding import encoder
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.messages import RecordPacker
 from streampca.transform.models import CurrentModel
@@ -31,7 +31,7 @@ from tests.simulation.transform.member import ClusterTransactions, TransformSour
 from tests.simulation.transform.plan import DEAD, FIRST_VERSION, OUTPUT, D, K, TransformPlan
 
 FIELDS = ("coordinates", "residual")
-PACKER = RecordPacker(encoder("npy"), several=False)
+PACKER = RecordPacker(writer_of("npy"), several=False)
 _RELOAD_S, _WAIT_S = 1.0, 0.2
 
 

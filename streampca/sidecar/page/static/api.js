@@ -1,5 +1,7 @@
 // Calls to the sidecar's HTTP interface. Paths are relative, so the page also works behind a proxy's path prefix.
 
+import * as view from "./view.js";
+
 const TIMEOUT_MS = 10_000;
 
 /** The sidecar answered with an error; `message` is its text. */
@@ -13,7 +15,7 @@ export class RequestError extends Error {
 /** No answer: the sidecar or the connection to it is down. */
 export class Unreachable extends Error {}
 
-const topic = new URLSearchParams(location.search).get("topic"); // one that is not served; null: the served one
+const topic = view.get("topic"); // one that is not served; null: the served one
 
 /** The topic in the page's address; null: the one that the sidecar serves. */
 export const otherTopic = () => topic;
@@ -56,15 +58,14 @@ function post(path, content) {
 
 /** A path and a query of what is not null. */
 function query(path, values) {
-  const given = Object.entries(values).filter(([, value]) => value !== null);
-  return given.length ? `${path}?${new URLSearchParams(given)}` : path;
+  const present = Object.entries(values).filter(([, value]) => value !== null);
+  return present.length ? `${path}?${new URLSearchParams(present)}` : path;
 }
 
 export const history = (after) => json(query("v1/page/history", { after, topic }));
 export const workers = () => json(query("v1/page/workers", { topic }));
 export const versions = async () => (await json("v1/models")).versions;
 export const aboutPath = (version) => query(topic ? "v1/page/model" : "v1/model", { version, topic });
-export const about = (version) => json(aboutPath(version));
 export const recent = (version, x, y) => json(`v1/page/recent?version=${version}&x=${x}&y=${y}`);
 export const project = (vector, version) => post("v1/project", { vectors: [vector], version });
 export const reconstruct = (vector, version) => post("v1/reconstruct", { vectors: [vector], version });
@@ -80,10 +81,11 @@ export async function download(path, name) {
   setTimeout(() => URL.revokeObjectURL(url), TIMEOUT_MS);
 }
 
-/** The axes of a version, an array of k typed arrays of length d. */
-export async function components(version) {
-  const answer = await request(`v1/model/components?version=${version}`, { headers: { Accept: "application/x-npy" } });
-  return rowsOfNpy(await answer.arrayBuffer());
+/** A version: {about, components}; components are arrays of length d, none for a topic that is not served. */
+export async function model(version) {
+  const axes = topic ? null : request(`v1/model/components?version=${version}`, { headers: { Accept: "application/x-npy" } });
+  const [about, answer] = await Promise.all([json(aboutPath(version)), axes]);
+  return { about, components: answer ? rowsOfNpy(await answer.arrayBuffer()) : [] };
 }
 
 /** The rows of a two-dimensional `.npy` file of little-endian floats in C order, as the sidecar sends it. */
@@ -93,9 +95,9 @@ function rowsOfNpy(buffer) {
   const start = long ? 12 : 10;
   const length = long ? view.getUint32(8, true) : view.getUint16(8, true);
   const header = new TextDecoder("latin1").decode(new Uint8Array(buffer, start, length));
-  const found = /'descr': '<f([48])'.*'fortran_order': False.*'shape': \((\d+), (\d+)\)/.exec(header);
-  if (!found) throw new Error(`not rows of floats: ${header.trim()}`);
-  const [size, k, d] = found.slice(1).map(Number);
+  const match = /'descr': '<f([48])'.*'fortran_order': False.*'shape': \((\d+), (\d+)\)/.exec(header);
+  if (!match) throw new Error(`not rows of floats: ${header.trim()}`);
+  const [size, k, d] = match.slice(1).map(Number);
   const Floats = size === 4 ? Float32Array : Float64Array;
   return Array.from({ length: k }, (_, i) => new Floats(buffer, start + length + i * d * size, d));
 }

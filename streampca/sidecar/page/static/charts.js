@@ -1,41 +1,45 @@
 // The charts, drawn by uPlot (a global of page/uplot/uplot.js). They follow the width of their element and the colour scheme.
 
-import { colour, element, make } from "./dom.js";
+import { colour, element } from "./dom.js";
 import { Figures, MAX_ROWS } from "./figures.js";
-import { compact, count, moment, moments, percent, percents, perSecond, short, spans, time } from "./format.js";
+import * as view from "./view.js";
+import { angle, compact, count, moment, moments, percent, percents, perSecond, spans } from "./format.js";
 
-const MAX_MARKERS = 60; // longer lines are drawn without a marker for each point
-const NEAR = 24; // pixels from the pointer to the point that it shows
+const HEIGHT = 212; // of a plot, in pixels
 
 const scheme = matchMedia("(prefers-color-scheme: dark)");
-const narrow = matchMedia("(max-width: 480px)");
 
-class Chart {
+export class Chart {
   #plot = null;
   #data = null;
+  #key = null;
 
   /** `described` is the place of the values that the legend shows while no pointer is over the chart: 0, or −1, the last. */
   constructor(id, options, described = null) {
     this.element = element(id);
     this.options = options;
     this.described = described;
+    this.element.setAttribute("role", "img");
     this.title = this.element.closest("section").querySelector("h2").textContent;
     this.figures = new Figures(this.element.closest(".stack") ?? this.element, this.title);
-    new ResizeObserver(() => this.#plot?.setSize(this.#size())).observe(this.element);
+    new ResizeObserver(() => this.#resize()).observe(this.element);
     scheme.addEventListener("change", () => this.#build());
   }
 
-  show(data) {
-    this.#data = data;
-    if (this.#plot) this.#plot.setData(data);
-    else this.#build();
-    this.#describe(this.#plot);
+  /** Show data; with another key than before, drawn with other options. */
+  show(data, key = null) {
+    if (key !== this.#key) this.#destroy();
+    [this.#data, this.#key] = [data, key];
+    if (!this.#plot) this.#build();
+    else {
+      this.#plot.setData(data);
+      this.#describe(this.#plot);
+    }
     this.element.setAttribute("aria-label", this.label(data));
     this.figures.show(() => this.table(data));
   }
 
-  /** Draw other series with the next data. */
-  rebuild() {
+  #destroy() {
     this.#plot?.destroy();
     this.#plot = null;
   }
@@ -57,38 +61,45 @@ class Chart {
   }
 
   #build() {
-    this.rebuild();
-    if (!this.#data) return;
+    this.#destroy();
+    if (!this.#data || !this.element.clientWidth) return; // in a tab that is closed
     const options = { ...this.#size(), ...this.options() };
     options.hooks = { ...options.hooks, setLegend: [(plot) => this.#describe(plot)] };
     this.#plot = new uPlot(options, this.#data, this.element);
     this.#describe(this.#plot);
   }
 
+  #resize() {
+    if (!this.#plot) this.#build();
+    else if (this.element.clientWidth) this.#plot.setSize(this.#size());
+  }
+
   #describe(plot) {
-    if (this.described === null || plot.legend.idx != null || !plot.data[0].length) return;
-    plot.setLegend({ idx: this.described < 0 ? plot.data[0].length - 1 : this.described });
+    if (this.described === null || plot.cursor.left >= 0 || !plot.data[0].length) return;
+    const idx = this.described < 0 ? plot.data[0].length - 1 : this.described;
+    if (plot.legend.idx !== idx) plot.setLegend({ idx });
   }
 
   #size() {
-    const width = this.element.clientWidth;
-    if (this.element.classList.contains("many")) return { width, height: 220 }; // and a legend of any height below
-    const legend = narrow.matches ? 48 : 28; // one line or two below the plot, see style.css
-    return { width, height: this.element.clientHeight - legend };
+    return { width: this.element.clientWidth, height: Number(this.element.dataset.height ?? HEIGHT) };
   }
 }
 
-const axis = (more = {}) => ({
+export const axis = (more = {}) => ({
   stroke: colour("quiet"), grid: { stroke: colour("grid"), width: 1 }, ticks: { stroke: colour("grid"), width: 1 }, ...more,
 });
 const ofPercent = (_, values, _axis, _space, step) => percents(values, step);
 
-// What a timeline shows: the text of a value, the range of the axis, its labels, and the steps between them.
-export const SHARE = { text: percent, range: shares, axis: { values: ofPercent } };
-export const RATE = { text: perSecond, range: fromZero, axis: { values: (_, values) => values.map(compact) } };
+// What is shown: the text of a value, the scale, the labels of the axis, and the steps between them.
+export const SHARE = { text: percent, scale: { range: shares }, axis: { values: ofPercent } };
+export const LOG_SHARE = {
+  text: percent, scale: { distr: 3 }, axis: { values: (_, values) => values.map((share) => (share === null ? "" : percent(share))) },
+};
+export const RATE = { text: perSecond, scale: { range: fromZero }, axis: { values: (_, values) => values.map(compact) } };
+export const ANGLE = { text: (degrees) => (degrees === null ? "–" : angle(degrees)), axis: { values: (_, values) => values.map((value) => `${value}°`) } };
 export const SPAN = {
   text: (seconds) => (seconds === null ? "–" : spans([seconds])[0]),
-  range: fromZero,
+  scale: { range: fromZero },
   axis: {
     values: (_, values) => spans(values),
     incrs: [1e-3, 1e-2, 0.1, 1].flatMap((unit) => [1, 2, 5].map((n) => n * unit)).concat(
@@ -98,33 +109,31 @@ export const SPAN = {
   },
 };
 
-/** Lines over the time of publishing, `lines()` being [label, colour] of each, with a mark at the selected version. */
+/** Lines over the time of publishing, `lines()` being [label, colour] of each, with a mark at the time that `selected()` returns. */
 export function timeline(id, unit, lines, selected) {
-  const mark = (plot) => {
+  const mark = ({ ctx, bbox, scales: { x }, valToPos }) => {
     const at = selected();
-    if (at === null) return;
-    const x = Math.round(plot.valToPos(at, "x", true));
-    const { ctx, bbox } = plot;
-    ctx.save();
-    ctx.strokeStyle = colour("mark");
-    ctx.lineWidth = 2 * devicePixelRatio;
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
-    ctx.restore();
+    if (at === null || at < x.min || at > x.max) return;
+    ctx.fillStyle = colour("mark");
+    ctx.fillRect(Math.round(valToPos(at, "x", true)) - devicePixelRatio, bbox.top, 2 * devicePixelRatio, bbox.height);
+  };
+  const zoom = (plot) => {
+    const { left, width } = plot.select;
+    if (!width) return;
+    plot.setSelect({ width: 0 }, false);
+    view.set({ range: [left, left + width].map((x) => plot.posToVal(x, "x").toFixed(3)).join("-") });
   };
   return new Chart(id, () => ({
-    cursor: { sync: { key: "time" }, drag: { x: false, y: false } },
-    hooks: { draw: [mark] },
-    axes: [axis({ values: (_, splits) => moments(splits), space: 80, size: 50 }), axis({ size: 76, ...unit.axis })],
-    scales: { y: { range: unit.range } },
+    cursor: {
+      sync: { key: "time", filters: { pub: (event) => event === "mousemove" || event === "mouseleave" } },
+      drag: { setScale: false, dist: 5 }, bind: { dblclick: () => () => view.set({ range: null }) },
+    },
+    hooks: { draw: [mark], setSelect: [zoom] },
+    axes: [axis({ values: (_, splits) => moments(splits), space: 80, size: 50 }), axis({ size: 76, ...unit().axis })],
+    scales: { y: unit().scale },
     series: [
       { label: "Published", value: (_, at) => (at === null ? "–" : moment(at)) },
-      ...lines().map(([label, tone]) => ({
-        label, stroke: tone, width: 2, value: (_, y) => unit.text(y),
-        points: { show: (plot) => plot.data[0].length <= MAX_MARKERS, size: 5, fill: tone },
-      })),
+      ...lines().map(([label, tone]) => line(label, tone, { value: (_, y) => unit().text(y) })),
     ],
   }), -1);
 }
@@ -132,143 +141,40 @@ export function timeline(id, unit, lines, selected) {
 /** The colour of the i-th of many lines; neighbours differ most. */
 export const tone = (i) => `hsl(${Math.round(215 + 137.5 * i) % 360} ${colour("lines")})`;
 
-/** Bars of each component's share, and a line of the cumulative share. */
-export function scree(id) {
-  const line = uPlot.paths.linear();
+/** Bars, and lines above them, `lines()` being [label, colour, scale] of each; on the scale "sum" they go up to 1. */
+export function bars(id, x, label, lines, unit = SHARE) {
+  const value = (_, y) => unit.text(y);
   return new Chart(id, () => ({
     cursor: { drag: { x: false, y: false } },
-    scales: {
-      x: { time: false, range: (_, least, most) => [least - 0.6, most + 0.6] },
-      y: { range: (_, _least, most) => [0, most * 1.08 || 1] },
-      sum: { range: [0, 1] },
-    },
+    scales: { x: { time: false, ...x.scale }, y: { range: (_, _least, most) => [0, most * 1.08 || 1] }, sum: { range: [0, 1] } },
     axes: [
-      axis({ grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }),
-      axis({ values: ofPercent, size: 64 }),
-      axis({ scale: "sum", side: 1, values: ofPercent, size: 56, grid: { show: false } }),
+      axis({ grid: { show: false }, ...x.axis }), axis({ size: 64, ...unit.axis }),
+      ...(lines()[0][2] === "sum" ? [axis({ scale: "sum", side: 1, size: 56, grid: { show: false }, ...unit.axis })] : []),
     ],
     series: [
-      { label: "Component", value: (_, i) => (i === null ? "–" : count(i)) },
+      { label: x.label, value: (_, at) => (at === null ? "–" : x.text(at)) },
       {
-        label: "share", stroke: colour("accent"), fill: colour("accent"), paths: uPlot.paths.bars({ size: [0.7, 48] }),
-        points: { show: false }, value: (_, share) => percent(share),
+        label, stroke: colour("accent"), fill: colour("accent"), paths: uPlot.paths.bars({ size: [0.7, 48] }),
+        points: { show: false }, value,
       },
-      {
-        label: "cumulative", scale: "sum", stroke: colour("second"), width: 2, paths: line, value: (_, share) => percent(share),
-        points: { show: (plot) => plot.data[0].length <= MAX_MARKERS, size: 5, fill: colour("second") },
-      },
+      ...lines().map(([label, tone, scale]) => line(label, colour(tone), { scale, value })),
     ],
   }), 0);
 }
 
-/** Bars of the share of values in each tenth from 0 to 1, and a line at a tenth. */
-export function tenths(id) {
-  return new Chart(id, () => ({
-    cursor: { drag: { x: false, y: false } },
-    scales: { x: { time: false, range: () => [0, 1] }, y: { range: (_, _least, most) => [0, most * 1.08] } },
-    axes: [axis({ grid: { show: false }, incrs: [0.1, 0.2, 0.5], space: 30 }), axis({ values: ofPercent, size: 64 })],
-    series: [
-      { label: "p", value: (_, p) => (p === null ? "–" : `${(p - 0.05).toFixed(1)} to ${(p + 0.05).toFixed(1)}`) },
-      {
-        label: "share", stroke: colour("accent"), fill: colour("accent"), paths: uPlot.paths.bars({ size: [0.8] }),
-        points: { show: false }, value: (_, share) => percent(share),
-      },
-      { label: "a tenth", stroke: colour("second"), width: 2, points: { show: false }, value: (_, share) => percent(share) },
-    ],
-  }), 0);
-}
+const line = (label, tone, more) => ({
+  label, stroke: tone, width: 2, points: { size: 5, fill: tone }, ...more, // drawn unless they are too close
+});
 
-const KINDS = ["earlier", "latest", "yours"];
-
-/** Points in the plane of two components; the nearest to the pointer is described beside it. */
-export class Scatter extends Chart {
-  #points = [];
-  #axes = [1, 2];
-  #tip = make("div", { class: "tip", hidden: "" });
-
-  constructor(id) {
-    const kind = (label, tone, size) => ({
-      label, stroke: colour(tone), paths: () => null, points: { show: true, size, fill: colour(tone), stroke: colour(tone) },
-      value: (_, y) => (y === null ? "–" : short(y)),
-    });
-    super(id, () => ({
-      cursor: { drag: { x: false, y: false }, x: false, y: false, dataIdx: (plot, j) => this.#nearest(plot, j) },
-      hooks: { init: [(plot) => plot.over.append(this.#tip)], setCursor: [(plot) => this.#point(plot)] },
-      scales: { x: { time: false, range: padded }, y: { range: padded } },
-      axes: [axis(), axis({ size: 64 })],
-      series: [
-        { label: "Horizontal", value: (_, x) => (x === null ? "–" : short(x)) },
-        kind("earlier", "quiet", 4), kind("latest", "accent", 6), kind("yours", "second", 12),
-      ],
-    }));
-  }
-
-  /** `points` are {index, at, a, b, residual, p, kind}, in the order of time; a and b along the components `axes`. */
-  showPoints(points, axes) {
-    this.#points = [...points].sort((p, q) => p.a - q.a);
-    this.#axes = axes;
-    const ofKind = (kind) => this.#points.map((point) => (point.kind === kind ? point.b : null));
-    this.show([this.#points.map(({ a }) => a), ...KINDS.map((_, kind) => ofKind(kind))]);
-  }
-
-  label() {
-    const newest = this.#newestFirst()[0];
-    return `${this.title}: ${count(this.#points.length)} points${newest ? `; newest: ${this.#described(newest).join(", ")}` : ""}`;
-  }
-
-  table() {
-    const [x, y] = this.#axes;
-    return {
-      columns: ["Vector", "Projected", `Component ${x}`, `Component ${y}`, "Residual", "p"],
-      rows: this.#newestFirst().map((point) => [
-        count(point.index), time(point.at), short(point.a), short(point.b), short(point.residual), orDash(point.p),
-      ]),
-    };
-  }
-
-  #newestFirst() {
-    return this.#points.filter(({ index }) => index).sort((p, q) => q.index - p.index);
-  }
-
-  #described({ index, at, a, b, residual, p }) {
-    const [x, y] = this.#axes;
-    return [
-      index ? `vector ${count(index)}, projected ${time(at)}` : "your vector",
-      `component ${x}: ${short(a)}, component ${y}: ${short(b)}`,
-      ...(index ? [`residual ${short(residual)}, p ${orDash(p)}`] : []),
-    ];
-  }
-
-  /** The index of the nearest point if it is of series j and near, as uPlot asks. */
-  #nearest(plot, j = null) {
-    const { left, top } = plot.cursor;
-    let [found, least] = [null, NEAR ** 2];
-    if (left >= 0) this.#points.forEach(({ a, b }, i) => {
-      const distance = (plot.valToPos(a, "x") - left) ** 2 + (plot.valToPos(b, "y") - top) ** 2;
-      if (distance < least) [found, least] = [i, distance];
-    });
-    return !j || this.#points[found]?.kind === j - 1 ? found : null;
-  }
-
-  #point(plot) {
-    const i = this.#nearest(plot);
-    this.#tip.hidden = i === null;
-    if (i === null) return;
-    const { a, b } = this.#points[i];
-    const [left, top] = [plot.valToPos(a, "x"), plot.valToPos(b, "y")];
-    this.#tip.replaceChildren(...this.#described(this.#points[i]).map((text) => make("div", {}, text)));
-    this.#tip.style.left = `${Math.max(0, Math.min(left, plot.over.clientWidth - this.#tip.offsetWidth))}px`;
-    this.#tip.style.top = `${top > plot.over.clientHeight / 2 ? top - this.#tip.offsetHeight - 10 : top + 10}px`;
-  }
-}
-
-const orDash = (value) => (value === null ? "–" : short(value));
-
-function padded(_, least, most) {
-  if (least === null) return [-1, 1];
-  const margin = 0.06 * (most - least) || Math.abs(most) || 1;
-  return [least - margin, most + margin];
-}
+// The columns of bars: components, or tenths from 0 to 1.
+export const COMPONENTS = {
+  label: "Component", text: count, scale: { range: (_, least, most) => [least - 0.6, most + 0.6] },
+  axis: { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] },
+};
+export const TENTHS = {
+  label: "p", text: (p) => `${(p - 0.05).toFixed(1)} to ${(p + 0.05).toFixed(1)}`, scale: { range: () => [0, 1] },
+  axis: { incrs: [0.1, 0.2, 0.5], space: 30 },
+};
 
 /** From 0 to somewhat more than the greatest value. */
 function fromZero(_, least, most) {

@@ -3,6 +3,8 @@
 const whole = new Intl.NumberFormat("en");
 const abridged = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 
+export const sum = (values) => values.reduce((total, value) => total + value, 0);
+
 export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
 
 /** Such as 12.5K. */
@@ -35,8 +37,10 @@ export function short(value) {
 /** With its sign, also of a positive number; a real minus sign. */
 export const signed = (value, asText) => `${value < 0 ? "−" : "+"}${asText(Math.abs(value))}`;
 
-/** An angle in radians as degrees, with two significant digits. */
-export const angle = (radians) => `${Number(((180 / Math.PI) * radians).toPrecision(2))}°`;
+/** Degrees, with two significant digits. */
+export const angle = (degrees) => (degrees < 0.001 ? "<0.001°" : `${Number(degrees.toPrecision(2))}°`);
+
+export const degrees = (radians) => (180 / Math.PI) * radians;
 
 export const time = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour12: false });
 

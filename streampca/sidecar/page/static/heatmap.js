@@ -74,7 +74,7 @@ function rgb(name) {
 export function fill(target, shape, items) {
   target.classList.toggle("pictures", shape !== null);
   const figures = items.map(({ vector, caption, label, scale }) =>
-    make("figure", {}, ...ordered(shape, make("figcaption", {}, caption), draw(vector, shape, scale ?? largest(vector), label))));
+    make("figure", {}, make("figcaption", {}, caption), draw(vector, shape, scale ?? largest(vector), label)));
   target.replaceChildren(...figures);
   if (!tables.has(target)) tables.set(target, new Figures(target, target.closest("section").querySelector("h2").textContent));
   tables.get(target).show(() => table(items));
@@ -94,4 +94,3 @@ function table(items) {
   };
 }
 
-const ordered = (shape, caption, canvas) => (shape ? [canvas, caption] : [caption, canvas]);

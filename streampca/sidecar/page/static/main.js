@@ -1,29 +1,28 @@
 // The page: polls the sidecar every two seconds and shows what is new.
 //
-// Data flow one way: the sidecar's answers → `state` → the document. Only the user's input is read from the document:
-// the slider, the two components of the scatter plot, the shape of pictures, the vector.
+// Data flow one way: the sidecar's answers → `state` → the document. Only the user's input is read from the document, and kept in
+// the address: the slider, the two components of the scatter plot, the shape of pictures.
 
 import * as api from "./api.js";
-import * as charts from "./charts.js";
-import { colour, element, make, setText } from "./dom.js";
+import * as components from "./components.js";
+import { element, make, setText, showSlider } from "./dom.js";
 import * as format from "./format.js";
-import { fill, shapeOf } from "./heatmap.js";
+import { Scatter } from "./scatter.js";
+import * as timeCharts from "./time_charts.js";
 import { TryVector } from "./try_vector.js";
 import * as unusual from "./unusual.js";
+import * as view from "./view.js";
 import * as workers from "./workers.js";
 
 const POLL_INTERVAL_MS = 2000;
 const MAX_POINTS = 5000; // in the charts over time; a page may be open for weeks
-const MAX_PARTITIONS = 12; // with lines of their own
-const LATEST = 20; // recent vectors drawn in colour
 
 const state = {
   topics: [], // in the store, the served one first
-  partitions: [], // those with lines of their own
   points: [], // metrics of versions, in ascending order; also of versions that were removed meanwhile
   versions: [], // all in the store
   shown: null, // {about, components} of the selected version
-  follow: true,
+  other: null, // the same of the version that it is compared with
   own: null, // coordinates of the user's vector
   clock: 0, // the sidecar's time minus the browser's, in seconds
   answeredAt: null, // when the sidecar last answered
@@ -35,25 +34,12 @@ const now = () => Date.now() / 1000 + state.clock;
 const newest = () => state.points.at(-1)?.version ?? null;
 const selectedTime = () => state.points.find(({ version }) => version === state.shown?.about.version)?.published_at ?? null;
 
-const plots = {
-  loss: timeline("loss-chart", charts.SHARE, "Loss", "accent"),
-  explained: timeline("explained-chart", charts.SHARE, "Explained", "good"),
-  rate: timeline("rate-chart", charts.RATE, "Messages", "second"),
-  lag: timeline("lag-chart", charts.SPAN, "Lag", "accent"),
-  partitions: charts.timeline("losses-chart", charts.SHARE, () => state.partitions.map((p, i) => [`Partition ${p}`, charts.tone(i)]), selectedTime),
-  scree: charts.scree("scree-chart"),
-  recent: new charts.Scatter("recent-chart"),
-};
-
-function timeline(id, unit, label, tone) {
-  return charts.timeline(id, unit, () => [[label, colour(tone)]], selectedTime);
-}
-
-const tryVector = new TryVector(selected, (coordinates) => { state.own = coordinates; refreshRecent(); });
-
-function selected() {
-  return { about: state.shown.about, shape: shape() };
-}
+const scatter = new Scatter("recent-chart");
+const shape = () => components.shape(state.shown.about.dimensions);
+const tryVector = new TryVector(() => ({ about: state.shown.about, shape: shape() }), (coordinates) => {
+  state.own = coordinates;
+  refreshRecent();
+});
 
 // ---- polling
 
@@ -64,9 +50,9 @@ async function poll() {
     state.reasons = history.not_ready;
     state.reports = reports;
     await update(history);
+    await refresh(false);
     state.answeredAt = now();
     element("content").parentElement.classList.remove("unreachable");
-    showStatus();
   } catch (error) {
     showError(error);
   }
@@ -77,39 +63,54 @@ async function update(history) {
   if (api.otherTopic()) state.versions = [...state.points, ...history.models].map(({ version }) => version);
   else if (history.models.length || history.version !== newest()) state.versions = await api.versions();
   if (newest() !== null && state.versions.length && state.versions.at(-1) < newest()) {
-    state.points = []; // the store was replaced
-    state.follow = true;
+    [state.points, state.shown, state.other] = [[], null, null]; // the store was replaced
     return update(await api.history(null));
   }
   state.points = [...state.points, ...history.models].slice(-MAX_POINTS);
-  element("waiting").hidden = newest() !== null;
-  if (newest() === null) {
-    setText("waiting-why", api.otherTopic() ? `${api.otherTopic()} has no model in this store` : state.reasons.join("; "));
-  } else if (state.shown === null || (state.follow && state.shown.about.version !== newest())) {
-    await select(newest());
-  } else if (history.models.length) {
-    drawTime();
-  }
-  workers.show(state.reports, state.shown?.about.positions ?? {}, now());
-  element("workers-section").hidden = false;
-  if (state.shown && !api.otherTopic()) await refreshRecent();
 }
 
-let requested = null; // the version requested last: answers for others are dropped
+/** The version that the address names, if it is loaded or in the store; else null. */
+function named(parameter) {
+  const loaded = [state.shown, state.other].map((model) => model?.about.version);
+  return [...loaded, ...state.versions].find((version) => `${version}` === view.get(parameter)) ?? null;
+}
 
-/** Show a version. */
-async function select(version) {
-  requested = version;
-  const [about, components] = await Promise.all([api.about(version), api.otherTopic() ? [] : api.components(version)]);
-  if (requested !== version) return;
-  const first = state.shown === null;
-  state.shown = { about, components };
-  element("model").hidden = false;
-  drawVersion();
-  if (api.otherTopic()) return;
-  element("try").hidden = false;
-  drawComponents();
-  if (!first) tryVector.refresh();
+let requested = ""; // the versions requested last: answers for others are dropped
+
+/** Load the versions that the address names, the newest if none, unless they are shown. Returns whether others are shown now. */
+async function load() {
+  const loaded = [state.shown, state.other];
+  const versions = [named("version") ?? newest(), named("with")];
+  if (`${versions}` === `${loaded.map((model) => model?.about.version)}`) return false;
+  requested = `${versions}`;
+  const models = await Promise.all(versions.map((version) => (
+    version === null ? null : loaded.find((model) => model?.about.version === version) ?? api.model(version)
+  )));
+  if (requested !== `${versions}`) return false;
+  [state.shown, state.other] = models;
+  return true;
+}
+
+/** Show the state, as the address says. With `changed`, the address is another; else only new answers are shown. */
+async function refresh(changed = true) {
+  const drawAll = await load() || changed;
+  const { shown } = state;
+  element("waiting").hidden = newest() !== null;
+  setText("waiting-why", api.otherTopic() ? `${api.otherTopic()} has no model in this store` : state.reasons.join("; "));
+  element("model").hidden = shown === null;
+  openTab();
+  workers.show(state.reports, shown?.about.positions ?? {}, now());
+  showStatus();
+  if (!shown) return;
+  if (drawAll) drawVersion();
+  drawTime();
+  if (!api.otherTopic()) await Promise.all([refreshRecent(), drawAll && tryVector.refresh()]);
+}
+
+/** The tab in the address; that of workers while there is no model. */
+function openTab() {
+  const tab = state.shown ? document.querySelector("[name=tab]:checked")?.value || "time" : "workers";
+  for (const panel of document.querySelectorAll(".panel")) panel.hidden = panel.id !== `${tab}-panel`;
 }
 
 // ---- showing
@@ -146,91 +147,19 @@ function drawVersion() {
   document.title = about.topic ? `${about.topic} – streampca` : "streampca";
   setText("version", format.count(about.version));
   setText("loss", format.percent(about.loss_ewma));
-  setText("explained", format.percent(about.explained_variance_ratio.reduce((sum, share) => sum + share, 0)));
+  setText("explained", format.percent(format.sum(about.explained_variance_ratio)));
   setText("shape-of-model", `${format.count(about.dimensions)} → ${format.count(about.components)}`);
   setText("rejected", format.count(about.rejected));
   element("model-link").href = api.aboutPath(about.version);
-  drawTime();
-  drawScree(about.explained_variance_ratio);
-  showErrors(about);
+  components.show(state.shown, state.other, shape());
   offerComponents(about.components);
 }
 
 function drawTime() {
-  const { points } = state;
-  const times = points.map((point) => point.published_at);
-  plots.loss.show([times, points.map((point) => point.loss_ewma)]);
-  plots.explained.show([times, points.map((point) => point.explained_variance_ratio)]);
-  plots.rate.show([times, points.map((point, i) => rate(points[i - 1], point))]);
-  plots.lag.show([times, points.map(lag)]);
-  drawPartitions(times);
-  const slider = element("slider");
-  const at = state.versions.indexOf(state.shown.about.version);
-  slider.max = Math.max(state.versions.length - 1, 0);
-  slider.value = Math.max(at, 0);
-  const published = format.time(state.shown.about.published_at);
-  const position = at < 0 ? "no longer in the store" : `${at + 1} of ${state.versions.length}`;
-  setText("slider-value", `${format.count(state.shown.about.version)} (${position}), published ${published}`);
-  slider.setAttribute("aria-valuetext", `version ${format.count(state.shown.about.version)}, published ${published}`);
-  element("follow").setAttribute("aria-pressed", state.follow);
-}
-
-/** Messages per second between two versions. */
-function rate(before, { version, published_at: at }) {
-  return before && at > before.published_at ? (version - before.version) / (at - before.published_at) : null;
-}
-
-/** Seconds from the newest record in a version to its publication. */
-const lag = ({ published_at: at, last_timestamp_ms: last }) => (last < 0 ? null : at - last / 1000);
-
-/** The loss of each partition or, if they are many, of those where it is the greatest now. */
-function drawPartitions(times) {
-  const newest = Object.entries(state.points.at(-1).partition_losses).sort(([, a], [, b]) => b - a);
-  const shown = newest.slice(0, MAX_PARTITIONS).map(([p]) => p).sort((p, q) => p - q);
-  element("losses").hidden = newest.length < 2;
-  if (newest.length < 2) return;
-  setText("losses-which", shown.length < newest.length ? `The ${shown.length} partitions where it is the greatest now.` : "");
-  const same = `${shown}` === `${state.partitions}`;
-  state.partitions = shown;
-  if (!same) plots.partitions.rebuild();
-  plots.partitions.show([times, ...shown.map((p) => state.points.map(({ partition_losses: losses }) => losses[p] ?? null))]);
-}
-
-function drawScree(shares) {
-  let sum = 0;
-  plots.scree.show([shares.map((_, i) => i + 1), shares, shares.map((share) => (sum += share))]);
-}
-
-/** Both errors are null with fewer than four partitions. */
-function showErrors({ subspace_error: subspace, axis_errors: axes, components }) {
-  element("errors").hidden = subspace === null;
-  if (subspace === null) return;
-  setText("errors", `Sampling error, estimated: ${format.short(subspace)} of ${components} for the plane of all ` +
-    `components; ${format.angle(Math.min(...axes))} to ${format.angle(Math.max(...axes))} for the axes.`);
-}
-
-function drawComponents() {
-  const { about, components } = state.shown;
-  const error = (i) => (about.axis_errors === null ? "" : ` · ±\u00a0${format.angle(about.axis_errors[i])}`);
-  fill(element("components"), shape(), components.map((vector, i) => ({
-    vector,
-    caption: `${i + 1} · ${format.percent(about.explained_variance_ratio[i])}${error(i)}`,
-    label: `Component ${i + 1}, which explains ${format.percent(about.explained_variance_ratio[i])}`,
-  })));
-}
-
-/** The shape that the user entered; null if there is none or it does not fit. */
-function shape() {
-  const message = element("shape-message");
-  try {
-    const entered = shapeOf(element("shape").value, state.shown.about.dimensions);
-    message.textContent = "";
-    return entered;
-  } catch (error) {
-    message.textContent = error.message;
-    message.classList.add("bad");
-    return null;
-  }
+  timeCharts.show(state.points, selectedTime(), now());
+  showSlider("slider", state.shown.about, state.versions);
+  showSlider("other", state.other?.about, state.versions);
+  element("follow").setAttribute("aria-pressed", `${state.shown.about.version}` !== view.get("version"));
 }
 
 function offerComponents(k) {
@@ -238,7 +167,7 @@ function offerComponents(k) {
     const select = element(id);
     if (select.options.length === k) continue;
     select.replaceChildren(...Array.from({ length: k }, (_, i) => make("option", { value: i + 1 }, `${i + 1}`)));
-    select.value = first;
+    select.value = view.get(id) ?? first;
   }
 }
 
@@ -247,17 +176,16 @@ async function refreshRecent() {
   const recent = await api.recent(state.shown.about.version, x, y);
   const { coordinates, at, residual, p } = recent;
   unusual.show(recent);
-  const points = coordinates.map(([a, b], i) => ({
-    index: i + 1, at: at[i], a, b, residual: residual[i], p: p && p[i], kind: i < coordinates.length - LATEST ? 0 : 1,
-  }));
-  if (state.own) points.push({ a: state.own[x - 1], b: state.own[y - 1], kind: 2 });
-  plots.recent.showPoints(points, [x, y]);
+  const points = coordinates.map(([a, b], i) => ({ index: i + 1, at: at[i], a, b, residual: residual[i], p: p && p[i] }));
+  if (state.own) points.push({ a: state.own[x - 1], b: state.own[y - 1] });
+  element("colour").querySelector("[value=p]").disabled = !p; // there are no past scores
+  scatter.showPoints(points, [x, y], p ? element("colour").value : "age", now());
   element("recent-empty").hidden = points.length > 0;
 }
 
 /** A choice among the topics of the store, if there are several. */
 function offerTopics(topics) {
-  if (api.otherTopic() === topics[0]) location.replace(location.pathname);
+  if (api.otherTopic() === topics[0]) openTopic(null);
   state.topics = topics;
   const select = element("topics");
   select.replaceChildren(...topics.map((name) => make("option", { value: name }, name)));
@@ -266,40 +194,30 @@ function offerTopics(topics) {
   element("topic").hidden = topics.length > 1;
 }
 
+function openTopic(topic) {
+  view.set({ topic, version: null, with: null });
+  location.reload();
+}
+
 // ---- user input
 
-/** An event handler that shows errors as `poll` does. */
-const handler = (act) => () => Promise.resolve(act()).catch(showError);
-
 function listen() {
-  for (const section of document.querySelectorAll(".served")) section.hidden ||= api.otherTopic() !== null;
-  element("topics").addEventListener("change", ({ target }) => {
-    location.assign(target.value === state.topics[0] ? location.pathname : `?topic=${encodeURIComponent(target.value)}`);
-  });
+  for (const part of document.querySelectorAll(".served")) part.hidden ||= api.otherTopic() !== null;
+  element("topics").addEventListener("change", ({ target }) => openTopic(target.value === state.topics[0] ? null : target.value));
   for (const link of document.querySelectorAll("a[data-file]")) link.addEventListener("click", (event) => {
     if (!api.needsToken()) return;
     event.preventDefault();
     api.download(link.href, link.dataset.file).catch(showError);
   });
-  element("slider").addEventListener("input", handler(() => {
-    const version = state.versions[Number(element("slider").value)];
-    state.follow = version === newest();
-    return select(version).then(showStatus);
-  }));
-  element("follow").addEventListener("click", handler(() => {
-    state.follow = !state.follow;
-    element("follow").setAttribute("aria-pressed", state.follow);
-    return state.follow ? select(newest()).then(showStatus) : undefined;
-  }));
-  for (const id of ["recent-x", "recent-y"]) element(id).addEventListener("change", handler(refreshRecent));
-  element("shape").value = new URLSearchParams(location.hash.slice(1)).get("shape") ?? "";
-  element("shape").addEventListener("change", handler(() => {
-    const entered = element("shape").value.trim();
-    history.replaceState(null, "", entered ? `#shape=${encodeURIComponent(entered)}` : location.pathname + location.search);
-    drawComponents();
-    return tryVector.refresh();
-  }));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", handler(() => state.shown && !api.otherTopic() && drawComponents()));
+  const version = ({ target }) => state.versions[Number(target.value)];
+  element("slider").addEventListener("input", (event) => view.set({ version: version(event) === newest() ? null : version(event) }));
+  element("other").addEventListener("input", (event) => view.set({ with: version(event) }));
+  element("follow").addEventListener("click", ({ target }) => {
+    view.set({ version: target.getAttribute("aria-pressed") === "true" ? state.shown.about.version : null });
+  });
+  const redraw = () => refresh().catch(showError);
+  addEventListener("view", redraw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 }
 
 async function run() {

@@ -5,7 +5,6 @@ import { element, make, row } from "./dom.js";
 import { count, percent, short } from "./format.js";
 import { fill, largest } from "./heatmap.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const MAX_DEVIATIONS = 4; // standard deviations at the end of a bar
 
 /** The numbers in a text: JSON (a vector, a list with one vector, or a request), or numbers between separators. */
@@ -50,7 +49,7 @@ export class TryVector {
     this.#onProject = onProject;
     element("try-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#run(() => this.#project());
+      this.#run(() => this.#show(parse(element("vector").value)));
     });
     element("example").addEventListener("click", () => this.#run(() => this.#example()));
   }
@@ -75,10 +74,6 @@ export class TryVector {
   #message(text, bad = false) {
     element("try-message").textContent = text;
     element("try-message").classList.toggle("bad", bad);
-  }
-
-  async #project() {
-    await this.#show(parse(element("vector").value));
   }
 
   /** The mean plus one standard deviation along the first component. */
@@ -133,15 +128,10 @@ function rounded(vector) {
 /** Two decimals, without a minus before zero. */
 const signed = (value) => (Number(value.toFixed(2)) + 0).toFixed(2);
 
+/** A bar from the middle, to the left or right. */
 function bar(deviations) {
   const length = (Math.min(Math.abs(deviations), MAX_DEVIATIONS) / MAX_DEVIATIONS) * 50;
-  const svg = document.createElementNS(SVG, "svg");
-  const set = (node, attributes) => Object.entries(attributes).forEach(([name, value]) => node.setAttribute(name, value));
-  set(svg, { viewBox: "0 0 100 10", width: 140, height: 14, "aria-hidden": "true" });
-  const rect = document.createElementNS(SVG, "rect");
-  set(rect, { x: deviations < 0 ? 50 - length : 50, y: 1, width: length, height: 8, fill: deviations < 0 ? "var(--minus)" : "var(--plus)" });
-  const zero = document.createElementNS(SVG, "line");
-  set(zero, { x1: 50, x2: 50, y1: 0, y2: 10, stroke: "var(--quiet)", "stroke-width": 0.8 });
-  svg.append(rect, zero);
-  return svg;
+  const filled = make("span", { class: deviations < 0 ? "minus" : "plus" });
+  Object.assign(filled.style, { width: `${length}%`, marginLeft: `${deviations < 0 ? 50 - length : 50}%` });
+  return make("span", { class: "bar" }, filled);
 }

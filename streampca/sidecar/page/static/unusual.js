@@ -6,7 +6,7 @@ import { short, signed, time } from "./format.js";
 
 const TENTHS = 10;
 
-const chart = charts.tenths("p-chart");
+const chart = charts.bars("p-chart", charts.TENTHS, "share", () => [["a tenth", "second", "y"]]);
 
 /** Show what `v1/page/recent` says of p; nothing without past scores or vectors. */
 export function show({ p, worst }) {

@@ -4,6 +4,7 @@ import { element, make, row } from "./dom.js";
 import { count, duration, percent } from "./format.js";
 
 const SILENT_AFTER_S = 30; // workers report every few seconds
+const ENDED_AFTER_S = 60;
 
 const STATES = {
   starting: "is starting", learning: "is learning", transforming: "is transforming",
@@ -14,10 +15,9 @@ const STATES = {
 export function show(all, positions, now) {
   const reports = all.filter(({ transform }) => transform === null);
   showTransform(all.filter(({ transform }) => transform !== null), now);
-  element("workers").replaceChildren(
-    ...(reports.length ? reports.map((report) => sentence(report, now)) : [make("p", {}, "No worker has reported within the last hour.")]),
-  );
   const owners = ownersOf(reports);
+  showSentences("workers", reports, owners, now);
+  if (!reports.length) element("workers").replaceChildren(make("p", {}, "No worker has reported within the last hour."));
   const partitions = [...new Set([...Object.keys(positions), ...owners.keys()])].sort((a, b) => a - b);
   element("partitions").replaceChildren(...partitions.map((p) => {
     const { name = "–", partition = {} } = owners.get(p) ?? {};
@@ -30,8 +30,8 @@ export function show(all, positions, now) {
 
 function showTransform(reports, now) {
   element("transform-section").hidden = reports.length === 0;
-  element("transform").replaceChildren(...reports.map((report) => sentence(report, now)));
-  element("members").replaceChildren(...reports.map(({ name, partitions, transform }) => {
+  const current = showSentences("transform", reports, ownersOf(reports), now);
+  element("members").replaceChildren(...current.map(({ name, partitions, transform }) => {
     const lags = Object.values(partitions).map(({ lag }) => lag).filter((lag) => lag !== null);
     return row(
       name, transform.output_topic, count(transform.model_version), Object.keys(partitions).join(", ") || "–",
@@ -39,6 +39,19 @@ function showTransform(reports, now) {
       transform.committed_at === null ? "–" : `${duration(now - transform.committed_at)} ago`,
     );
   }));
+}
+
+/** A sentence for each; those of members that ended a while ago are folded. Returns the reports of the others. */
+function showSentences(id, reports, owners, now) {
+  const busy = new Set([...owners.values()].map(({ name }) => name));
+  const hasEnded = ({ name, silent_s: silent }) => silent > ENDED_AFTER_S && !busy.has(name);
+  const [current, ended] = [reports.filter((report) => !hasEnded(report)), reports.filter(hasEnded)];
+  element(id).replaceChildren(...current.map((report) => sentence(report, now)));
+  const [summary, folded] = element(`${id}-ended`).children;
+  element(`${id}-ended`).hidden = ended.length === 0;
+  summary.textContent = `${ended.length} ended more than a minute ago`;
+  folded.replaceChildren(...ended.map((report) => sentence(report, now)));
+  return current;
 }
 
 /** Partition → the worker that reported it last. A stopped worker owns no partition. */

@@ -1,0 +1,111 @@
+"""Executes a backfill into a store: chunks that are done are kept until all are, so that it can be interrupted."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from streampca.backfill.engines import Engine
+from streampca.backfill.folding import BackfillPlan, Part, merge
+from streampca.errors import InputError, SettingsError, StoreError
+from streampca.files.chunks import Chunk
+from streampca.fold import compatibility
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.partitions import backfill_partition, partition_name
+from streampca.stores.base import Store
+from streampca.stores.checkpoints import Checkpoints
+
+
+def execute(
+    store: Store, plan: BackfillPlan, chunks: Sequence[Chunk], engine: Engine, on_done: Callable[[int], object]
+) -> tuple[Checkpoint, Any]:
+    """Fold the chunks, save the checkpoint of all, and return it with a table of the rejected rows.
+
+    One that is saved already is returned. `on_done` is called with the number of chunks that are done. Raises
+    `SettingsError` if there is another backfill of this number, or if a checkpoint of the store has other settings, and
+    `InputError` if no row can be learned.
+    """
+    checkpoints = Checkpoints(store, plan.topic)
+    folder = f"checkpoints/{plan.topic}/{partition_name(backfill_partition(plan.number))}"
+    _refuse_other_settings(checkpoints, plan)
+    keys = {_key(chunk, plan): chunk for chunk in chunks}
+    sources = hashlib.blake2b("".join(keys).encode(), digest_size=16).hexdigest()
+    _refuse_other_sources(store, folder, plan, sources)
+    checkpoint = checkpoints.newest(backfill_partition(plan.number))
+    if checkpoint is None:
+        _fold(store, f"{folder}/parts", keys, plan, engine, on_done)
+        try:
+            checkpoint = _save(store, folder, list(keys), plan, sources)
+        except FileNotFoundError:  # another process has learned the same files, saved them and deleted the parts
+            checkpoint = checkpoints.newest(backfill_partition(plan.number))
+    if checkpoint is None:
+        raise StoreError(f"parts of {folder} were deleted while they were merged: run it again")
+    rejects = _table(store, f"{folder}/rejects.parquet")
+    for key in keys:  # others are those of another process
+        for suffix in ("npz", "parquet"):
+            store.delete(f"{folder}/parts/{key}.{suffix}")
+    return checkpoint, rejects
+
+
+def _fold(
+    store: Store, folder: str, keys: Mapping[str, Chunk], plan: BackfillPlan, engine: Engine,
+    on_done: Callable[[int], object],
+) -> None:  # fmt: skip
+    """Save the parts of the chunks that have none yet."""
+    done = {path.rsplit("/", 1)[-1].removesuffix(".npz") for path in store.names(folder) if path.endswith(".npz")}
+    on_done(count := len(done & keys.keys()))
+    if todo := {key: chunk for key, chunk in keys.items() if key not in done}:
+        for key, part in engine(todo, plan):
+            store.write(f"{folder}/{key}.parquet", part.rejects_bytes)
+            store.write(f"{folder}/{key}.npz", part.checkpoint_bytes)  # last: it says that both are there
+            on_done(count := count + 1)
+
+
+def _save(store: Store, folder: str, keys: Sequence[str], plan: BackfillPlan, sources: str) -> Checkpoint:
+    """Merge the parts. Raises `FileNotFoundError` if one is gone, and otherwise as `execute`."""
+    checkpoint = merge((Part(store.read(f"{folder}/parts/{key}.npz"), b"") for key in keys), plan)
+    rejects = pa.concat_tables([_table(store, f"{folder}/parts/{key}.parquet") for key in keys])
+    if not checkpoint.fold.stats.learned:
+        raise InputError(
+            f"no row was learned; the first: {next(iter(rejects['message'].to_pylist()), 'there is none')}"
+        )
+    checkpoints = Checkpoints(store, plan.topic)
+    _refuse_other_settings(checkpoints, plan)  # again: folding may have taken hours
+    store.create(f"{folder}/sources", sources.encode())  # of several processes, the files of one get the number
+    _refuse_other_sources(store, folder, plan, sources)
+    parquet.write_table(rejects, out := pa.BufferOutputStream())
+    store.write(f"{folder}/rejects.parquet", out.getvalue().to_pybytes())
+    checkpoints.save(checkpoint)  # last: it says that all is there
+    return checkpoint
+
+
+def _table(store: Store, name: str) -> Any:
+    file = parquet.ParquetFile(pa.BufferReader(store.read(name)))
+    return file.read(use_threads=False)  # a thread that releases the bytes later may abort the process at its exit
+
+
+def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None:
+    """Raise `SettingsError` if workers could not merge the backfill with what they have learned."""
+    for partition in checkpoints.partitions():
+        if (newest := checkpoints.newest(partition, trusted=True)) and newest.fold.stats.learned:
+            compatibility.refuse_other_settings(newest, plan.fold_config)
+            return  # all have the same
+
+
+def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources: str) -> None:
+    """Raise `SettingsError` if the number stands for other files or columns."""
+    names, name = set(store.names(folder)) - {f"{folder}/parts"}, f"{folder}/sources"
+    if names and (name not in names or store.read(name).decode() != sources):
+        raise SettingsError(
+            f"{partition_name(backfill_partition(plan.number))} of {plan.topic} exists, of other files or "
+            f"columns: give another --number, or `streampca backfill --remove {plan.number}` first; no row may be "
+            "learned twice"
+        )
+
+
+def _key(chunk: Chunk, plan: BackfillPlan) -> str:
+    """A name for the part of a chunk: another one if the file, or what is learned of it, has changed."""
+    content = (tuple(chunk), plan.fold_config.as_dict(), plan.columns, plan.timestamp_column, plan.until)
+    return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,96 @@
+"""Merge folds into one, each decayed to the latest of their times.
+
+No time is later than the clock: a partition whose timestamps are ahead counts as current, and must not make the others
+count for nothing. So does a fold without a time. The clock is an argument.
+"""
+
+import sys
+from dataclasses import dataclass, field, replace
+
+from streampca.fold import compatibility
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.event_time import EventTime
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.stats import FoldStats
+from streampca.pca import axes
+from streampca.pca.jackknife import GUARD, SamplingError, sampling_error
+from streampca.pca.merge import Merger, pooled
+from streampca.pca.state import State
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """The state of folds together, for a model, and what it is made of."""
+
+    state: State
+    stats: FoldStats
+    error: SamplingError | None = None
+    topic: str = ""
+    topic_id: str = ""
+    positions: dict[int, int] = field(default_factory=dict)
+    losses: dict[int, float] = field(default_factory=dict)  # of partitions with a loss
+
+    @classmethod
+    def alone(cls, fold: Fold, config: FoldConfig) -> "Merged":
+        """One fold, with nothing to merge."""
+        return cls(axes.decomposed(fold.provisional(config.learning), config.learning.components), fold.stats)
+
+
+class MergedFolds:
+    """Merges folds one by one; a function of their sequence, whose memory does not grow with it."""
+
+    def __init__(self, config: FoldConfig, now_ms: int = sys.maxsize) -> None:
+        """`now_ms` is the time by the clock."""
+        self._config, self._now_ms, self._time_ms = config, now_ms, -1
+        self._merger = Merger(config.learning.columns)
+        self._stats: list[FoldStats] = []
+        self._topic, self._topic_id = "", ""
+        self._positions: dict[int, int] = {}
+        self._losses: dict[int, float] = {}
+
+    def add_partition(self, checkpoint: Checkpoint) -> None:
+        """Merge the fold of a partition. Raises `TopicReplacedError` if it is not of the topic of those before."""
+        compatibility.refuse_other_topic(checkpoint, self._topic_id)
+        self._topic, self._topic_id = checkpoint.topic, self._topic_id or checkpoint.topic_id
+        self._positions[checkpoint.partition] = checkpoint.fold.position
+        if (loss := checkpoint.fold.stats.recent_loss) is not None:
+            self._losses[checkpoint.partition] = loss
+        self.add(checkpoint.fold)
+
+    def append(self, fold: Fold) -> None:
+        """Merge a fold of later messages of the same stream: a half-life in messages passes, too."""
+        if half_life := self._config.half_life_messages:
+            self._merger.fade(2.0 ** (-fold.stats.learned / half_life))
+        is_short = fold.event_time.now_ms < 0  # too few messages for a time
+        self.add(replace(fold, event_time=EventTime(fold.stats.last_ms)) if is_short else fold)
+
+    def add(self, fold: Fold) -> None:
+        """Merge a fold of another stream."""
+        decay, time_ms = self._config.decay, min(fold.event_time.now_ms, self._now_ms)
+        if time_ms > self._time_ms >= 0:
+            self._merger.fade(decay(time_ms - self._time_ms))
+        self._time_ms = max(time_ms, self._time_ms)
+        share = decay(self._time_ms - time_ms) if time_ms >= 0 else 1.0
+        self._merger.add(fold.provisional(self._config.learning), share)
+        self._stats.append(fold.stats)
+
+    def state(self, columns: int) -> State | None:
+        """The pooled state with up to `columns` columns; None without messages."""
+        groups, learning = self._merger.groups(), self._config.learning
+        return pooled(groups, learning.columns, columns, learning.dtype) if groups else None
+
+    def merged(self) -> Merged | None:
+        """All that a model needs; None without messages."""
+        components = self._config.learning.components
+        if (state := self.state(components + GUARD)) is None:
+            return None
+        error = sampling_error(self._merger.groups(), state, components)
+        stats = FoldStats.total(self._stats)
+        return Merged(state, stats, error, self._topic, self._topic_id, self._positions, self._losses)
+
+    def fold(self, position: int) -> Fold:
+        """The fold that continues all of them, with this position."""
+        empty = Fold.empty(self._config.learning)
+        state = self.state(self._config.learning.limits.columns) or empty.state
+        stats = FoldStats.total(self._stats)
+        return replace(empty, position=position, state=state, event_time=EventTime(self._time_ms), stats=stats)

@@ -1,0 +1,122 @@
+"""The engine that all dialects share: from the body of a request to the response."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, TypeVar
+
+import anyio
+import anyio.to_thread
+from fastapi import Request, Response
+
+from streampca.fold.model_file import PublishedModel
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar.compute import Answer
+from streampca.sidecar.errors import Problem, RequestError
+from streampca.sidecar.metrics import SidecarMetrics
+from streampca.sidecar.page.recent_vectors import RecentVectors
+from streampca.sidecar.request import RawRequest, read_request
+from streampca.sidecar.request_arrays import Limits
+from streampca.stores.model_cache import ModelCache, NotLoadedError
+
+# What takes no longer than a thread that wakes up is processed at once: half a millisecond.
+_QUICK_BYTES = 32 * 1024  # of JSON
+_QUICK_WORK = 2**24  # bytes of numbers, times the components
+
+_MAX_THREADS = 2
+_MAX_ROWS = 10_000  # in a request: a batch of what people send
+_MAX_NUMBERS = 1_000_000  # in a request, and in an answer: 8 MB
+
+
+class ParsedRequest(Protocol):
+    """What a dialect has made of a request; its version is None for the newest."""
+
+    @property
+    def version(self) -> int | None: ...
+
+
+Parsed = TypeVar("Parsed", bound=ParsedRequest)
+Returned = TypeVar("Returned")
+
+
+class Engine:
+    """Finds models, and answers requests with them."""
+
+    def __init__(
+        self, cache: ModelCache, metrics: SidecarMetrics, settings: ServeSettings, recent: RecentVectors
+    ) -> None:
+        self._cache, self._settings, self._recent = cache, settings, recent
+        self.metrics, self.topic = metrics, settings.topic
+        # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
+        self.limits = Limits(_MAX_ROWS, min(_MAX_NUMBERS, settings.max_body_bytes // 2))
+        # Each may hold a parsed body and its results; parsing holds the GIL, so more threads would gain little.
+        self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, os.cpu_count() or 1))
+        self._loads = anyio.CapacityLimiter(1)  # who waits finds what another has loaded
+
+    async def find(self, version: int | None) -> PublishedModel:
+        """The model of a version (None: the newest). Raises what `ModelCache.get` raises."""
+        try:
+            return self._cache.get_loaded(version)
+        except NotLoadedError:
+            return await anyio.to_thread.run_sync(self._cache.get, version, limiter=self._loads)
+
+    async def versions(self) -> list[int]:
+        """All versions in the store, in ascending order."""
+        return await self.in_thread(self._cache.versions)
+
+    @property
+    def current_version(self) -> int | None:
+        """The version in use, None until there is one."""
+        current = self._cache.current
+        return None if current is None else current.version
+
+    def check_ready(self) -> None:
+        """Raise `RequestError` unless requests should be sent here."""
+        if reasons := self._cache.reasons_not_ready(self._settings.model_max_age_s):
+            raise RequestError(Problem.NOT_READY, f"not ready: {'; '.join(reasons)}", reasons=reasons)
+
+    async def answer(
+        self,
+        request: Request,
+        *,
+        operation: str,
+        parse: Callable[[RawRequest, Limits], Parsed],
+        compute: Callable[[PublishedModel, Parsed, Limits], Answer],
+        respond: Callable[[Parsed, Answer, RawRequest], Response],
+        if_quick: bool = False,
+    ) -> Response:
+        """Parse, compute and respond in one turn of a thread; or at once, `if_quick` and there is little to do.
+
+        If the model must be loaded first, the request is parsed again afterwards: its numbers, which may need several
+        times as many bytes as its body, do not stay in memory meanwhile.
+        """
+        raw = await read_request(request, self._settings.max_body_bytes)
+
+        def work(find: Callable[[int | None], PublishedModel]) -> Response:
+            parsed = parse(raw.unpacked(self._settings.max_body_bytes), self.limits)
+            answer = compute(find(parsed.version), parsed, self.limits)
+            if answer.projected is not None:
+                self._recent.add(answer.projected)
+            self.metrics.count_vectors(operation, answer.vectors)
+            return respond(parsed, answer, raw)
+
+        try:
+            if if_quick and self._is_quick(raw):
+                return work(self._cache.get_loaded)
+            return await self.in_thread(partial(work, self._cache.get_loaded))
+        except NotLoadedError as error:
+            published = await self.find(error.version)
+        return await self.in_thread(partial(work, lambda _: published))
+
+    def _is_quick(self, raw: RawRequest) -> bool:
+        """Whether to project takes little time. Filling gaps does not, nor does parsing much text, nor unpacking."""
+        current = self._cache.current
+        if raw.is_compressed or raw.json_bytes > _QUICK_BYTES:
+            return False
+        if current is None or current.settings.get("missing") == "impute":
+            return len(raw.body) <= _QUICK_BYTES
+        return len(raw.body) * current.model.n_components <= _QUICK_WORK
+
+    async def in_thread(self, work: Callable[[], Returned]) -> Returned:
+        """The result of some work that would keep the event loop from other requests."""
+        return await anyio.to_thread.run_sync(work, limiter=self._threads)

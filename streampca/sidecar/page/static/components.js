@@ -1,0 +1,66 @@
+// The components of the selected version and, beside them, those of the version that it is compared with.
+
+import { angleBetween, principalAngles } from "./angles.js";
+import * as charts from "./charts.js";
+import { element, setText } from "./dom.js";
+import { angle, count, degrees, percent, short, sum } from "./format.js";
+import { fill, shapeOf } from "./heatmap.js";
+
+const MAX_COMPARED = 100; // components of each: the work grows with their square
+
+let compared = ""; // the legend of the version that is compared
+
+const scree = charts.bars("scree-chart", charts.COMPONENTS, "share", () => [
+  ["cumulative", "second", "sum"], ...(compared ? [[compared, "ink", "y"]] : []),
+]);
+const angles = charts.bars("angles-chart", charts.COMPONENTS, "components", () => [["subspaces", "second", "y"]], charts.ANGLE);
+
+/** Show a version, {about, components}, beside another one or null; `shape` is that of pictures. */
+export function show({ about, components }, other, shape) {
+  drawScree(about.explained_variance_ratio, other?.about);
+  showErrors(about);
+  const others = other?.components.slice(0, Math.min(components.length, MAX_COMPARED)) ?? [];
+  const between = others.map((vector, i) => degrees(angleBetween(vector, components[i])));
+  element("angles").hidden = others.length === 0;
+  if (others.length) {
+    const principal = principalAngles(components.slice(0, others.length), others).map(degrees);
+    angles.show([between.map((_, i) => i + 1), between, principal]);
+  }
+  if (components.length) fill(element("components"), shape, components.flatMap((vector, i) => [
+    { vector, caption: captionOf(i, about), label: `Component ${i + 1}, which explains ${percent(about.explained_variance_ratio[i])}` },
+    ...(others[i] ? [{ vector: others[i], caption: `${i + 1} · compared, ${angle(between[i])}`, label: `Component ${i + 1} of ${compared}` }] : []),
+  ]));
+}
+
+function drawScree(shares, other) {
+  let total = 0;
+  compared = other ? `version ${count(other.version)}` : "";
+  setText("compared", other ? `In ${compared}, all explain ${percent(sum(other.explained_variance_ratio))}.` : "");
+  const lines = [shares.map((share) => (total += share)), ...(other ? [other.explained_variance_ratio] : [])];
+  scree.show([shares.map((_, i) => i + 1), shares, ...lines], compared);
+}
+
+const errorOf = (radians) => angle(degrees(radians));
+
+function captionOf(i, { explained_variance_ratio: shares, axis_errors: errors }) {
+  return `${i + 1} · ${percent(shares[i])}${errors === null ? "" : ` · ±\u00a0${errorOf(errors[i])}`}`;
+}
+
+/** Both errors are null with fewer than four partitions. */
+function showErrors({ subspace_error: subspace, axis_errors: axes, components }) {
+  element("errors").hidden = subspace === null;
+  if (subspace === null) return;
+  setText("errors", `Sampling error, estimated: ${short(subspace)} of ${components} for the plane of all ` +
+    `components; ${errorOf(Math.min(...axes))} to ${errorOf(Math.max(...axes))} for the axes.`);
+}
+
+/** The shape that the user entered, for vectors of length d; null if there is none or it does not fit. */
+export function shape(d) {
+  setText("shape-message", "");
+  try {
+    return shapeOf(element("shape").value, d);
+  } catch (error) {
+    setText("shape-message", error.message);
+    return null;
+  }
+}

@@ -1,0 +1,139 @@
+"""Three real Kafka brokers that replicate each other's partitions, for tests in which some of them are away."""
+
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from tests import class_archive
+from tests.broker_client import BrokerClient
+from tests.broker_process import PATIENCE_S, STOP_TIMEOUT_S, BrokerUnavailableError, jars, wait_until
+from tests.ports import free_ports
+
+NODES = (1, 2, 3)
+_CLUSTER_ID = "c3RyZWFtcGNhLXRlc3RzMA"  # 16 bytes in base64, as the tool demands
+
+_PROPERTIES = """
+process.roles=broker,controller
+node.id={node}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+log.dirs=data
+auto.create.topics.enable=false
+default.replication.factor=3
+min.insync.replicas=2
+offsets.topic.num.partitions=3
+transaction.state.log.num.partitions=3
+broker.session.timeout.ms=2000
+broker.heartbeat.interval.ms=500
+controller.quorum.election.timeout.ms=500
+controller.quorum.fetch.timeout.ms=1000
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+"""
+
+
+class BrokerCluster(BrokerClient):
+    """Topics have three replicas and take records while two of them are in sync."""
+
+    replication = 3
+
+    def __init__(self, folder: Path) -> None:
+        if shutil.which("java") is None:
+            raise BrokerUnavailableError("java is not installed")
+        self._folder, self._lib = folder, jars()
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        ports = free_ports(2 * len(NODES))
+        self._ports = dict(zip(NODES, ports[: len(NODES)], strict=True))
+        self._controllers = dict(zip(NODES, ports[len(NODES) :], strict=True))
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+
+    def __enter__(self) -> Self:
+        try:
+            for node in NODES:
+                self._format(node)
+                self.start(node)
+            wait_until(lambda: self.alive() == set(NODES), PATIENCE_S, "the cluster's startup")
+        except BaseException:
+            self._kill()
+            raise
+        self._connect()
+        return self
+
+    def _connect(self) -> None:
+        """Connect again: the client keeps asking a coordinator that has left."""
+        self.admin = KafkaAdminClient(bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=30_000)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.admin.close()
+        self._kill()
+
+    def _kill(self) -> None:
+        for node in list(self._processes):
+            self._end(node, kill=True)
+
+    def start(self, node: int) -> None:
+        """Start a broker, without waiting for it."""
+        with (self._folder / f"{node}.log").open("ab") as out:
+            self._processes[node] = subprocess.Popen(
+                self._java("-Xmx256m", "-XX:TieredStopAtLevel=1", "kafka.Kafka", "server.properties"),
+                cwd=self._folder / str(node), stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def leave(self, node: int, *, kill: bool) -> None:
+        """Kill a broker, or shut it down, which moves its partitions first."""
+        self._end(node, kill=kill)
+        self.admin.close()
+        self._connect()
+
+    def _end(self, node: int, *, kill: bool) -> None:
+        process = self._processes.pop(node)
+        (process.kill if kill else process.terminate)()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def alive(self) -> set[int]:
+        """The brokers that the cluster knows."""
+        with suppress(KafkaError), KafkaAdminClient(bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=2000) as now:
+            return {broker["broker_id"] for broker in now.describe_cluster()["brokers"]}
+        return set()
+
+    def leader(self, topic: str) -> int:
+        """The broker that leads the first partition of a topic."""
+        return int(self._described(topic)[0]["leader_id"])
+
+    def wait_until_in_sync(self, topic: str) -> None:
+        """Return when all brokers are back, and have all records of a topic."""
+
+        def in_sync() -> bool:
+            with suppress(KafkaError):
+                return all(len(partition["isr_nodes"]) == len(NODES) for partition in self._described(topic))
+            return False
+
+        wait_until(in_sync, PATIENCE_S, f"all replicas of {topic}")
+
+    def _format(self, node: int) -> None:
+        folder = self._folder / str(node)
+        folder.mkdir(parents=True)
+        (folder / "log4j2.properties").write_text("rootLogger.level = error\n")
+        voters = ",".join(f"{other}@127.0.0.1:{port}" for other, port in self._controllers.items())
+        properties = _PROPERTIES.format(
+            node=node, voters=voters, port=self._ports[node], controller=self._controllers[node]
+        )
+        (folder / "server.properties").write_text(properties)
+        formatting = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", "server.properties"]
+        subprocess.run(self._java(*formatting), cwd=folder, capture_output=True, check=True, timeout=60)
+
+    def _java(self, *words: str) -> list[str]:
+        options = class_archive.options(self._lib.parent)
+        return ["java", "-Dlog4j2.configurationFile=log4j2.properties", *options, "-cp", f"{self._lib}/*", *words]

@@ -1,0 +1,122 @@
+"""Merged folds: with all components, the covariance of all messages, decayed to a common time."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from streampca.errors import TopicReplacedError
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.merging import Merged, MergedFolds
+from streampca.pca.arrays import F64, Array
+from streampca.pca.merge import merge
+from streampca.pca.state import State
+from tests.fold.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
+from tests.pca.streams import jackknife, learned
+
+CONFIG, EXACT = fold_config(), fold_config(components=D)
+HOUR_MS = 3600 * 1000
+
+
+def merged_folds(folds: Sequence[Fold], config: FoldConfig, now_ms: int = 2 * 10**12) -> MergedFolds:
+    merged = MergedFolds(config, now_ms)
+    for partition, fold in enumerate(folds):
+        merged.add_partition(checkpoint_of(fold, config, partition))
+    return merged
+
+
+def all_of(folds: MergedFolds) -> Merged:
+    merged = folds.merged()
+    assert merged is not None
+    return merged
+
+
+def assert_covariance(state: State, V: Array, weights: F64 | None = None) -> None:
+    np.testing.assert_allclose(learned(state), covariance(V, weights), atol=1e-9)
+
+
+@pytest.mark.parametrize("counts", [(2,), (1, 1), (19, 3), (300, 7, 90), (84, 148)])
+def test_with_all_components_the_covariance_is_that_of_all_messages(counts: tuple[int, ...]) -> None:
+    parts = [vectors(n, seed=n + 10) + i for i, n in enumerate(counts)]
+    state, everything = all_of(merged_folds([fold_of(V, EXACT) for V in parts], EXACT)).state, np.vstack(parts)
+    assert_covariance(state, everything)
+    np.testing.assert_allclose(state.mean, everything.mean(axis=0), atol=1e-12)
+    assert state.total_variance == pytest.approx(np.trace(covariance(everything)), abs=1e-12)
+    assert state.weight == pytest.approx(sum(counts))
+
+
+def test_states_positions_and_losses_are_those_of_the_partitions() -> None:
+    folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (600, 7, 390)]
+    merged, config = all_of(merged_folds(folds, CONFIG)), CONFIG.learning
+    expected = merge([fold.provisional(config) for fold in folds], config.columns, most=D)
+    assert merged.state.C.tobytes() == expected.C.tobytes()
+    assert merged.state.mean.tobytes() == expected.mean.tobytes()
+    assert (merged.topic, merged.topic_id) == ("readings", "id-1")
+    assert merged.positions == {0: 600, 1: 7, 2: 390}
+    stats = {partition: folds[partition].stats for partition in (0, 2)}
+    assert merged.losses == {p: of_one.loss_ewma / of_one.norm_ewma for p, of_one in stats.items()}
+
+
+@pytest.mark.parametrize(
+    ("stamps", "now_ms", "shares"),
+    [
+        ((10**12, 10**12 + 20_000), 2 * 10**12, (0.25, 1)),  # without messages for two half-lives
+        ((10**12, 10**12 + HOUR_MS, 10**12 - 20_000), 10**12, (1, 1, 0.25)),  # ahead of the clock: current
+        ((-1, 10**12), 2 * 10**12, (1, 1)),  # unknown: current
+    ],
+)
+def test_folds_are_decayed_to_a_common_time(stamps: Sequence[int], now_ms: int, shares: Sequence[float]) -> None:
+    config = fold_config(components=D, half_life_seconds=10.0)
+    parts = [vectors(200, seed=i) + i for i in range(len(stamps))]
+    folds = [fold_of(V, config, [stamp] * 200) for V, stamp in zip(parts, stamps, strict=True)]
+    state = all_of(merged_folds(folds, config, now_ms)).state
+    assert_covariance(state, np.vstack(parts), np.repeat(shares, 200))
+    assert state.weight == pytest.approx(200 * sum(shares))
+
+
+@pytest.mark.parametrize("half_life", [None, 150.0])
+def test_appended_folds_are_those_of_one_stream_which_continues(half_life: float | None) -> None:
+    config, V = fold_config(components=D, half_life_messages=half_life), vectors(900)
+    folds = MergedFolds(config)
+    for part in np.split(V[:700], [300, 310]):
+        folds.append(fold_of(part, config))
+    fold = folds.fold(700)
+    whole = fold_of(V[:700], config)
+    assert (fold.position, fold.stats.learned) == (700, 700)
+    assert fold.state.weight == pytest.approx(whole.provisional(config.learning).weight)
+    weights = 0.5 ** (np.arange(700)[::-1] / half_life) if half_life else None
+    assert_covariance(fold.state, V[:700], weights)
+
+
+def test_parts_too_short_for_a_time_are_appended_at_their_last_timestamp() -> None:
+    config = fold_config(components=D, half_life_seconds=1.0)
+    folds, parts = MergedFolds(config), [vectors(10, seed=i) for i in range(3)]
+    for second, part in enumerate(parts):
+        folds.append(fold_of(part, config, [10**12 + 1000 * second] * 10))
+    assert folds.fold(30).event_time.now_ms == 10**12 + 2000
+    assert_covariance(folds.fold(30).state, np.vstack(parts), np.repeat([0.25, 0.5, 1.0], 10))
+
+
+def test_the_sampling_error_is_that_of_four_or_more_partitions_with_messages() -> None:
+    folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (300, 107, 190, 250)]
+    assert all_of(merged_folds([*folds[:3], Fold.empty(CONFIG.learning).skip(7)], CONFIG)).error is None
+    states = [fold.provisional(CONFIG.learning) for fold in folds]
+    expected = jackknife(states, CONFIG.learning.components, CONFIG.learning.columns)
+    error = all_of(merged_folds(folds, CONFIG)).error
+    assert expected is not None
+    assert error is not None
+    assert (error.subspace, error.axes.tolist()) == (expected.subspace, expected.axes.tolist())
+
+
+def test_without_messages_there_is_nothing() -> None:
+    folds = merged_folds([Fold.empty(CONFIG.learning).skip(7)], CONFIG)
+    assert folds.merged() is None
+    assert folds.state(2) is None
+    assert folds.fold(0).state.count == 0
+
+
+def test_folds_of_a_replaced_topic_are_refused() -> None:
+    folds = merged_folds([fold_of(vectors(100), CONFIG)], CONFIG)
+    other = checkpoint_of(fold_of(vectors(100), CONFIG), CONFIG, 1)
+    with pytest.raises(TopicReplacedError):
+        folds.add_partition(type(other)(other.topic, "id-2", 1, other.fold, other.settings))

@@ -1,0 +1,128 @@
+"""Every format reads what it writes, to the bit, and independent readers find the same numbers."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from google.protobuf import message_factory
+from google.protobuf.descriptor_pool import DescriptorPool
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from streampca.errors import SettingsError
+from streampca.formats import reader_of, schema_of, writer_of
+from streampca.formats.base import Counts, Fields, Layout
+from streampca.formats.protoc import MAIN, compiled
+from streampca.formats.schemas import MemorySchemas, WriterSchema, frame_of
+from streampca.pca.arrays import Array
+
+FORMATS = ("json", "float32", "float64", "npy", "arrow", "avro", "protobuf")
+PATHS = {"json": ("", "v", "a.v", "a.b.c"), "avro": ("", "v", "a.b.c"), "protobuf": ("v", "a.v", "a.b.c"),
+         "arrow": ("", "v", "a.v")}  # fmt: skip
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+FIELDS: Fields = {
+    "coordinates": np.random.default_rng(4).normal(size=(3, 70)),
+    "residual": np.random.default_rng(5).normal(size=3),
+    "reconstruction": np.random.default_rng(6).normal(size=(3, 5)),
+}
+LAYOUT = Layout({name: values.ndim == 2 for name, values in FIELDS.items()}, record="Projection")
+TOGETHER = np.column_stack(list(FIELDS.values()))
+
+
+def schemas(kind: str, layout: Layout) -> MemorySchemas:
+    schema = schema_of(kind, layout)
+    return MemorySchemas({1: schema} if schema else {})
+
+
+@settings(max_examples=40, deadline=None)  # protoc is a process
+@given(st.data(), st.sampled_from(FORMATS))
+def test_a_reader_reads_what_a_writer_has_written(data: st.DataObject, kind: str) -> None:
+    n, d = data.draw(st.integers(1, 5)), data.draw(st.sampled_from([1, 2, 7, 150]))
+    Y = data.draw(arrays(np.float64, (n, d), elements=NUMBERS, fill=NUMBERS))
+    if kind == "float32" or data.draw(st.booleans()):
+        Y = np.clip(Y, -3e38, 3e38).astype(np.float32)
+    if data.draw(st.booleans()):
+        Y = np.asfortranarray(Y)
+    field = data.draw(st.sampled_from(PATHS.get(kind, ("",))))
+    layout = Layout.of_vector(kind, field)
+    [name] = layout.fields
+    values = writer_of(kind, layout.around, frame_of(1)).write({name: Y})
+    reader = reader_of(kind, d, field, schemas(kind, layout))
+    read = [np.frombuffer(reader.read(value), reader.dtype) for value in values]
+    np.testing.assert_array_equal(np.stack(read), Y)
+    assert np.array_equal(np.signbit(np.stack(read)), np.signbit(Y))
+
+
+@pytest.mark.parametrize("kind", ["json", "avro", "protobuf", "arrow"])
+@pytest.mark.parametrize("name", ["coordinates", "reconstruction"])
+def test_a_reader_reads_one_of_several_fields(kind: str, name: str) -> None:
+    values = writer_of(kind, frame=frame_of(1)).write(FIELDS)
+    reader = reader_of(kind, FIELDS[name].shape[1], name, schemas(kind, LAYOUT))
+    np.testing.assert_array_equal([np.frombuffer(reader.read(value)) for value in values], FIELDS[name])
+
+
+def of_avro(value: bytes, schema: WriterSchema) -> dict[str, Any]:
+    parsed: Any = fastavro.schemaless_reader(
+        io.BytesIO(value[5:]), fastavro.parse_schema(json.loads(schema.text)), None
+    )
+    return dict(parsed)
+
+
+def of_protobuf(value: bytes, schema: WriterSchema) -> dict[str, Any]:
+    pool = DescriptorPool()
+    for file in compiled(schema).file:
+        pool.Add(file)
+    kind = pool.FindFileByName(MAIN).message_types_by_name["Projection"]
+    message = message_factory.GetMessageClass(kind).FromString(value[6:])
+    numbers = {field.name: getattr(message, field.name) for field in kind.fields}
+    return {name: value if isinstance(value, float) else list(value) for name, value in numbers.items()}
+
+
+@pytest.mark.parametrize(("kind", "read"), [("avro", of_avro), ("protobuf", of_protobuf)])
+def test_libraries_read_values_with_a_schema(kind: str, read: Callable[[bytes, WriterSchema], dict[str, Any]]) -> None:
+    schema = schema_of(kind, LAYOUT)
+    assert schema is not None
+    for i, value in enumerate(writer_of(kind, frame=frame_of(1)).write(FIELDS)):
+        assert read(value, schema) == {name: values[i].tolist() for name, values in FIELDS.items()}
+
+
+def of_json(value: bytes) -> Array:
+    return np.column_stack([np.array(values, float).reshape(-1, w) for values, w in zip(
+        json.loads(value).values(), (70, 1, 5), strict=True)])  # fmt: skip
+
+
+def of_arrow(value: bytes) -> Array:
+    return np.column_stack([np.array(column.to_pylist()) for column in pa.ipc.open_stream(value).read_all().columns])
+
+
+def of_npy(value: bytes) -> Array:
+    return np.atleast_2d(np.load(io.BytesIO(value), allow_pickle=False))
+
+
+def of_float64(value: bytes) -> Array:
+    return np.frombuffer(value, "<f8").reshape(-1, TOGETHER.shape[1])
+
+
+@pytest.mark.parametrize("read", [of_json, of_arrow, of_npy, of_float64])
+@pytest.mark.parametrize("counts", [None, np.array([1, 2])])
+def test_values_hold_one_row_or_several(read: Callable[[bytes], Array], counts: Counts) -> None:
+    values = writer_of(read.__name__.removeprefix("of_")).write(FIELDS, counts)
+    assert [len(read(value)) for value in values] == ([1, 1, 1] if counts is None else [1, 2])
+    np.testing.assert_array_equal(np.concatenate([read(value) for value in values]), TOGETHER)
+
+
+def test_formats_without_a_schema_have_none() -> None:
+    assert schema_of("json", LAYOUT) is None
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "streampca.formats.avro", None)
+    with pytest.raises(SettingsError, match=r"format avro needs .*: pip install 'streampca\[avro\]'"):
+        writer_of("avro")

@@ -1,0 +1,65 @@
+"""Members of a cluster of three brokers of which each leaves once: the same bits, and each record has one output."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.broker_cluster import NODES, BrokerCluster
+from tests.guarantees.harness import BOTH_CLIENTS, as_json, expected_folds, group, vectors
+from tests.guarantees.test_transform import BAD, assert_each_once, members
+from tests.java_server import available
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+
+PARTITIONS, CHUNK = 4, 300
+READ_S = 90.0  # longest time until all is read after a broker has left
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
+    with available(lambda: BrokerCluster(tmp_path_factory.mktemp("cluster")), "broker") as three:
+        yield three
+
+
+def each_broker_leaves(cluster: BrokerCluster, topic: str, wait: Callable[[], None]) -> None:
+    """Send records while each broker in turn, the leader of a partition, is killed or shut down, and returns."""
+    for turn in range(len(NODES)):
+        send(cluster, topic, 2 * turn)
+        node = cluster.leader(topic)
+        cluster.leave(node, kill=turn % 2 == 0)
+        send(cluster, topic, 2 * turn + 1)
+        wait()
+        cluster.start(node)
+        cluster.wait_until_in_sync(topic)
+
+
+def send(cluster: BrokerCluster, topic: str, seed: int) -> None:
+    """Send records to all partitions, one of them bad."""
+    for partition in range(PARTITIONS):
+        cluster.produce(topic, partition, [BAD, *as_json(vectors(CHUNK, 10 * seed + partition))])
+
+
+def test_workers_learn_the_same_bits_while_brokers_leave(cluster: BrokerCluster, topic: str, tmp_path: Path) -> None:
+    cluster.create_topic(topic, PARTITIONS)
+    dead = cluster.create_topic(f"{topic}-dead")
+    with group(cluster, topic, tmp_path, BOTH_CLIENTS, poll_records=50, dead_letter_topic=dead) as workers:
+        for _ in BOTH_CLIENTS:
+            workers.start()
+        each_broker_leaves(cluster, topic, lambda: workers.wait_until_learned(READ_S))
+        expected = expected_folds(cluster, topic)
+        newest = workers.newest()
+        assert newest.keys() == expected.keys()
+        for partition, checkpoint in newest.items():
+            assert checkpoint.fold.stats == expected[partition].stats
+            assert checkpoint.fold.state.C.tobytes() == expected[partition].state.C.tobytes()
+        workers.assert_commits_not_ahead()
+
+
+def test_records_are_transformed_once_while_brokers_leave(cluster: BrokerCluster, topic: str, tmp_path: Path) -> None:
+    with members(cluster, topic, tmp_path) as group:
+        for _ in BOTH_CLIENTS:
+            group.start()
+        each_broker_leaves(cluster, topic, lambda: group.wait_for_all(READ_S))
+        assert all(process.poll() is None for process in group.started), group.text()
+        assert_each_once(cluster, topic)

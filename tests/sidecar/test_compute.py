@@ -1,0 +1,279 @@
+"""Projections, reconstructions and scores over HTTP agree with NumPy, with scikit-learn and with `pca.scoring`."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from streampca.fold.model_file import PublishedModel
+from streampca.pca import scoring
+from streampca.pca.model import Model
+from streampca.pca.scoring import Calibration
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar import engine
+from streampca.sidecar.app import create_app
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.sidecar.http_client import Client
+from tests.sidecar.known import TOPIC, D, known_model
+
+CHANCE = np.random.default_rng(0)
+VECTORS = CHANCE.normal(size=(7, D)) * 3
+
+
+def npy(array: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def post(client: Client, path: str, **content: Any) -> dict[str, Any]:
+    answer = client.post(path, json=content)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    fields: dict[str, Any] = answer.json()
+    assert answer.headers["x-model-version"] == str(fields["version"])
+    return fields
+
+
+@pytest.mark.parametrize(
+    ("parameters", "version"), [({}, 20), ({"version": None}, 20), ({"version": 20}, 20), ({"version": 10}, 10)]
+)
+def test_projects_onto_the_axes_of_the_requested_version(client: Client, parameters: Any, version: int) -> None:
+    answer = post(client, "/v1/project", vectors=VECTORS.tolist(), **parameters)
+    model = known_model(version)
+    coordinates = np.stack([model.components @ (vector - model.mean) for vector in VECTORS])
+    flat = coordinates @ model.components + model.mean
+    assert answer["version"] == version
+    np.testing.assert_allclose(answer["coordinates"], coordinates, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(answer["residual"], ((VECTORS - flat) ** 2).sum(axis=1), rtol=1e-10)
+    assert set(answer) == {"version", "coordinates", "residual"}
+
+
+@pytest.mark.parametrize("basis", ["principal", "whitened"])
+def test_many_vectors_are_projected_like_each_alone(client: Client, basis: str) -> None:
+    many = CHANCE.normal(size=(50, D)).tolist()
+    answer = post(client, "/v1/project", vectors=many, basis=basis)
+    alone = [post(client, "/v1/project", vectors=[vector], basis=basis) for vector in many]
+    for field in ("coordinates", "residual"):
+        np.testing.assert_allclose(answer[field], [one[field][0] for one in alone], rtol=1e-10, atol=1e-12)
+
+
+def test_agrees_with_scikit_learn(store: MemoryStore) -> None:
+    data = CHANCE.normal(size=(200, 6)) @ CHANCE.normal(size=(6, 6)) + CHANCE.normal(size=6)
+    pca, white = PCA(3).fit(data), PCA(3, whiten=True).fit(data)
+    total = float(pca.explained_variance_.sum() / pca.explained_variance_ratio_.sum())
+    model = Model(pca.components_, pca.explained_variance_, pca.mean_, total, 200.0)
+    models = Models(store, TOPIC)
+    models.save(PublishedModel(200, model, TOPIC))
+    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+        some = data[:9]
+        answer = post(client, "/v1/project", vectors=some.tolist())
+        np.testing.assert_allclose(answer["coordinates"], pca.transform(some), atol=1e-12)
+        whitened = post(client, "/v1/project", vectors=some.tolist(), basis="whitened")
+        np.testing.assert_allclose(whitened["coordinates"], white.transform(some), atol=1e-12)
+        again = post(client, "/v1/reconstruct", coordinates=answer["coordinates"])
+        np.testing.assert_allclose(again["vectors"], pca.inverse_transform(pca.transform(some)), atol=1e-12)
+        again = post(client, "/v1/reconstruct", coordinates=whitened["coordinates"], basis="whitened")
+        np.testing.assert_allclose(again["vectors"], white.inverse_transform(white.transform(some)), atol=1e-12)
+        about = client.get("/v1/model").json()
+        np.testing.assert_allclose(about["explained_variance_ratio"], pca.explained_variance_ratio_, rtol=1e-12)
+
+
+def test_reconstructs_from_coordinates_and_from_vectors(client: Client) -> None:
+    projected = post(client, "/v1/project", vectors=VECTORS.tolist())
+    by_coordinates = post(client, "/v1/reconstruct", coordinates=projected["coordinates"])
+    by_vectors = post(client, "/v1/reconstruct", vectors=VECTORS.tolist(), basis="whitened")
+    assert set(by_coordinates) == {"version", "vectors"}
+    assert set(by_vectors) == {"version", "vectors", "squared_error"}
+    np.testing.assert_allclose(by_coordinates["vectors"], by_vectors["vectors"], atol=1e-12)
+    error = ((np.array(by_vectors["vectors"]) - VECTORS) ** 2).sum(axis=1)
+    np.testing.assert_allclose(by_vectors["squared_error"], error, rtol=1e-10)
+    np.testing.assert_allclose(by_vectors["squared_error"], projected["residual"], rtol=1e-12)
+
+
+def test_many_rows_get_the_same_answers_as_few(store: MemoryStore) -> None:
+    """A long body is processed in a thread, a short one is not; the numbers are the same up to rounding."""
+    models = Models(store, TOPIC)
+    models.save(PublishedModel(1, known_model(1), TOPIC))
+    rows = CHANCE.normal(size=(3000, D))
+    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+        many = post(client, "/v1/project", vectors=rows.tolist())
+        few = [post(client, "/v1/project", vectors=[row])["coordinates"][0] for row in rows[::500].tolist()]
+    np.testing.assert_allclose(many["coordinates"][::500], few, rtol=1e-12, atol=1e-12)
+
+
+def test_no_vectors_in_no_vectors_out(client: Client) -> None:
+    assert post(client, "/v1/project", vectors=[]) == {"version": 20, "coordinates": [], "residual": []}
+    assert post(client, "/v1/reconstruct", coordinates=[]) == {"version": 20, "vectors": []}
+    assert post(client, "/v1/reconstruct", vectors=[]) == {"version": 20, "vectors": [], "squared_error": []}
+
+
+def test_integers_are_numbers(client: Client) -> None:
+    whole = post(client, "/v1/project", vectors=[[1, 2, 3, 4, 18446744073709551615]])
+    assert whole == post(client, "/v1/project", vectors=[[1.0, 2.0, 3.0, 4.0, 18446744073709551615.0]])
+
+
+def test_a_model_in_float32_is_served(store: MemoryStore) -> None:
+    models = Models(store, TOPIC)
+    model = known_model(1, dtype=np.float32)
+    models.save(PublishedModel(1, model, TOPIC))
+    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+        answer = post(client, "/v1/project", vectors=VECTORS.tolist())
+        np.testing.assert_allclose(answer["coordinates"], (VECTORS - model.mean) @ model.components.T, rtol=1e-12)
+        npy = client.get("/v1/model/components", headers={"Accept": "application/x-npy"})
+        assert np.load(io.BytesIO(npy.content)).dtype == np.float32
+
+
+def test_components_are_the_axes_in_json_and_npy(client: Client) -> None:
+    for version in (10, 20):
+        model, where = known_model(version), f"/v1/model/components?version={version}"
+        content = client.get(where).json()
+        assert content["version"] == version
+        np.testing.assert_array_equal(content["components"], model.components)
+        np.testing.assert_array_equal(content["mean"], model.mean)
+        np.testing.assert_array_equal(content["explained_variance"], model.explained_variance)
+        for accept in ("application/x-npy", "application/x-npy;q=0.9, application/json"):
+            answer = client.get(where, headers={"Accept": accept})
+            assert answer.headers["content-type"] == "application/x-npy"
+            assert answer.headers["x-model-version"] == str(version)
+            np.testing.assert_array_equal(np.load(io.BytesIO(answer.content), allow_pickle=False), model.components)
+        for accept in ("*/*", "application/json", "text/html,*/*;q=0.8", "application/json, application/x-npy"):
+            assert client.get(where, headers={"Accept": accept}).headers["content-type"] == "application/json"
+
+
+# --- scores ---
+
+PAST = CHANCE.normal(size=(500, D)) * 2
+
+
+def model_with_past() -> tuple[Model, Calibration]:
+    model = known_model(30)
+    scores = scoring.score(model, PAST)
+    return model, Calibration.empty().with_scores(scores, model.noise_variance)
+
+
+@pytest.fixture
+def calibrated(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Client:
+    monkeypatch.setattr(engine, "_MAX_NUMBERS", 1000)
+    model, calibration = model_with_past()
+    Models(store, TOPIC).save(PublishedModel(30, model, TOPIC, calibration=calibration))
+    return Client(create_app(store, ServeSettings(topic=TOPIC)))
+
+
+@pytest.fixture
+def imputing(store: MemoryStore) -> Client:
+    model, calibration = model_with_past()
+    published = PublishedModel(30, model, TOPIC, calibration=calibration, settings={"missing": "impute"})
+    Models(store, TOPIC).save(published)
+    return Client(create_app(store, ServeSettings(topic=TOPIC)))
+
+
+def test_vectors_with_gaps_get_what_is_to_be_expected_of_them(imputing: Client) -> None:
+    model, _ = model_with_past()
+    holes = np.where(CHANCE.random(VECTORS.shape) < 0.3, np.nan, VECTORS)
+    holes[:, 0] = VECTORS[:, 0]
+    nulls = [[None if np.isnan(entry) else entry for entry in row] for row in holes.tolist()]
+    filled, scores = scoring.complete(model, holes).vectors, scoring.score(model, holes)
+    with imputing as client:
+        answers = {act: post(client, f"/v1/{act}", vectors=nulls) for act in ("score", "project", "reconstruct")}
+        binary = client.post("/v1/project", content=npy(holes), headers={"content-type": "application/x-npy"}).json()
+        raw = {"content-type": "application/octet-stream;dtype=float32"}
+        single = client.post("/v1/project", content=holes.astype("<f4").tobytes(), headers=raw).json()
+        empty = client.post("/v1/score", json={"vectors": [[1.0] * D, [None] * D]})
+    assert answers["score"]["score"] == pytest.approx(scores.score)
+    assert answers["score"]["t2"] == pytest.approx(scores.t2)
+    assert 0 < min(answers["score"]["p"]) <= 1
+    assert np.array(answers["project"]["coordinates"]) == pytest.approx(model.project(filled)[0])
+    assert answers["project"]["residual"] == answers["score"]["spe"] == answers["reconstruct"]["squared_error"]
+    assert np.array(answers["reconstruct"]["vectors"]) == pytest.approx(model.reconstruct(model.project(filled)[0]))
+    assert binary == answers["project"]
+    assert np.array(single["coordinates"]) == pytest.approx(np.array(binary["coordinates"]), rel=1e-4, abs=1e-4)
+    assert (empty.status_code, empty.json()["error"]) == (422, "vectors[1] has no number")
+
+
+def test_scores(calibrated: Client) -> None:
+    model, calibration = model_with_past()
+    scores = scoring.score(model, VECTORS)
+    p = calibration.p_values(scores, model.noise_variance)
+    with calibrated as client:
+        answer = post(client, "/v1/score", vectors=VECTORS.tolist())
+    assert answer.pop("version") == 30
+    expected = scores._asdict() | {"p": p.score, "p_t2": p.t2, "p_spe": p.spe}
+    assert answer == {name: values.tolist() for name, values in expected.items()}
+    assert min(answer["p"]) < max(answer["p"])
+
+
+def test_contributions(calibrated: Client) -> None:
+    with calibrated as client:
+        answer = post(client, "/v1/score", vectors=VECTORS.tolist(), contributions=2)
+        all_of_them = post(client, "/v1/score", vectors=VECTORS.tolist(), contributions=100)
+    which, values = scoring.largest_contributions(model_with_past()[0], VECTORS, 2)
+    assert [answer["t2_dimensions"], answer["spe_dimensions"]] == which.tolist()
+    np.testing.assert_allclose(answer["t2_contributions"], values.t2)
+    np.testing.assert_allclose(answer["spe_contributions"], values.spe)
+    np.testing.assert_allclose(np.sum(all_of_them["t2_contributions"], axis=1), answer["t2"])
+    np.testing.assert_allclose(np.abs(all_of_them["spe_contributions"]).sum(axis=1), answer["spe"])
+
+
+def test_many_rows_are_scored_like_each_alone(calibrated: Client) -> None:
+    many = CHANCE.normal(size=(150, D))
+    with calibrated as client:
+        together = post(client, "/v1/score", vectors=many.tolist(), contributions=1)
+        alone = [post(client, "/v1/score", vectors=[vector], contributions=1) for vector in many[::40].tolist()]
+    for field in set(together) - {"version"}:
+        np.testing.assert_allclose(together[field][::40], [each[field][0] for each in alone], rtol=1e-9)
+
+
+def test_a_binary_request_has_the_same_answer(calibrated: Client) -> None:
+    with calibrated as client:
+        plain = post(client, "/v1/score", vectors=VECTORS.tolist(), contributions=2)
+        response = client.post(
+            "/v1/score?contributions=2",
+            content=VECTORS.astype("<f8").tobytes(),
+            headers={"Content-Type": "application/octet-stream;dtype=float64", "Accept": "application/x-npz"},
+        )
+    with np.load(io.BytesIO(response.content)) as arrays:
+        assert {name: arrays[name].tolist() for name in arrays} == plain
+
+
+def test_a_projection_has_the_scores_that_are_asked_for(calibrated: Client) -> None:
+    with calibrated as client:
+        scores = post(client, "/v1/score", vectors=VECTORS.tolist())
+        plain = post(client, "/v1/project", vectors=VECTORS.tolist(), basis="whitened")
+        more = post(client, "/v1/project", vectors=VECTORS.tolist(), basis="whitened", fields=["p", "t2"])
+        binary = client.post(
+            "/v1/project?fields=p,t2&basis=whitened",
+            content=npy(VECTORS),
+            headers={"Content-Type": "application/x-npy"},
+        ).json()
+    assert more == binary == plain | {name: scores[name] for name in ("p", "t2")}
+
+
+def test_a_model_without_past_scores_has_no_p(client: Client) -> None:
+    answer = post(client, "/v1/score", vectors=VECTORS.tolist())
+    assert (answer["p"], answer["p_t2"], answer["p_spe"]) == (None, None, None)
+    assert len(answer["score"]) == len(VECTORS)
+    response = client.post("/v1/score", json={"vectors": VECTORS.tolist()}, headers={"Accept": "application/x-npz"})
+    with np.load(io.BytesIO(response.content)) as arrays:
+        assert set(arrays) == {"version", "t2", "spe", "score"}
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "text"),
+    [
+        ({"vectors": [[1e200] * D]}, 422, "too large"),
+        ({"vectors": [[1.0] * (D + 1)]}, 422, "this model has 5"),
+        ({"vectors": [[1.0] * D], "contributions": -1}, 422, "contributions"),
+        ({"vectors": [[1.0] * D], "contributions": 1.5}, 422, "contributions"),
+        ({"vectors": [[1.0] * D], "basis": "whitened"}, 422, "unknown field 'basis'"),
+        ({"vectors": [[1.0] * D] * 100, "contributions": 3}, 413, "ask for at most 2 contributions"),
+    ],
+)
+def test_mistakes(calibrated: Client, content: dict[str, Any], status: int, text: str) -> None:
+    with calibrated as client:
+        answer = client.post("/v1/score", json=content)
+    assert answer.status_code == status
+    assert text in answer.json()["error"]

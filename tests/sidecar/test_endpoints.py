@@ -1,0 +1,107 @@
+"""Models, their versions, health and readiness."""
+
+from fastapi import FastAPI
+
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar.app import create_app
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.sidecar.http_client import Client, error_of
+from tests.sidecar.known import TOPIC, D, K, known, known_model
+
+ROW = [1.0] * D
+
+
+def test_details_of_a_model(client: Client) -> None:
+    content = client.get("/v1/model").json()
+    model = known_model(20)
+    assert content.pop("published_at") > 1e9
+    assert content == {
+        "version": 20, "topic": TOPIC, "dimensions": D, "components": K,
+        "explained_variance": model.explained_variance.tolist(),
+        "explained_variance_ratio": model.explained_variance_ratio.tolist(),
+        "total_variance": model.total_variance, "weight": 20.0, "loss": 0.5, "loss_ratio": 0.25, "loss_ewma": 0.125,
+        "rejected": 1, "positions": {"0": 3, "1": 20}, "first_timestamp_ms": 1, "last_timestamp_ms": 2,
+        "settings": {"components": K}, "subspace_error": None, "axis_errors": None,
+    }  # fmt: skip
+    old = client.get("/v1/model?version=10")
+    assert old.json()["version"] == 10
+    assert old.headers["x-model-version"] == "10"
+
+
+def test_list_of_models(client: Client, models: Models, app: FastAPI) -> None:
+    answer = client.get("/v1/models")
+    assert answer.json() == {"version": 20, "versions": [10, 20]}
+    assert answer.headers["x-model-version"] == "20"
+    models.save(known(30))
+    assert client.get("/v1/models").json() == {"version": 20, "versions": [10, 20, 30]}
+    app.state.model_cache.poll()
+    assert client.get("/v1/models").json() == {"version": 30, "versions": [10, 20, 30]}
+
+
+def test_health_and_readiness(client: Client) -> None:
+    assert client.get("/healthz").json() == {"status": "ok"}
+    ready = client.get("/readyz")
+    assert (ready.status_code, ready.json(), ready.headers["x-model-version"]) == (200, {"version": 20}, "20")
+
+
+def test_ready_after_the_first_model(store: MemoryStore, settings: ServeSettings) -> None:
+    models = Models(store, TOPIC)
+    app = create_app(store, settings)
+    with Client(app) as client:
+        reason = f"no model has been published yet in memory/models/{TOPIC}"
+        answer = client.get("/readyz")
+        assert error_of(answer, 503) == f"not ready: {reason}"
+        assert answer.json()["reasons"] == [reason]
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/v1/models").json() == {"version": None, "versions": []}
+        for answer in (
+            client.post("/v1/project", json={"vectors": [ROW]}),
+            client.post("/v1/reconstruct", json={"vectors": [ROW]}),
+            client.get("/v1/model"),
+            client.get("/v1/model/components"),
+        ):
+            assert error_of(answer, 503) == reason
+        models.save(known(1))
+        app.state.model_cache.poll()
+        assert client.get("/readyz").json() == {"version": 1}
+
+
+def test_not_ready_when_the_model_is_old_or_the_store_unreadable_with_all_reasons(store: MemoryStore) -> None:
+    models = Models(store, TOPIC)
+    models.save(known(1, published_at=1000.0))
+    app = create_app(store, ServeSettings(topic=TOPIC, model_max_age_s=60))
+    with Client(app) as client:
+        [reason] = client.get("/readyz").json()["reasons"]
+        assert reason.startswith("the newest model was published ")
+        assert reason.endswith(" s ago, more than 60 s")
+        models.save(known(2, published_at=1000.0))
+        store.fail_reads(1)
+        app.state.model_cache.poll()
+        answer = client.get("/readyz")
+        assert answer.status_code == 503
+        unreadable, old = answer.json()["reasons"]
+        assert unreadable.startswith("the store cannot be read: ")
+        assert old.endswith(" s ago, more than 60 s")
+        assert client.post("/v1/project", json={"vectors": [ROW]}).status_code == 200
+
+
+def test_head_answers_wherever_get_does(client: Client) -> None:
+    for path in ("/", "/healthz", "/readyz", "/metrics", "/v1/model", "/v2/health/live", "/docs", "/page/main.js"):
+        got, head = client.get(path), client.request("HEAD", path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"] == got.headers["content-type"]
+    assert client.request("HEAD", "/v1/project").status_code == 405
+
+
+def test_a_model_is_sent_once_to_those_who_know_it(client: Client, app: FastAPI, models: Models) -> None:
+    first = client.get("/v1/model")
+    known_one = {"If-None-Match": first.headers["etag"]}
+    again = client.get("/v1/model", headers=known_one)
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    assert client.get("/v1/models/latest").content == first.content
+    assert client.get("/v1/models/10", headers=known_one).json()["version"] == 10
+    assert "no model version 11" in error_of(client.get("/v1/models/11"), 404)
+    models.save(known(30))
+    app.state.model_cache.poll()
+    assert client.get("/v1/model", headers=known_one).json()["version"] == 30

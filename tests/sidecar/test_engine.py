@@ -1,0 +1,212 @@
+"""The engine of all dialects: where it works, what it counts and remembers; old versions are loaded once for all."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi import Request, Response
+
+from streampca.process.metrics import StoreMetrics
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar.app import create_app
+from streampca.sidecar.compute import Answer
+from streampca.sidecar.engine import Engine
+from streampca.sidecar.metrics import SidecarMetrics
+from streampca.sidecar.page.recent_vectors import RecentVectors
+from streampca.stores.memory import MemoryStore
+from streampca.stores.model_cache import ModelCache
+from streampca.stores.models import Models
+from tests.broker_process import wait_until
+from tests.sidecar.http_client import Client
+from tests.sidecar.known import TOPIC, known
+
+
+@dataclass
+class Parsed:
+    version: int | None
+
+
+@dataclass
+class Dialect:
+    """One that answers with the model's version, and notes what it is asked to do, and in which thread."""
+
+    version: int | None = None
+    calls: list[tuple[str, bool]] = field(default_factory=list)
+
+    def _note(self, name: str) -> None:
+        self.calls.append((name, threading.current_thread() is threading.main_thread()))
+
+    def parse(self, raw: Any, limits: Any) -> Parsed:
+        self._note("parse")
+        return Parsed(self.version)
+
+    def compute(self, published: Any, parsed: Parsed, limits: Any) -> Answer:
+        self._note("compute")
+        return Answer(published.version, {}, vectors=3, projected=np.ones((3, 5)))
+
+    def respond(self, parsed: Parsed, answer: Answer, raw: Any) -> Response:
+        self._note("respond")
+        return Response(str(answer.version))
+
+
+@pytest.fixture
+def engine(models: Models) -> Engine:
+    cache, settings = ModelCache(models), ServeSettings(topic=TOPIC)
+    cache.poll()
+    metrics = SidecarMetrics(cache, TOPIC, StoreMetrics())
+    return Engine(cache, metrics, settings, RecentVectors())
+
+
+def ask(engine: Engine, dialect: Dialect, body: bytes = b"{}", *, if_quick: bool = True) -> bytes:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def answer() -> Response:
+        request = Request({"type": "http", "headers": [], "query_string": b""}, receive)
+        return await engine.answer(
+            request, operation="score", parse=dialect.parse, compute=dialect.compute, respond=dialect.respond,
+            if_quick=if_quick,
+        )  # fmt: skip
+
+    return bytes(asyncio.run(answer()).body)
+
+
+ALL = ("parse", "compute", "respond")
+
+
+@pytest.mark.parametrize(
+    ("body", "if_quick", "at_once"), [(b"{}", True, True), (b"{}", False, False), (b" " * 40_000, True, False)]
+)
+def test_only_quick_work_is_done_on_the_event_loop(engine: Engine, body: bytes, if_quick: bool, at_once: bool) -> None:
+    dialect = Dialect()
+    assert ask(engine, dialect, body, if_quick=if_quick) == b"20"
+    assert dialect.calls == [(name, at_once) for name in ALL]
+
+
+def test_with_a_model_that_fills_gaps_the_body_decides(engine: Engine, models: Models) -> None:
+    published = known(30)
+    published.settings["missing"] = "impute"
+    models.save(published)
+    engine._cache.poll()
+    dialect = Dialect()
+    assert ask(engine, dialect) == b"30"
+    assert dialect.calls == [(name, True) for name in ALL]
+
+
+def test_a_request_whose_model_is_not_loaded_is_parsed_again_when_it_is(engine: Engine) -> None:
+    dialect = Dialect(version=10)
+    assert ask(engine, dialect) == b"10"
+    assert dialect.calls == [("parse", True), *((name, False) for name in ALL)]
+    assert ask(engine, dialect) == b"10"
+    assert dialect.calls[4:] == [(name, True) for name in ALL]
+
+
+def test_vectors_are_counted_by_operation_and_remembered(engine: Engine) -> None:
+    ask(engine, Dialect())
+    text, _ = engine.metrics.text("")
+    assert f'streampca_projected_vectors_total{{act="score",topic="{TOPIC}"}} 3.0' in text.decode()
+    assert len(engine._recent.project(known(20), 1, 2)["coordinates"]) == 3
+
+
+# --- old versions ---
+
+PATHS = ["/v1/model?version={}", "/v1/page/recent?version={}", "/v1/model/components?version={}"]
+
+
+class SlowStore(MemoryStore):
+    """Counts the reads of each file, and how many there are at once; they wait until `released`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: Counter[str] = Counter()
+        self.now = self.most = 0
+        self.released = threading.Event()
+        self.released.set()
+        self._counting = threading.Lock()
+
+    def read(self, name: str) -> bytes:
+        with self._counting:
+            self.reads[name] += 1
+            self.now += 1
+            self.most = max(self.most, self.now)
+        assert self.released.wait(60)
+        with self._counting:
+            self.now -= 1
+        return super().read(name)
+
+
+def statuses(client: Client, paths: list[str]) -> Counter[int]:
+    with ThreadPoolExecutor(len(paths)) as threads:
+        return Counter(answer.status_code for answer in threads.map(client.get, paths))
+
+
+@pytest.fixture
+def slow() -> SlowStore:
+    store = SlowStore()
+    models = Models(store, TOPIC, keep=100)
+    for version in range(1, 41):
+        models.save(known(version))
+    return store
+
+
+def served(store: SlowStore) -> Client:
+    return Client(create_app(store, ServeSettings(topic=TOPIC)))
+
+
+def begin(store: SlowStore) -> None:
+    store.reads.clear()
+    store.most = 0
+    store.released.clear()
+
+
+@contextmanager
+def released_at_the_end(store: SlowStore) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        store.released.set()
+
+
+def test_requests_for_one_version_share_one_load(slow: SlowStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths, looked_up = [path.format(7) for path in PATHS] * 10, [0]
+    find = Engine.find
+
+    async def counted(loader: Engine, version: int | None) -> object:
+        looked_up[0] += 1
+        return await find(loader, version)
+
+    monkeypatch.setattr(Engine, "find", counted)
+    with served(slow) as client, ThreadPoolExecutor(1) as background:
+        begin(slow)
+        asked = background.submit(statuses, client, paths)
+        with released_at_the_end(slow):
+            wait_until(lambda: looked_up[0] == len(paths))
+        assert asked.result() == {200: len(paths)}
+        assert sum(slow.reads.values()) == 1
+
+
+def test_one_old_version_is_loaded_at_a_time_and_the_newest_waits_for_none(slow: SlowStore) -> None:
+    with served(slow) as client, ThreadPoolExecutor(1) as background:
+        begin(slow)
+        asked = background.submit(statuses, client, [PATHS[i % 3].format(i + 1) for i in range(39)])
+        with released_at_the_end(slow):
+            wait_until(lambda: sum(slow.reads.values()) == 1)
+            assert client.get("/v1/model").status_code == 200
+            assert client.post("/v1/reconstruct", json={"coordinates": [[1.0, 2.0]]}).status_code == 200
+            assert sum(slow.reads.values()) == 1
+        assert asked.result() == {200: 39}
+        assert slow.most == 1
+
+
+def test_a_failed_load_is_tried_again(slow: SlowStore) -> None:
+    with served(slow) as client:
+        assert statuses(client, [PATHS[0].format(77)] * 5) == {404: 5}
+        Models(slow, TOPIC, keep=100).save(known(77))
+        assert client.get(PATHS[0].format(77)).status_code == 200

@@ -1,0 +1,112 @@
+"""The Open Inference Protocol: what the clients of tests/foreign_clients do not send, and precise errors."""
+
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar.app import create_app
+from streampca.sidecar.request import LENGTH
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.sidecar.http_client import Client, error_of
+from tests.sidecar.known import TOPIC, D
+
+INFER = f"/v2/models/{TOPIC}/infer"
+ROWS = np.random.default_rng(0).standard_normal((3, D))
+
+
+def tensor(**changes: Any) -> dict[str, Any]:
+    given = {"name": "vectors", "shape": [3, D], "datatype": "FP64", "data": ROWS.tolist()} | changes
+    return {"inputs": [{name: value for name, value in given.items() if value is not None}]}
+
+
+def as_bytes(content: dict[str, Any], rest: bytes, **headers: str) -> dict[str, Any]:
+    text = orjson.dumps(content)
+    return {"content": text + rest, "headers": {LENGTH: str(len(text))} | headers}
+
+
+def values(answer: httpx.Response) -> dict[str, Any]:
+    assert answer.status_code == 200, answer.text
+    return {each["name"]: np.reshape(each["data"], each["shape"]) for each in answer.json()["outputs"]}
+
+
+def test_data_may_be_flat_or_rows(client: Client) -> None:
+    rows, flat = (client.post(INFER, json=tensor(data=data)) for data in (ROWS.tolist(), ROWS.ravel().tolist()))
+    assert rows.content == flat.content
+    expected = client.post("/v1/project", json={"vectors": ROWS.tolist()}).json()
+    assert all(np.array_equal(found, expected[name]) for name, found in values(rows).items())
+    assert values(client.post(INFER, json=tensor(shape=[0, D], data=[])))["coordinates"].shape == (0, 2)
+
+
+def test_an_output_says_for_itself_whether_it_is_binary(client: Client) -> None:
+    outputs = [{"name": "residual", "parameters": {"binary_data": False}}, {"name": "coordinates"}]
+    request = tensor() | {"outputs": outputs, "parameters": {"binary_data_output": True}}
+    answer = client.post(INFER, json=request)
+    length = int(answer.headers[LENGTH])
+    first, second = orjson.loads(answer.content[:length])["outputs"]
+    assert (len(first["data"]), second["parameters"]) == (3, {"binary_data_size": 48})
+    assert len(answer.content) == length + 48
+
+
+def test_p_needs_past_scores(client: Client, models: Models) -> None:
+    answer = client.post(INFER, json=tensor() | {"outputs": [{"name": "p"}]})
+    assert error_of(answer, 422) == "version 20 has no past scores yet, so it knows no p"
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        ({"json": {}}, "inputs: Field required"),
+        ({"json": {"inputs": []}}, "inputs: List should have at least 1 item"),
+        ({"json": tensor(shape=[3])}, "shape: List should have at least 2 items"),
+        ({"json": tensor(shape=[2, D])}, "data of shape [3, 5] are not a tensor of shape [2, 5]"),
+        ({"json": tensor(data=[1.0])}, "data of shape [1, 1] are not a tensor of shape [3, 5]"),
+        ({"json": tensor(data=None)}, "either data, or bytes behind the JSON"),
+        ({"json": tensor(data="x")}, "vectors must be an array of arrays of numbers, not a string"),
+        ({"json": tensor(data=[*ROWS[:2].tolist(), ["a"] * D])}, "vectors[2][0] must be a number, not a string"),
+        ({"json": tensor(datatype="INT64")}, "datatype: Input should be 'FP32' or 'FP64'"),
+        ({"json": tensor() | {"outputs": [{"name": "other"}]}}, "name: Input should be 'coordinates'"),
+        ({"json": [1]}, "the body must be a JSON object, not an array"),
+        (as_bytes(tensor(data=None, parameters={"binary_data_size": 8}), b"12345678"), "has 120 bytes, not 8, and 8"),
+        (as_bytes(tensor(data=None, parameters={"binary_data_size": 120}), b"1"), "has 120 bytes, not 120, and 1"),
+        (as_bytes(tensor(), b"1"), "either data, or bytes behind the JSON"),
+    ],
+)
+def test_errors_are_precise(client: Client, request_: dict[str, Any], text: str) -> None:
+    assert text in error_of(client.post(INFER, **request_), 422)
+
+
+def test_a_wrong_length_of_the_json_is_refused(client: Client) -> None:
+    for length in ("x", "-1", "9" * 30, "²", "0" * 5000):
+        assert LENGTH in error_of(client.post(INFER, content=b"{}", headers={LENGTH: length.encode("latin-1")}), 400)
+    assert "the body is" in error_of(client.post(INFER, content=b"{}", headers={LENGTH: "1"}), 400)
+
+
+def test_before_the_first_model_nothing_is_ready() -> None:
+    with Client(create_app(MemoryStore(), ServeSettings(topic=TOPIC))) as client:
+        assert client.get("/v2/health/live").json() == {"live": True}
+        for path in ("/v2/health/ready", f"/v2/models/{TOPIC}/ready", f"/v2/models/{TOPIC}", "/ping"):
+            assert "no model has been published yet" in error_of(client.get(path), 503)
+        assert client.post("/v2/repository/index").json() == []
+        assert "no model" in error_of(client.post(INFER, json=tensor()), 503)
+
+
+@pytest.mark.parametrize("shape", [[2**62, 0], [2**63, 0], [0, 2**63], [2**31, 1], [-1, 1], [2**32, 2**32]])
+def test_a_shape_that_no_tensor_has_is_refused(client: Client, shape: list[int]) -> None:
+    content = {"inputs": [{"name": "vectors", "shape": shape, "datatype": "FP64", "data": []}]}
+    assert "shape[" in error_of(client.post(INFER, json=content), 422)
+    content["inputs"][0] |= {"data": None, "parameters": {"binary_data_size": 0}}
+    assert "shape[" in error_of(client.post(INFER, **as_bytes(content, b"")), 422)
+
+
+def test_lists_are_no_longer_than_their_names(client: Client) -> None:
+    for content, text in ((tensor() | {"outputs": [0] * 1000}, "outputs"), (tensor() | {"inputs": [0] * 9}, "inputs")):
+        assert f"{text}: List should have at most" in error_of(client.post(INFER, json=content), 422)
+    for fields in (["p"] * 7, [0] * 5000):
+        answer = client.post("/v1/project", json={"vectors": ROWS.tolist(), "fields": fields})
+        assert "fields: List should have at most 6 items" in error_of(answer, 422)
+    assert len(error_of(client.post("/v1/project?fields=" + "a," * 5000, json={"vectors": []}), 422)) < 1000

@@ -1,0 +1,241 @@
+"""No request, and no client that leaves its answer unread, needs the sidecar's shipped memory limit of 512 MiB."""
+
+import contextlib
+import gzip
+import select
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar import compute, engine, memory
+from streampca.sidecar.app import create_app
+from streampca.sidecar.request import LENGTH
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.broker_process import wait_until
+from tests.sidecar.http_client import Client, error_of
+from tests.sidecar.known import TOPIC, known, known_model
+from tests.sidecar.process import SidecarProcess, connect
+
+MIB = 2**20
+BODY = 16 * MIB  # the default limit
+PEAK_MIB = 420  # of 512
+CLIENTS = 32
+RAW = "application/octet-stream;dtype=float32"
+NUMBERS = 1_000_000  # the default limit
+
+
+def filled(piece: bytes, size: int = BODY) -> bytes:
+    start, end = b'{"vectors":[', b"0]}"
+    return start + piece * ((size - len(start) - len(end)) // len(piece)) + end
+
+
+def rows(n: int, d: int) -> bytes:
+    """Numbers of 15 letters."""
+    return b'{"vectors":[' + b",".join([b"[" + b",".join([b"0.1234567890123"] * d) + b"]"] * n) + b"]}"
+
+
+BODIES: dict[str, Callable[[], bytes]] = {  # made when they are sent: 16 MiB each
+    "empty rows": lambda: filled(b"[],"),
+    "rows of one": lambda: filled(b"[1],"),
+    "objects": lambda: filled(b'{"":1},'),
+    "nested": lambda: filled(b"[[[[[[]]]]]],"),
+    "many objects": lambda: filled(b'{"":1},', 7 * (NUMBERS // 11)),
+    "many lists": lambda: filled(b"[1],", 4 * (NUMBERS // 3)),
+    "many keys": lambda: b'{"vectors":{' + b",".join(b'"%d":1' % i for i in range(NUMBERS // 3)) + b"}}",
+    "many integers": lambda: filled(b"9999999999999,", 14 * NUMBERS),
+    "many strings": lambda: filled(b'"abcdefghi",', 12 * NUMBERS),
+    "closing brackets": lambda: filled(b"]"),  # not counted as values
+    "wide text": lambda: b'{"vectors":"' + "😀".encode() * (BODY // 4 - 10) + b'"}',
+    "rows": lambda: rows(1000, 1000),
+    "long rows": lambda: rows(10, 100_000),
+}
+STATUSES = {"rows": (200, 422), "closing brackets": (400,)}
+
+
+@contextlib.contextmanager
+def sidecar(folder: Path, d: int = 1000, k: int = 20) -> Iterator[tuple[str, Callable[[], float]]]:
+    """Its URL, and its peak memory in MiB so far."""
+    Models(DirectoryStore(folder), TOPIC).save(known(1, d=d, k=k))
+    with SidecarProcess(folder, forked=False) as process:
+        status = Path(f"/proc/{process.process.pid}/status")
+
+        def peak() -> float:
+            line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+            return int(line.split()[1]) / 1024
+
+        yield process.url(), peak
+
+
+def post(path: str, body: bytes) -> bytes:
+    return b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(body)) + body
+
+
+@pytest.mark.slow
+def test_one_request_of_any_kind_is_harmless(tmp_path: Path) -> None:
+    with sidecar(tmp_path) as (url, peak), httpx.Client(base_url=url, timeout=120) as client:
+        for name, make in BODIES.items():
+            body = make()
+            for path in ("/v1/project", "/v1/reconstruct"):
+                answer = client.post(path, content=body)
+                assert answer.status_code in STATUSES.get(name, (413, 422)), (name, answer.text[:200])
+                assert peak() < PEAK_MIB, (name, path, peak())
+
+
+@pytest.mark.slow
+def test_many_large_requests_at_once_are_harmless(tmp_path: Path) -> None:
+    with sidecar(tmp_path) as (url, peak), httpx.Client(base_url=url, timeout=120) as client:
+        body = BODIES["rows"]()
+
+        def send(i: int) -> tuple[int, str | None]:
+            answer = client.post("/v1/reconstruct" if i % 2 else "/v1/project", content=body)
+            return answer.status_code, answer.headers.get("retry-after")
+
+        with ThreadPoolExecutor(CLIENTS) as threads:
+            found = set(threads.map(send, range(CLIENTS)))
+        assert found <= {(200, None), (503, "1")}
+        assert (200, None) in found
+        assert peak() < PEAK_MIB, peak()
+
+
+def infer(**more: Any) -> bytes:
+    vectors = {"name": "vectors", "shape": [1, 1000], "datatype": "FP64", "data": [1.0] * 1000}
+    return orjson.dumps({"inputs": [vectors], **more})
+
+
+MANY = [0] * NUMBERS
+NAMES = b",".join(b'"%d":1' % i for i in range(NUMBERS // 4))
+INFER, PACKED = f"/v2/models/{TOPIC}/infer", {"Content-Encoding": "gzip"}
+MISTAKES: dict[str, tuple[str, Callable[[], bytes], dict[str, str]]] = {
+    "fields": ("/v1/project", lambda: orjson.dumps({"vectors": [[1.0] * 1000], "fields": MANY}), {}),
+    "fields as text": ("/v1/project", lambda: orjson.dumps({"vectors": [[1.0]], "fields": "," * NUMBERS}), {}),
+    "outputs": (INFER, lambda: infer(outputs=MANY), {}),
+    "inputs": (INFER, lambda: infer(inputs=MANY), {}),
+    "params": ("/invocations", lambda: b'{"instances":[[1]],"params":{' + NAMES + b"}}", {}),
+    "packed": ("/v1/project", lambda: gzip.compress(bytes(BODY - 1)), PACKED),
+    "JSON as if binary": (INFER, lambda: b" " * 15_000_000 + b"{}", {LENGTH: "15000002"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_takes_little_memory_and_many_at_once_not_much(name: str, tmp_path: Path) -> None:
+    path, make, headers = MISTAKES[name]
+    with sidecar(tmp_path) as (url, peak), httpx.Client(base_url=url, timeout=120) as client:
+        body = make()
+        client.post("/v1/project", content=orjson.dumps({"vectors": [[1.0] * 1000]}))
+        idle = peak()
+
+        def send(_: int) -> int:
+            return client.post(path, content=body, headers=headers).status_code
+
+        assert send(0) in (400, 413, 422)
+        assert peak() - idle < 64
+        with ThreadPoolExecutor(40) as threads:
+            assert set(threads.map(send, range(80))) <= {400, 413, 422, 503}
+        assert peak() - idle < 300
+
+
+REQUESTS = {
+    "reconstruct": post("/v1/reconstruct", orjson.dumps({"coordinates": [[1.0] * 20] * 10})),
+    "npz": post("/v1/reconstruct", orjson.dumps({"coordinates": [[1.0] * 20] * 10})).replace(
+        b"Host:", b"Accept: application/x-npz\r\nHost:"
+    ),
+    "gzip": post("/v1/reconstruct", orjson.dumps({"coordinates": [[1.0] * 20] * 10})).replace(
+        b"Host:", b"Accept-Encoding: gzip\r\nHost:"
+    ),
+    "components": b"GET /v1/model/components HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-npy\r\n\r\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REQUESTS)
+def test_unread_answers_are_harmless(name: str, tmp_path: Path) -> None:
+    with sidecar(tmp_path, d=100_000) as (url, peak), contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connect(url)) for _ in range(CLIENTS)]
+        for client in clients:
+            client.sendall(REQUESTS[name] * 3)
+        answers = [client.recv(12) for client in clients]
+        assert {b"HTTP/1.1 200"} < set(answers) <= {b"HTTP/1.1 200", b"HTTP/1.1 503"}
+        none = f'limits_reached_total{{limit="memory",topic="{TOPIC}"}} 0.0'
+        wait_until(lambda: none not in httpx.get(f"{url}/metrics", timeout=60).text)
+        assert peak() < PEAK_MIB, peak()
+
+
+@pytest.mark.slow
+def test_silent_connections_are_harmless(tmp_path: Path) -> None:
+    """While they last they keep others out, which is a proxy's job to prevent."""
+    with sidecar(tmp_path) as (url, peak):
+        with contextlib.ExitStack() as stack:
+            for i in range(1100):  # more than the files that the sidecar may open; the others wait to be accepted
+                stack.enter_context(connect(url)).sendall(b"GET /healthz HTTP/1.1\r\n" + b"x: " * (5000 * (i % 2)))
+        wait_until(lambda: httpx.get(f"{url}/healthz", timeout=60).status_code == 200, 60)
+        assert peak() < PEAK_MIB, peak()
+
+
+@pytest.mark.slow
+def test_an_unread_answer_that_is_read_at_last_is_whole(tmp_path: Path) -> None:
+    with sidecar(tmp_path, d=100_000) as (url, _), connect(url) as client:
+        client.sendall(REQUESTS["reconstruct"].replace(b"Host:", b"Connection: close\r\nHost:"))
+        assert select.select([client], [], [], 60)[0]  # the rest waits for the client
+        text = b"".join(iter(lambda: client.recv(MIB), b""))
+    model = known_model(1, d=100_000, k=20)
+    np.testing.assert_allclose(
+        orjson.loads(text.partition(b"\r\n\r\n")[2])["vectors"], model.reconstruct(np.ones((10, 20))), atol=1e-12
+    )
+
+
+def test_too_many_numbers(store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_MAX_NUMBERS", 100)
+    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+        body = np.zeros((21, 5), "<f4").tobytes()
+        answer = client.post("/v1/project", content=body, headers={"Content-Type": RAW})
+        assert error_of(answer, 413) == "vectors has 105 numbers, at most 100 are allowed: send fewer rows"
+        assert f'streampca_limits_reached_total{{limit="numbers",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
+
+
+def test_without_memory_a_large_request_is_refused_for_the_moment(
+    store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large: dict[str, Any] = {"content": bytes(180_000), "headers": {"Content-Type": RAW}}
+    monkeypatch.setattr(memory, "LIMIT_BYTES", 0)
+    monkeypatch.setattr(memory, "WAIT_S", 0.01)
+    refused: list[httpx.Response] = []
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield bytes(90_000)
+        refused.append(await client.asynchronous("POST", "/v1/project", **large))
+        refused.append(await client.asynchronous("POST", "/v1/project", json={"vectors": [[0.0] * 5]}))
+        yield bytes(90_000)
+
+    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+        assert client.post("/v1/project", content=slow(), headers=large["headers"]).status_code == 200
+        assert error_of(refused[0], 503) == "too many large requests at once: try again"
+        assert refused[0].headers["retry-after"] == "1"
+        assert refused[1].status_code == 200  # small requests always fit
+        assert client.post("/v1/project", **large).status_code == 200
+        assert f'streampca_limits_reached_total{{limit="memory",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
+
+
+def test_a_request_that_gets_no_memory_can_be_tried_again(
+    store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: object) -> None:
+        raise MemoryError("Unable to allocate 7.63 MiB")
+
+    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+        with monkeypatch.context() as failing:
+            failing.setattr(compute, "project", fails)
+            refused = client.post("/v1/project", json={"vectors": [[0.0] * 5]})
+        assert error_of(refused, 503) == "too many large requests at once: try again"
+        assert refused.headers["retry-after"] == "1"
+        assert f'streampca_limits_reached_total{{limit="memory",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
+        assert client.post("/v1/project", json={"vectors": [[0.0] * 5]}).status_code == 200

@@ -1,0 +1,105 @@
+"""The sidecar's metrics: the model in use, requests, vectors, failures."""
+
+from dataclasses import replace
+
+import pytest
+from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
+
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar.app import create_app
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.sidecar.http_client import Client
+from tests.sidecar.known import TOPIC, D, file_of, known, known_model
+
+ROW = [1.0] * D
+
+
+def scraped(client: Client) -> dict[str, float]:
+    """Samples by name and labels, as `name{label="value"}`; without the topic, which all have."""
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    samples = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            assert sample.labels.pop("topic") == TOPIC
+            labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
+            samples[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
+    return samples
+
+
+def test_metrics_describe_the_model_in_use(client: Client) -> None:
+    samples, model = scraped(client), known_model(20)
+    assert samples["streampca_model_version"] == 20
+    assert 0 <= samples["streampca_model_age_seconds"] < 60
+    assert samples["streampca_model_loss_mean"] == 0.5
+    assert samples["streampca_model_loss_ratio"] == 0.25
+    assert samples["streampca_model_loss_ewma"] == 0.125
+    for i, ratio in enumerate(model.explained_variance_ratio, start=1):
+        assert samples[f'streampca_model_explained_variance_ratio{{component="{i}"}}'] == pytest.approx(ratio)
+    assert samples['streampca_model_load_failures_total{cause="damaged"}'] == 0
+
+
+def test_without_a_model_there_are_no_model_metrics(settings: ServeSettings) -> None:
+    with Client(create_app(MemoryStore(), settings)) as client:
+        assert not [name for name in scraped(client) if name.startswith("streampca_model_") and "failures" not in name]
+
+
+def test_failures_are_counted(client: Client, app: FastAPI, models: Models, store: MemoryStore) -> None:
+    models.save(known(30))
+    store.damage(file_of(30), 500)
+    app.state.model_cache.poll()
+    store.fail_reads(1)
+    models.save(known(40))
+    app.state.model_cache.poll()
+    samples = scraped(client)
+    assert samples['streampca_model_load_failures_total{cause="damaged"}'] == 1
+    assert samples['streampca_model_load_failures_total{cause="store"}'] == 1
+
+
+def test_requests_are_timed_by_route_and_code_and_never_by_path(client: Client) -> None:
+    client.post("/v1/project", json={"vectors": [ROW] * 3})
+    client.post("/v1/project", json={"vectors": [[]]})
+    client.post("/v1/project", content=b"{")
+    client.post("/v1/reconstruct", json={"vectors": [ROW] * 2})
+    client.get("/v1/model?version=10")
+    client.get("/v1/project")
+    for i in range(5):
+        client.get(f"/no/{i}")
+        client.get(f"/docs/static/{i}")
+    samples = scraped(client)
+    counted = {
+        name.removeprefix("streampca_request_duration_seconds_count"): value
+        for name, value in samples.items()
+        if name.startswith("streampca_request_duration_seconds_count")
+    }
+    assert counted.pop('{code="404",route="/docs/static"}', 5) == 5
+    assert counted.pop('{code="404",route="other"}') in (5, 10)
+    assert counted == {
+        '{code="200",route="/v1/project"}': 1,
+        '{code="422",route="/v1/project"}': 1,
+        '{code="400",route="/v1/project"}': 1,
+        '{code="405",route="/v1/project"}': 1,
+        '{code="200",route="/v1/reconstruct"}': 1,
+        '{code="200",route="/v1/model"}': 1,
+    }
+    assert samples['streampca_projected_vectors_total{act="project"}'] == 3
+    assert samples['streampca_projected_vectors_total{act="reconstruct"}'] == 2
+
+
+def test_openmetrics_on_request(client: Client) -> None:
+    answer = client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+
+
+def test_sampling_errors_of_a_model(client: Client, models: Models, app: FastAPI) -> None:
+    assert not [name for name in scraped(client) if "subspace_error" in name or "axis_error" in name]
+    models.save(replace(known(30), subspace_error=0.5, axis_errors=[0.25, 1.5]))
+    app.state.model_cache.poll()
+    content = client.get("/v1/model").json()
+    assert (content["subspace_error"], content["axis_errors"]) == (0.5, [0.25, 1.5])
+    samples = scraped(client)
+    assert samples["streampca_model_subspace_error"] == 0.5
+    assert samples['streampca_model_axis_error_radians{component="2"}'] == 1.5

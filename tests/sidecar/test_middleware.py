@@ -1,0 +1,129 @@
+"""Every answer has an id and headers against sniffing, framing and foreign scripts; which hosts are answered."""
+
+import httpx
+import pytest
+import structlog
+from fastapi import FastAPI
+from structlog.testing import capture_logs
+
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar.app import create_app
+from streampca.stores.memory import MemoryStore
+from tests.sidecar.http_client import Client
+from tests.sidecar.known import TOPIC, D
+
+ANY_ADDRESS = "0.0.0.0"  # noqa: S104
+PATHS = [
+    "/",
+    "/page/main.js",
+    "/docs",
+    "/openapi.json",
+    "/v1/models",
+    "/v1/project",
+    "/nowhere",
+    "/metrics",
+    "/healthz",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_security_headers_are_on_every_response(client: Client, path: str) -> None:
+    headers = client.get(path).headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    policies = headers.get_list("content-security-policy")
+    assert len(policies) == 1
+    assert policies[0].startswith("default-src 'none'")
+    assert "frame-ancestors 'none'" in policies[0]
+    assert ("unsafe-inline" in policies[0]) == (path == "/docs")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:8000", 200),
+        ("127.0.0.1:8000", 200),
+        ("[::1]:8000", 200),
+        ("[::1]", 200),
+        ("attacker.example", 400),
+        ("attacker.example:8000", 400),
+        ("127.0.0.1.attacker.example", 400),
+        ("", 400),
+        ("[", 400),
+    ],
+)
+def test_on_a_loopback_address_only_local_hosts_are_answered(client: Client, host: str, status: int) -> None:
+    for path in ("/healthz", "/v1/models", "/"):
+        assert client.get(path, headers={"Host": host}).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("listens_on", "setting", "host", "status"),
+    [
+        (ANY_ADDRESS, None, "any.example", 200),
+        ("::", None, "any.example", 200),
+        ("10.1.2.3", None, "any.example", 200),
+        ("sidecar.example", None, "any.example", 200),
+        ("127.0.0.2", None, "127.0.0.2:80", 200),
+        ("127.0.0.2", None, "127.0.0.3", 400),
+        ("localhost", None, "any.example", 400),
+        ("::1", None, "any.example", 400),
+        ("127.0.0.1", "*", "any.example", 200),
+        (ANY_ADDRESS, "PCA.example, localhost", "pca.example:443", 200),
+        (ANY_ADDRESS, "PCA.example, localhost", "other.example", 400),
+        (ANY_ADDRESS, "*.example", "pca.example", 200),
+    ],
+)
+def test_allowed_hosts(store: MemoryStore, listens_on: str, setting: str | None, host: str, status: int) -> None:
+    with Client(create_app(store, ServeSettings(topic=TOPIC, host=listens_on, allowed_hosts=setting))) as client:
+        assert client.get("/healthz", headers={"Host": host}).status_code == status
+
+
+@pytest.mark.parametrize("path", ["/v1/model", "/nothing", "/healthz", "/v1/model?version=11"])
+def test_every_answer_has_an_id(client: Client, path: str) -> None:
+    ids = [client.request(method, path).headers["x-request-id"] for method in ("GET", "HEAD", "DELETE")]
+    assert len({*ids}) == 3
+    for other in ("a b", "x" * 129, "ä".encode()):
+        assert client.get(path, headers={"X-Request-Id": other}).headers["x-request-id"] != other
+
+
+def test_what_a_request_logs_has_its_id(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    def versions() -> list[int]:
+        structlog.get_logger().warning("asked")
+        return []
+
+    monkeypatch.setattr(app.state.model_cache, "versions", versions)
+    with capture_logs([structlog.contextvars.merge_contextvars]) as logged, Client(app) as client:
+        for given in ("mine-8", "mine-9"):
+            client.get("/v1/models", headers={"X-Request-Id": given})
+    assert [event["request_id"] for event in logged if event["event"] == "asked"] == ["mine-8", "mine-9"]
+
+
+@pytest.mark.parametrize(
+    ("path", "accept", "is_packed"),
+    [
+        ("/v1/project", "application/json", True),
+        ("/v1/project", "application/x-npz", False),
+        ("/", "*/*", True),
+        ("/page/main.js", "*/*", True),
+        ("/metrics", "*/*", True),
+        ("/openapi.json", "*/*", True),
+        ("/healthz", "*/*", False),
+    ],
+)
+def test_long_texts_are_gzipped_where_that_is_accepted(client: Client, path: str, accept: str, is_packed: bool) -> None:
+    def answer(encoding: str) -> httpx.Response:
+        headers = {"Accept": accept, "Accept-Encoding": encoding}
+        if path == "/v1/project":
+            return client.post(path, json={"vectors": [[1.0 / 3] * D] * 50}, headers=headers)
+        return client.get(path, headers=headers)
+
+    plain, packed = answer("identity"), answer("gzip")
+    assert "content-encoding" not in plain.headers
+    assert packed.headers.get("content-encoding") == ("gzip" if is_packed else None)
+    if path != "/metrics":
+        assert plain.content == packed.content
+    if is_packed:
+        assert int(packed.headers["content-length"]) < len(plain.content) / 2
+        assert "Accept-Encoding" in packed.headers["vary"]

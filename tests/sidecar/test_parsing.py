@@ -1,0 +1,273 @@
+"""Rows as `.npy` files and as raw numbers get the same answers, and precise errors, as in JSON."""
+
+import gzip
+import io
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.sidecar.http_client import Client, error_of
+from tests.sidecar.known import TOPIC, D, K, known
+
+NPY, RAW, NPZ = "application/x-npy", "application/octet-stream;dtype=float32", "application/x-npz"
+CHANCE = np.random.default_rng(0)
+VECTORS = (CHANCE.normal(size=(7, D)) * 3).astype(np.float32)
+COORDINATES = CHANCE.normal(size=(4, K)).astype(np.float32)
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, **options)
+    return buffer.getvalue()
+
+
+def send(client: Client, path: str, body: bytes, kind: str, **headers: str) -> httpx.Response:
+    return client.post(path, content=body, headers={"Content-Type": kind} | headers)
+
+
+def bodies_of(rows: np.ndarray) -> list[tuple[bytes, str]]:
+    return [
+        (npy(rows), NPY),
+        (npy(rows.astype(np.float64)), NPY),
+        (npy(rows.astype(">f4")), "Application/X-NPY; version=1"),
+        (npy(np.asfortranarray(rows)), NPY),
+        (rows.astype("<f4").tobytes(), RAW),
+        (rows.astype("<f8").tobytes(), 'Application/Octet-Stream; dtype="float64"'),
+    ]
+
+
+def assert_alike(answer: httpx.Response, expected: httpx.Response) -> None:
+    """Equal within the rounding of float32, in which vectors of float32 are projected."""
+    found = answer.json()
+    assert found.keys() == expected.json().keys()
+    for name, values in expected.json().items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("query", ["", "?version=10", "?basis=whitened", "?version=10&basis=whitened"])
+def test_projects_binary_vectors_as_those_in_json(client: Client, query: str) -> None:
+    parameters: dict[str, Any] = dict(pair.split("=") for pair in query[1:].split("&") if pair)
+    if "version" in parameters:
+        parameters["version"] = int(parameters["version"])
+    expected = client.post("/v1/project", json={"vectors": VECTORS.tolist(), **parameters})
+    assert expected.status_code == 200
+    for body, kind in bodies_of(VECTORS):
+        answer = send(client, f"/v1/project{query}", body, kind)
+        assert answer.headers["x-model-version"] == expected.headers["x-model-version"]
+        assert_alike(answer, expected)
+
+
+@pytest.mark.parametrize(("of", "rows"), [("vectors", VECTORS), ("coordinates", COORDINATES)])
+def test_reconstructs_binary_rows_as_those_in_json(client: Client, of: str, rows: np.ndarray) -> None:
+    for basis in ("principal", "whitened"):
+        expected = client.post("/v1/reconstruct", json={of: rows.tolist(), "basis": basis, "version": 10})
+        assert expected.json()["version"] == 10
+        for body, kind in bodies_of(rows):
+            answer = send(client, f"/v1/reconstruct?of={of}&basis={basis}&version=10", body, kind)
+            assert_alike(answer, expected)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "<i2", ">i8", "f2", "<f8", ">f8", "<f4", ">f4"])
+def test_accepts_real_numbers_of_any_type(client: Client, dtype: str) -> None:
+    rows = np.arange(2 * D).reshape(2, D).astype(dtype)
+    expected = client.post("/v1/project", json={"vectors": rows.astype(float).tolist()})
+    answer = send(client, "/v1/project", npy(rows), NPY)
+    if "f4" in dtype:
+        assert answer.json() == send(client, "/v1/project", rows.astype("<f4").tobytes(), RAW).json()
+        assert_alike(answer, expected)
+    else:
+        assert answer.json() == expected.json()
+
+
+def test_one_row_needs_no_second_axis(client: Client) -> None:
+    expected = send(client, "/v1/project", npy(VECTORS[:1]), NPY).json()
+    assert send(client, "/v1/project", npy(VECTORS[0]), NPY).json() == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("/v1/project", ["coordinates", "residual"]),
+        ("/v1/reconstruct?of=vectors", ["squared_error", "vectors"]),
+    ],
+)
+def test_npz_answers_have_the_fields_of_json_answers(client: Client, path: str, names: list[str]) -> None:
+    expected = send(client, path, VECTORS.tobytes(), RAW).json()
+    answer = send(client, path, VECTORS.tobytes(), RAW, Accept=f"{NPZ}, application/json;q=0.5")
+    assert answer.headers["content-type"] == NPZ
+    assert answer.headers["x-model-version"] == "20"
+    with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
+        assert sorted(arrays) == [*names, "version"]
+        assert arrays["version"] == 20
+        for name in names:
+            assert arrays[name].dtype == np.float64
+            np.testing.assert_array_equal(arrays[name], expected[name])
+
+
+def test_the_types_of_request_and_answer_are_independent(client: Client) -> None:
+    question = {"coordinates": COORDINATES.tolist()}
+    answer = client.post("/v1/reconstruct", json=question, headers={"Accept": NPZ})
+    with np.load(io.BytesIO(answer.content)) as arrays:
+        np.testing.assert_array_equal(
+            arrays["vectors"], client.post("/v1/reconstruct", json=question).json()["vectors"]
+        )
+    for accept in ("*/*", "application/json", f"application/json, {NPZ}", NPY):
+        answer = send(client, "/v1/project", VECTORS.tobytes(), RAW, Accept=accept)
+        assert answer.headers["content-type"] == "application/json"
+
+
+# --- what is wrong --------------------------------------------------------------------------------------------------
+
+
+NOT_FINITE = VECTORS.copy()
+NOT_FINITE[2, 3] = np.nan
+HUGE = VECTORS.astype(np.float64)
+HUGE[1] = 1e300
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "text"),
+    [
+        (npy(VECTORS[:, :4]), NPY, 422, "vectors[0] has 4 numbers where this model has 5"),
+        (npy(VECTORS[0, :4]), NPY, 422, "vectors[0] has 4 numbers where this model has 5"),
+        (npy(VECTORS[None]), NPY, 422, "vectors must be an array of 1 or 2 axes, not of 3"),
+        (npy(np.float64(1)), NPY, 422, "vectors must be an array of 1 or 2 axes, not of 0"),
+        (npy(NOT_FINITE), NPY, 422, "vectors[2][3] must be a finite number, not null or NaN"),
+        (npy(-np.inf * np.ones(D)), NPY, 422, "vectors[0][0] must be a finite number, not -inf"),
+        (npy(HUGE), NPY, 422, "vectors[1] holds values too large: the result exceeds the range of float64"),
+        (npy(np.ones((51, D))), NPY, 413, "vectors has 51 rows, at most 50 are allowed: send fewer"),
+        (npy(VECTORS)[:-1], NPY, 400, "its data are not as long as its header says"),
+        (npy(VECTORS) + b"\0", NPY, 400, "its data are not as long as its header says"),
+        (npy(VECTORS.astype(complex)), NPY, 400, "an .npy array of <c16, not of real numbers"),
+        (npy(VECTORS > 0), NPY, 400, "an .npy array of |b1, not of real numbers"),
+        (npy(np.array([None] * D), allow_pickle=True), NPY, 400, "an .npy array of |O, not of real numbers"),
+        (b"", NPY, 400, "its header cannot be read"),
+        (b'{"vectors": []}', NPY, 400, "its header cannot be read"),
+        (b"[1]", RAW, 422, "vectors: 3 bytes are not a whole number of float32 numbers"),
+        (b"\0" * 4 * (D + 1), RAW, 422, f"vectors: {D + 1} numbers are not a whole number of rows of {D}"),
+        (NOT_FINITE.tobytes(), RAW, 422, "vectors[2][3] must be a finite number, not null or NaN"),
+        (b"\0" * 4 * D * 51, RAW, 413, "vectors has 51 rows, at most 50 are allowed: send fewer"),
+        (b"\0" * 20_001, RAW, 413, "the body exceeds 20000 bytes: send fewer rows at once"),
+    ],
+)
+def test_errors_in_binary_bodies_are_precise(client: Client, body: bytes, kind: str, status: int, text: str) -> None:
+    assert text in error_of(send(client, "/v1/project", body, kind, Accept=NPZ), status)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "text"),
+    [
+        ("?version=x", 422, "version: "),
+        ("?version=²", 422, "version: "),
+        ("?version=15", 404, "there is no model version 15"),
+        ("?basis=other", 422, "basis: Input should be 'principal' or 'whitened'"),
+        ("?bais=whitened", 422, "unknown parameter 'bais'; known: version, basis, fields"),
+        ("?vectors=1", 422, "unknown parameter 'vectors'; known: version, basis, fields"),
+        ("?of=vectors", 422, "unknown parameter 'of'; known: version, basis, fields"),
+    ],
+)
+def test_errors_in_queries_are_precise(client: Client, query: str, status: int, text: str) -> None:
+    assert text in error_of(send(client, f"/v1/project{query}", VECTORS.tobytes(), RAW), status)
+
+
+def test_binary_rows_to_reconstruct_need_a_name(client: Client) -> None:
+    answer = send(client, "/v1/reconstruct", VECTORS.tobytes(), RAW)
+    assert error_of(answer, 422) == "say in the query what the body holds: ?of=coordinates or ?of=vectors"
+    answer = send(client, "/v1/reconstruct?of=rows", VECTORS.tobytes(), RAW)
+    assert error_of(answer, 422) == "of: Input should be 'coordinates' or 'vectors'"
+
+
+def test_the_query_holds_fields_that_a_json_body_does_not(client: Client) -> None:
+    for query, body, version in (
+        ("version=10", {}, 10), ("version=10&basis=principal", {"version": 20}, 20), ("version=latest", {}, 20)
+    ):  # fmt: skip
+        answer = client.post(f"/v1/project?{query}", json={"vectors": VECTORS.tolist(), **body})
+        assert answer.json()["version"] == version
+    answer = client.post("/v1/project?vector=1", json={"vectors": VECTORS.tolist()})
+    assert error_of(answer, 422) == "unknown parameter 'vector'; known: version, basis, fields"
+
+
+def test_the_size_of_an_answer_is_limited(client: Client, app: FastAPI, store: MemoryStore) -> None:
+    Models(store, TOPIC).save(known(30, d=1000, k=1))
+    app.state.model_cache.poll()
+    path = "/v1/reconstruct?of=coordinates"
+    assert send(client, path, npy(np.ones((10, 1))), NPY, Accept=NPZ).status_code == 200
+    answer = send(client, path, npy(np.ones((11, 1))), NPY, Accept=NPZ)
+    assert error_of(answer, 413) == "the answer to 11 rows is too long: send at most 10"
+
+
+@pytest.mark.parametrize("kind", ["application/octet-stream", "application/octet-stream;dtype=int8"])
+def test_bytes_must_say_which_numbers_they_are(client: Client, kind: str) -> None:
+    text = error_of(send(client, "/v1/project", VECTORS.astype(float).tobytes(), kind), 415)
+    assert text.endswith("send Content-Type: application/octet-stream;dtype=float32")
+
+
+def test_pages_of_other_sites_may_not_send_requests(client: Client) -> None:
+    for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
+        assert send(client, "/v1/project", VECTORS.tobytes(), RAW, **{"Sec-Fetch-Site": site}).status_code == status
+
+
+@pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_body_may_be_compressed(client: Client, encoding: str, compress: Callable[[bytes], bytes]) -> None:
+    body, header = VECTORS.tobytes(), {"Content-Encoding": encoding}
+    assert (
+        send(client, "/v1/project", compress(body), RAW, **header).content
+        == send(client, "/v1/project", body, RAW).content
+    )
+    for damaged, text in ((compress(body)[:-5], "ends too early"), (body, "not what its Content-Encoding says")):
+        assert text in error_of(send(client, "/v1/project", damaged, RAW, **header), 400)
+    bomb = compress(bytes(30_000))
+    assert "exceeds 20000 bytes" in error_of(send(client, "/v1/project", bomb, RAW, **header), 413)
+    other = send(client, "/v1/project", body, RAW, **{"Content-Encoding": "br"})
+    assert "use gzip, deflate or none" in error_of(other, 415)
+
+
+HEADERS = st.builds(
+    lambda descr, order, shape, data: (
+        b"\x93NUMPY\x01\x00"
+        + struct.pack("<H", len(text := repr({"descr": descr, "fortran_order": order, "shape": shape}).encode()))
+        + text
+        + data
+    ),
+    st.sampled_from(
+        ["<f4", ">f8", "|u1", "|O", "<c8", "<m8[s]", "<U3", "f4,f4", "[('a', '<f4')]", [("a", "<f4")], "x"]
+    ),
+    st.booleans() | st.none(),
+    st.lists(st.integers(-2, 2**65) | st.integers(0, 6), max_size=3).map(tuple) | st.integers(),
+    st.binary(max_size=80),
+)
+ARRAYS = st.lists(st.floats(width=32), max_size=4 * D).map(lambda row: npy(np.array(row, "<f4")))
+ANYTHING = st.one_of(
+    st.binary(max_size=200), HEADERS, ARRAYS, st.binary(max_size=60).map(lambda end: npy(VECTORS)[: -len(end) or None])
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    path=st.sampled_from(["project", "project?basis=whitened", "reconstruct?of=vectors", "reconstruct?of=coordinates"]),
+    body=ANYTHING,
+    kind=st.sampled_from([NPY, RAW]),
+    accept=st.sampled_from([NPZ, "*/*"]),
+)
+def test_never_a_500_for_any_bytes(client: Client, path: str, body: bytes, kind: str, accept: str) -> None:
+    answer = send(client, f"/v1/{path}", body, kind, Accept=accept)
+    assert answer.status_code in (200, 400, 413, 422)
+    if answer.status_code != 200:
+        error_of(answer, answer.status_code)
+    elif accept == NPZ:
+        with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
+            assert all(np.isfinite(arrays[name]).all() for name in arrays)
+    else:
+        assert b"null" not in answer.content
+        json.loads(answer.content)

@@ -1,0 +1,321 @@
+"""The order of saving, where partitions resume and begin, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streampca.consumer_group.listener import CheckpointPostponed, MemberStopping, ModelPublished, PublishFailed
+from streampca.errors import (
+    DamagedFileError,
+    SettingsError,
+    SourceError,
+    StoreBusyError,
+    StoreError,
+    StreampcaError,
+    TopicReplacedError,
+)
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import Fold
+from streampca.fold.partitions import backfill_partition
+from streampca.settings.worker import WorkerSettings
+from streampca.sources.memory import Do, Pause
+from tests.fold.streams import fold_config, fold_of, vectors
+from tests.worker.environment import TOPIC, Environment, N
+from tests.worker.harness import (
+    WorkerFixture,
+    broker_away_at_lookup,
+    make_worker,
+    run_until,
+    send_poison,
+    worker_config,
+)
+
+
+def test_flush_and_topic_lookup_precede_save_and_save_precedes_commit(filled: Environment) -> None:
+    worker = make_worker(filled, worker_config(bad_records="dead_letter"), [100, 100, 100])
+    worker.run()
+    order = [entry for entry in filled.journal if entry[0] in ("flush", "topic id", "save", "commit")]
+    at_start, later = order[:1], order[1:]
+    assert at_start == [("topic id",)]
+    assert later == [
+        entry
+        for position in (100, 200, 300)
+        for entry in [("flush",), ("topic id",), ("save", 0, position), ("commit", {0: position})]
+    ]
+
+
+def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup() -> None:
+    env = Environment(partitions=2)
+    for partition in (0, 1):
+        env.send(partition, vectors(50, seed=partition))
+    make_worker(env, script=[50]).run()
+    names = [entry[0] for entry in env.calls("flush", "topic id", "save", "commit")][1:]
+    assert names == ["flush", "topic id", "save", "save", "commit"]
+
+
+@pytest.mark.parametrize("committed", [{}, {0: 0}, {0: 17}, {0: 150}])
+def test_restart_resumes_at_the_checkpoint_not_the_committed_offset(
+    filled: Environment, committed: dict[int, int]
+) -> None:
+    run_until(filled, 150)
+    filled.topic.committed = dict(committed)
+    make_worker(filled).run()
+    assert filled.calls("seek") == [("seek", {0: 150})]
+    filled.assert_complete()
+
+
+def test_restart_without_new_messages_writes_nothing(filled: Environment) -> None:
+    make_worker(filled).run()
+    filled.journal.clear()
+    make_worker(filled).run()
+    assert filled.calls("save", "publish", "commit", "flush") == []
+    assert filled.calls("seek") == [("seek", {0: N})]
+
+
+def test_unchanged_partitions_are_not_saved_again() -> None:
+    env = Environment(partitions=2)
+    for partition in (0, 1):
+        env.send(partition, vectors(50, seed=partition))
+    make_worker(env, script=[50, Pause(), Do(lambda: env.send(1, vectors(5, seed=9))), 10, Pause()]).run()
+    assert env.calls("save") == [("save", 0, 50), ("save", 1, 50), ("save", 1, 55)]
+    assert env.calls("commit") == [("commit", {0: 50, 1: 50}), ("commit", {1: 55})]
+
+
+def test_slow_dead_letter_flush_postpones_the_checkpoint_but_not_learning(env: Environment) -> None:
+    send_poison(env)
+    env.send(0, vectors(100, seed=3))
+    seen: list[Any] = []
+
+    def disconnect() -> None:
+        worker.dead_letters.away = True
+
+    def reconnect() -> None:
+        seen.append((env.position(), dict(env.topic.committed)))
+        worker.dead_letters.away = False
+
+    script = [30, Do(disconnect), 40, 40, Do(reconnect), 40]
+    worker: WorkerFixture = make_worker(env, worker_config(bad_records="dead_letter"), script)
+    worker.run()
+    assert seen == [(30, {0: 30})]
+    postponed = worker.recorder.of_type(CheckpointPostponed)
+    assert postponed == [CheckpointPostponed("2 dead letters are not acknowledged yet")] * 2
+    assert worker.recorder.positions == {0: 213}
+    env.assert_complete()
+
+
+def test_full_disk_postpones_checkpoints_and_commits(filled: Environment) -> None:
+    worker = make_worker(filled, script=[50, Do(lambda: filled.store.fail_writes(4)), 50, 50, 50, 50, 50])
+    worker.run()
+    # The third and fourth fault hit the model and the checkpoint of the second iteration.
+    postponed = worker.recorder.of_type(CheckpointPostponed)
+    assert postponed == [CheckpointPostponed("cannot write: No space left on device")] * 4
+    assert [entry[2] for entry in filled.calls("save")] == [50, 300]
+    assert {entry[1][0] for entry in filled.calls("commit")} == {50, 300}
+    filled.assert_complete()
+
+
+def test_worker_leaves_the_group_when_the_disk_stays_full(filled: Environment) -> None:
+    filled.store.fail_writes(100)
+    worker = make_worker(filled, script=[50] * 6)
+    worker.run()
+    assert filled.calls("save", "publish") == []
+    assert filled.topic.committed == {}
+    assert filled.journal[-1] == ("close",)
+
+
+def test_failed_publishing_is_retried(filled: Environment) -> None:
+    faults: list[StreampcaError] = [StoreError("disk full"), DamagedFileError("damaged")]
+
+    def writing_models_fails(name: str) -> None:
+        if name == "write" and filled.journal[-1][0] == "save" and faults:  # after the checkpoint, the model
+            raise faults.pop(0)
+
+    worker = make_worker(filled, script=[100, 100, 100], hook=writing_models_fails)
+    worker.run()
+    assert worker.recorder.of_type(PublishFailed) == [PublishFailed("disk full"), PublishFailed("damaged")]
+    assert [event.model.version for event in worker.recorder.of_type(ModelPublished)] == [N]
+    assert worker.recorder.of_type(CheckpointPostponed) == []
+    filled.assert_complete()
+
+
+def test_unavailable_broker_postpones_checkpoints(filled: Environment) -> None:
+    """The topic's ID cannot be checked, so the records may come from a replaced topic."""
+    worker = make_worker(filled, script=[100, 100, 100], hook=broker_away_at_lookup(filled, 3))
+    worker.run()
+    assert worker.recorder.of_type(CheckpointPostponed) == [CheckpointPostponed("no broker answers")]
+    assert [entry[2] for entry in filled.calls("save")] == [100, 300]
+    filled.assert_complete()
+
+
+def test_unavailable_broker_at_the_start_is_a_clear_error(filled: Environment) -> None:
+    filled.topic.away = True
+    worker = make_worker(filled)
+    with pytest.raises(SourceError, match="no broker answers"):
+        worker.run()
+    assert worker.recorder.of_type(MemberStopping) == [MemberStopping("no broker answers")]
+    assert filled.journal[-1] == ("close",)
+
+
+def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: Environment) -> None:
+    def replace_topic() -> None:
+        filled.topic.create(1)
+        filled.send(0, vectors(400, seed=5))
+
+    worker = make_worker(filled, script=[100, 100, Do(replace_topic), 100])
+    with pytest.raises(TopicReplacedError, match="deleted and created again") as error:
+        worker.run()
+    assert "\n" not in str(error.value)
+    assert filled.position() == 200
+    assert filled.topic.committed == {}  # deleted with the old topic; the worker commits nothing for the new one
+    assert filled.journal[-1] == ("close",)
+
+
+def test_a_topic_replaced_between_runs_is_refused_before_reading(filled: Environment) -> None:
+    make_worker(filled).run()
+    filled.topic.create(1)
+    filled.send(0, vectors(400, seed=5))
+    filled.journal.clear()
+    with pytest.raises(TopicReplacedError, match="another store folder"):
+        make_worker(filled).run()
+    assert filled.calls("save", "commit", "seek", "publish") == []
+
+
+def test_settings_that_differ_from_the_checkpoint_are_refused_by_name(filled: Environment) -> None:
+    make_worker(filled).run()
+    filled.journal.clear()
+    with pytest.raises(SettingsError, match=r"components=2 \(now 1\)"):
+        make_worker(filled, worker_config(fold_config(components=1))).run()
+    assert filled.calls("save", "commit", "seek", "publish") == []
+
+
+@pytest.fixture
+def timed() -> Environment:
+    """A topic of two partitions with a message each second."""
+    timed = Environment(2)
+    for second in range(100):
+        for partition in (0, 1):
+            timed.send(partition, vectors(1, seed=second), 1000 * second)
+    return timed
+
+
+def backfill(timed: Environment, number: int, until: str) -> None:
+    config = worker_config().fold
+    fold: Fold = fold_of(vectors(300), config)
+    checkpoint = Checkpoint(TOPIC, "", backfill_partition(number), fold, config.as_dict(), until)
+    timed.checkpoints.save(checkpoint)
+
+
+def learned(timed: Environment, start: str | int) -> list[int]:
+    """The messages that a worker learns of each partition."""
+    make_worker(timed, worker_config(start=start)).run()
+    assert timed.violations == []
+    folds = [timed.newest(partition).fold for partition in (0, 1)]
+    assert [fold.position for fold in folds] == [100, 100]
+    return [fold.stats.learned for fold in folds]
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"), [("earliest", [100, 100]), (30_000, [70, 70]), (29_001, [70, 70]), (0, [100, 100])]
+)
+def test_a_partition_begins_at_the_earliest_record_or_a_time(
+    timed: Environment, start: str | int, expected: list[int]
+) -> None:
+    assert learned(timed, start) == expected
+
+
+def test_latest_is_saved_at_once_so_that_no_crash_moves_it(timed: Environment) -> None:
+    make_worker(timed, worker_config(start="latest", checkpoint_interval_s=1e9), stop_when_idle=True).run()
+    timed.send(0, vectors(5))
+    assert learned_after_latest(timed) == [5, 0]
+
+
+def learned_after_latest(timed: Environment) -> list[int]:
+    make_worker(timed, worker_config(start="latest")).run()
+    return [timed.newest(partition).fold.stats.learned for partition in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("untils", "expected"),
+    [
+        (["30000"], [70, 70]),
+        (["0:40,1:10"], [60, 90]),
+        (["0:40"], [60, 100]),
+        (["0:40", ""], [60, 100]),  # older files, learned later
+        (["30000", "0:40"], [60, 70]),
+        ([""], [100, 100]),
+    ],
+)
+def test_a_partition_begins_where_the_backfills_end(timed: Environment, untils: list[str], expected: list[int]) -> None:
+    """Where the last of them ends, in each partition."""
+    for number, until in enumerate(untils):
+        backfill(timed, number, until)
+    assert learned(timed, "backfill") == expected
+    newest = timed.models.newest()
+    assert newest is not None
+    assert newest.version == 300 * len(untils) + sum(expected)
+
+
+def test_a_checkpoint_goes_before_any_start(timed: Environment) -> None:
+    make_worker(timed, worker_config()).run()
+    backfill(timed, 0, "0:40,1:40")
+    assert learned(timed, "backfill") == [100, 100]
+
+
+def test_a_backfill_that_is_missing_is_an_error(timed: Environment) -> None:
+    with pytest.raises(SettingsError, match="the store holds none of readings"):
+        make_worker(timed, worker_config(start="backfill")).run()
+
+
+def test_a_start_that_is_no_place_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="start: "):
+        WorkerSettings.read(None, topic="t", dimensions=2, components=1, start="yesterday")
+
+
+def test_a_start_while_the_store_is_busy_waits(timed: Environment) -> None:
+    """Whatever it asks for first: the identity, a checkpoint, or both again when partitions are assigned."""
+    make_worker(timed, worker_config()).run()
+    for faults in range(1, 5):
+        timed.send(0, vectors(10, seed=faults))
+        timed.store.fail_reads(faults, StoreBusyError("cannot read: 503 (a retry may help)"))
+        make_worker(timed, worker_config(), script=[10] * 40).run()
+        assert timed.position() == 100 + 10 * faults
+        timed.assert_complete()
+
+
+@pytest.fixture
+def two() -> Environment:
+    two = Environment(2)
+    for partition in (0, 1):
+        two.send(partition, vectors(300, seed=partition))
+    two.topic.id = ""
+    return two
+
+
+def report(two: Environment, topic_id: str) -> Do:
+    return Do(lambda: setattr(two.topic, "id", topic_id))
+
+
+def test_ids_that_appear_while_it_runs_are_no_replacement(two: Environment) -> None:
+    worker = make_worker(two, script=[50, report(two, "id-1"), 50, report(two, ""), 50, report(two, "id-1"), 50])
+    worker.run()
+    assert {two.checkpoints.newest(p).topic_id for p in (0, 1)} == {"id-1"}  # type: ignore[union-attr]
+    newest = two.models.newest()
+    assert newest is not None
+    assert (newest.version, newest.topic_id) == (600, "id-1")
+
+
+def test_ids_that_appear_between_runs_are_no_replacement(two: Environment) -> None:
+    make_worker(two).run()
+    two.topic.id = "id-1"
+    two.send(1, vectors(50, seed=9))
+    make_worker(two).run()
+    newest = two.models.newest()
+    assert newest is not None
+    assert (newest.version, newest.topic_id) == (650, "id-1")
+
+
+def test_another_id_after_the_first_is_a_replacement(two: Environment) -> None:
+    worker = make_worker(two, script=[50, report(two, "id-1"), 50, report(two, "id-2"), 50])
+    with pytest.raises(TopicReplacedError):
+        worker.run()

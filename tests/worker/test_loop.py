@@ -1,0 +1,307 @@
+"""The worker in memory: what it learns, when it saves, how it handles records and errors."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from streampca.consumer_group.listener import (
+    BatchLearned,
+    MemberStopping,
+    PartitionsAssigned,
+    PartitionsReleased,
+    RecordRejected,
+)
+from streampca.errors import BadRecordError, SourceError
+from streampca.fold.checkpoint import encode
+from streampca.fold.events import Assigned, Records
+from streampca.sources.memory import Do, MemorySource, Pause, Step
+from tests.fold.streams import fold_config, vectors
+from tests.worker.environment import POISON, Environment, N
+from tests.worker.harness import WorkerFixture, make_worker, send_poison, worker_config
+from tests.worker.messages import arrows, config_for, learned_in_one_batch
+
+ONLY_AT_END: dict[str, Any] = {"checkpoint_interval_s": 1e9}
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64, 1000])
+def test_learns_every_message_of_every_partition(batch: int) -> None:
+    env = Environment(partitions=3)
+    for partition, n in enumerate((200, 10, 1)):
+        env.send(partition, vectors(n, seed=partition))
+    worker = make_worker(env, worker_config(checkpoint_interval_s=20.0), batch=batch)
+    worker.run()
+    assert worker.recorder.of_type(PartitionsAssigned) == [PartitionsAssigned({0: -1, 1: -1, 2: -1})]
+    assert env.calls("seek") == [("seek", {0: None, 1: None, 2: None})]
+    env.assert_complete()
+
+
+def test_offsets_without_records_are_skipped_and_saved(env: Environment) -> None:
+    env.send(0, vectors(30))
+    env.topic.skip(0, 5)
+    make_worker(env).run()
+    assert env.position() == 35
+    env.topic.skip(0, 5)
+    make_worker(env).run()
+    assert env.position() == 40
+    env.send(0, vectors(30, seed=2))
+    make_worker(env).run()
+    assert env.position() == 70
+    env.assert_complete()
+
+
+def test_added_partitions_are_learned_from_their_start(filled: Environment) -> None:
+    def add() -> None:
+        filled.topic.add_partitions(3)
+        filled.send(1, vectors(80, seed=1))
+        filled.send(2, vectors(90, seed=2))
+
+    make_worker(filled, script=[100, Do(add)]).run()
+    filled.assert_complete()
+
+
+def test_saves_at_every_interval_and_at_the_end(filled: Environment) -> None:
+    """The clock advances by one second at each reading: once in every iteration, and when a save is done."""
+    make_worker(filled, worker_config(checkpoint_interval_s=4.5), [10] * 9).run()
+    assert [entry[2] for entry in filled.calls("save")] == [40, 90, N]  # the assignment took an iteration
+
+
+def test_stop_finishes_the_batch_saves_publishes_and_leaves_the_group(filled: Environment) -> None:
+    stop = Do(lambda: worker.stop("SIGTERM"))
+    worker: WorkerFixture = make_worker(filled, worker_config(**ONLY_AT_END), [100, stop, 50, 50])
+    worker.run()
+    assert filled.position() == 150
+    assert filled.journal[-2:] == [("close",), ("publish", 150)]
+    worker.stop("a second signal")
+    assert worker.recorder.of_type(MemberStopping) == [MemberStopping("SIGTERM")]
+
+
+def test_revoked_partitions_are_saved_before_they_are_assigned_to_another_worker(filled: Environment) -> None:
+    filled.topic.add_partitions(2)
+    filled.send(1, vectors(90, seed=1))
+    others: list[MemorySource] = []
+    saved_when_assigned: list[Any] = []
+
+    def poll() -> None:
+        if any(isinstance(event, Assigned) for event in others[0].poll(0)):
+            saved_when_assigned.append((filled.position(0), filled.position(1), dict(filled.topic.committed)))
+
+    join, poll_other = Do(lambda: others.append(MemorySource(filled.topic))), Do(poll)
+    worker = make_worker(filled, worker_config(**ONLY_AT_END), [40, 40, join, *[poll_other, 40] * 3, poll_other])
+    worker.run()
+    assert worker.recorder.of_type(PartitionsReleased) == [PartitionsReleased([0, 1], lost=False)]
+    assert saved_when_assigned == [(80, 80, {0: 80, 1: 80})]
+    assert worker.recorder.of_type(PartitionsAssigned) == [
+        PartitionsAssigned({0: -1, 1: -1}),
+        PartitionsAssigned({0: 80}),
+    ]
+    assert filled.position(0) == N
+
+
+def test_lost_partitions_are_not_saved(filled: Environment) -> None:
+    evict = Do(lambda: filled.topic.evict(worker.source))
+    worker: WorkerFixture = make_worker(filled, worker_config(**ONLY_AT_END), [100, 100, evict, Pause()])
+    worker.run()
+    assert worker.recorder.of_type(PartitionsReleased) == [PartitionsReleased([0], lost=True)]
+    assert [entry[2] for entry in filled.calls("save")] == [N]
+    assert [entry[1] for entry in filled.calls("commit")] == [{0: N}]
+    assert filled.calls("seek") == [("seek", {0: None}), ("seek", {0: None})]
+    filled.assert_complete()
+
+
+def test_a_member_without_partitions_does_nothing(filled: Environment) -> None:
+    owner = MemorySource(filled.topic)
+    owner.poll(0)
+    worker = make_worker(filled, script=[Do(lambda: owner.poll(0))] * 4)
+    worker.run()
+    assert filled.calls("save", "commit", "publish") == []
+
+
+@pytest.mark.parametrize("batch", [1, 13, 1000])
+def test_stop_policy_saves_everything_before_the_bad_record_and_names_it(env: Environment, batch: int) -> None:
+    send_poison(env)
+    worker = make_worker(env, worker_config(bad_records="stop"), batch=batch)
+    with pytest.raises(BadRecordError, match=r"partition 0 of readings, offset 50: 6 bytes .*wrong_length") as error:
+        worker.run()
+    assert "dead_letter_topic" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert env.position() == 50
+    newest = env.newest()
+    assert (newest.fold.stats.learned, dict(newest.fold.stats.rejected)) == (50, {})
+    assert worker.recorder.of_type(RecordRejected) == []
+    env.journal.clear()
+    with pytest.raises(BadRecordError, match="offset 50"):  # again at every restart
+        make_worker(env, worker_config(bad_records="stop")).run()
+    assert env.calls("save") == []
+
+
+@pytest.mark.parametrize("batch", [1, 13, 1000])
+def test_skip_policy_counts_bad_records_and_continues(env: Environment, batch: int) -> None:
+    send_poison(env)
+    worker = make_worker(env, worker_config(bad_records="skip"), batch=batch)
+    worker.run()
+    assert [(event.partition, event.offset, event.reason) for event in worker.recorder.of_type(RecordRejected)] == [
+        (0, 50, "wrong_length"),
+        (0, 51, "no_value"),
+        (0, 112, "wrong_length"),
+    ]
+    env.assert_complete()
+    assert env.dead_letters == []
+
+
+@pytest.mark.parametrize("batch", [1, 13, 1000])
+def test_dead_letters_are_acknowledged_before_a_checkpoint_passes_them(env: Environment, batch: int) -> None:
+    send_poison(env)
+    make_worker(env, worker_config(bad_records="dead_letter"), batch=batch).run()
+    assert env.dead_letters == [(0, 50, "wrong_length"), (0, 51, "no_value"), (0, 112, "wrong_length")]
+    env.assert_complete()
+
+
+def test_a_refused_dead_letter_stops_the_worker_before_the_record(env: Environment) -> None:
+    send_poison(env)
+    worker = make_worker(env, worker_config(bad_records="dead_letter"), [40, 40])
+    worker.dead_letters.refusal = SourceError("the dead-letter topic is not there")
+    with pytest.raises(SourceError, match="not there"):
+        worker.run()
+    assert env.position() == 40
+    assert env.journal[-1] == ("close",)
+
+
+def test_a_permanent_source_error_ends_the_worker_after_saving(filled: Environment) -> None:
+    worker = make_worker(filled, worker_config(**ONLY_AT_END), [100, SourceError("not authorized")])
+    with pytest.raises(SourceError, match="not authorized"):
+        worker.run()
+    assert filled.position() == 100
+    assert filled.topic.committed == {0: 100}
+    assert worker.recorder.of_type(MemberStopping) == [MemberStopping("not authorized")]
+
+
+def test_an_unexpected_exception_saves_nothing_and_leaves_the_group(filled: Environment) -> None:
+    worker = make_worker(filled, worker_config(**ONLY_AT_END), [100, ValueError("a bug")])
+    with pytest.raises(ValueError, match="a bug"):
+        worker.run()
+    assert filled.calls("save", "commit", "publish") == []
+    assert filled.journal[-1] == ("close",)
+    assert worker.recorder.of_type(MemberStopping) == [MemberStopping("crashed")]
+
+
+def test_an_error_of_another_thread_ends_the_worker_without_saving(filled: Environment) -> None:
+    def raise_first() -> None:
+        if fixture.recorder.positions.get(0) == 100:
+            raise RuntimeError("a thread died")
+
+    fixture = make_worker(filled, worker_config(**ONLY_AT_END), [100, 100], check_threads=lambda: checks[0]())
+    checks = [raise_first]
+    with pytest.raises(RuntimeError, match="a thread died"):
+        fixture.run()
+    assert filled.calls("save", "commit", "publish") == []
+    assert filled.journal[-1] == ("close",)
+
+
+PARTITIONS = 3
+
+
+@pytest.mark.slow
+# Nothing is shrunk: an example that runs into the harness's deadline takes long enough once.
+@settings(deadline=None, max_examples=25, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(
+    counts=st.lists(st.integers(0, 200), min_size=PARTITIONS, max_size=PARTITIONS),
+    polls=st.lists(st.integers(1, 40), max_size=8),
+    prefetch=st.sampled_from([1, 30, 10_000]),
+    rebalances=st.booleans(),
+)
+def test_same_checkpoints_for_any_polls_and_queue(
+    counts: list[int], polls: list[int], prefetch: int, rebalances: bool
+) -> None:
+    env, bad = Environment(PARTITIONS, fold_config(half_life_seconds=2.0)), (POISON, None)
+    for partition, count in enumerate(counts):
+        for start in range(0, count, 20):
+            env.send(partition, vectors(count, seed=partition)[start : start + 20], 10**12 + 30 * start)
+            env.send(partition, bad, 10**12 + 50 * start)
+    script: list[Step] = []
+    for poll in polls:
+        script += [poll, *[Do(env.topic.rebalance)] * rebalances, poll]
+    # Without a limit: rejects that come first after a rebalance would be held back at the end.
+    config = worker_config(env.fold_config, bad_records="dead_letter")
+    worker = make_worker(env, config, script, prefetch=prefetch)
+    worker.run()
+    env.assert_complete()
+    logs = enumerate(env.topic.logs)
+    rejected = {(p, record.offset) for p, log in logs for record in log.records if record.value in bad}
+    assert {(p, offset) for p, offset, _ in env.dead_letters} == rejected
+
+
+def test_decoding_runs_in_the_prefetch_thread_only() -> None:
+    env, threads = Environment(), set()
+    config = worker_config(env.fold_config)
+    original = config.codec.vectors_of
+
+    def vectors_of(event: Records) -> object:
+        threads.add(threading.current_thread().name)
+        return original(event)
+
+    object.__setattr__(config.codec, "vectors_of", vectors_of)  # frozen
+    env.send(0, vectors(300))
+    make_worker(env, config, [40] * 4, prefetch=50).run()
+    assert threads == {"prefetch"}
+    env.assert_complete()
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    counts=st.lists(st.sampled_from([1, 2, 5, 19, 20, 63, 64, 65, 130]), min_size=1, max_size=8),
+    polls=st.lists(st.integers(1, 4), max_size=6),
+    kills=st.lists(st.sampled_from(["poll", "seek", "commit", "write", "written", "flush", "topic_id"]), max_size=3),
+    at=st.integers(1, 6),
+)
+def test_arrow_gives_the_same_checkpoint_for_any_polls_and_kills(
+    counts: list[int], polls: list[int], kills: list[str], at: int
+) -> None:
+    """The final checkpoint has the bytes of one undisturbed run; positions count messages."""
+
+    class KilledError(BaseException):
+        pass
+
+    env, V = Environment(), vectors(sum(counts))
+    config = config_for(env, "arrow")
+    env.send(0, arrows(V, counts))
+    for kill in kills:
+        calls = 0
+
+        def die(name: str, kill: str = kill) -> None:
+            nonlocal calls
+            calls += name == kill
+            if calls >= at:
+                raise KilledError
+
+        try:
+            make_worker(env, config, polls, hook=die).run()
+        except KilledError:
+            for member in env.topic._members[-1:]:  # none, if it was killed before it joined
+                env.topic.evict(member)
+    make_worker(env, config, polls).run()
+    assert env.violations == []
+    assert encode(env.newest()) == learned_in_one_batch(env, V, counts, len(counts))
+
+
+def test_arrow_a_message_with_one_bad_vector_is_rejected_whole() -> None:
+    env, V = Environment(), vectors(90)
+    bad = np.array(V[:30])
+    bad[17, 2] = np.nan
+    env.send(0, [*arrows(V[:40], [40]), *arrows(bad, [30]), *arrows(V[40:], [50])])
+    worker = make_worker(env, config_for(env, "arrow", bad_records="dead_letter"))
+    worker.run()
+    assert env.dead_letters == [(0, 1, "not_finite")]
+    assert encode(env.newest()) == learned_in_one_batch(env, V, [40, 50], 3, ["not_finite"])
+
+
+def test_arrow_the_version_is_the_number_of_vectors() -> None:
+    env, V = Environment(), vectors(90)
+    env.send(0, arrows(V, [40, 50]))
+    worker = make_worker(env, config_for(env, "arrow"))
+    worker.run()
+    assert env.models.versions()[-1] == 90
+    assert sum(batch.messages for batch in worker.recorder.of_type(BatchLearned)) == 2
