@@ -83,9 +83,7 @@ LEARNERS: dict[str, Callable[[F64, Array, int, Weights], Moved] | None] = {
 def _with_step(move: Callable[[F64, Array, int, Weights], Moved]) -> Callable[..., block.Learned]:
     """A block's pass with another step; centring and bounded influence stay."""
 
-    def learn(
-        V: Array, C: Array, mean: F64, total: float, weights: Weights, served: int, *others: Any
-    ) -> block.Learned:
+    def learn(V: Array, C: Array, mean: F64, total: float, weights: Weights, k: int, *others: Any) -> block.Learned:
         learned = _learn(V, C, mean, total, weights, k, *others)
         if not C.shape[1]:
             return learned
