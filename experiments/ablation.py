@@ -237,7 +237,7 @@ def blocks(folder: Path) -> dict[str, list[str]]:
         losses = [more(learner, half_life, stream, "") for stream in STREAMS]
         cells = ["; ".join(cell(of(excess), ".2g") for of in (median, max))]
         cells += [cell(mean("excess", learner, half_life, *case), ".2g") for case in of_pictures]
-        cells += ["; ".join(cell(of(losses), "+.1f") for of in (median, max))]
+        cells += [" to ".join(cell(of(losses), "+.1f") for of in (min, max))]
         cells += [cell(more(learner, half_life, *case), "+.2f") for case in (*of_pictures, *changes)]
         rows.append([learner, half_life, *cells])
     heads = ["hard", *(f"{name} {order}" for name, order in of_pictures)]
