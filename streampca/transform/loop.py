@@ -7,7 +7,6 @@ transaction that failed: nobody else knows which transactions were committed.
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from itertools import repeat
 from typing import NoReturn
 
 from streampca.consumer_group.assignment import Assignment
