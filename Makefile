@@ -1,11 +1,18 @@
-# Everything runs in .venv, made from requirements.lock. A new machine needs Python 3.11 or newer; `make test` also needs
+# Everything runs in .venv, made from the locks. A new machine needs Python 3.11 or newer; `make test` also needs
 # Java, Maven, Prometheus, Chromium, wrk and hey, which it installs with apt-get where it can.
 
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+DEMO_INSTALLED := $(VENV)/.installed-demo
 INSTALLED := $(VENV)/.installed
+# uv takes a third of pip's time. Where it is missing, pip fetches the locked one, or else installs everything itself.
+UV := $(or $(shell command -v uv),$(BIN)/uv)
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
+install = $(UV) --version >/dev/null 2>&1 || { \
+		sed -n '/^uv==/,/^ *\# via/p' requirements.lock >$(VENV)/uv.lock && $(PIP) -r $(VENV)/uv.lock; }; \
+	$(UV) pip install --quiet --python $(BIN)/python $(1) || $(PIP) $(1)
 
 .PHONY: help setup demo test test-fast test-processors simulate lint format bench experiments screenshots wheel lock \
 	clean image-test helm-test k8s-test java prometheus browser load-generators image-tools kubernetes kubectl helm go
@@ -15,15 +22,21 @@ help:  ## List the targets
 
 setup: $(INSTALLED)  ## Make .venv and install everything into it
 
-$(INSTALLED): requirements.lock pyproject.toml
+$(DEMO_INSTALLED): demo.lock
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed (python3 or python3.11 … in PATH)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo "installing what the demo needs into $(VENV), 500 MB"
+	@$(PYTHON) -m venv $(VENV)
+	@$(call install,-r demo.lock)
 	@touch $@
 
-demo: setup  ## Run broker, producer, workers and sidecar on this machine; make demo ARGS="--seconds 20"
-	$(BIN)/streampca demo $(ARGS)
+$(INSTALLED): requirements.lock pyproject.toml $(DEMO_INSTALLED)
+	@echo "installing everything else into $(VENV), 2 GB more"
+	@$(call install,-r requirements.lock)
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(DEMO_INSTALLED)  ## Run broker, producer, workers and sidecar on this machine; make demo ARGS="--seconds 20"
+	$(BIN)/python -m streampca demo $(ARGS)
 
 # Bytecode is always written: the tests start a hundred processes.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses

@@ -30,9 +30,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "sklearn":
             raise
-        raise ImportError(
-            f"streampca.{name} is a scikit-learn estimator or works on one: pip install 'streampca[sklearn]'", name=name
-        ) from None
+        from streampca.errors import needs
+
+        raise ImportError(needs(f"streampca.{name}", "scikit-learn", "sklearn"), name=name) from None
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""A client of the sidecar: arrays in, arrays out. Needs `pip install 'streampca[client]'`.
+"""A client of the sidecar: arrays in, arrays out. Needs the extra `client`.
 
 with Client("http://localhost:8000") as client:
     coordinates = client.project(vectors).coordinates
@@ -8,7 +8,7 @@ import io
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, TypeVar
 
 import httpx
 import numpy as np
@@ -149,7 +149,7 @@ def _options(url: str, token: str | None, options: dict[str, Any]) -> dict[str, 
 def _sent(make: Callable[Arguments, Call[Answer]]) -> "Callable[Concatenate[Client, Arguments], Answer]":
     @wraps(make)
     def send(self: "Client", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
-        return self._send(make(*args, **options))
+        return self._ask(make(*args, **options))
 
     return send
 
@@ -159,64 +159,44 @@ def _awaited(
 ) -> "Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Answer]]":
     @wraps(make)
     async def send(self: "AsyncClient", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
-        return await self._send(make(*args, **options))
+        return await self._ask(make(*args, **options))
 
     return send
 
 
-class Client:
-    """Waits for each answer. Raises `SidecarError`, and `httpx.TransportError` if there is none.
+class Client(httpx.Client):
+    """An `httpx.Client` for one sidecar. Raises `SidecarError`, and `httpx.TransportError` if there is no answer.
 
-    `retry_s` is for how long it tries again while the sidecar cannot be reached, or answers 503; other options are
-    those of `httpx.Client`. Vectors of float32 are projected in single precision.
+    It retries for `retry_s` while the sidecar cannot be reached, or answers 503; other options are those of
+    `httpx.Client`. Vectors of float32 are projected in single precision.
     """
 
     project, reconstruct = _sent(project), _sent(reconstruct)
     from_coordinates, score, model = _sent(from_coordinates), _sent(score), _sent(model)
 
     def __init__(self, url: str, *, token: str | None = None, retry_s: float = 15.0, **options: Any) -> None:
-        self._http = httpx.Client(**_options(url, token, options))
+        super().__init__(**_options(url, token, options))
         self._policy = _policy(retry_s)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close its connections."""
-        self._http.close()
-
-    def _send(self, call: Call[Answer]) -> Answer:
+    def _ask(self, call: Call[Answer]) -> Answer:
         for attempt in Retrying(**self._policy):
             with attempt:
-                check(answer := self._http.request(call.method, call.path, **call.options))
+                check(answer := self.request(call.method, call.path, **call.options))
         return call.read(answer)
 
 
-class AsyncClient:
+class AsyncClient(httpx.AsyncClient):
     """The same for asyncio."""
 
     project, reconstruct = _awaited(project), _awaited(reconstruct)
     from_coordinates, score, model = _awaited(from_coordinates), _awaited(score), _awaited(model)
 
     def __init__(self, url: str, *, token: str | None = None, retry_s: float = 15.0, **options: Any) -> None:
-        self._http = httpx.AsyncClient(**_options(url, token, options))
+        super().__init__(**_options(url, token, options))
         self._policy = _policy(retry_s)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close its connections."""
-        await self._http.aclose()
-
-    async def _send(self, call: Call[Answer]) -> Answer:
+    async def _ask(self, call: Call[Answer]) -> Answer:
         async for attempt in AsyncRetrying(**self._policy):
             with attempt:
-                check(answer := await self._http.request(call.method, call.path, **call.options))
+                check(answer := await self.request(call.method, call.path, **call.options))
         return call.read(answer)

@@ -1,7 +1,7 @@
 """The errors that streampca expects, each with a one-line message that says how to fix it. Bugs are left to crash."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 RETRY_MAY_HELP = "a retry may help"  # part of every message about a failure that may end by itself
 
@@ -62,15 +62,26 @@ class RejectLimitError(StreampcaError):
     """The first records that a member reads are all rejected, so that a setting or a producer must be wrong."""
 
 
+def needs(feature: str, package: str, extra: str) -> str:
+    """The sentence about a missing package; it is installed from a checkout, since nothing is published yet."""
+    return f"{feature} needs {package}: pip install '.[{extra}]'"
+
+
 @contextmanager
-def naming_the_extra() -> Iterator[None]:
-    """Turn the lack of a package that only the sidecar's installation lacks into an error that says what to install."""
+def naming_the_extra(feature: str, extra: str, *packages: str) -> Iterator[None]:
+    """Raise `SettingsError` with the extra to install if a package is missing: one of `packages`, or any."""
     try:
         yield
     except ModuleNotFoundError as error:
-        if (package := (error.name or "").split(".")[0]) not in ("kafka", "numba", "scipy"):
+        package = (error.name or "").split(".")[0]
+        if packages and package not in packages:
             raise
-        raise SettingsError(f"this needs {package}: pip install 'streampca[worker]'") from None
+        raise SettingsError(needs(feature, package, extra)) from None
+
+
+def naming_the_worker() -> AbstractContextManager[None]:
+    """As `naming_the_extra`, for commands that an installation of the sidecar alone lacks packages for."""
+    return naming_the_extra("this", "worker", "kafka", "numba", "scipy")
 
 
 def exit_code_of(error: StreampcaError) -> int:

@@ -1,4 +1,4 @@
-"""A model in the format of another tool. The packages that it needs come with `pip install 'streampca[export]'`."""
+"""A model in the format of another tool. The extra `export` has the packages that it needs."""
 
 import io
 from collections.abc import Callable

@@ -94,7 +94,7 @@ def endpoints() -> str:
 
 def errors() -> str:
     """Each type of error of the sidecar."""
-    return table(["type", "status", "meaning"], [[f"`{p.type}`", str(p.status), p.value[1]] for p in Problem])
+    return table(["type", "status", "meaning"], [[f"`{p.type}`", str(p.status), p.title] for p in Problem])
 
 
 TABLES: dict[str, tuple[Path, Callable[[], str]]] = {

@@ -15,18 +15,27 @@ UV = Path(sysconfig.get_path("scripts")) / "uv"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = tuple(PROJECT["project"]["optional-dependencies"])
 IMAGE_EXTRAS = ("arrow", "avro", "fast", "msk", "oauth", "object-store", "otel", "protobuf", "worker")
-
 SIDECAR_EXTRAS = ("object-store",)
+DEMO_EXTRAS = ("worker", "fast")
 
-ALL, IMAGE, SIDECAR, BUILD = (
+ALL, DEMO, IMAGE, SIDECAR, BUILD = (
     ROOT / name
-    for name in ("requirements.lock", "docker/requirements.lock", "docker/sidecar.lock", "docker/build.lock")
-)
+    for name in (
+        "requirements.lock", "demo.lock", "docker/requirements.lock", "docker/sidecar.lock", "docker/build.lock",
+    )
+)  # fmt: skip
 _SAME_VERSIONS = ("--constraints", str(ALL))
+
+
+def _extras(names: tuple[str, ...]) -> tuple[str, ...]:
+    return (*_SAME_VERSIONS, *(f"--extra={name}" for name in names))
+
+
 _OPTIONS = {
     ALL: ("--all-extras",),
-    IMAGE: (*_SAME_VERSIONS, *(f"--extra={extra}" for extra in IMAGE_EXTRAS)),
-    SIDECAR: (*_SAME_VERSIONS, *(f"--extra={extra}" for extra in SIDECAR_EXTRAS)),
+    DEMO: _extras(DEMO_EXTRAS),
+    IMAGE: _extras(IMAGE_EXTRAS),
+    SIDECAR: _extras(SIDECAR_EXTRAS),
     BUILD: _SAME_VERSIONS,
 }
 

@@ -4,7 +4,6 @@ The implementation of a command is imported when it runs, so that help appears q
 """
 
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streampca.cli import operations
-from streampca.cli.options import Given, command
-from streampca.errors import StreampcaError, exit_code_of, naming_the_extra
+from streampca.cli.options import Options, command
+from streampca.errors import StreampcaError, exit_code_of, naming_the_worker
 from streampca.process.blas import choose_kernels
+from streampca.process.signals import exit_on_sigterm
 from streampca.settings.options import SERVE, TRANSFORM, WORKER
 from streampca.version import __version__
 
@@ -35,8 +35,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"streampca {__version__}")
         raise typer.Exit
 
@@ -65,7 +65,7 @@ def worker(settings: "WorkerSettings") -> None:
 
 @command(app, *SERVE)
 def serve(
-    given: Given,
+    options: Options,
     model: Annotated[str | None, typer.Option(help="Serve this model file instead of a store.", metavar="FILE")] = None,
 ) -> None:
     """Serve projections onto the newest model over HTTP.
@@ -76,7 +76,7 @@ def serve(
     """
     from streampca.cli.serve import run
 
-    run(given, model)
+    run(options, model)
 
 
 @command(app, *TRANSFORM, logs_errors=True)
@@ -108,9 +108,8 @@ def demo(
 ) -> None:
     """Run everything on this machine.
 
-    A broker in memory, a stream of vectors, a worker and the HTTP API. Needs the extra `demo` (pip install
-    'streampca[demo]'), and neither Java nor Docker. The vectors have a low-rank structure that is known, so one can
-    watch how well it is found.
+    A broker in memory, a stream of vectors, a worker and the HTTP API. Needs confluent-kafka (the extra `fast`), and
+    neither Java nor Docker. The vectors have a low-rank structure that is known, so one can watch how well it is found.
     """
     from streampca.demo.run import run
 
@@ -176,43 +175,6 @@ def fit(
     run(file, output, FitOptions(components, oversampling, center, half_life, dtype, missing), start_from, column)
 
 
-@command(app, "topic", "store")
-def backfill(
-    given: Given,
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(help="Files or folders (.parquet, .arrow, .csv, .npy), Delta tables; URLs."),
-    ] = None,
-    column: Annotated[
-        str, typer.Option(help="Column of lists of numbers; or of numbers: a pattern such as 'f_*'.")
-    ] = "",
-    timestamp_column: Annotated[str | None, typer.Option(help="Column with the time of each row.")] = None,
-    until: Annotated[
-        str | None, typer.Option(help="Where the topic begins: a time, ISO 8601; or offsets, 0:1200,1:1177.")
-    ] = None,
-    number: Annotated[int, typer.Option(min=0, max=2**30, help="Tells the backfills of a topic apart.")] = 0,
-    scheduler: Annotated[str | None, typer.Option(help="Scheduler of a Dask cluster; default: this machine.")] = None,
-    rejects: Annotated[Path | None, typer.Option(help="Parquet file to write the rejected rows to.")] = None,
-    remove: Annotated[int | None, typer.Option(min=0, help="Delete the backfill of this number instead.")] = None,
-) -> None:
-    """Learn the past of a topic from files.
-
-    Every model that workers publish from then on contains it. Settings are those of the workers. One that was
-    interrupted continues.
-
-    Example: streampca backfill s3://lake/readings --column embedding --timestamp-column time --until 2026-01-31T12:00Z
-    """
-    from streampca.cli import backfill
-
-    if remove is not None:
-        if sources:
-            raise typer.BadParameter("--remove takes no files: it deletes what was learned of them")
-        return backfill.remove(given, remove, typer.confirm)
-    if not sources or not column:
-        raise typer.BadParameter("name the files or folders, and --column")
-    backfill.run(given, sources, column, timestamp_column, until, number, scheduler, rejects)
-
-
 @app.command()
 def project(
     file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv, .jsonl or .parquet.", metavar="FILE")],
@@ -271,11 +233,10 @@ app.add_typer(operations.app)
 
 def main() -> None:
     """Run the command line; an expected error is one line on stderr."""
-    # A container's first process ignores signals that it does not handle; some commands replace this handler.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    exit_on_sigterm()  # some commands replace this handler
     choose_kernels()
     try:
-        with naming_the_extra():
+        with naming_the_worker():
             app()
     except StreampcaError as error:
         print("streampca:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201

@@ -6,13 +6,11 @@ from contextlib import closing
 from threadpoolctl import threadpool_limits
 
 from streampca.cli.console import console
-from streampca.cli.options import Given
 from streampca.cli.worker import worker_config_of
 from streampca.errors import SettingsError, StreampcaError
 from streampca.fold import checkpoint as files
 from streampca.fold import compatibility
 from streampca.fold.fold import Fold
-from streampca.process import logs
 from streampca.settings.worker import WorkerSettings
 from streampca.sources.kafka_python.replay import KafkaPythonReader
 from streampca.stores.checkpoints import Checkpoints
@@ -22,10 +20,8 @@ from streampca.worker.loop import WorkerConfig
 _RECORDS = 2000  # learned at a time: where they are cut changes no bit
 
 
-def run(given: Given, partition: int, start: int | None, end: int | None) -> None:
+def run(settings: WorkerSettings, partition: int, start: int | None, end: int | None) -> None:
     """Print that the bytes are the same. Raises `StreampcaError` if they are not."""
-    settings = WorkerSettings.read(**given)
-    logs.configure(settings.log_level)
     checkpoints, config = Checkpoints(store_of(settings.store), settings.topic), worker_config_of(settings)
     kept = checkpoints.offsets(partition)
     start, end = kept[0] if start is None and kept else start or 0, kept[-1] if end is None and kept else end

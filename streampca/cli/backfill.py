@@ -5,11 +5,9 @@ from pathlib import Path
 
 from streampca.cli.console import console, progress
 from streampca.cli.dead_letters import milliseconds
-from streampca.cli.options import Given
 from streampca.cli.worker import worker_config_of
-from streampca.errors import SettingsError, StreampcaError
+from streampca.errors import SettingsError, StreampcaError, naming_the_extra
 from streampca.fold.partitions import backfill_partition, offsets_in, partition_name
-from streampca.process import logs
 from streampca.settings.store import StoreSettings
 from streampca.settings.worker import WorkerSettings
 from streampca.stores.choice import store_of
@@ -17,21 +15,16 @@ from streampca.stores.models import Models
 
 
 def run(
-    options: Given, sources: Sequence[str], column: str, timestamp_column: str | None, until: str | None, number: int,
-    scheduler: str | None, rejects: Path | None,
+    settings: WorkerSettings, sources: Sequence[str], column: str, timestamp_column: str | None, until: str | None,
+    number: int, scheduler: str | None, rejects: Path | None,
 ) -> None:  # fmt: skip
     """Learn the rows, save a checkpoint that every model will contain, and say what was learned."""
-    settings = WorkerSettings.read(**options)
-    logs.configure(settings.log_level)
-    try:
+    with naming_the_extra("this", "dask" if scheduler else "backfill"):
         from streampca.backfill import BackfillPlan, engines
         from streampca.backfill.execute import execute
         from streampca.files.chunks import chunks_of, columns_of
 
         engine = engines.on_dask(scheduler) if scheduler else engines.on_processes()
-    except ModuleNotFoundError as error:
-        extra = "dask" if error.name == "dask" else "backfill"
-        raise SettingsError(f"this needs {error.name}: pip install 'streampca[{extra}]'") from None
     chunks = chunks_of(sources)
     plan = BackfillPlan(
         settings.topic,
@@ -66,12 +59,11 @@ def run(
     )
 
 
-def remove(options: Given, number: int, ask: Callable[[str], bool]) -> None:
+def remove(settings: StoreSettings, number: int, ask: Callable[[str], bool]) -> None:
     """Delete a backfill, and the models that contain it, if `ask`, which gets a question, agrees.
 
     Raises `SettingsError` if there is none.
     """
-    settings = StoreSettings.read(**options)
     store, name = store_of(settings.store), partition_name(backfill_partition(number))
     folder = f"checkpoints/{settings.topic}/{name}"
     checkpoints = [path for path in store.names(folder) if path.endswith(".npz")]

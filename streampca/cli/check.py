@@ -1,37 +1,36 @@
 """`streampca check`: prints the effective settings, their origins and every mistake, without any connection."""
 
-from pathlib import Path
-from typing import Any
-
 from rich.table import Table
 
 from streampca.cli.console import console
+from streampca.cli.options import Options
 from streampca.settings import store_url
-from streampca.settings.base import Effective
-from streampca.settings.commands import ServeSettings
+from streampca.settings.base import Effective, Settings
+from streampca.settings.commands import ServeSettings, TransformSettings, WorkerSettings
 from streampca.settings.listening import is_loopback
-from streampca.settings.transform import TransformSettings
-from streampca.settings.worker import WorkerSettings
+
+_KINDS: dict[str, type[Settings]] = {"worker": WorkerSettings, "serve": ServeSettings, "transform": TransformSettings}
 
 
-def run(config: Path | None, **options: Any) -> int:
-    """Print the settings of worker and sidecar, and of transform if any is given; return the exit code."""
+def run(options: Options) -> int:
+    """Print the settings of worker and sidecar, and of transform if one of its own is set; return the exit code."""
     out = console()
     shown: list[Effective] = []
-    mistakes: dict[str, None] = {}  # in order, each once
-    for name, kind in (("worker", WorkerSettings), ("serve", ServeSettings), ("transform", TransformSettings)):
-        settings, found = kind.explain(config, **options)
+    mistakes: dict[str, None] = {}  # in order, without repetitions
+    warnings: list[str] = []
+    for name, kind in _KINDS.items():
+        settings, mistakes_of_kind = kind.explain(**options)
         own = [effective for effective in settings if effective not in shown]
         if kind is TransformSettings and all(effective.origin in ("default", "missing") for effective in own):
             continue
         out.print(_table(f"streampca {name}{' (besides those above)' if shown else ''}", own))
         shown += own
-        mistakes |= dict.fromkeys(found)
-    for name, kind in (("worker", WorkerSettings), ("serve", ServeSettings)):
-        given = {effective.name: effective.value for effective in kind.explain(config, **options)[0]}
-        if not given["tokens_file"] and not is_loopback(given["host"]):
-            warning = f"! streampca {name}: whoever reaches {given['host']} can read what it shows: set tokens_file"
-            out.print(warning, style="yellow")
+        mistakes |= dict.fromkeys(mistakes_of_kind)
+        values = {effective.name: effective.value for effective in settings}
+        if not values["tokens_file"] and not is_loopback(values["host"]):
+            warnings.append(f"! streampca {name}: whoever reaches {values['host']} can read what it shows")
+    for warning in warnings:
+        out.print(f"{warning}: set tokens_file", style="yellow")
     for mistake in mistakes:
         out.print(f"✗ {mistake}", style="red")
     if not mistakes:

@@ -1,9 +1,10 @@
 """`streampca create-topics`: creates the topics that are missing, and changes none."""
 
+from contextlib import closing
 from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import AuthorizationError, KafkaError, NoError, TopicAlreadyExistsError, for_code
+from kafka.errors import AuthorizationError, NoError, TopicAlreadyExistsError, for_code
 
 from streampca.cli.console import console
 from streampca.errors import SourceError
@@ -21,53 +22,49 @@ def run(settings: CreateTopicsSettings, partitions: int | None, replication_fact
     admin = connection.connect(admin_client)
 
     def ensure(name: str, number: int | None, **configs: str) -> int:
-        wanted = {"num_partitions": number or _BROKERS, "replication_factor": replication_factor or _BROKERS}
+        options = {"num_partitions": number or _BROKERS, "replication_factor": replication_factor or _BROKERS}
         expected = number if name != settings.dead_letter_topic else None
-        return _ensure(connection, admin, name, {**wanted, "configs": configs}, expected)
+        return _ensure(connection, admin, name, {**options, "configs": configs}, expected)
 
-    try:
-        found = ensure(settings.topic, partitions)
+    with closing(admin), connection.answers():
+        count = ensure(settings.topic, partitions)
         if settings.dead_letter_topic:
             ensure(settings.dead_letter_topic, 1, **_larger_messages(admin, settings.topic))
         if settings.output_topic:
-            ensure(settings.output_topic, found)
-    except KafkaError as error:
-        raise connection.source_error(error) from None
-    finally:
-        admin.close()
+            ensure(settings.output_topic, count)
 
 
-def _ensure(connection: Connection, admin: Any, name: str, wanted: dict[str, Any], expected: int | None) -> int:
+def _ensure(connection: Connection, admin: Any, name: str, options: dict[str, Any], expected: int | None) -> int:
     """Create the topic unless it exists, and print which; return its number of partitions."""
-    found, action = _partitions(admin, name), "exists"
-    if found is None:
-        action = _create(connection, admin, name, wanted)
+    count, action = _partitions(admin, name), "exists"
+    if count is None:
+        action = _create(connection, admin, name, options)
         admin.wait_for_topics([name])
-        found = _partitions(admin, name) or 0
-    other = f", not {expected}; it stays as it is" if expected not in (None, found) else ""
-    console().print(f"{name}: {action}, partitions: {found}{other}")
-    return found
+        count = _partitions(admin, name) or 0
+    other = f", not {expected}; it stays as it is" if expected not in (None, count) else ""
+    console().print(f"{name}: {action}, partitions: {count}{other}")
+    return count
 
 
 def _partitions(admin: Any, name: str) -> int | None:
     """The number of partitions of a topic; None if it does not exist."""
-    (found,) = admin.describe_topics([name])
-    return None if found["error_code"] else len(found["partitions"])
+    (description,) = admin.describe_topics([name])
+    return None if description["error_code"] else len(description["partitions"])
 
 
 def _larger_messages(admin: Any, topic: str) -> dict[str, str]:
     """The configuration by which dead letters may be larger than their records, as they have more headers."""
     try:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, {_MAX_MESSAGE: None})
-        found = admin.describe_configs([resource], config_filter="all")
+        configs = admin.describe_configs([resource], config_filter="all")
     except AuthorizationError:  # who may create topics may still not read how they are configured
         return {}
-    return {_MAX_MESSAGE: str(int(found["topic"][topic][_MAX_MESSAGE]["value"]) + _HEADERS_BYTES)}
+    return {_MAX_MESSAGE: str(int(configs["topic"][topic][_MAX_MESSAGE]["value"]) + _HEADERS_BYTES)}
 
 
-def _create(connection: Connection, admin: Any, name: str, wanted: dict[str, Any]) -> str:
+def _create(connection: Connection, admin: Any, name: str, options: dict[str, Any]) -> str:
     """Create the topic; return what was done. Raises `SourceError`."""
-    (answer,) = admin.create_topics({name: wanted}, raise_errors=False)["topics"]
+    (answer,) = admin.create_topics({name: options}, raise_errors=False)["topics"]
     problem = for_code(answer["error_code"])
     if problem is NoError:
         return "created"

@@ -13,9 +13,8 @@ from rich.table import Table
 from streampca.cli.console import console
 from streampca.errors import SettingsError, SourceError
 from streampca.settings.commands import DeadLettersSettings
-from streampca.sources.dead_letter_topic import DeadLetter, DeadLetterTopic, LetterStatus, ReadTopic
+from streampca.sources.dead_letter_topic import DeadLetter, DeadLetterTopic, LetterStatus, ReadTopic, mark_of
 from streampca.sources.kafka_python.replay import KafkaPythonReader, KafkaPythonReplayProducer
-from streampca.sources.replay_marks import mark_of
 from streampca.sources.transactions import Outgoing, OutgoingFields
 
 _EXAMPLES = 3  # of each reason, with messages that differ

@@ -1,41 +1,60 @@
 """`streampca doctor`: checks everything that a worker needs and, with an output topic, what transform needs."""
 
+import contextlib
 import threading
-from collections.abc import Collection, Mapping
-from contextlib import closing
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Collection
+from typing import Any
 
 from streampca.cli.console import console
-from streampca.cli.doctor_roles import TransformChecks, WorkerChecks
-from streampca.cli.doctor_topic import Check, SkippedError, TopicChecks
-from streampca.errors import StreampcaError
-from streampca.process import logs
+from streampca.cli.doctor_topic import Check, SkippedError, TopicChecks, needed
+from streampca.cli.options import Options, settings_of
+from streampca.cli.transform import codec_of, model_of
+from streampca.cli.worker import worker_config_of
+from streampca.errors import DamagedFileError, SourceError, StoreError, StreampcaError
+from streampca.fold import compatibility
+from streampca.formats import schema_of
 from streampca.process.blas import kernels
-from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.base import Settings
 from streampca.settings.transform import TransformSettings
 from streampca.settings.worker import WorkerSettings
+from streampca.sources import schema_registry
+from streampca.sources.base import Committed
+from streampca.sources.broker_errors import NoBrokerError
+from streampca.sources.clients import client_of, transactions_of
+from streampca.sources.kafka_python.connection import check_writable
+from streampca.stores import identity
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.choice import store_of
+from streampca.stores.model_cache import ModelCache
+from streampca.stores.models import Models
+from streampca.transform.models import shape_in
+from streampca.transform.outputs import too_few_partitions
+from streampca.transform.position import refuse_other_topic
+from streampca.transform.projection import Projection
 
 _TIMEOUT_S = 12.0  # of a check: a file server may hang
+_MEMBER = "streampca-doctor"  # a member that never joins, for a transactional id of its own
 
-S = TypeVar("S", bound=ConsumerSettings)
 
-
-def run(config: Path | None, **options: Any) -> int:
+def run(options: Options) -> int:
     """Print a line for each check of the roles that are set up; return the exit code. Raises `SettingsError`."""
-    transform = _read(TransformSettings, ("output_topic",), config, options)
-    worker = _read(WorkerSettings, ("dimensions", "components") if transform else (), config, options)
-    out = console()
-    failed = 0
-    roles = [settings for settings in (worker, transform) if settings]
-    with closing(TopicChecks(roles[0])) as topic:
-        for name, check in checks_of(worker, transform, topic):
-            mark, text = _outcome(check)
-            failed += mark == "✗"
-            out.print(f"{mark} {name}: {text}", style={"✗": "red", "–": "dim"}.get(mark, ""))
+    with contextlib.ExitStack() as opened:
+        worker: Any = None
+        transform: Any = None
+        if _is_set(TransformSettings, ("output_topic",), options):
+            transform = opened.enter_context(settings_of("TransformSettings", options))
+        if transform is None or _is_set(WorkerSettings, ("dimensions", "components"), options):
+            worker = opened.enter_context(settings_of("WorkerSettings", options))
+        topic = opened.enter_context(contextlib.closing(TopicChecks(worker or transform)))
+        failed = [_passes(name, check) for name, check in checks_of(worker, transform, topic)].count(False)
     failures = "1 check failed" if failed == 1 else f"{failed} checks failed"
-    out.print(failures if failed else "all checks passed", style="bold")
+    console().print(failures if failed else "all checks passed", style="bold")
     return 1 if failed else 0
+
+
+def _is_set(kind: type[Settings], names: Collection[str], options: Options) -> bool:
+    """Whether one of these required settings is set."""
+    return any(setting.origin != "missing" for setting in kind.explain(**options)[0] if setting.name in names)
 
 
 def checks_of(
@@ -57,18 +76,8 @@ def checks_of(
     ]
 
 
-def _read(kind: type[S], some: Collection[str], config: Path | None, options: Mapping[str, Any]) -> S | None:
-    """The settings; None if of `some` none is given."""
-    origins = {effective.name: effective.origin for effective in kind.explain(config, **options)[0]}
-    if some and all(origins[name] == "missing" for name in some):
-        return None
-    settings = kind.read(config, **options)
-    logs.configure(settings.log_level)
-    return settings
-
-
-def _outcome(check: Check) -> tuple[str, str]:
-    """A mark and a text: the finding, the remedy, or why it was not checked."""
+def _passes(name: str, check: Check) -> bool:
+    """Print the finding, the remedy, or why it was not checked; False if the check failed."""
     outcomes: list[tuple[str, str]] = []
 
     def attempt() -> None:
@@ -76,7 +85,7 @@ def _outcome(check: Check) -> tuple[str, str]:
             outcomes.append(("✓", check()))
         except SkippedError:
             outcomes.append(("–", "skipped, because an earlier check failed"))
-        except StreampcaError as error:
+        except (StreampcaError, TimeoutError) as error:
             outcomes.append(("✗", " ".join(str(error).split())))
         except Exception as error:
             outcomes.append(("✗", f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"))
@@ -84,4 +93,156 @@ def _outcome(check: Check) -> tuple[str, str]:
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
     thread.join(_TIMEOUT_S)
-    return outcomes[0] if outcomes else ("✗", f"no answer within {_TIMEOUT_S:.0f} s")
+    mark, text = outcomes[0] if outcomes else ("✗", f"no answer within {_TIMEOUT_S:.0f} s")
+    console().print(f"{mark} {name}: {text}", style={"✗": "red", "–": "dim"}.get(mark, ""))
+    return mark != "✗"
+
+
+class WorkerChecks:
+    """The checks of one worker's settings."""
+
+    def __init__(self, settings: WorkerSettings, topic: TopicChecks) -> None:
+        self._settings, self._config, self._topic = settings, worker_config_of(settings), topic
+        self._store = store_of(settings.store)
+        self._checkpoints = Checkpoints(self._store, settings.topic)
+        self._committed: dict[int, Committed] = {}  # the group's, by partition
+
+    def checks(self) -> list[tuple[str, Check]]:
+        """Names and checks in order, as each needs those before it and those of the topic."""
+        return [("consumer group", self._group), ("checkpoints", self._checkpoints_fit)]
+
+    def newest_record(self) -> str:
+        """The newest record can be learned."""
+        return self._topic.newest_record(self._config.codec, self._settings.dimensions)
+
+    def store(self) -> str:
+        """The store can be written and read."""
+        self._store.check()
+        identified = f"the id {ours.id}" if (ours := identity.find(self._store)) else "no id yet"
+        return f"{self._store.place} can be written and read; it has {identified}"
+
+    def _group(self) -> str:
+        self._committed = needed(self._topic.source).committed(needed(self._topic.bounds))
+        return self._topic.progress(self._settings.group_id, self._committed)
+
+    def _checkpoints_fit(self) -> str:
+        partitions = self._checkpoints.partitions()
+        self._refuse_foreign_store()
+        if not partitions:
+            return "none yet; the worker will start at the earliest record"
+        learned = 0
+        for partition in partitions:
+            checkpoint = self._checkpoints.newest(partition)
+            if checkpoint is None:
+                raise DamagedFileError(
+                    f"every checkpoint of partition {partition} is damaged; restore one, or use another store folder"
+                )
+            checkpoint = compatibility.with_settings(checkpoint, self._config.fold)
+            compatibility.refuse_other_topic(checkpoint, self._topic.topic_id or "")
+            self._topic.refuse_gap(partition, checkpoint.fold.position, "the checkpoint", "store folder")
+            learned += checkpoint.fold.stats.learned
+        return f"{len(partitions)} partitions, {learned:,} messages learned; they match the settings"
+
+    def _refuse_foreign_store(self) -> None:
+        topic, group = self._settings.topic, self._committed
+        ours = identity.find(self._store) or identity.absent(self._store)
+        compatibility.refuse_other_store(topic, {p: found.metadata for p, found in group.items()}, ours)
+        for partition, committed in group.items():
+            newest = self._checkpoints.offsets(partition)[-1:]
+            compatibility.refuse_foreign_store(topic, partition, committed.offset, newest[0] if newest else None)
+
+
+class TransformChecks:
+    """The checks of one member's settings."""
+
+    def __init__(self, settings: TransformSettings, topic: TopicChecks) -> None:
+        self._settings, self._topic = settings, topic
+        self._models = Models(store_of(settings.store), settings.topic)
+        self._cache = ModelCache(self._models)
+        self._model = model_of(settings, self._cache)
+        self._has_model = self._has_output_topic = False
+
+    def checks(self) -> list[tuple[str, Check]]:
+        """Names and checks in order, as each needs those before it and those of the topic."""
+        return [
+            ("model", self._model_fits),
+            ("output topic", self._output_topic),
+            ("transactions", self._transactions),
+            ("transform group", self._group),
+            ("output schema", self._output_schema),
+        ]
+
+    def _model_fits(self) -> str:
+        if place := self._models.missing_store():
+            raise StoreError(f"there is no store at {place}: start a worker first, mount its volume, or correct store")
+        self._models.versions()  # raises if the store cannot be read
+        self._cache.poll()
+        if cause := self._model.refresh():
+            return f"none yet, so transform will wait: {cause}"
+        self._has_model = True
+        used = self._model.published
+        scores = "without" if used.calibration is None else "with"
+        k, d = used.model.n_components, used.model.dimensions
+        return f"version {used.version} has {k} components of {d} dimensions, {scores} past scores"
+
+    def _output_topic(self) -> str:
+        name, bounds = self._settings.output_topic, needed(self._topic.bounds)
+        count = check_writable(self._settings, name)
+        if count < len(bounds):
+            raise too_few_partitions(name, count, self._settings.topic)
+        self._has_output_topic = True
+        return f"{name} has {count} partitions and may be written to"
+
+    def _transactions(self) -> str:
+        """A producer takes a transactional id of the group, which no member has, and begins no transaction."""
+        if not self._has_output_topic:
+            raise SkippedError
+        settings = self._settings.model_copy(update={"group_instance_id": _MEMBER})
+        transactions = transactions_of(settings, None, [settings.output_topic])
+        try:
+            transactions.recover()
+        except NoBrokerError:
+            raise
+        except (SourceError, TimeoutError) as error:
+            raise SourceError(
+                f"{error}; transform needs Kafka 2.5, and the rights Write and Describe for transactional ids that "
+                f"begin with {settings.group}-"
+            ) from None
+        finally:
+            transactions.close()
+        return f"this user may use transactional ids that begin with {settings.group}-"
+
+    def _group(self) -> str:
+        bounds = needed(self._topic.bounds)
+        with contextlib.closing(client_of(self._settings)) as source:
+            committed = source.committed(bounds)
+        for partition, offset in committed.items():
+            if self._has_model:
+                self._model.require_shape(offset.metadata)
+            refuse_other_topic(self._settings.topic, partition, offset, self._topic.topic_id or "")
+            self._topic.refuse_gap(partition, offset.offset, "the group's offset", "transform_group_id")
+        shapes = {shape for offset in committed.values() if (shape := shape_in(offset.metadata))}
+        return self._topic.progress(self._settings.group, committed) + "".join(
+            f"; its outputs are of {shape}" for shape in sorted(shapes)
+        )
+
+    def _output_schema(self) -> str:
+        schema = schema_of(self._settings.output_format, Projection(self._settings.emitted).layout)
+        if schema is None:
+            return f"not needed for output_format {self._settings.output_format}"
+        subject = f"{self._settings.output_topic}-value"
+        with contextlib.closing(schema_registry.SchemaRegistry(self._settings)) as registry:
+            accepted = registry.accepts(subject, schema)
+        if not accepted:
+            raise SourceError(
+                f"the schema of these outputs is not compatible with those of {subject} at "
+                f"{self._settings.schema_registry_url}: write to another output_topic, or relax its compatibility"
+            )
+        return f"{self._settings.schema_registry_url} accepts it as {subject}"
+
+    def newest_record(self) -> str:
+        """The newest record can be projected."""
+        if not self._has_model:
+            raise SkippedError
+        model = self._model.published
+        return self._topic.newest_record(codec_of(self._settings, model), model.model.dimensions)

@@ -5,19 +5,21 @@ Each returns what it found, or raises what has to be fixed, or `SkippedError` if
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
 
-from streampca.errors import BadRecordError, OffsetGapError, SourceError
+from streampca.errors import BadRecordError, OffsetGapError
 from streampca.fold.codec import Codec
 from streampca.fold.decoded import Decoded
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import schema_registry
-from streampca.sources.base import Committed
+from streampca.sources.base import Committed, Source
 from streampca.sources.broker_errors import TopicError
-from streampca.sources.clients import inspector_of
-from streampca.sources.kafka_python.inspector import KafkaPythonInspector
+from streampca.sources.clients import client_of
+from streampca.sources.kafka_python.connection import check_writable
+from streampca.sources.kafka_python.replay import KafkaPythonReader
 
 _AHEAD_S = 300.0
 _TYPED = ("npy", "arrow", "avro", "protobuf")
@@ -30,11 +32,11 @@ class SkippedError(Exception):
     """An earlier check failed."""
 
 
-def needed(found: T | None) -> T:
-    """What an earlier check has found. Raises `SkippedError` if it failed."""
-    if found is None:
+def needed(result: T | None) -> T:
+    """The result of an earlier check. Raises `SkippedError` if it failed."""
+    if result is None:
         raise SkippedError
-    return found
+    return result
 
 
 def _hint(codec: Codec, decoded: Decoded) -> str:
@@ -54,25 +56,27 @@ class TopicChecks:
     def __init__(self, settings: ConsumerSettings) -> None:
         self._settings = settings
         self._topic_error: TopicError | None = None
-        self.inspector: KafkaPythonInspector | None = None
+        self.source: Source | None = None
+        self._reader: KafkaPythonReader | None = None
         self.topic_id: str | None = None
         self.bounds: dict[int, tuple[int, int]] | None = None
         """Partition → first offset and end; None: not known."""
 
     def close(self) -> None:
         """Close the connections."""
-        if self.inspector is not None:
-            self.inspector.close()
+        for opened in (self.source, self._reader):
+            if opened is not None:
+                opened.close()
 
     def broker(self) -> str:
         """A broker answers and accepts the login."""
         try:
-            self.inspector = inspector_of(self._settings)
+            self.source = client_of(self._settings)
         except TopicError as error:
             self._topic_error = error  # a broker answers: it is the check of the topic that fails
         login = f", logged in as {self._settings.sasl_username}" if self._settings.sasl_username else ""
         return (
-            f"{self._settings.bootstrap_servers} answers {self._settings.kafka_client} "
+            f"{self._settings.bootstrap_servers} answers {self._settings.client} "
             f"({self._settings.security_protocol}{login})"
         )
 
@@ -80,8 +84,9 @@ class TopicChecks:
         """The topic exists and may be read."""
         if self._topic_error is not None:
             raise self._topic_error
-        self.topic_id = needed(self.inspector).topic_id()
-        self.bounds = needed(self.inspector).offsets()
+        self.topic_id = needed(self.source).topic_id()
+        self._reader = KafkaPythonReader(self._settings, self._settings.topic)
+        self.bounds = self._reader.bounds()
         count = sum(end - first for first, end in self.bounds.values())
         return (
             f"{self._settings.topic} has {len(self.bounds)} partitions and {count:,} "
@@ -93,7 +98,8 @@ class TopicChecks:
         name = self._settings.dead_letter_topic
         if name is None:
             return f"none; on_bad_record is {self._settings.on_bad_record}"
-        needed(self.inspector).check_topic(name)
+        needed(self.source)
+        check_writable(self._settings, name)
         return f"{name} exists and may be written to"
 
     def registry(self) -> str:
@@ -101,12 +107,8 @@ class TopicChecks:
         schemas = schema_registry.schemas_of(self._settings)
         if schemas is None:
             return f"not needed for format {self._settings.format}"
-        try:
-            schemas.get(0)  # ids begin with 1, so KeyError is the expected answer
-        except KeyError:
-            pass
-        except TimeoutError as error:
-            raise SourceError(str(error)) from None
+        with suppress(KeyError):  # ids begin with 1, so it is the expected answer
+            schemas.get(0)
         return f"{self._settings.schema_registry_url} answers"
 
     def newest_record(self, codec: Codec, dimensions: int) -> str:
@@ -114,14 +116,11 @@ class TopicChecks:
         ends = {partition: end for partition, (first, end) in needed(self.bounds).items() if end > first}
         if not ends:
             return "the topic is empty"
-        found = needed(self.inspector).newest_record(ends)
-        if found is None:
+        newest = needed(self._reader).newest_record(ends)
+        if newest is None:
             return "no record received in time; an open transaction may block them"
-        partition, record = found
-        try:
-            decoded = codec.decode([record.value])
-        except TimeoutError as error:  # of the schema registry
-            raise SourceError(str(error)) from None
+        partition, record = newest
+        decoded = codec.decode([record.value])
         where = f"partition {partition}, offset {record.offset}"
         if decoded.rejects:
             raise BadRecordError(f"{where} would be rejected: {decoded.rejects[0].message}; see format and dimensions")

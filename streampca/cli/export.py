@@ -3,7 +3,7 @@
 from streampca.cli import paths_or_urls
 from streampca.cli.console import console
 from streampca.cli.find_model import model_at
-from streampca.errors import SettingsError
+from streampca.errors import SettingsError, naming_the_extra
 from streampca.export import FORMATS
 
 
@@ -13,9 +13,7 @@ def run(location: str, kind: str, output: str, topic: str | None) -> None:
         raise SettingsError(f"--to {kind}: must be one of {', '.join(FORMATS)}")
     published = model_at(location, topic)
     paths_or_urls.check_writable(output)
-    try:
+    with naming_the_extra(f"--to {kind}", "export"):
         data = FORMATS[kind](published)
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"--to {kind} needs {error.name}: pip install 'streampca[export]'") from None
     paths_or_urls.write(output, data)
     console().print(f"version {published.version} of {published.topic}, written to {output}")

@@ -1,14 +1,16 @@
 """The command line of what operators run beside the processes."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streampca.cli.options import Given, command
+from streampca.cli.options import Options, command, settings_of
 from streampca.settings.options import CHECKED
 
 if TYPE_CHECKING:
     from streampca.settings.commands import CreateTopicsSettings, DeadLettersSettings, ResetSettings
+    from streampca.settings.worker import WorkerSettings
 
 app = typer.Typer()
 dead_letters = typer.Typer(
@@ -21,7 +23,7 @@ app.add_typer(dead_letters)
 
 
 @command(app, *CHECKED)
-def check(given: Given) -> None:
+def check(options: Options) -> None:
     """Print the settings and every mistake in them.
 
     Shows the origin of each: an option, the environment, the file, or the default. Settings of transform are shown if
@@ -29,11 +31,11 @@ def check(given: Given) -> None:
     """
     from streampca.cli.check import run
 
-    raise typer.Exit(run(**given))
+    raise typer.Exit(run(options))
 
 
 @command(app, *CHECKED)
-def doctor(given: Given) -> None:
+def doctor(options: Options) -> None:
     """Check everything that a worker needs, and transform.
 
     Checks store, broker, credentials, topics, group, checkpoints and records, and prints a line for each, with a
@@ -43,7 +45,7 @@ def doctor(given: Given) -> None:
     """
     from streampca.cli.doctor import run
 
-    raise typer.Exit(run(**given))
+    raise typer.Exit(run(options))
 
 
 @command(app, "topic", "dead_letter_topic", "output_topic", "bootstrap_servers")
@@ -92,7 +94,7 @@ def reset(
 
 @command(app, "topic", "bootstrap_servers", "store")
 def audit(
-    given: Given,
+    settings: "WorkerSettings",
     partition: Annotated[int, typer.Option(min=0, help="Partition of the topic.")] = 0,
     start: Annotated[
         int | None, typer.Option("--from", help="A checkpoint's offset, or 0; default: the oldest.")
@@ -107,7 +109,46 @@ def audit(
     """
     from streampca.cli.audit import run
 
-    run(given, partition, start, end)
+    run(settings, partition, start, end)
+
+
+@command(app, "topic", "store")
+def backfill(
+    options: Options,
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files or folders (.parquet, .arrow, .csv, .npy), Delta tables; URLs."),
+    ] = None,
+    column: Annotated[
+        str, typer.Option(help="Column of lists of numbers; or of numbers: a pattern such as 'f_*'.")
+    ] = "",
+    timestamp_column: Annotated[str | None, typer.Option(help="Column with the time of each row.")] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Where the topic begins: a time, ISO 8601; or offsets, 0:1200,1:1177.")
+    ] = None,
+    number: Annotated[int, typer.Option(min=0, max=2**30, help="Tells the backfills of a topic apart.")] = 0,
+    scheduler: Annotated[str | None, typer.Option(help="Scheduler of a Dask cluster; default: this machine.")] = None,
+    rejects: Annotated[Path | None, typer.Option(help="Parquet file to write the rejected rows to.")] = None,
+    remove: Annotated[int | None, typer.Option(min=0, help="Delete the backfill of this number instead.")] = None,
+) -> None:
+    """Learn the past of a topic from files.
+
+    Every model that workers publish from then on contains it. Settings are those of the workers. One that was
+    interrupted continues.
+
+    Example: streampca backfill s3://lake/readings --column embedding --timestamp-column time --until 2026-01-31T12:00Z
+    """
+    if remove is not None and sources:
+        raise typer.BadParameter("--remove takes no files: it deletes what was learned of them")
+    if remove is None and not (sources and column):
+        raise typer.BadParameter("name the files or folders, and --column")
+    with settings_of("WorkerSettings" if remove is None else "StoreSettings", options) as settings:
+        from streampca.cli import backfill
+
+        if remove is not None:
+            backfill.remove(settings, remove, typer.confirm)
+        else:
+            backfill.run(settings, sources or [], column, timestamp_column, until, number, scheduler, rejects)
 
 
 _OF_LETTERS = ("topic", "dead_letter_topic", "bootstrap_servers")

@@ -2,14 +2,17 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-Given = dict[str, Any]
+from streampca.errors import SettingsError, naming_the_worker
+
+Options = dict[str, Any]
 """The values of these options by name."""
 
 Config = Annotated[Path | None, typer.Option(help="TOML file of settings; default: the one named by STREAMPCA_CONFIG.")]
@@ -19,7 +22,7 @@ class _SettingsCommand(TyperCommand):
     """Takes the help of options that are settings from the settings."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        from streampca.settings.base import Settings, all_fields
+        from streampca.settings.commands import Settings, all_fields
 
         fields = all_fields(Settings)
         for option in self.params:
@@ -28,12 +31,31 @@ class _SettingsCommand(TyperCommand):
         super().format_options(ctx, formatter)
 
 
+@contextmanager
+def settings_of(kind: str, options: Options, *, logs_errors: bool = False) -> Iterator[Any]:
+    """Read the settings of this class, and log as they say. Raises `SettingsError`.
+
+    With `logs_errors` the error that ends the block is the last line of the log. The log's settings are read first, so
+    that mistakes in all others are reported in its format.
+    """
+    from streampca.process import logs, start
+    from streampca.settings import commands
+
+    try:
+        level = commands.LogSettings.read(options.get("config")).log_level
+    except SettingsError:  # reading all settings will report it
+        level = "info"
+    logs.configure(level)
+    with start.errors_logged() if logs_errors else nullcontext(), naming_the_worker():
+        yield getattr(commands, kind).read(**options)
+
+
 def command(
     app: typer.Typer, *settings: str, name: str | None = None, logs_errors: bool = False
 ) -> Callable[[Callable[..., None]], None]:
     """Add a command with these settings and `config` as options, which become its first argument.
 
-    That is an object of the class of settings that its annotation names, or a `Given`. With `logs_errors` the error
+    That is an object of the class of settings that its annotation names, or `Options`. With `logs_errors` the error
     that ends the command is the last line of its log, instead of a line on stderr.
     """
     option: Any = Annotated[str | None, typer.Option(metavar="VALUE")]
@@ -48,14 +70,11 @@ def command(
 
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
-            given = {name: arguments.pop(name) for name in kinds}
-            if first.annotation is Given:
-                function(given, **arguments)
+            values = {name: arguments.pop(name) for name in kinds}
+            if first.annotation is Options:
+                function(values, **arguments)
                 return
-            from streampca.cli.run_logged import run_logged
-            from streampca.settings import commands as classes
-
-            with run_logged(getattr(classes, first.annotation), given, logs_errors=logs_errors) as read:
+            with settings_of(first.annotation, values, logs_errors=logs_errors) as read:
                 function(read, **arguments)
 
         by_keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]

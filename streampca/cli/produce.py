@@ -92,10 +92,8 @@ class _Sender:
 
     def send(self, value: bytes) -> None:
         """Send one value; blocks while the client's buffer is full."""
-        try:
+        with self._connection.answers():
             sent = self._producer.send(self._topic, value, partition=next(self._partitions))
-        except KafkaError as error:
-            raise self._connection.source_error(error) from None
         sent.add_errback(self._failed)
         self.sent += 1
         self._raise_failure()

@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from streampca.cli.console import console, progress
 from streampca.cli.find_model import model_at
-from streampca.errors import InputError, SettingsError, StreampcaError
+from streampca.errors import InputError, SettingsError, StreampcaError, naming_the_extra
 from streampca.files.projected import TABLES, projected_file
 from streampca.files.rows import open_rows
 from streampca.pca import scoring
@@ -73,12 +73,10 @@ def _model(location: str, basis: Basis, topic: str | None) -> Projector:
 
 def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
     """One version for the whole file, although newer ones may appear meanwhile."""
-    try:
+    with naming_the_extra("a sidecar's URL", "client"):
         import httpx
 
         from streampca.client import Client, SidecarError
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"a sidecar's URL needs {error.name}: pip install 'streampca[client]'") from None
 
     def call(act: Callable[[], Any]) -> Any:
         try:

@@ -1,13 +1,13 @@
 """`streampca reset`: deletes the group's committed offsets of the topic, and moves where its workers continue."""
 
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import GroupIdNotFoundError, GroupSubscribedToTopicError, KafkaError, NoError, NonEmptyGroupError
+from kafka.errors import GroupIdNotFoundError, GroupSubscribedToTopicError, NoError, NonEmptyGroupError
 
 from streampca.cli.console import console
 from streampca.errors import SettingsError, SourceError, StreampcaError
@@ -32,18 +32,20 @@ def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | No
         raise SettingsError("--partition needs --to: without it, the offsets of all partitions are deleted")
     connection = Connection(settings, settings.topic)
     admin = connection.start(admin_client)
-    try:
+    with closing(admin), connection.answers(), _active_members_named(settings.group_id):
         moved = _moved(settings, connection, to, partition) if to else []
         if _reset(admin, settings, ask, moved):
             for checkpoint in moved:
                 Checkpoints(store_of(settings.store), settings.topic).save(checkpoint)
                 console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
+
+
+@contextmanager
+def _active_members_named(group: str) -> Iterator[None]:
+    try:
+        yield
     except (GroupSubscribedToTopicError, NonEmptyGroupError):
-        raise SourceError(f"group {settings.group_id} has active members: stop its workers, then reset") from None
-    except KafkaError as error:
-        raise connection.source_error(error) from None
-    finally:
-        admin.close()
+        raise SourceError(f"group {group} has active members: stop its workers, then reset") from None
 
 
 def _moved(settings: ResetSettings, connection: Connection, to: str, partition: int | None) -> list[Checkpoint]:
@@ -110,7 +112,8 @@ def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | Non
     )
     if ask and not ask(f"Delete the committed offsets? Workers then continue {then}"):
         raise StreampcaError("nothing was changed")
-    for tp, error in admin.delete_group_offsets(settings.group_id, list(offsets)).items() if offsets else ():
+    results = admin.delete_group_offsets(settings.group_id, list(offsets)) if offsets else {}
+    for tp, error in results.items():
         if error is not NoError:
             raise error(f"partition {tp.partition}")
     out.print(f"deleted {len(offsets)} committed offsets")

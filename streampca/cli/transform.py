@@ -1,13 +1,13 @@
 """`streampca transform`: builds one member from its settings and runs it."""
 
-import gc
 import time
 from collections.abc import Sequence
 
-from streampca.cli.member import Process, process_of, stop_on_signals
+from streampca.cli.member import Process, process_of
 from streampca.consumer_group.listener import Listener, LoopTicked, ModelAwaited
 from streampca.fold.codec import Codec
 from streampca.fold.model_file import PublishedModel
+from streampca.process.signals import stop_on_signals
 from streampca.settings.transform import TransformSettings
 from streampca.sources.clients import client_of, prefetching, transactions_of
 from streampca.sources.schema_registry import create_writer, schemas_of
@@ -29,7 +29,7 @@ def run(settings: TransformSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
     logged, version, stops = TransformLog(), settings.model_version, list[str]()
     shown = {
-        "output": settings.output_topic,
+        "output_topic": settings.output_topic,
         "model": "newest" if version is None else f"version {version}",
         "emits": f"{settings.emit} as {settings.output_format}",
     }
@@ -43,11 +43,9 @@ def run(settings: TransformSettings) -> None:
             if stops:
                 return
             transformer = _build(settings, model, process)
-            stop_on_signals(transformer.stop)
             for cause in stops:  # signals that came meanwhile
                 transformer.stop(cause)
-            gc.freeze()  # keeps the collector from scanning all that is imported by now
-            transformer.run()
+            process.started.run(transformer.run, transformer.stop)
         finally:
             cache.stop()
             logged.ended()
@@ -80,7 +78,7 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
     transactions = transactions_of(settings, client, topics)
     source = prefetching(client, settings, process.traced(outputs.read))
     config = TransformConfig(settings.topic, settings.bad_records, settings.on_offset_gap)
-    return Transformer(config, source, transactions, outputs, process.listener, process.raise_first)
+    return Transformer(config, source, transactions, outputs, process.listener, process.started.threads.raise_first)
 
 
 def _packer(settings: TransformSettings) -> Packer:

@@ -1,11 +1,10 @@
 """`streampca worker`: builds one worker from its settings and runs it."""
 
-import gc
 import time
 
 import structlog
 
-from streampca.cli.member import Process, process_of, stop_on_signals
+from streampca.cli.member import Process, process_of
 from streampca.errors import StoreBusyError
 from streampca.fold.codec import Codec
 from streampca.fold.fold import FoldConfig
@@ -44,10 +43,8 @@ def run(settings: WorkerSettings) -> None:
         _check(process.store)
         worker = _build(settings, process)
         log.info("worker started")
-        stop_on_signals(worker.stop)
-        gc.freeze()  # keeps the collector from scanning all that is imported and compiled by now
         try:
-            worker.run()
+            process.started.run(worker.run, worker.stop)
         finally:
             logged.ended()
 
@@ -74,7 +71,7 @@ def _build(settings: WorkerSettings, process: Process) -> Worker:
         checkpoints, Models(process.store, settings.topic, settings.keep_models), config.fold, time.time
     )
     writer = CheckpointWriter(checkpoints, publisher)
-    return Worker(config, source, dead_letters, writer, process.listener, process.raise_first)
+    return Worker(config, source, dead_letters, writer, process.listener, process.started.threads.raise_first)
 
 
 def _compile(config: LearningConfig) -> None:

@@ -7,15 +7,8 @@ stays in the group.
 from collections.abc import Callable, Collection, Mapping
 from typing import Generic, Protocol, Self, TypeVar
 
-from streampca.consumer_group.listener import (
-    Listener,
-    OffsetsSkipped,
-    PartitionResumed,
-    PartitionsAssigned,
-    PartitionsReleased,
-    PartitionStalled,
-    RestoreFailed,
-)
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.listener import Listener
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
 from streampca.errors import ForeignStoreError, StoreError
 from streampca.fold.events import OutOfRange, Undecoded
@@ -81,7 +74,7 @@ class Assignment(Generic[P]):
         self._waiting -= set(partitions)
         restored = [p for p in partitions if p in self.progress]
         self._forget(partitions)
-        self._listener.notify(PartitionsReleased(restored, lost))
+        self._listener.notify(events.PartitionsReleased(restored, lost))
         return restored
 
     def restart(self) -> None:
@@ -102,13 +95,13 @@ class Assignment(Generic[P]):
         self._source.pause(frozenset({event.partition}))
         self._paused.add(event.partition)
         self._stalled.add(event.partition)
-        self._listener.notify(PartitionStalled(event.partition, event.end - event.position, event.cause))
+        self._listener.notify(events.PartitionStalled(event.partition, event.end - event.position, event.cause))
 
     def decoded(self, partition: int) -> None:
         """Records of the partition have been decoded."""
         if partition in self._stalled:
             self._stalled.discard(partition)
-            self._listener.notify(PartitionResumed(partition))
+            self._listener.notify(events.PartitionResumed(partition))
 
     def skip_gap(self, event: OutOfRange) -> None:
         """Continue behind records that are lost, if the policy allows it. Raises `OffsetGapError`."""
@@ -121,7 +114,7 @@ class Assignment(Generic[P]):
         lost_from = before if event.diverged is None else event.diverged
         self.progress[partition] = progress.skip(position, lost_from)
         self.read([partition])
-        self._listener.notify(OffsetsSkipped(partition, lost_from, position, event.diverged is not None))
+        self._listener.notify(events.OffsetsSkipped(partition, lost_from, position, event.diverged is not None))
 
     def retry_when_due(self, now: float) -> None:
         """Restore what could not be restored, and read what could not be decoded, when their pauses are over.
@@ -152,7 +145,7 @@ class Assignment(Generic[P]):
         except (StoreError, ForeignStoreError, TimeoutError) as error:
             if refuse and isinstance(error, ForeignStoreError):
                 raise
-            self._listener.notify(RestoreFailed(str(error)))
+            self._listener.notify(events.RestoreFailed(str(error)))
         else:
             self._waiting = set()
             self._start_reading(progress)
@@ -168,7 +161,7 @@ class Assignment(Generic[P]):
     def _start_reading(self, progress: Mapping[int, P]) -> None:
         self.progress |= progress
         self.read(progress.keys())
-        self._listener.notify(PartitionsAssigned({p: restored.position for p, restored in progress.items()}))
+        self._listener.notify(events.PartitionsAssigned({p: restored.position for p, restored in progress.items()}))
 
     def _forget(self, partitions: Collection[int]) -> None:
         self._paused -= set(partitions)

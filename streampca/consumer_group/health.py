@@ -15,18 +15,11 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from streampca.consumer_group.listener import (
-    Listener,
-    LoopTicked,
-    MemberEvent,
-    MemberStopping,
-    PartitionsAssigned,
-    PartitionsReleased,
-    SourcePolled,
-)
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.listener import Listener, MemberEvent
 from streampca.errors import StreampcaError
 from streampca.fold.events import SourceStatus
-from streampca.process.bearer_tokens import AccessError, Tokens
+from streampca.process.bearer_tokens import AccessError, BearerTokens
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -49,16 +42,16 @@ class HealthListener(Listener):
 
     def notify(self, event: MemberEvent) -> None:
         match event:
-            case LoopTicked():
+            case events.LoopTicked():
                 self._last_tick, self._limit_s = self._clock(), _STUCK_AFTER_S
-            case SourcePolled(status):
+            case events.SourcePolled(status):
                 self._on_poll(status)
-            case PartitionsAssigned():
+            case events.PartitionsAssigned():
                 self._joined = True
-            case PartitionsReleased(_, lost):
+            case events.PartitionsReleased(_, lost):
                 self._joined = not lost  # a member whose partitions are revoked stays in the group
                 self._member = self._member and not lost
-            case MemberStopping(cause):
+            case events.MemberStopping(cause):
                 self._stopping = cause
 
     def why_unhealthy(self) -> str | None:
@@ -88,7 +81,7 @@ def health_server(
     registry: CollectorRegistry,
     health: HealthListener,
     context: ssl.SSLContext | None = None,
-    tokens: Tokens | None = None,
+    tokens: BearerTokens | None = None,
 ) -> Iterator["HealthServer"]:
     """Serve on `port` (0: any free one) from a thread of its own. Raises `StreampcaError`, naming what to change."""
     try:
@@ -109,7 +102,7 @@ def health_server(
         thread.join()
 
 
-def _app(registry: CollectorRegistry, health: HealthListener, tokens: Tokens | None) -> "WSGIApplication":
+def _app(registry: CollectorRegistry, health: HealthListener, tokens: BearerTokens | None) -> "WSGIApplication":
     """prometheus_client's application, with two more paths."""
     metrics = make_wsgi_app(registry)
     probes = {"/healthz": health.why_unhealthy, "/readyz": health.why_not_ready}

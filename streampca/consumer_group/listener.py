@@ -5,12 +5,15 @@ Log, metrics, status and health listen to them; the loops know none of these.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from streampca.fold.events import SourceStatus
-from streampca.fold.fold import Fold
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import F64
 from streampca.pca.state import Losses
+
+if TYPE_CHECKING:  # transform learns nothing, so it need not wait for what learning imports
+    from streampca.fold.fold import Fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class BatchLearned:
     """A batch of one partition was learned."""
 
     partition: int
-    fold: Fold
+    fold: "Fold"
     messages: int
     losses: Sequence[Losses]
     seconds: float
@@ -119,7 +122,7 @@ class CheckpointSaved:
     """A checkpoint is on disk."""
 
     partition: int
-    fold: Fold
+    fold: "Fold"
     seconds: float
 
 
@@ -166,25 +169,11 @@ class MemberStopping:
 
 
 MemberEvent = (
-    PartitionsAssigned
-    | RestoreFailed
-    | PartitionsReleased
-    | BatchLearned
-    | BatchTransformed
-    | TransactionEnded
-    | ModelAwaited
-    | RecordRejected
-    | PartitionStalled
-    | PartitionResumed
-    | OffsetsSkipped
-    | CheckpointSaved
-    | CheckpointPostponed
-    | ModelPublished
-    | PublishFailed
-    | LoopTicked
-    | SourcePolled
+    PartitionsAssigned | RestoreFailed | PartitionsReleased | BatchLearned | BatchTransformed
+    | TransactionEnded | ModelAwaited | RecordRejected | PartitionStalled | PartitionResumed | OffsetsSkipped
+    | CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed | LoopTicked | SourcePolled
     | MemberStopping
-)
+)  # fmt: skip
 
 
 class Listener:

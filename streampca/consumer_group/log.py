@@ -7,19 +7,8 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from streampca.consumer_group.listener import (
-    Listener,
-    MemberEvent,
-    MemberStopping,
-    OffsetsSkipped,
-    PartitionResumed,
-    PartitionsAssigned,
-    PartitionsReleased,
-    PartitionStalled,
-    RecordRejected,
-    RestoreFailed,
-    SourcePolled,
-)
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.listener import Listener, MemberEvent
 from streampca.errors import RETRY_MAY_HELP
 from streampca.fold.events import SourceStatus
 
@@ -49,26 +38,26 @@ class MemberLog(Listener):
 
     def notify(self, event: MemberEvent) -> None:
         match event:
-            case SourcePolled(status):
+            case events.SourcePolled(status):
                 self._on_poll(status)
-            case RecordRejected():
+            case events.RecordRejected():
                 self._on_reject(event)
-            case PartitionStalled(partition, lag, cause):
+            case events.PartitionStalled(partition, lag, cause):
                 self._stalled.add(partition)
                 self._lags[partition] = lag
                 self._fails("decoding stalled", cause)
-            case PartitionResumed(partition):
+            case events.PartitionResumed(partition):
                 self._on_decoded(partition)
-            case OffsetsSkipped(partition, position, to, truncated):
+            case events.OffsetsSkipped(partition, position, to, truncated):
                 cause = "log truncated, offsets skipped" if truncated else "offsets removed by retention"
                 log.error(cause, partition=partition, position=position, to=to)
-            case RestoreFailed(cause):
+            case events.RestoreFailed(cause):
                 self._fails("restoring failed", cause)
-            case PartitionsAssigned(positions):
+            case events.PartitionsAssigned(positions):
                 self._on_assignment(positions)
-            case PartitionsReleased():
+            case events.PartitionsReleased():
                 self._on_release(event)
-            case MemberStopping(cause):
+            case events.MemberStopping(cause):
                 log.info("stopping", cause=cause)
 
     def _state(self) -> dict[str, object]:
@@ -104,7 +93,7 @@ class MemberLog(Listener):
         read_from = {str(p): "earliest" if position < 0 else position for p, position in sorted(positions.items())}
         log.info("partitions assigned", read_from=read_from)
 
-    def _on_release(self, event: PartitionsReleased) -> None:
+    def _on_release(self, event: events.PartitionsReleased) -> None:
         for partition in event.partitions:
             self._lags.pop(partition, None)
             self._stalled.discard(partition)
@@ -116,7 +105,7 @@ class MemberLog(Listener):
         if not self._stalled:
             self._ends("decoding stalled", "decoding resumed")
 
-    def _on_reject(self, event: RecordRejected) -> None:
+    def _on_reject(self, event: events.RecordRejected) -> None:
         self._rejected[event.reason] += 1
         count = self._rejected[event.reason]
         write = log.warning if count == 10 ** (len(str(count)) - 1) else log.debug  # the 1st, 10th, 100th, …

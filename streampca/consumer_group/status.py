@@ -13,27 +13,8 @@ from typing import Self
 
 import structlog
 
-from streampca.consumer_group.listener import (
-    BatchLearned,
-    BatchTransformed,
-    CheckpointPostponed,
-    CheckpointSaved,
-    Listener,
-    LoopTicked,
-    MemberEvent,
-    MemberStopping,
-    ModelAwaited,
-    ModelPublished,
-    PartitionResumed,
-    PartitionsAssigned,
-    PartitionsReleased,
-    PartitionStalled,
-    PublishFailed,
-    RecordRejected,
-    RestoreFailed,
-    SourcePolled,
-    TransactionEnded,
-)
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.listener import Listener, MemberEvent
 from streampca.errors import StoreError, StreampcaError
 from streampca.fold.events import SourceStatus
 from streampca.stores.process_status import (
@@ -109,29 +90,29 @@ class StatusListener(Listener):
 
     def notify(self, event: MemberEvent) -> None:
         match event:
-            case LoopTicked():
+            case events.LoopTicked():
                 self._on_tick()
-            case SourcePolled(status):
+            case events.SourcePolled(status):
                 self._on_poll(status)
-            case BatchLearned():
+            case events.BatchLearned():
                 self._on_batch(event, _status_of(event))
-            case BatchTransformed():
+            case events.BatchTransformed():
                 self._on_batch(event, PartitionStatus(position=event.next, lag=event.lag))
-            case PartitionStalled():
+            case events.PartitionStalled():
                 self._on_stall(event)
-            case PartitionResumed(partition):
+            case events.PartitionResumed(partition):
                 self._on_decoded(partition)
-            case RestoreFailed(cause) | CheckpointPostponed(cause) | PublishFailed(cause):
+            case events.RestoreFailed(cause) | events.CheckpointPostponed(cause) | events.PublishFailed(cause):
                 self._problems[type(event)] = cause
-            case CheckpointSaved():
-                self._problems.pop(CheckpointPostponed, None)
-            case ModelPublished():
-                self._problems.pop(PublishFailed, None)
-            case PartitionsAssigned(positions):
+            case events.CheckpointSaved():
+                self._problems.pop(events.CheckpointPostponed, None)
+            case events.ModelPublished():
+                self._problems.pop(events.PublishFailed, None)
+            case events.PartitionsAssigned(positions):
                 self._on_assignment(positions)
-            case PartitionsReleased(partitions):
+            case events.PartitionsReleased(partitions):
                 self._on_release(partitions)
-            case MemberStopping():
+            case events.MemberStopping():
                 self._state = "stopping"
                 self._report()
         if self._transform:
@@ -139,26 +120,26 @@ class StatusListener(Listener):
 
     def _update(self, transform: TransformStatus, event: MemberEvent) -> None:
         match event:
-            case BatchTransformed():
+            case events.BatchTransformed():
                 transform.model_version = event.version
                 self._open_written += event.outputs
-            case RecordRejected():
+            case events.RecordRejected():
                 self._open_rejected += 1
-            case TransactionEnded(outcome):
+            case events.TransactionEnded(outcome):
                 if outcome == "committed":
                     transform.written += self._open_written
                     transform.rejected += self._open_rejected
                     transform.committed_at = self._clock()
-                    self._problems.pop(TransactionEnded, None)
+                    self._problems.pop(events.TransactionEnded, None)
                 elif outcome == "failed":
-                    self._problems[TransactionEnded] = event.cause
+                    self._problems[events.TransactionEnded] = event.cause
                 self._open_written = self._open_rejected = 0
-            case ModelAwaited(cause):
+            case events.ModelAwaited(cause):
                 transform.awaits = cause
-            case SourcePolled():  # it reads only with a model
+            case events.SourcePolled():  # it reads only with a model
                 transform.awaits = None
 
-    def _on_batch(self, batch: BatchLearned | BatchTransformed, status: PartitionStatus) -> None:
+    def _on_batch(self, batch: events.BatchLearned | events.BatchTransformed, status: PartitionStatus) -> None:
         self._partitions[batch.partition] = status
         if batch.messages:
             self._messages += batch.messages
@@ -166,7 +147,7 @@ class StatusListener(Listener):
             self._state = self._working
 
     def _on_assignment(self, positions: Mapping[int, int]) -> None:
-        self._problems.pop(RestoreFailed, None)
+        self._problems.pop(events.RestoreFailed, None)
         self._partitions |= {p: PartitionStatus(position=position) for p, position in positions.items()}
         if self._state == "starting":
             self._state = "waiting"
@@ -176,10 +157,10 @@ class StatusListener(Listener):
         for partition in partitions:
             self._partitions.pop(partition, None)
             self._on_decoded(partition)
-        self._problems.pop(RestoreFailed, None)
+        self._problems.pop(events.RestoreFailed, None)
         self._report()
 
-    def _on_stall(self, event: PartitionStalled) -> None:
+    def _on_stall(self, event: events.PartitionStalled) -> None:
         self._stalled.add(event.partition)
         self._problems["decoding"] = event.cause
         known = self._partitions[event.partition]
@@ -238,7 +219,7 @@ class StatusListener(Listener):
         return (self._messages - messages) / (now - before) if now > before else 0.0
 
 
-def _status_of(batch: BatchLearned) -> PartitionStatus:
+def _status_of(batch: events.BatchLearned) -> PartitionStatus:
     fold, stats = batch.fold, batch.fold.stats
     return PartitionStatus(
         position=fold.position,

@@ -3,22 +3,23 @@
 It retains some 5 MB per partition, has four partitions a topic and creates topics on demand.
 """
 
+import ctypes
+from contextlib import suppress
 from typing import Any
 
-from streampca.errors import StreampcaError
+from streampca.errors import naming_the_extra
 
 _SHOWN = 110  # characters of a value
 
 
 class EmbeddedBroker:
-    """A broker that runs until it is closed or the process ends. Raises `StreampcaError` without confluent-kafka."""
+    """A broker that runs until it is closed or the process ends. Raises `SettingsError` without confluent-kafka."""
 
     def __init__(self, *topics: str) -> None:
-        try:
-            from confluent_kafka import Producer  # here, since it is an optional extra
-        except ImportError:
-            raise StreampcaError("the demo needs confluent-kafka: pip install 'streampca[demo]'") from None
+        with naming_the_extra("the demo", "fast"):
+            from confluent_kafka import Producer
         client = Producer({"log_level": 0, "test.mock.num.brokers": 1, "bootstrap.servers": "embedded"})
+        _assign_at_once(client)
         broker = next(iter(client.list_topics(timeout=10).brokers.values()))
         self.address = f"{broker.host}:{broker.port}"
         self.partitions = {t: list(client.list_topics(t, timeout=10).topics[t].partitions) for t in topics}
@@ -27,6 +28,18 @@ class EmbeddedBroker:
     def close(self) -> None:
         """Stop the broker and lose its records."""
         self._client = None
+
+
+def _assign_at_once(client: Any) -> None:
+    """Let the first member of a group wait for no others: 3 s by default, for which the client has no option."""
+    from confluent_kafka import cimpl
+
+    with suppress(AttributeError):  # an older librdkafka
+        library = ctypes.CDLL(cimpl.__file__)  # finds the functions of librdkafka, too
+        handle = ctypes.c_void_p.from_address(id(client) + object.__basicsize__)  # its first field
+        library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
+        cluster = ctypes.c_void_p(library.rd_kafka_handle_mock_cluster(handle))
+        library.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, ctypes.c_int32(0))
 
 
 class FirstRecord:

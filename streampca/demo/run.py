@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import signal
 import tempfile
 import threading
 import time
@@ -19,6 +18,7 @@ from streampca.errors import SettingsError, StreampcaError
 from streampca.files.rows import Rows, open_rows
 from streampca.files.synthetic import LowRank, Truth
 from streampca.pca.arrays import Array
+from streampca.process.signals import stop_on_signals
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import store_of
@@ -37,7 +37,8 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
     synthetic = LowRank()
     rows = open_rows(file) if file else synthetic.rows()
     truth = None if file else synthetic.truth
-    ended = _end_on_signals()
+    ended = threading.Event()
+    stop_on_signals(lambda _: ended.set())
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
         location = store or str(folder / "store")
@@ -50,6 +51,7 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
         connected = {"topic": TOPIC, "bootstrap_servers": broker.address, "format": "float32"}
         member = {
             **connected,
+            "kafka_client": "kafka-python",  # confluent would be several times as fast, and works here, too
             "store": location,
             "dead_letter_topic": DEAD_LETTERS,
             "on_offset_gap": "earliest",  # the broker drops records of which it has too many
@@ -143,13 +145,6 @@ def _new_store(location: str) -> Store:
         )
     store.check()
     return store
-
-
-def _end_on_signals() -> threading.Event:
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
-    return ended
 
 
 def _print(text: str) -> None:

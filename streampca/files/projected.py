@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 
-from streampca.errors import InputError
+from streampca.errors import InputError, needs
 from streampca.pca.arrays import Array
 
 TABLES = (".csv", ".parquet")  # files that keep the other columns
@@ -101,7 +101,7 @@ def _parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Writ
 
         from streampca.formats.arrow import column_of
     except ImportError:
-        raise InputError("to write Parquet, pip install 'streampca[arrow]'") from None
+        raise InputError(needs("writing Parquet", "pyarrow", "arrow")) from None
     kinds = {name: pa.string() if kind is None else kind for name, kind in others.items()}
     schema = pa.schema({**kinds, "coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.errors import InputError
+from streampca.errors import InputError, needs
 from streampca.files import npy
 from streampca.files.columns import matching
 from streampca.formats.json import loads
@@ -131,7 +131,7 @@ def _parquet(path: Path, gaps: bool, column: str | None, others: bool) -> Rows:
         from streampca.files import chunks as tables
         from streampca.formats import arrow
     except ImportError:
-        raise InputError(f"{path}: to read Parquet, pip install 'streampca[arrow]'") from None
+        raise InputError(needs(f"{path}: reading Parquet", "pyarrow", "arrow")) from None
     with path.open("rb") as file:
         schema, total = parquet.read_schema(file), parquet.read_metadata(file).num_rows
     if column is None and len(schema.names) != 1:

@@ -1,6 +1,7 @@
 """Says which vectors may be learned, and why others may not: the one judge of records, files and arrays."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +9,9 @@ from numpy.typing import NDArray
 from streampca.fold.decoded import Decoded, Reject
 from streampca.formats.packing import NULL_HINT
 from streampca.pca.arrays import Array
-from streampca.pca.learning import LearningConfig
+
+if TYPE_CHECKING:  # transform judges what it does not learn, and need not wait for what learning imports
+    from streampca.pca.learning import LearningConfig
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Judge:
     min_observed: int | None = None  # None: vectors with gaps are refused
 
     @classmethod
-    def of(cls, config: LearningConfig) -> "Judge":
+    def of(cls, config: "LearningConfig") -> "Judge":
         """The judge for this configuration."""
         observed = config.min_observed if config.impute else None
         return cls(config.dimensions, config.largest_value, config.dtype, observed)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from streampca.errors import SettingsError
+from streampca.errors import SettingsError, needs
 from streampca.formats.base import Layout, Reader, ReaderOptions, Writer, WriterOptions
 from streampca.formats.schemas import Schemas, WriterSchema
 
@@ -45,6 +45,4 @@ def _member(format: str, name: str) -> Any:  # noqa: A002
     try:
         return getattr(import_module(f"{__name__}.{module}"), name.format(module.title()))
     except ImportError as error:
-        raise SettingsError(
-            f"format {format} needs {error.name}, which is not installed: pip install 'streampca[{format}]'"
-        ) from None
+        raise SettingsError(needs(f"format {format}", str(error.name), format)) from None

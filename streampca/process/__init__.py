@@ -1,1 +1,1 @@
-"""Who may talk to the ports that the roles listen on: bearer tokens and TLS."""
+"""How a process of any role starts and ends: signals, threads, log, traces, and who may talk to its port."""

@@ -53,7 +53,7 @@ class MissingScopeError(AccessError):
     challenge = 'Bearer error="insufficient_scope"'
 
 
-class Tokens:
+class BearerTokens:
     """The tokens of a file. Safe to use from any thread."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:

@@ -9,9 +9,9 @@ from typing import Self
 class ThreadFailures:
     """While entered, keeps the first error that ends a thread, for the main thread to raise."""
 
-    def __init__(self, notify: Callable[[], object] = lambda: None) -> None:
-        """`notify` is called in the thread that fails."""
-        self._notify = notify
+    def __init__(self) -> None:
+        self.notify: Callable[[], object] = lambda: None
+        """Called in the thread that fails."""
         self._first: BaseException | None = None
 
     def raise_first(self) -> None:
@@ -30,4 +30,4 @@ class ThreadFailures:
 
     def _failed(self, failure: threading.ExceptHookArgs) -> None:
         self._first = self._first or failure.exc_value or failure.exc_type()
-        self._notify()
+        self.notify()

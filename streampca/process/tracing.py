@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from streampca.errors import SettingsError
+from streampca.errors import naming_the_extra
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -18,13 +18,11 @@ def start_tracing() -> "Tracer | None":
     """
     if not any(map(os.environ.get, _ENDPOINTS)) or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
         return None
-    try:  # an optional extra
+    with naming_the_extra(f"an environment with {' or '.join(_ENDPOINTS)}", "otel"):
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ModuleNotFoundError:
-        raise SettingsError(f"{' or '.join(_ENDPOINTS)} is set: pip install 'streampca[otel]'") from None
     if "service.name=" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
         os.environ.setdefault("OTEL_SERVICE_NAME", "streampca")
     provider = TracerProvider()

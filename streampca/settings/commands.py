@@ -1,4 +1,4 @@
-"""Every setting with its type, default and description.
+"""The settings of every command, so that whoever imports this module knows them all.
 
 Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML file given by `--config` or
 `STREAMPCA_CONFIG`, defaults. One environment and one file serve all commands.
@@ -6,32 +6,15 @@ Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML 
 
 from pydantic import Field
 
-from streampca.settings.base import Settings
-from streampca.settings.consumer import ConsumerSettings
-from streampca.settings.formats import Format, FormatSettings
+from streampca.settings.base import Settings, all_fields
+from streampca.settings.formats import FormatSettings
 from streampca.settings.kafka import TOPIC_NAME, DeadLetterSettings, GroupSettings, KafkaSettings, TopicSettings
 from streampca.settings.listening import ListeningSettings
 from streampca.settings.store import LogSettings, StoreSettings
 from streampca.settings.transform import TransformSettings
 from streampca.settings.worker import WorkerSettings
 
-__all__ = [
-    "ConsumerSettings",
-    "CreateTopicsSettings",
-    "DeadLettersSettings",
-    "Format",
-    "FormatSettings",
-    "GroupSettings",
-    "KafkaSettings",
-    "LogSettings",
-    "ProduceSettings",
-    "ResetSettings",
-    "ServeSettings",
-    "Settings",
-    "StoreSettings",
-    "TransformSettings",
-    "WorkerSettings",
-]
+__all__ = ["LogSettings", "Settings", "StoreSettings", "TransformSettings", "WorkerSettings", "all_fields"]
 
 
 class ServeSettings(StoreSettings, ListeningSettings):

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from streampca.errors import needs
 from streampca.settings.base import Rules
 from streampca.settings.formats import FormatSettings
 from streampca.settings.kafka import TOPIC_NAME, DeadLetterSettings, KafkaSettings
@@ -21,8 +22,8 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
     on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
         "fail", description="What to do when records disappeared before they were read."
     )
-    kafka_client: Literal["kafka-python", "confluent"] = Field(
-        "kafka-python", description="Kafka client; confluent is faster and needs streampca[fast]."
+    kafka_client: Literal["kafka-python", "confluent"] | None = Field(
+        None, description="Kafka client; unset: confluent, the faster one, where it is installed, else kafka-python."
     )
     session_timeout_s: float = Field(
         15, gt=0, allow_inf_nan=False, description="Seconds without heartbeats after which the group removes a member."
@@ -42,6 +43,12 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
         raise NotImplementedError
 
     @property
+    def client(self) -> str:
+        """`kafka_client`, or what it is if unset. Packages of confluent-kafka are built without Kerberos (GSSAPI)."""
+        has_confluent = find_spec("confluent_kafka") is not None and self.sasl_mechanism != "GSSAPI"
+        return self.kafka_client or ("confluent" if has_confluent else "kafka-python")
+
+    @property
     def bad_records(self) -> str:
         """What to do with bad records: stop, skip or dead_letter."""
         return "dead_letter" if self.dead_letter_topic else self.on_bad_record
@@ -49,6 +56,6 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
     RULES: ClassVar[Rules] = (
         (
             lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
-            "kafka_client confluent needs confluent-kafka: pip install 'streampca[fast]'",
+            needs("kafka_client confluent", "confluent-kafka", "fast"),
         ),
-    )
+    )  # fmt: skip

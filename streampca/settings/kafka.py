@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from streampca.errors import needs
 from streampca.settings.base import Rules, Settings, existing_file
 
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
@@ -53,41 +54,25 @@ class KafkaSettings(Settings):
     _are_there = field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")(existing_file)
 
     RULES: ClassVar[Rules] = (
-        (
-            lambda s: s.security_protocol.startswith("SASL") and s.sasl_mechanism is None,
-            "security_protocol {s.security_protocol} needs sasl_mechanism",
-        ),
-        (
-            lambda s: not s.security_protocol.startswith("SASL") and s.sasl_mechanism is not None,
-            "sasl_mechanism needs security_protocol SASL_PLAINTEXT or SASL_SSL",
-        ),
-        (
-            lambda s: s.sasl_mechanism not in _WITHOUT_PASSWORD and not (s.sasl_username and s.sasl_password),
-            "sasl_mechanism {s.sasl_mechanism} needs sasl_username and sasl_password",
-        ),
+        (lambda s: s.security_protocol.startswith("SASL") and s.sasl_mechanism is None,
+         "security_protocol {s.security_protocol} needs sasl_mechanism"),
+        (lambda s: not s.security_protocol.startswith("SASL") and s.sasl_mechanism is not None,
+         "sasl_mechanism needs security_protocol SASL_PLAINTEXT or SASL_SSL"),
+        (lambda s: s.sasl_mechanism not in _WITHOUT_PASSWORD and not (s.sasl_username and s.sasl_password),
+         "sasl_mechanism {s.sasl_mechanism} needs sasl_username and sasl_password"),
         (lambda s: s.sasl_mechanism == "OAUTHBEARER" and not s.sasl_token_url, "OAUTHBEARER needs sasl_token_url"),
-        (
-            lambda s: s.sasl_mechanism == "OAUTHBEARER" and find_spec("httpx") is None,
-            "sasl_mechanism OAUTHBEARER needs httpx: pip install 'streampca[oauth]'",
-        ),
-        (
-            lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None,
-            "sasl_mechanism AWS_MSK_IAM needs aws-msk-iam-sasl-signer-python: pip install 'streampca[msk]'",
-        ),
-        (
-            lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and not msk_region(s.bootstrap_servers),
-            "sasl_mechanism AWS_MSK_IAM needs the environment variable AWS_REGION: bootstrap_servers name no region",
-        ),
-        (
-            lambda s: s.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None,
-            "sasl_mechanism GSSAPI needs the package gssapi and Kerberos' libraries: pip install gssapi",
-        ),
-        (
-            lambda s: "SSL" not in s.security_protocol and any((s.ssl_cafile, s.ssl_certfile, s.ssl_keyfile)),
-            "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL",
-        ),
+        (lambda s: s.sasl_mechanism == "OAUTHBEARER" and find_spec("httpx") is None,
+         needs("sasl_mechanism OAUTHBEARER", "httpx", "oauth")),
+        (lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None,
+         needs("sasl_mechanism AWS_MSK_IAM", "aws-msk-iam-sasl-signer-python", "msk")),
+        (lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and not msk_region(s.bootstrap_servers),
+         "sasl_mechanism AWS_MSK_IAM needs the environment variable AWS_REGION: bootstrap_servers name no region"),
+        (lambda s: s.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None,
+         "sasl_mechanism GSSAPI needs the package gssapi and Kerberos' libraries: pip install gssapi"),
+        (lambda s: "SSL" not in s.security_protocol and any((s.ssl_cafile, s.ssl_certfile, s.ssl_keyfile)),
+         "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL"),
         (lambda s: s.ssl_keyfile is not None and s.ssl_certfile is None, "ssl_keyfile needs ssl_certfile"),
-    )
+    )  # fmt: skip
 
 
 class TopicSettings(Settings):

@@ -34,4 +34,4 @@ class StoreSettings(TopicSettings, LogSettings):
             lambda s: store_url.scheme_of(s.store) is not None and not store_url.is_supported(),
             store_url.MISSING_PACKAGE,
         ),
-    )
+    )  # fmt: skip

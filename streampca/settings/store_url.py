@@ -4,6 +4,8 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+from streampca.errors import needs
+
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -11,7 +13,7 @@ CREDENTIALS = {
 }
 """Scheme → environment variables of a user's credentials."""
 
-MISSING_PACKAGE = "a store at a URL needs obstore: pip install 'streampca[object-store]'"
+MISSING_PACKAGE = needs("a store at a URL", "obstore", "object-store")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

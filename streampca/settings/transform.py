@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from streampca.errors import needs
 from streampca.settings.base import Rules
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.kafka import TOPIC_NAME
@@ -58,20 +59,14 @@ class TransformSettings(ConsumerSettings):
         return emit
 
     RULES: ClassVar[Rules] = (
-        (
-            lambda s: s.output_topic in (s.topic, s.dead_letter_topic),
-            "output_topic must be neither the topic itself nor the dead-letter topic",
-        ),
-        (
-            lambda s: s.output_format in ("avro", "protobuf") and s.schema_registry_url is None,
-            "output_format {s.output_format} needs schema_registry_url",
-        ),
-        (
-            lambda s: s.output_format in ("avro", "protobuf") and s.format == "arrow",
-            "output_format {s.output_format} holds one vector, and records of format arrow hold several",
-        ),
+        (lambda s: s.output_topic in (s.topic, s.dead_letter_topic),
+         "output_topic must be neither the topic itself nor the dead-letter topic"),
+        (lambda s: s.output_format in ("avro", "protobuf") and s.schema_registry_url is None,
+         "output_format {s.output_format} needs schema_registry_url"),
+        (lambda s: s.output_format in ("avro", "protobuf") and s.format == "arrow",
+         "output_format {s.output_format} holds one vector, and records of format arrow hold several"),
         (
             lambda s: s.output_format == "arrow" and find_spec("pyarrow") is None,
-            "output_format arrow needs pyarrow, which is not installed: pip install 'streampca[arrow]'",
+            needs("output_format arrow", "pyarrow", "arrow"),
         ),
-    )
+    )  # fmt: skip

@@ -73,12 +73,10 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
         return self.group_id
 
     RULES: ClassVar[Rules] = (
-        (
-            lambda s: s.components > s.dimensions,
-            "components ({s.components}) cannot exceed dimensions ({s.dimensions})",
-        ),
+        (lambda s: s.components > s.dimensions,
+         "components ({s.components}) cannot exceed dimensions ({s.dimensions})"),
         (
             lambda s: s.half_life_messages is not None and s.half_life_seconds is not None,
             "half_life_messages and half_life_seconds exclude each other: set one",
         ),
-    )
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from streampca.process.bearer_tokens import Tokens
+from streampca.process.bearer_tokens import BearerTokens
 from streampca.process.metrics import StoreMetrics
 from streampca.settings.commands import ServeSettings
 from streampca.settings.listening import is_loopback
@@ -62,7 +62,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
             history.close()
             await anyio.to_thread.run_sync(cache.stop)
 
-    tokens = Tokens(settings.tokens_file) if settings.tokens_file else None
+    tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
     app = FastAPIOffline(
         title="streampca",
         version=__version__,

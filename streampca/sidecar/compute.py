@@ -14,7 +14,7 @@ from streampca.pca.scoring import Projection
 from streampca.sidecar import request_arrays
 from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.request_arrays import Limits
-from streampca.sidecar.v1.schemas import SCORES, ProjectRequest, ReconstructRequest, ScoreRequest
+from streampca.sidecar.v1.schemas import SCORES, ModelResponse, ProjectRequest, ReconstructRequest, ScoreRequest
 
 _ROWS = 64
 
@@ -130,20 +130,14 @@ def _answer(
 
 def model_info(published: PublishedModel) -> Answer:
     """Everything about a model except its arrays of size d."""
-    of_model = ("dimensions", "explained_variance", "explained_variance_ratio", "total_variance", "weight")
-    of_publication = (
-        "topic", "subspace_error", "axis_errors", "loss", "loss_ratio", "loss_ewma", "rejected", "first_timestamp_ms",
-        "last_timestamp_ms", "published_at", "settings",
-    )  # fmt: skip
-    fields = {
-        **{name: getattr(published.model, name) for name in of_model},
-        **{name: getattr(published, name) for name in of_publication},
-        "components": published.model.n_components,
-        "positions": {
-            partition_name(partition): position for partition, position in sorted(published.positions.items())
-        },
+    model, positions = published.model, sorted(published.positions.items())
+    own: dict[str, Any] = {
+        "components": model.n_components,
+        "positions": {partition_name(partition): position for partition, position in positions},
     }
-    return _answer(published, fields)
+    others = [name for name in ModelResponse.model_fields if name not in own]
+    fields = {name: getattr(published if hasattr(published, name) else model, name) for name in others}
+    return _answer(published, fields | own)
 
 
 def components(published: PublishedModel, limits: Limits) -> Answer:

@@ -5,7 +5,6 @@ They have the form of RFC 9457, `application/problem+json`; the other protocols'
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -29,7 +28,7 @@ Headers = Mapping[str, str]
 
 
 class Problem(Enum):
-    """The types of errors, each with its status and what it means."""
+    """The types of errors."""
 
     MALFORMED_BODY = 400, "The body is not of its media type, or its compression is damaged."
     NO_TOKEN = 401, "The request needs a token and has none."
@@ -42,7 +41,7 @@ class Problem(Enum):
     WRONG_METHOD = 405, "The path does not support the method; `Allow` lists those that it does."
     TOO_LONG_FOR_JSON = 406, "The answer has too many numbers for JSON: accept the binary form."
     SLOW_BODY = 408, "The body did not arrive in time."
-    TOO_LARGE = 413, "Body or answer exceeds a [limit](#limits)."
+    TOO_LARGE = 413, "Body or answer exceeds a limit."
     UNSUPPORTED_TYPE = 415, "Content-Type or Content-Encoding is not supported."
     INVALID_REQUEST = 422, "A field, a parameter or a number is wrong; `detail` says which."
     INTERNAL = 500, "A bug of the sidecar; its log has the traceback."
@@ -56,6 +55,11 @@ class Problem(Enum):
     def status(self) -> int:
         """The HTTP status."""
         return self.value[0]
+
+    @property
+    def title(self) -> str:
+        """What it means."""
+        return self.value[1]
 
     @property
     def type(self) -> str:
@@ -88,7 +92,7 @@ def error_response(error: Exception, scope: Scope) -> Response:
     """The answer to an exception."""
     known = _request_error(error, scope)
     problem, text = known.problem, str(known)
-    content = {"type": problem.type, "title": HTTPStatus(problem.status).phrase, "status": problem.status}
+    content = {"type": problem.type, "title": problem.title, "status": problem.status}
     body = orjson.dumps({**content, "detail": text, "error": text, **known.members})
     plain = scope["path"].startswith(_PLAIN_JSON)
     return Response(body, problem.status, dict(known.headers or {}), "application/json" if plain else PROBLEM_JSON)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streampca.process.bearer_tokens import AccessError, Tokens
+from streampca.process.bearer_tokens import AccessError, BearerTokens
 from streampca.process.bearer_tokens import Scope as TokenScope
 from streampca.sidecar.errors import busy, error_response
 from streampca.sidecar.memory import Memory
@@ -47,7 +47,7 @@ class Middleware:
     All in one layer: a layer costs more than each task.
     """
 
-    def __init__(self, app: ASGIApp, metrics: SidecarMetrics, tokens: Tokens | None, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, metrics: SidecarMetrics, tokens: BearerTokens | None, max_body_bytes: int) -> None:
         self._app, self._metrics, self._tokens, self._max_body_bytes = app, metrics, tokens, max_body_bytes
         self._memory = Memory()
 

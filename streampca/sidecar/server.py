@@ -3,25 +3,20 @@
 import asyncio
 import contextlib
 import errno
-import gc
 import os
 import resource
-import signal
 import socket
-import sys
 from functools import partial
 
 import structlog
 import uvicorn
-from prometheus_client import disable_created_metrics
-from threadpoolctl import threadpool_limits
+from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streampca.errors import SettingsError, StoreBusyError
 from streampca.process.metrics import StoreMetrics
-from streampca.process.thread_failures import ThreadFailures
+from streampca.process.start import started
 from streampca.process.tls import server_context
-from streampca.process.tracing import start_tracing
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
 from streampca.stores.base import Store
@@ -35,10 +30,6 @@ REQUEST_WITHIN_S = 10.0  # of a new connection
 _BACKLOG = 128  # connections that are not accepted yet
 _MAX_FILES = 1024  # also of connections that send nothing: some 20 MB
 _FILES_EACH = 2  # that many for each connection that is answered: more get 503, and some remain for the store
-
-# Longest time that a thread which parses a large body may hold the GIL while the event loop waits for it. With Python's
-# default, ten times as long, the loop waits so long for each 64 KiB of another body.
-_SWITCH_INTERVAL_S = 0.0005
 
 
 class Connection(H11Protocol):
@@ -65,11 +56,24 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     """
     with contextlib.suppress(StoreBusyError):  # others end the start; later, all are only logged
         Models(store, settings.topic).versions()
-    start_tracing()  # FastAPI finds it
-    listening = listen(settings.host, settings.port)
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the number of series for no use
+    with started() as process:  # before the app, since FastAPI finds the tracer
+        listening = listen(settings.host, settings.port)
+        server = uvicorn.Server(_config(settings, create_app(store, settings, store_metrics)))
+        stop = partial(setattr, server, "should_exit", True)
+        process.threads.notify = stop
+        if location := store.missing():
+            log.warning("store does not exist yet", path=location)
+        scheme = "https" if settings.tls_folder else "http"
+        log.info("serving", url=f"{scheme}://{_shown(listening)}", topic=settings.topic)
+        # The handlers of signals precede uvicorn's own ones: it raises the signal again after its shutdown, which would
+        # otherwise end the process with the signal's status.
+        process.run(partial(server.run, sockets=[listening]), lambda signal: stop())
+    log.info("sidecar stopped")
+
+
+def _config(settings: ServeSettings, app: FastAPI) -> uvicorn.Config:
     config = uvicorn.Config(
-        create_app(store, settings, store_metrics),
+        app,
         http=Connection,
         backlog=_BACKLOG,
         log_config=None,
@@ -85,21 +89,7 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     )
     config.load()
     config.ssl = server_context(settings.tls_folder)
-    server = uvicorn.Server(config)
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    gc.freeze()  # the collector need not visit what is loaded now and stays
-    stop = partial(setattr, server, "should_exit", True)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # Before uvicorn installs its own handlers; and it raises the signal again after its shutdown, which would
-        # otherwise end the process with the signal's status.
-        signal.signal(number, lambda *_: stop())
-    with threadpool_limits(1, user_api="blas"), ThreadFailures(stop) as threads:
-        if place := store.missing():
-            log.warning("store does not exist yet", path=place)
-        log.info("serving", url=f"http{'s' if config.ssl else ''}://{_shown(listening)}", topic=settings.topic)
-        server.run(sockets=[listening])
-        threads.raise_first()
-    log.info("sidecar stopped")
+    return config
 
 
 def listen(host: str, port: int) -> socket.socket:

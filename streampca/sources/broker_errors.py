@@ -3,6 +3,11 @@
 from streampca.errors import SourceError
 from streampca.settings.kafka import KafkaSettings
 
+RETRIABLE = frozenset(
+    {3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89, 100, 103, 106}
+)
+"""Codes of errors that the protocol calls retriable (https://kafka.apache.org/protocol#protocol_error_codes)."""
+
 
 class TopicError(SourceError):
     """A broker accepts the client, but not its use of the topic."""
@@ -13,10 +18,7 @@ class NoBrokerError(SourceError):
 
 
 class BrokerErrors:
-    """The messages for one topic on one cluster.
-
-    Codes are those of Kafka's protocol (https://kafka.apache.org/protocol#protocol_error_codes).
-    """
+    """The messages for one topic on one cluster; codes are those of Kafka's protocol."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._topic, self._at = topic, f"at {settings.bootstrap_servers}"

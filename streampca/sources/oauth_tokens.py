@@ -1,4 +1,4 @@
-"""Tokens for SASL OAUTHBEARER: from the token endpoint of an identity provider, or signed for AWS MSK."""
+"""OAuthTokens for SASL OAUTHBEARER: from the token endpoint of an identity provider, or signed for AWS MSK."""
 
 import contextlib
 import functools
@@ -22,7 +22,7 @@ _LATE_S = 20.0  # librdkafka asks again ten seconds after a failure
 log = structlog.get_logger()
 
 
-class Tokens:
+class OAuthTokens:
     """The tokens of one login, for all its clients and threads."""
 
     def __init__(self, request: Callable[[], tuple[str, float]]) -> None:
@@ -60,8 +60,8 @@ class Tokens:
             self._failure, self._failed_at, self._ask_at = error, now, now + _RETRY_S
 
 
-def tokens_of(settings: KafkaSettings) -> Tokens | None:
-    """The tokens of the login in the settings, None if it needs none. Raises as `Tokens.current` does."""
+def tokens_of(settings: KafkaSettings) -> OAuthTokens | None:
+    """The tokens of the login in the settings, None if it needs none. Raises as `OAuthTokens.current` does."""
     match settings.sasl_mechanism, settings.sasl_password:
         case "AWS_MSK_IAM", _:
             tokens = _tokens(_signed_for_msk, msk_region(settings.bootstrap_servers))
@@ -74,8 +74,8 @@ def tokens_of(settings: KafkaSettings) -> Tokens | None:
 
 
 @functools.cache
-def _tokens(request: Callable[..., tuple[str, float]], *login: str | None) -> Tokens:
-    return Tokens(functools.partial(request, *login))
+def _tokens(request: Callable[..., tuple[str, float]], *login: str | None) -> OAuthTokens:
+    return OAuthTokens(functools.partial(request, *login))
 
 
 def _issued(url: str, client: str, secret: str) -> tuple[str, float]:

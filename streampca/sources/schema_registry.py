@@ -4,7 +4,7 @@ import time
 from contextlib import closing
 from typing import Any
 
-from streampca.errors import SettingsError, SourceError
+from streampca.errors import SettingsError, SourceError, naming_the_extra
 from streampca.formats import schema_of, writer_of
 from streampca.formats.base import Layout, Writer
 from streampca.formats.schemas import Schemas, WriterSchema, frame_of
@@ -48,12 +48,8 @@ class SchemaRegistry:
     """See `streampca.formats.schemas.Schemas`."""
 
     def __init__(self, settings: FormatSettings) -> None:
-        try:  # an optional extra
+        with naming_the_extra("a schema registry", "avro"):
             from confluent_kafka import schema_registry
-        except ImportError as error:
-            raise SettingsError(
-                f"a schema registry needs {error.name}, which is not installed: pip install 'streampca[avro]'"
-            ) from None
         self._url, self._error = settings.schema_registry_url, schema_registry.SchemaRegistryError
         self._schema = schema_registry.Schema
         self._failing: dict[int, float] = {}  # schema id → monotonic time of its first failure

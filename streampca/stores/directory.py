@@ -73,7 +73,6 @@ class DirectoryStore:
         return placed
 
     def read(self, name: str) -> bytes:
-        """The file's content."""
         path = self._path(name)
         try:
             return path.read_bytes()
@@ -83,7 +82,6 @@ class DirectoryStore:
             raise _store_error("read", path, error) from None
 
     def names(self, folder: str) -> list[str]:
-        """The valid names directly in the folder; temporary and foreign files are left out."""
         path = self._path(folder)
         try:
             names = sorted(f"{folder}/{entry.name}" for entry in path.iterdir() if is_part(entry.name))
@@ -95,7 +93,6 @@ class DirectoryStore:
             raise _store_error("list", path, error) from None
 
     def snapshot(self, folder: str) -> "DirectoryStore":
-        """The store itself: its listings cost little."""
         return self
 
     def delete(self, name: str) -> None:
@@ -108,11 +105,9 @@ class DirectoryStore:
 
     @property
     def place(self) -> str:
-        """The folder's absolute path."""
         return str(self.root.absolute())
 
     def missing(self) -> str | None:
-        """The folder's absolute path if there is no such folder."""
         return None if os.path.isdir(self.root) else self.place  # noqa: PTH112 - raises nothing
 
     def check(self) -> None:

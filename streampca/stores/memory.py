@@ -17,7 +17,7 @@ class Crash(BaseException):
 
 
 class MemoryStore:
-    """`Store` in a dictionary; threads may share it."""
+    """`Store` in a dictionary; threads may share it. Writes, checks and reads raise the next scripted fault, if any."""
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
@@ -26,14 +26,12 @@ class MemoryStore:
         self._read_faults: deque[BaseException] = deque()
 
     def write(self, name: str, data: bytes) -> None:
-        """Write atomically, or raise the next scripted fault."""
         check_name(name)
         with self._lock:
             _raise_next(self._write_faults)
             self._put(name, data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write unless the file exists, or raise the next scripted fault."""
         check_name(name)
         with self._lock:
             _raise_next(self._write_faults)
@@ -43,7 +41,6 @@ class MemoryStore:
             return True
 
     def read(self, name: str) -> bytes:
-        """The file's content, or raise the next scripted fault."""
         check_name(name)
         with self._lock:
             _raise_next(self._read_faults)
@@ -54,7 +51,6 @@ class MemoryStore:
             raise FileNotFoundError(name)
 
     def names(self, folder: str) -> list[str]:
-        """The names directly in the folder."""
         check_name(folder)
         with self._lock:
             if folder in self._files:
@@ -62,11 +58,9 @@ class MemoryStore:
             return sorted({f"{folder}/{rest.split('/', 1)[0]}" for rest in self._inside(folder)})
 
     def snapshot(self, folder: str) -> "MemoryStore":
-        """The store itself."""
         return self
 
     def delete(self, name: str) -> None:
-        """Remove the file."""
         check_name(name)
         with self._lock:
             if self._inside(name):
@@ -75,14 +69,12 @@ class MemoryStore:
 
     @property
     def place(self) -> str:
-        """That it is in memory."""
         return "memory"
 
     def missing(self) -> None:
         """It always exists."""
 
     def check(self) -> None:
-        """Raise the next scripted fault of a write, if any."""
         with self._lock:
             _raise_next(self._write_faults)
 

@@ -73,11 +73,9 @@ class ObjectStore:
 
     @property
     def place(self) -> str:
-        """The URL."""
         return self._url
 
     def write(self, name: str, data: bytes) -> None:
-        """Upload the object; it appears when the upload is complete."""
         check_name(name)
         self._put(name, data, name)
         if self._listed:
@@ -115,12 +113,10 @@ class ObjectStore:
         return False
 
     def read(self, name: str) -> bytes:
-        """The object's content."""
         check_name(name)
         return self._get(name, name)
 
     def names(self, folder: str) -> list[str]:
-        """The valid names directly below the folder's; foreign ones are left out."""
         check_name(folder)
         start = f"{folder}/"
         if self._listed and start.startswith(f"{self._listed[0]}/"):
@@ -140,7 +136,6 @@ class ObjectStore:
         return same
 
     def delete(self, name: str) -> None:
-        """Remove the object."""
         check_name(name)
         self._delete(name, name)
         if self._listed:
@@ -150,7 +145,6 @@ class ObjectStore:
         """A bucket is not created by the first write: without it, every operation raises."""
 
     def check(self) -> None:
-        """Write, read, list and remove an object."""
         probe, content = f"~{secrets.token_hex(8)}", b"streampca"  # a name that `names` never returns
         self._put(probe, content, "")
         try:

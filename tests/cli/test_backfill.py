@@ -14,6 +14,7 @@ from streampca.backfill.engines import Parts
 from streampca.cli import backfill as backfill_command
 from streampca.files.chunks import Chunk
 from streampca.fold.partitions import FIRST_BACKFILL
+from streampca.settings.store import StoreSettings
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
@@ -59,7 +60,7 @@ def test_what_an_interrupted_backfill_has_left_is_removed(lake: Path, tmp_path: 
     with pytest.raises(KeyboardInterrupt):
         learned(_breaks, backfill_of(), lake, store=DirectoryStore(tmp_path))
     assert list(tmp_path.rglob("parts/*"))
-    backfill_command.remove({"topic": "readings", "store": str(tmp_path)}, 0, lambda question: True)
+    backfill_command.remove(StoreSettings(topic="readings", store=str(tmp_path)), 0, lambda question: True)
     assert not list(tmp_path.rglob("parts/*"))
 
 
@@ -79,7 +80,7 @@ def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys
     publisher.publish()
     models = Models(store, "readings")
     assert models.versions() == [300, 1200]
-    backfill_command.remove({"topic": "readings", "store": store.place}, 1, lambda question: True)
+    backfill_command.remove(StoreSettings(topic="readings", store=store.place), 1, lambda question: True)
     assert "deleted backfill-1 of readings, and 1 models that contained it" in " ".join(capsys.readouterr().out.split())
     publisher.publish()
     found = models.newest()

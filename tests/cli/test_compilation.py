@@ -21,6 +21,8 @@ from streampca.formats import reader_of
 from streampca.pca import compilation
 from streampca.pca.blocked import centring
 from streampca.pca.learning import LearningConfig
+from streampca.process.start import Started
+from streampca.process.thread_failures import ThreadFailures
 from streampca.settings.worker import WorkerSettings
 from streampca.stores.directory import DirectoryStore
 
@@ -100,7 +102,9 @@ class JoiningError(Exception):
 
 def build(store: Path) -> None:
     settings = WorkerSettings(topic="readings", dimensions=5, components=2, format="json", store=store)
-    worker._build(settings, Process(DirectoryStore(store), Listener(), lambda: None, lambda decode: decode))
+    worker._build(
+        settings, Process(DirectoryStore(store), Listener(), Started(None, ThreadFailures()), lambda decode: decode)
+    )
 
 
 def test_kernels_are_compiled_before_the_worker_joins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

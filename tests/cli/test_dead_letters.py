@@ -11,10 +11,10 @@ from streampca.cli import dead_letters as command
 from streampca.cli.dead_letters import LetterFilter, grouped, milliseconds, send_all, to_replay
 from streampca.errors import SettingsError, SourceError
 from streampca.fold.record import PlainRecord, Record
-from streampca.sources import replay_marks
+from streampca.sources import dead_letter_topic
 from streampca.sources.dead_letter_headers import dead_letter_headers, origin_of
 from streampca.sources.dead_letter_topic import DeadLetterTopic
-from streampca.sources.memory.dead_letters import MemoryDeadLetters
+from streampca.sources.memory import MemoryDeadLetters
 from streampca.sources.transactions import Outgoing
 
 TOPIC, DEAD = "readings", "readings-dead"
@@ -132,14 +132,14 @@ def test_what_the_memory_sink_writes_is_read() -> None:
 
 @given(st.sets(st.integers(0, 60)))
 def test_marks_hold_exactly_their_offsets(offsets: set[int]) -> None:
-    value, headers = replay_marks.mark_of(sorted(offsets))
-    assert replay_marks.marked_in(PlainRecord(0, value, headers=headers)) == sorted(offsets)
+    value, headers = dead_letter_topic.mark_of(sorted(offsets))
+    assert dead_letter_topic.marked_in(PlainRecord(0, value, headers=headers)) == sorted(offsets)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"1", b"[[1]]", b'["a"]'])
 def test_a_damaged_mark_is_no_mark(value: bytes | None) -> None:
-    _, headers = replay_marks.mark_of([1])
-    assert not replay_marks.marked_in(PlainRecord(0, value, headers=headers))
+    _, headers = dead_letter_topic.mark_of([1])
+    assert not dead_letter_topic.marked_in(PlainRecord(0, value, headers=headers))
 
 
 def test_times() -> None:

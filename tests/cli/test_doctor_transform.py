@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from streampca.cli import doctor, doctor_roles
-from streampca.cli.doctor_roles import TransformChecks
+from streampca.cli import doctor
+from streampca.cli.doctor import TransformChecks
 from streampca.cli.doctor_topic import Check, TopicChecks
 from streampca.errors import InputError, StoreError, TopicReplacedError
 from streampca.fold.record import LastRecord
@@ -60,8 +60,8 @@ def test_committed_offsets_say_what_the_outputs_are_and_of_which_topic(
     topic = TopicChecks(read)
     topic.bounds, topic.topic_id = {0: (0, 9), 1: (0, 5)}, "former"
     committed = {0: Position(7, LastRecord(6, 0)).as_committed("k=2 d=5", "former"), 1: Committed(5, "k=2 d=5")}
-    group = SimpleNamespace(committed=lambda: committed, close=lambda: None)
-    monkeypatch.setattr(doctor_roles, "inspector_of", lambda settings: group)
+    group = SimpleNamespace(committed=lambda partitions: committed, close=lambda: None)
+    monkeypatch.setattr(doctor, "client_of", lambda settings: group)
     checks = dict(TransformChecks(read, topic).checks())
     checks["model"]()
     found = checks["transform group"]()

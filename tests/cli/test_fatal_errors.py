@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from streampca.cli.run_logged import run_logged
+from streampca.cli.options import settings_of
 from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
-from streampca.settings.store import LogSettings
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -18,7 +17,7 @@ def ended_by(error: Exception, capture: pytest.CaptureFixture[str], **options: s
     """The exit code and the log of a command that raises the error."""
 
     def command() -> None:
-        with run_logged(LogSettings, {}):
+        with settings_of("LogSettings", {}, logs_errors=True):
             structlog.get_logger().info("worker started")
             raise error
 

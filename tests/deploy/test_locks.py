@@ -9,8 +9,8 @@ from tests import locks
 
 PYTHONS = ("3.11", "3.12", "3.13")
 SYSTEMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin")
-LOCKS = [locks.ALL, locks.IMAGE, locks.SIDECAR, locks.BUILD]
-for_every_lock = pytest.mark.parametrize("lock", LOCKS, ids=["all", "image", "sidecar", "build"])
+LOCKS = {"all": locks.ALL, "demo": locks.DEMO, "image": locks.IMAGE, "sidecar": locks.SIDECAR, "build": locks.BUILD}
+for_every_lock = pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS)
 
 
 @for_every_lock

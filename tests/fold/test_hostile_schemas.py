@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from streampca.fold.codec import Codec
+from streampca.fold.decoded import Reject
 from streampca.formats.packing import varint
 from streampca.formats.protoc import compiled
 from streampca.formats.schemas import MemorySchemas, WriterSchema
@@ -155,4 +156,4 @@ def test_an_unexpected_error_rejects_its_record_only(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(decoder._reader, "read", read)
     decoded = decoder.decode([b"good", b"odd", b"good"])
     assert decoded.indices.tolist() == [0, 2]
-    assert decoded.rejects == [(1, "undecodable", "it cannot be decoded (ZeroDivisionError)")]
+    assert decoded.rejects == [Reject(1, "undecodable", "it cannot be decoded (ZeroDivisionError)")]

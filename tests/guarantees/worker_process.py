@@ -23,7 +23,8 @@ class WorkerProcess:
         self.log, self.end_expected = log, False
         self._parsed, self._events = 0, list[dict[str, Any]]()
         start = partial(ForkedProcess, program=program) if forked else own_interpreter
-        self.process = start(["worker"], {**os.environ, **environment}, log)
+        client = {"STREAMPCA_KAFKA_CLIENT": "kafka-python"}
+        self.process = start(["worker"], {**os.environ, **client, **environment}, log)
 
     def kill(self) -> None:
         """Send SIGKILL."""

@@ -13,7 +13,7 @@ import structlog.testing
 from starlette.routing import Route
 
 from streampca.errors import SettingsError
-from streampca.process.bearer_tokens import Tokens, UnknownTokenError
+from streampca.process.bearer_tokens import BearerTokens, UnknownTokenError
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore
@@ -114,7 +114,7 @@ def test_probes_and_the_page_stay_open(client: Client) -> None:
 
 def test_a_changed_file_is_read_again(path: Path) -> None:
     now = [0.0]
-    tokens = Tokens(path, lambda: now[0])
+    tokens = BearerTokens(path, lambda: now[0])
     tokens.check("read", "Bearer ada")
     path.write_text(line("read", "eve"))
     os.utime(path, (time.time() + 5, time.time() + 5))
@@ -130,12 +130,12 @@ def test_a_file_that_cannot_be_read_is_an_error_at_a_start_and_changes_nothing_l
     path: Path, text: str | None
 ) -> None:
     now = [0.0]
-    tokens = Tokens(path, lambda: now[0])
+    tokens = BearerTokens(path, lambda: now[0])
     path.unlink()
     if text is not None:
         path.write_text(text)
     with pytest.raises(SettingsError, match=r"tokens_file .*(line 1 is not scopes|cannot be read)"):
-        Tokens(path)
+        BearerTokens(path)
     now[0] = 2.0
     with structlog.testing.capture_logs() as logged:
         tokens.check("read", "Bearer ada")
@@ -149,7 +149,7 @@ def test_a_file_that_can_be_read_later_without_another_change_is_read(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, read = [0.0], Path.read_text
-    tokens = Tokens(path, lambda: now[0])
+    tokens = BearerTokens(path, lambda: now[0])
     path.write_text(line("read", "eve"))
     os.utime(path, (time.time() + 5, time.time() + 5))
     with monkeypatch.context() as failing:

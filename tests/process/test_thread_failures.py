@@ -9,6 +9,7 @@ import pytest
 
 from streampca.cli import member
 from streampca.consumer_group import health
+from streampca.process import start
 from streampca.process.thread_failures import ThreadFailures
 from streampca.settings.worker import WorkerSettings
 from streampca.worker.listeners.log import WorkerLog
@@ -29,7 +30,8 @@ def run_thread(name: str) -> None:
 
 def test_the_first_error_of_a_thread_is_raised_and_reported() -> None:
     before, notified = threading.excepthook, list[str]()
-    with ThreadFailures(lambda: notified.append(threading.current_thread().name)) as threads:
+    with ThreadFailures() as threads:
+        threads.notify = lambda: notified.append(threading.current_thread().name)
         threads.raise_first()
         for name in ("one", "two"):
             run_thread(name)
@@ -42,7 +44,7 @@ def test_the_first_error_of_a_thread_is_raised_and_reported() -> None:
 @pytest.fixture
 def _process_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep what `process_of` sets for the whole process from this one."""
-    monkeypatch.setattr(member, "keep_freed_memory", lambda: None)
+    monkeypatch.setattr(start, "keep_freed_memory", lambda: None)
     interval = sys.getswitchinterval()
     yield
     sys.setswitchinterval(interval)

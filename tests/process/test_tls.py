@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from streampca.consumer_group.health import HealthListener, HealthServer, health_server
 from streampca.errors import SettingsError
-from streampca.process.bearer_tokens import Tokens
+from streampca.process.bearer_tokens import BearerTokens
 from streampca.process.tls import server_context
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
@@ -45,7 +45,7 @@ class Certificates:
             self.ca.issue_cert("client").configure_cert(context)
         return httpx.Client(verify=context)
 
-    def server(self, tokens: Tokens | None = None) -> AbstractContextManager[HealthServer]:
+    def server(self, tokens: BearerTokens | None = None) -> AbstractContextManager[HealthServer]:
         context = server_context(self.folder)
         return health_server("127.0.0.1", 0, CollectorRegistry(), HealthListener(), context, tokens)
 
@@ -80,7 +80,7 @@ def test_the_sidecar_serves_with_a_certificate_and_reads_it_again(certificates: 
 
 def test_a_members_port_has_certificates_and_tokens_too(certificates: Certificates, tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(line("metrics", "scraper"))
-    with certificates.server(Tokens(tmp_path / "tokens")) as server:
+    with certificates.server(BearerTokens(tmp_path / "tokens")) as server:
         assert server.url.startswith("https://")
         with certificates.client() as client:
             assert client.get(server.url).status_code == 401

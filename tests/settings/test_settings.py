@@ -217,10 +217,10 @@ def test_certificates_without_tls_are_refused(tmp_path: Path) -> None:
     ("kind", "module", "options", "remedy"),
     [
         (WorkerSettings, "kafka", {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "gssapi"),
-        (WorkerSettings, "kafka", TOKENS, "'streampca[oauth]'"),
-        (WorkerSettings, "kafka", MSK, "'streampca[msk]'"),
-        (WorkerSettings, "consumer", {"kafka_client": "confluent"}, "'streampca[fast]'"),
-        (TransformSettings, "transform", {"output_format": "arrow", "output_topic": "o"}, "'streampca[arrow]'"),
+        (WorkerSettings, "kafka", TOKENS, "'.[oauth]'"),
+        (WorkerSettings, "kafka", MSK, "'.[msk]'"),
+        (WorkerSettings, "consumer", {"kafka_client": "confluent"}, "'.[fast]'"),
+        (TransformSettings, "transform", {"output_format": "arrow", "output_topic": "o"}, "'.[arrow]'"),
     ],
 )
 def test_a_missing_package_is_a_mistake(
@@ -232,6 +232,23 @@ def test_a_missing_package_is_a_mistake(
     assert found.endswith(f"pip install {remedy}")
     monkeypatch.setattr(getattr(settings, module), "find_spec", lambda name: name)
     assert mistakes(kind, **given) == []
+
+
+@pytest.mark.parametrize(
+    ("installed", "options", "client"),
+    [
+        (True, {}, "confluent"),
+        (False, {}, "kafka-python"),
+        (True, {"kafka_client": "kafka-python"}, "kafka-python"),
+        (True, {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "kafka-python"),
+    ],
+)
+def test_the_client_is_the_fast_one_where_it_can_be(
+    monkeypatch: pytest.MonkeyPatch, installed: bool, options: dict[str, str], client: str
+) -> None:
+    monkeypatch.setattr(settings.kafka, "find_spec", lambda name: name)
+    monkeypatch.setattr(settings.consumer, "find_spec", lambda name: name if installed else None)
+    assert WorkerSettings(**REQUIRED, **options).client == client
 
 
 def test_required_settings_come_first_and_then_common_ones() -> None:

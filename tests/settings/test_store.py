@@ -69,5 +69,5 @@ def test_a_missing_package_is_a_mistake_in_the_settings(monkeypatch: pytest.Monk
     required = {"topic": "t", "dimensions": 3, "components": 2}
     assert WorkerSettings.explain(**required, store="s3://bucket/a")[1] == [store_url.MISSING_PACKAGE]
     assert WorkerSettings.explain(**required, store="folder")[1] == []
-    with pytest.raises(SettingsError, match=r"pip install 'streampca\[object-store\]'"):
+    with pytest.raises(SettingsError, match=r"pip install '\.\[object-store\]'"):
         store_of("s3://bucket/a")

@@ -65,5 +65,5 @@ def test_other_commands_say_what_they_need(words: str, tmp_path: Path, monkeypat
     np.save("vectors.npy", np.eye(3))
     with start(*words.split()) as process:
         assert process.stderr
-        assert "pip install 'streampca[worker]'" in process.stderr.read()
+        assert "pip install '.[worker]'" in process.stderr.read()
     assert process.returncode == 2

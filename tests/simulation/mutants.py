@@ -22,7 +22,7 @@ from streampca.formats.packing import VectorError
 from streampca.formats.schemas import FRAME, SchemaCache
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.event_queue import EventQueue
-from streampca.sources.memory.log import Log
+from streampca.sources.memory.topic import Log
 from streampca.sources.prefetch import Prefetch
 from streampca.stores import directory, numbered
 from streampca.stores.checkpoints import Checkpoints

@@ -22,7 +22,7 @@ def settings(**more: Any) -> WorkerSettings:
 
 def test_without_the_extra_the_setting_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer, "find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"pip install 'streampca\[fast\]'"):
+    with pytest.raises(SettingsError, match=r"pip install '\.\[fast\]'"):
         WorkerSettings.read(topic="t", dimensions=3, components=1, kafka_client="confluent")
     WorkerSettings.read(topic="t", dimensions=3, components=1)
 

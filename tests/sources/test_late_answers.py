@@ -1,16 +1,20 @@
-"""Committed offsets are those of the moment of the call, also after a request that was answered too late."""
+"""Answers of brokers that arrive too late for the call that has asked: between two polls, or before another call."""
 
 import os
 import signal
+import time
 from contextlib import closing
 
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from streampca.fold.events import Assigned
 from streampca.sources.clients import client_of
 from streampca.sources.confluent import source as confluent
 from streampca.sources.kafka_python import source as kafka_python
+from streampca.sources.kafka_python.source import KafkaPythonSource
+from tests.broker_process import PATIENCE_S
 from tests.kafka_broker import Broker
 from tests.sources.backends import settings_for
 
@@ -38,6 +42,20 @@ def test_an_answer_that_came_too_late_is_not_that_of_a_later_call(
             os.kill(broker.process.pid, signal.SIGCONT)
         commit(broker, topic, 2)
         assert member.committed([0])[0].offset == 2
+
+
+def test_an_assignment_that_arrives_between_two_polls_is_that_of_the_next_one(broker: Broker, topic: str) -> None:
+    broker.create_topic(topic)
+    with closing(KafkaPythonSource(settings_for(broker, topic))) as member:
+        coordinator, deadline = member._consumer._coordinator, time.monotonic() + PATIENCE_S
+
+        while (join := coordinator._join_task) is None or not join.succeeded():
+            if join is None or join.is_done:  # the first answer is an id for the member
+                assert list(member.poll(0)) == []
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert list(member.poll(PATIENCE_S)) == [Assigned(frozenset({0}))]
+        assert member.membership.generation_id == 1
 
 
 def commit(broker: Broker, topic: str, offset: int) -> None:

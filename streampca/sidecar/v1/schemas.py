@@ -171,7 +171,7 @@ class ErrorResponse(BaseModel):
     """The body of every error, as of RFC 9457."""
 
     type: str = Field(description="The kind of error.", examples=["urn:streampca:error:invalid-request"])
-    title: str = Field(description="The status in words.")
+    title: str = Field(description="What the type means.")
     status: int
     detail: str = Field(
         description="What is wrong, where, and how to correct it.",

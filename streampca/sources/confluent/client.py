@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from kafka.errors import RetriableError, for_code
 
 from streampca.errors import SourceError
 from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
-from streampca.sources.broker_errors import one_line
+from streampca.sources.broker_errors import RETRIABLE, one_line
 from streampca.sources.oauth_tokens import tokens_of
 
 C = TypeVar("C")
@@ -119,7 +118,7 @@ def is_final(error: KafkaError) -> bool:
     code = error.code()
     if code <= 0:
         return code in _FINAL and _AWAY not in error.str()
-    return code not in _OF_GROUPS and not issubclass(for_code(code), RetriableError)
+    return code not in _OF_GROUPS | RETRIABLE
 
 
 def protocol_code(error: KafkaError) -> int:

@@ -2,12 +2,14 @@
 
 import base64
 import threading
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from kafka import KafkaProducer
-from kafka.admin import KafkaAdminClient
+from kafka.admin import ACLOperation, KafkaAdminClient
 from kafka.errors import (
     AuthorizationError,
     InvalidTopicError,
@@ -28,16 +30,16 @@ from kafka.protocol.metadata import MetadataRequest
 from streampca.errors import SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.broker_errors import NoBrokerError, one_line
-from streampca.sources.certificates import key_password
 from streampca.sources.kafka_python.patches.connections import PatchedConnectionManager, PatchedNetClient
 from streampca.sources.kafka_python.patches.producing import drop
-from streampca.sources.oauth_tokens import Tokens, tokens_of
-from streampca.sources.topic_connection import TopicConnection
+from streampca.sources.oauth_tokens import OAuthTokens, tokens_of
+from streampca.sources.topic_connection import TopicConnection, key_password
 
 _START_TIMEOUT_S = 6.0  # with the next one: a user waits, and mistakes are reported within ten seconds
 _START_ANSWER_S = 3.0
 _REQUEST_TIMEOUT_S = 20.0  # then a broker that hangs counts as away
 _CLOSE_S = 0.5
+_CHECK_S = 0.005
 api_version: tuple[int, int] | None = None
 """Protocol version of the brokers; None: negotiated, which only the demo's broker cannot do."""
 _TOPIC_ERRORS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationError)
@@ -46,7 +48,7 @@ _TOPIC_ERRORS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationE
 class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
     """Gives each connection a token; its errors are those of a connection that fails."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: OAuthTokens) -> None:
         self._tokens = tokens
 
     def token(self) -> str:
@@ -149,9 +151,25 @@ class Connection(TopicConnection):
     def partitions(self) -> frozenset[int]:
         return frozenset(self._manager.cluster.partitions_for_topic(self._topic) or self._described)
 
+    def await_partitions(self) -> None:
+        """Wait until the client knows them, some seconds at most: a group's leader that does not assigns none."""
+        deadline = time.monotonic() + _START_ANSWER_S
+        while not self._manager.cluster.partitions_for_topic(self._topic) and time.monotonic() < deadline:
+            time.sleep(_CHECK_S)
+
     @property
     def connected(self) -> bool:
         return self._manager.connected
+
+    @contextmanager
+    def answers(self, unknown: str = "") -> Iterator[None]:
+        """Raise `SourceError`; for what a retry may end `TimeoutError`, if it is said what is `unknown` then."""
+        try:
+            yield
+        except KafkaError as error:
+            if unknown and isinstance(error, RetriableError):
+                raise TimeoutError(f"{unknown} are not known: {one_line(error)}") from None
+            raise self.source_error(error) from None
 
     def source_error(self, error: BaseException) -> SourceError:
         """The message for an error that waiting cannot fix."""
@@ -168,6 +186,17 @@ def admin_client(**given: Any) -> Any:
     """An admin client; it refuses the options that only consumers and producers have, so they are left out."""
     known = KafkaAdminClient.DEFAULT_CONFIG
     return KafkaAdminClient(**{name: option for name, option in given.items() if name in known})
+
+
+def check_writable(settings: KafkaSettings, topic: str) -> int:
+    """The number of partitions of a topic. Raises `SourceError` unless it exists and may be written to."""
+    connection = Connection(settings, topic)
+    with closing(connection.start(admin_client)) as admin:
+        (description,) = admin.describe_topics([topic])
+    allowed = description.get("authorized_operations")  # none from brokers before 2.3
+    if allowed and ACLOperation.WRITE.name not in allowed:
+        raise connection.messages.not_authorized(f"writing to topic {topic}")
+    return len(description["partitions"])
 
 
 def _close(client: Any) -> None:

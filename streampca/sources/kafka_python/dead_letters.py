@@ -8,6 +8,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from kafka.serializer import Serializer
 
+from streampca.errors import SourceError
 from streampca.fold.record import Record
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources.client_transactions import REQUEST_BYTES
@@ -53,17 +54,16 @@ class KafkaPythonDeadLetters:
             max_request_size=REQUEST_BYTES,
         )
         try:
-            self._producer.partitions_for(self._topic)  # fetched here, so that `send` never waits for them
-        except KafkaError as error:
+            with self._connection.answers():
+                self._producer.partitions_for(self._topic)  # fetched here, so that `send` never waits for them
+        except SourceError:
             self.close()
-            raise self._connection.source_error(error) from None
+            raise
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
         headers = sendable(dead_letter_headers(self._source_topic, partition, record, reason, message))
-        try:
+        with self._connection.answers():
             self._unacknowledged.append(self._producer.send(self._topic, (record.value,), record.key, headers))
-        except KafkaError as error:
-            raise self._connection.source_error(error) from None
 
     def flush(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
 
 from streampca.errors import SourceError
 from streampca.fold.record import Record
@@ -56,14 +55,33 @@ class KafkaPythonReader:
         self._consumer.seek(tp, start)
         yield from (record for _, record in self._read_to({tp: end}))
 
+    def bounds(self) -> dict[int, tuple[int, int]]:
+        """The earliest offset and the end of each partition."""
+        with self._connection.answers():
+            first = self._consumer.beginning_offsets(list(self._ends), timeout_ms=_ANSWER_MS)
+            end = self._consumer.end_offsets(list(self._ends), timeout_ms=_ANSWER_MS)
+        return {tp.partition: (first[tp], end[tp]) for tp in sorted(self._ends)}
+
+    def newest_record(self, ends: Mapping[int, int]) -> tuple[int, Record] | None:
+        """The newest of the last records of these partitions, with its partition; None if none came in time."""
+        self._consumer.assign([TopicPartition(self._topic, partition) for partition in ends])
+        for partition, end in ends.items():
+            self._consumer.seek(TopicPartition(self._topic, partition), end - 1)
+        deadline = time.monotonic() + _ANSWER_MS / 1000
+        while time.monotonic() < deadline:
+            with self._connection.answers():
+                records = [record for fetched in self._consumer.poll(200).values() for record in fetched]
+            if records:
+                newest = max(records, key=lambda record: int(record.timestamp))
+                return newest.partition, newest
+        return None
+
     def _read_to(self, ends: Mapping[TopicPartition, int]) -> Iterator[tuple[int, Record]]:
         left = {tp: end for tp, end in ends.items() if end}
         deadline = time.monotonic() + _STALLED_S
         while left:
-            try:
+            with self._connection.answers():
                 fetched = self._consumer.poll(200)
-            except KafkaError as error:
-                raise self._connection.source_error(error) from None
             for tp, records in fetched.items():
                 yield from ((tp.partition, record) for record in records if record.offset < ends[tp])
             if fetched:
@@ -82,14 +100,9 @@ class KafkaPythonReader:
     def _end_offsets(self) -> dict[TopicPartition, int]:
         """The high watermarks: a mark may be behind an open transaction, where readers of committed records stop."""
         consumer = self._connection.start(KafkaConsumer, group_id=None, isolation_level="read_uncommitted")
-        try:
+        with closing(consumer), self._connection.answers():
             tps = [TopicPartition(self._topic, partition) for partition in self._connection.partitions()]
-            ends: dict[TopicPartition, int] = consumer.end_offsets(tps, timeout_ms=_ANSWER_MS)
-            return ends
-        except KafkaError as error:
-            raise self._connection.source_error(error) from None
-        finally:
-            consumer.close(autocommit=False, timeout_ms=1000)
+            return dict(consumer.end_offsets(tps, timeout_ms=_ANSWER_MS))
 
 
 class KafkaPythonReplayProducer(KafkaPythonTransactions):

@@ -7,6 +7,7 @@ rebalance proceed. No thread waits for another, so none can hang.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -54,6 +55,7 @@ class KafkaPythonSource(ClientSource):
         self._rebalance = RebalanceListener(partial(rejoin_group, self._consumer))
         self._has_identity, self._known_partitions = settings.group_instance_id is not None, frozenset[int]()
         self._consumer.subscribe([settings.topic], listener=self._rebalance)
+        self._connection.await_partitions()
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         fetched: Mapping[TopicPartition, list[Record]] = {}
@@ -103,24 +105,16 @@ class KafkaPythonSource(ClientSource):
         }
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
-        wanted = [TopicPartition(self._topic, partition) for partition in partitions]
-        try:
-            return committed_offsets(self._consumer, wanted, _OFFSETS_TIMEOUT_MS)
-        except RetriableError as error:
-            raise TimeoutError(f"the committed offsets are not known: {one_line(error)}") from None
-        except KafkaError as error:
-            raise self._connection.source_error(error) from None
+        tps = [TopicPartition(self._topic, partition) for partition in partitions]
+        with self._connection.answers("the committed offsets"):
+            return committed_offsets(self._consumer, tps, _OFFSETS_TIMEOUT_MS)
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
-        wanted = [TopicPartition(self._topic, partition) for partition in partitions]
-        try:
-            ends = self._consumer.end_offsets(wanted, _OFFSETS_TIMEOUT_MS)
-            at = {} if time_ms is None else self._consumer.offsets_for_times(dict.fromkeys(wanted, time_ms))
-        except RetriableError as error:
-            raise TimeoutError(f"the offsets are not known: {one_line(error)}") from None
-        except KafkaError as error:
-            raise self._connection.source_error(error) from None
-        return {tp.partition: at[tp].offset if at.get(tp) else ends[tp] for tp in wanted}
+        tps = [TopicPartition(self._topic, partition) for partition in partitions]
+        with self._connection.answers("the offsets"):
+            ends = self._consumer.end_offsets(tps, _OFFSETS_TIMEOUT_MS)
+            at = {} if time_ms is None else self._consumer.offsets_for_times(dict.fromkeys(tps, time_ms))
+        return {tp.partition: at[tp].offset if at.get(tp) else ends[tp] for tp in tps}
 
     def _leave(self) -> None:
         try:
@@ -140,8 +134,8 @@ class KafkaPythonSource(ClientSource):
         for event in self._rebalance.events:
             self._rebalanced(event)
             if isinstance(event, Assigned):
-                found = self._consumer.group_metadata()
-                self.membership = found if found.generation_id >= 0 else None
+                metadata = self._consumer.group_metadata()
+                self.membership = metadata if metadata.generation_id >= 0 else None
                 self._pause_new(event.partitions)
         self._rebalance.events = []
         return events
@@ -177,13 +171,10 @@ class KafkaPythonSource(ClientSource):
 
     def _log_offsets(self, partition: int) -> tuple[int, int] | None:
         tp = TopicPartition(self._topic, partition)
-        try:
+        with suppress(TimeoutError), self._connection.answers("the offsets"):
             first = self._consumer.beginning_offsets([tp], _OFFSETS_TIMEOUT_MS)
             return first[tp], self._consumer.end_offsets([tp], _OFFSETS_TIMEOUT_MS)[tp]
-        except RetriableError:  # the broker is away
-            return None
-        except KafkaError as error:
-            raise self._connection.source_error(error) from None
+        return None
 
 
 def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:

@@ -8,10 +8,9 @@ The members of a topic form a group: when one joins, closes or is evicted, all p
 again, as `sources.base` specifies.
 """
 
-from streampca.sources.memory.dead_letters import MemoryDeadLetters
 from streampca.sources.memory.source import Do, MemorySource, Pause, Step
 from streampca.sources.memory.topic import MemoryTopic
-from streampca.sources.memory.transactions import MemoryTransactions, written_records
+from streampca.sources.memory.transactions import MemoryDeadLetters, MemoryTransactions, written_records
 
 __all__ = [
     "Do", "MemoryDeadLetters", "MemorySource", "MemoryTopic", "MemoryTransactions", "Pause", "Step", "written_records",

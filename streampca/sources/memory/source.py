@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, SourceStatus
 from streampca.fold.record import NO_RECORDS, LastRecord
 from streampca.sources.base import Committed
-from streampca.sources.memory.log import Log
-from streampca.sources.memory.topic import MemoryTopic
+from streampca.sources.memory.topic import Log, MemoryTopic
 
 
 @dataclass(frozen=True)

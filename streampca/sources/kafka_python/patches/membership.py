@@ -7,6 +7,8 @@
 `KafkaConsumer._coordinator.request_rejoin`
     A rebalance caused by changed partitions is forgotten if the poll ends before the group answers, or if the change is
     undone meanwhile: the member is left without partitions and without heartbeat.
+`KafkaConsumer._coordinator._do_join_and_sync_async`
+    An assignment that arrives between two polls is dropped, and the group joined again: another rebalance of all.
 `KafkaConsumer._coordinator._handle_heartbeat_response`
     A member that another one with its `group_instance_id` has replaced only stops its heartbeats: the error is kept,
     for the next poll to raise.
@@ -29,9 +31,21 @@ from streampca.sources.base import Committed
 
 
 class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
-    """Keeps the error of a member that was replaced."""
+    """Keeps an assignment until a poll takes it, and the error of a member that was replaced."""
 
     replaced: FencedInstanceIdError | None = None
+    _waiting: tuple[Any, Any] = (None, None)  # the group's generation and the assignment that no poll has taken
+
+    async def _do_join_and_sync_async(self) -> Any:
+        generation, assignment = self._waiting
+        if assignment is None or generation is not self._generation:
+            assignment = await super()._do_join_and_sync_async()
+            self._waiting = self._generation, assignment
+        return assignment
+
+    async def _on_join_complete_async(self, *args: Any) -> None:
+        self._waiting = None, None
+        await super()._on_join_complete_async(*args)
 
     def _handle_heartbeat_response(self, *args: Any) -> None:
         try:

@@ -1,0 +1,67 @@
+"""The start of a process, and its end: the same for worker, transform and sidecar."""
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+from prometheus_client import disable_created_metrics
+from threadpoolctl import threadpool_limits
+
+from streampca.errors import StreampcaError, exit_code_of
+from streampca.process.memory import keep_freed_memory
+from streampca.process.signals import stop_on_signals
+from streampca.process.thread_failures import ThreadFailures
+from streampca.process.tracing import start_tracing
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+log = structlog.get_logger()
+
+# Longest time that one thread holds the GIL while another waits for it. With Python's default, ten times as long,
+# learning waits for the prefetch thread more than it works, and the event loop for threads that parse large bodies.
+_SWITCH_INTERVAL_S = 0.0005
+
+
+class Started(NamedTuple):
+    """A process that is set up."""
+
+    tracer: "Tracer | None"
+    threads: ThreadFailures
+
+    def run(self, loop: Callable[[], object], stop: Callable[[str], object]) -> None:
+        """Run the loop of the process; signals `stop` it."""
+        stop_on_signals(stop)
+        gc.freeze()  # keeps the collector from scanning all that is imported and compiled by now
+        loop()
+
+
+@contextmanager
+def started() -> Iterator[Started]:
+    """Set up threads, memory, metrics and traces. Raises the error that has ended a thread, at the latest at the end.
+
+    BLAS gets one thread: the same bits, and no threads that compete for blocks this small.
+    """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    keep_freed_memory()
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
+    with ThreadFailures() as threads, threadpool_limits(1):
+        yield Started(start_tracing(), threads)
+        threads.raise_first()
+
+
+@contextmanager
+def errors_logged() -> Iterator[None]:
+    """Log the error that ends the block, as the last line of the log, and exit with its code."""
+    try:
+        yield
+    except StreampcaError as error:
+        code = exit_code_of(error)
+        log.error("fatal error", error=" ".join(str(error).split()), exit_code=code)
+        raise SystemExit(code) from None
+    except Exception as error:
+        log.error("unexpected error", error=f"{type(error).__name__}: {error}", exit_code=1, exc_info=True)
+        raise SystemExit(1) from None
