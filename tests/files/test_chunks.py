@@ -54,21 +54,6 @@ def test_a_file_that_changes_is_refused(tmp_path: Path, when: str) -> None:
         list(batches)
 
 
-@pytest.mark.parametrize("array", [np.zeros(9), np.zeros((2, 3, 4)), np.zeros((3, 2), complex), np.array([["a"]])])
-def test_an_npy_file_of_something_else_is_refused(tmp_path: Path, array: np.ndarray) -> None:
-    np.save(tmp_path / "a.npy", array)
-    text = rf"^{tmp_path}/a\.npy must hold real numbers of shape \(rows, dimensions\), not .* of shape \("
-    with pytest.raises(InputError, match=text):
-        chunks_of([str(tmp_path)])
-
-
-def test_an_npy_file_that_is_an_archive_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", Y=rows(9, d=5))
-    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
-    with pytest.raises(InputError, match=r"a\.npy"):
-        chunks_of([str(tmp_path)])
-
-
 def test_a_csv_file_may_begin_with_whole_numbers(tmp_path: Path) -> None:
     """More of them than anybody reads to guess a type."""
     lines = ["f_0,f_1,note", *["1,2,7"] * 400_000, "0.5,3,text of a column that is not read"]
