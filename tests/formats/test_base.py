@@ -124,5 +124,5 @@ def test_formats_without_a_schema_have_none() -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "streampca.formats.avro", None)
-    with pytest.raises(SettingsError, match=r"format avro needs .*: pip install 'streampca\[avro\]'"):
+    with pytest.raises(SettingsError, match=r"format avro needs .*: pip install '\.\[avro\]'"):
         writer_of("avro")
