@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import scipy.linalg  # noqa: F401 - loads its BLAS, so that the limit holds for it, too
+import structlog
 from hypothesis import is_hypothesis_test, settings
 from threadpoolctl import threadpool_limits
 
@@ -48,7 +49,7 @@ LONGEST = (
     "guarantees/test_object_store.py", "page/test_page.py", "experiments/test_experiments.py",
     "guarantees/test_formats.py", "sidecar/test_memory.py", "guarantees/test_transform.py", "demo/test_demo.py",
     "cli/test_dead_letters_on_broker.py", "sources/test_static_membership.py", "monitoring/test_live.py",
-    "cli/test_compilation.py", "pca/test_learning.py", "deploy/test_locks.py", "monitoring/test_procedures.py",
+    "cli/test_worker.py", "pca/test_learning.py", "deploy/test_locks.py", "monitoring/test_procedures.py",
     "guarantees/test_large_records.py", "guarantees/test_standby.py",
 )  # fmt: skip
 
@@ -139,3 +140,17 @@ def s3(s3_process: S3Process, monkeypatch: pytest.MonkeyPatch) -> S3Process:
 def topic() -> str:
     """A unique name for a topic or group."""
     return f"t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    """Undoes what a test changes in the configuration of logging."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+    for name in ("kafka", "numba", "uvicorn.access"):
+        logging.getLogger(name).setLevel(logging.NOTSET)

@@ -11,7 +11,7 @@ import streampca
 ROOT = Path(streampca.__file__).parent
 
 SHARED_BY_SOURCES = [
-    "sources.base", "sources.broker_errors", "sources.certificates", "sources.dead_letter_headers",
+    "sources.base", "sources.broker_errors", "sources.dead_letter_headers",
     "sources.dead_letter_topic", "sources.transactions", "fold.events", "fold.record",
     "errors", "settings", "sources.client_transactions", "sources.oauth_tokens", "sources.topic_connection",
     "sources.client_source",

@@ -1,1 +1,1 @@
-"""What the larger commands do; `streampca.cli.app` and the modules `…_app` give them their names and options."""
+"""The command line: `app` and `operations` have the names and options of commands, the other modules do the work."""

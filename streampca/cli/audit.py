@@ -14,7 +14,7 @@ from streampca.fold.fold import Fold
 from streampca.settings.worker import WorkerSettings
 from streampca.sources.kafka_python.replay import KafkaPythonReader
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.choice import store_of
+from streampca.stores.choice import open_store
 from streampca.worker.loop import WorkerConfig
 
 _RECORDS = 2000  # learned at a time: where they are cut changes no bit
@@ -22,7 +22,7 @@ _RECORDS = 2000  # learned at a time: where they are cut changes no bit
 
 def run(settings: WorkerSettings, partition: int, start: int | None, end: int | None) -> None:
     """Print that the bytes are the same. Raises `StreampcaError` if they are not."""
-    checkpoints, config = Checkpoints(store_of(settings.store), settings.topic), worker_config_of(settings)
+    checkpoints, config = Checkpoints(open_store(settings.store), settings.topic), worker_config_of(settings)
     kept = checkpoints.offsets(partition)
     start, end = kept[0] if start is None and kept else start or 0, kept[-1] if end is None and kept else end
     if end not in kept or (start not in kept and start != 0) or not start < end:

@@ -10,7 +10,7 @@ from streampca.errors import SettingsError, StreampcaError, naming_the_extra
 from streampca.fold.partitions import backfill_partition, offsets_in, partition_name
 from streampca.settings.store import StoreSettings
 from streampca.settings.worker import WorkerSettings
-from streampca.stores.choice import store_of
+from streampca.stores.choice import open_store
 from streampca.stores.models import Models
 
 
@@ -40,7 +40,7 @@ def run(
     with progress() as bar:
         task = bar.add_task("learning", total=len(chunks), rows=0, note="")
         checkpoint, rejected = execute(
-            store_of(settings.store),
+            open_store(settings.store),
             plan,
             chunks,
             engine,
@@ -64,7 +64,7 @@ def remove(settings: StoreSettings, number: int, ask: Callable[[str], bool]) -> 
 
     Raises `SettingsError` if there is none.
     """
-    store, name = store_of(settings.store), partition_name(backfill_partition(number))
+    store, name = open_store(settings.store), partition_name(backfill_partition(number))
     folder = f"checkpoints/{settings.topic}/{name}"
     checkpoints = [path for path in store.names(folder) if path.endswith(".npz")]
     others = [path for path in store.names(folder) if not path.endswith((".npz", "/parts"))]

@@ -23,7 +23,7 @@ _MAX_LETTERS, _MAX_BYTES = 1000, 8 * 2**20  # of one transaction
 
 @dataclass(frozen=True)
 class LetterFilter:
-    """Which letters are replayed; empty: all. Times are those of the records, in milliseconds."""
+    """Selects the letters to replay; empty: all. Times are those of the records, in milliseconds."""
 
     reasons: Sequence[str] = ()
     partitions: Sequence[int] = ()
@@ -31,7 +31,7 @@ class LetterFilter:
     until_ms: int | None = None
 
     def accepts(self, letter: DeadLetter) -> bool:
-        """Whether a letter is replayed."""
+        """Return whether a letter is replayed."""
         return (
             (not self.reasons or letter.origin.reason in self.reasons)
             and (not self.partitions or letter.origin.partition in self.partitions)
@@ -43,15 +43,15 @@ class LetterFilter:
 def list_letters(settings: DeadLettersSettings, *, as_json: bool) -> None:
     """Print the letters by reason. Raises `SourceError`."""
     with closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader:
-        found = DeadLetterTopic(reader.read)
-        groups = grouped(found.letters())
+        topic = DeadLetterTopic(reader.read)
+        groups = grouped(topic.letters())
     if as_json:
-        facts = {"topic": settings.dead_letter_topic, "groups": groups, "others": found.others}
+        facts = {"topic": settings.dead_letter_topic, "groups": groups, "others": topic.others}
         print(json.dumps(facts, indent=2))  # noqa: T201
         return
     show(settings.dead_letter_topic, groups)
-    if found.others:
-        console().print(f"{found.others} other records are no dead letters of streampca")
+    if topic.others:
+        console().print(f"{topic.others} other records are no dead letters of streampca")
 
 
 def preview(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
@@ -71,8 +71,8 @@ def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
         closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader,
     ):
         letters = to_replay(reader.read, settings.topic, chosen)
-        known = known_partitions(letters, producer.partitions(settings.topic), settings.topic)
-        count = send_all(producer.send, known, settings.dead_letter_topic)
+        sendable = of_existing_partitions(letters, producer.partitions(settings.topic), settings.topic)
+        count = send_all(producer.send, sendable, settings.dead_letter_topic)
     console().print(f"{count} records were sent to {settings.topic}")
 
 
@@ -83,7 +83,7 @@ def to_replay(read: ReadTopic, topic: str, chosen: LetterFilter) -> Iterator[Dea
             yield letter
 
 
-def known_partitions(letters: Iterable[DeadLetter], partitions: int, topic: str) -> Iterator[DeadLetter]:
+def of_existing_partitions(letters: Iterable[DeadLetter], partitions: int, topic: str) -> Iterator[DeadLetter]:
     """The letters. Raises `SourceError` at one whose partition the topic does not have any more."""
     for letter in letters:
         if letter.origin.partition >= partitions:
@@ -139,8 +139,8 @@ def grouped(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
         if time is not None:
             group["first_timestamp"] = min(group["first_timestamp"] or time, time)
             group["last_timestamp"] = max(group["last_timestamp"] or time, time)
-        known = [example["message"] for example in group["examples"]]
-        if len(known) < _EXAMPLES and origin.message not in known:
+        messages = [example["message"] for example in group["examples"]]
+        if len(messages) < _EXAMPLES and origin.message not in messages:
             group["examples"].append(
                 {"partition": origin.partition, "offset": origin.offset, "message": origin.message}
             )

@@ -20,11 +20,11 @@ from streampca.settings.worker import WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import NoBrokerError
-from streampca.sources.clients import client_of, transactions_of
+from streampca.sources.clients import create_client, create_transactions
 from streampca.sources.kafka_python.connection import check_writable
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.choice import store_of
+from streampca.stores.choice import open_store
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.models import shape_in
@@ -53,7 +53,7 @@ def run(options: Options) -> int:
 
 
 def _is_set(kind: type[Settings], names: Collection[str], options: Options) -> bool:
-    """Whether one of these required settings is set."""
+    """Return whether one of these required settings is set."""
     return any(setting.origin != "missing" for setting in kind.explain(**options)[0] if setting.name in names)
 
 
@@ -103,7 +103,7 @@ class WorkerChecks:
 
     def __init__(self, settings: WorkerSettings, topic: TopicChecks) -> None:
         self._settings, self._config, self._topic = settings, worker_config_of(settings), topic
-        self._store = store_of(settings.store)
+        self._store = open_store(settings.store)
         self._checkpoints = Checkpoints(self._store, settings.topic)
         self._committed: dict[int, Committed] = {}  # the group's, by partition
 
@@ -119,7 +119,7 @@ class WorkerChecks:
         """The store can be written and read."""
         self._store.check()
         identified = f"the id {ours.id}" if (ours := identity.find(self._store)) else "no id yet"
-        return f"{self._store.place} can be written and read; it has {identified}"
+        return f"{self._store.location} can be written and read; it has {identified}"
 
     def _group(self) -> str:
         self._committed = needed(self._topic.source).committed(needed(self._topic.bounds))
@@ -146,7 +146,7 @@ class WorkerChecks:
     def _refuse_foreign_store(self) -> None:
         topic, group = self._settings.topic, self._committed
         ours = identity.find(self._store) or identity.absent(self._store)
-        compatibility.refuse_other_store(topic, {p: found.metadata for p, found in group.items()}, ours)
+        compatibility.refuse_other_store(topic, {p: committed.metadata for p, committed in group.items()}, ours)
         for partition, committed in group.items():
             newest = self._checkpoints.offsets(partition)[-1:]
             compatibility.refuse_foreign_store(topic, partition, committed.offset, newest[0] if newest else None)
@@ -157,7 +157,7 @@ class TransformChecks:
 
     def __init__(self, settings: TransformSettings, topic: TopicChecks) -> None:
         self._settings, self._topic = settings, topic
-        self._models = Models(store_of(settings.store), settings.topic)
+        self._models = Models(open_store(settings.store), settings.topic)
         self._cache = ModelCache(self._models)
         self._model = model_of(settings, self._cache)
         self._has_model = self._has_output_topic = False
@@ -173,8 +173,10 @@ class TransformChecks:
         ]
 
     def _model_fits(self) -> str:
-        if place := self._models.missing_store():
-            raise StoreError(f"there is no store at {place}: start a worker first, mount its volume, or correct store")
+        if location := self._models.missing_store():
+            raise StoreError(
+                f"there is no store at {location}: start a worker first, mount its volume, or correct store"
+            )
         self._models.versions()  # raises if the store cannot be read
         self._cache.poll()
         if cause := self._model.refresh():
@@ -198,7 +200,7 @@ class TransformChecks:
         if not self._has_output_topic:
             raise SkippedError
         settings = self._settings.model_copy(update={"group_instance_id": _MEMBER})
-        transactions = transactions_of(settings, None, [settings.output_topic])
+        transactions = create_transactions(settings, None, [settings.output_topic])
         try:
             transactions.recover()
         except NoBrokerError:
@@ -214,7 +216,7 @@ class TransformChecks:
 
     def _group(self) -> str:
         bounds = needed(self._topic.bounds)
-        with contextlib.closing(client_of(self._settings)) as source:
+        with contextlib.closing(create_client(self._settings)) as source:
             committed = source.committed(bounds)
         for partition, offset in committed.items():
             if self._has_model:

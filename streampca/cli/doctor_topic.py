@@ -17,7 +17,7 @@ from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed, Source
 from streampca.sources.broker_errors import TopicError
-from streampca.sources.clients import client_of
+from streampca.sources.clients import create_client
 from streampca.sources.kafka_python.connection import check_writable
 from streampca.sources.kafka_python.replay import KafkaPythonReader
 
@@ -71,7 +71,7 @@ class TopicChecks:
     def broker(self) -> str:
         """A broker answers and accepts the login."""
         try:
-            self.source = client_of(self._settings)
+            self.source = create_client(self._settings)
         except TopicError as error:
             self._topic_error = error  # a broker answers: it is the check of the topic that fails
         login = f", logged in as {self._settings.sasl_username}" if self._settings.sasl_username else ""
@@ -132,7 +132,7 @@ class TopicChecks:
         return f"{where} is a vector of {dimensions} numbers, {max(-ahead_s, 0.0):,.0f} s old{_hint(codec, decoded)}"
 
     def progress(self, group: str, committed: Mapping[int, Committed]) -> str:
-        """How far a group is, as a sentence."""
+        """Describe how far a group is."""
         bounds = needed(self.bounds)
         behind = sum(end - (committed[p].offset if p in committed else first) for p, (first, end) in bounds.items())
         return f"{group} has offsets of {len(committed)} of {len(bounds)} partitions, {behind:,} behind"

@@ -4,7 +4,7 @@ from streampca.cli import paths_or_urls
 from streampca.errors import DamagedFileError, SettingsError, StoreError
 from streampca.fold import model_file
 from streampca.fold.model_file import PublishedModel
-from streampca.stores.choice import store_of
+from streampca.stores.choice import open_store
 from streampca.stores.models import Models
 
 _ZIP, _NAME_AT, _FIRST_MEMBER = b"PK\x03\x04", 30, b"header.npy"  # how every file that streampca writes begins
@@ -14,13 +14,13 @@ def model_at(location: str, topic: str | None = None) -> PublishedModel:
     """The model in a file; or the newest of a topic in a store. Raises `StreampcaError`."""
     if not paths_or_urls.is_store(location):
         return _decoded(location, paths_or_urls.read(location))
-    store = store_of(location)
+    store = open_store(location)
     topics = sorted(name.rsplit("/", 1)[-1] for name in store.names("models"))
     if topic is None and len(topics) != 1:
         raise SettingsError(f"{location} holds {len(topics)} topics ({', '.join(topics)}): name one by --topic")
     models = Models(store, topic or topics[0])
     if (model := models.newest()) is None:
-        raise StoreError(f"{models.place} holds no model")
+        raise StoreError(f"{models.location} holds no model")
     return model
 
 

@@ -1,4 +1,4 @@
-"""What worker and transform have in common: the process around a member of a consumer group."""
+"""The process around a member of a consumer group: worker or transform."""
 
 import contextlib
 import os
@@ -22,14 +22,14 @@ from streampca.process.tls import server_context
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources.clients import client_and_other
 from streampca.stores.base import Store
-from streampca.stores.choice import store_of
+from streampca.stores.choice import open_store
 from streampca.stores.process_status import ProcessStatuses
 
 log = structlog.get_logger()
 
 
 class Process(NamedTuple):
-    """What a member needs of its process."""
+    """The parts of a process that a member uses."""
 
     store: Store
     listener: Listener
@@ -39,7 +39,7 @@ class Process(NamedTuple):
 
 
 @contextlib.contextmanager
-def process_of(
+def member_process(
     settings: ConsumerSettings,
     metrics: MemberMetrics,
     log_listener: MemberLog,
@@ -57,14 +57,14 @@ def process_of(
         started() as process,
         health_server(settings.host, settings.metrics_port, metrics.registry, health, context, tokens) as server,
     ):
-        store = store_of(settings.store, metrics.store.observe)
+        store = open_store(settings.store, metrics.store.observe)
         log.info(
             "transform starting" if output_topic else "worker starting",
             topic=settings.topic,
             brokers=settings.bootstrap_servers,
             client=client_and_other(settings),
             group=settings.group,
-            store=store.place,
+            store=store.location,
             bad_records=f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record,
             metrics=server.url,
             **logged,

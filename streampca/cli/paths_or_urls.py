@@ -14,7 +14,7 @@ from streampca.stores.choice import store_and_name
 
 
 def is_store(path_or_url: str) -> bool:
-    """Whether it names a store instead of a file."""
+    """Return whether it names a store instead of a file."""
     is_url = store_url.scheme_of(path_or_url) is not None
     return not path_or_url.endswith(".npz") if is_url else Path(path_or_url).is_dir()
 

@@ -17,7 +17,7 @@ from streampca.pca.learning import LearningConfig
 from streampca.settings.commands import ResetSettings
 from streampca.sources.kafka_python.connection import Connection, admin_client
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.choice import store_of
+from streampca.stores.choice import open_store
 
 _ANSWER_MS = 5000
 _NOTHING = FoldConfig(LearningConfig(1, 1))  # of a checkpoint that has learned nothing; workers give it theirs
@@ -36,7 +36,7 @@ def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | No
         moved = _moved(settings, connection, to, partition) if to else []
         if _reset(admin, settings, ask, moved):
             for checkpoint in moved:
-                Checkpoints(store_of(settings.store), settings.topic).save(checkpoint)
+                Checkpoints(open_store(settings.store), settings.topic).save(checkpoint)
                 console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
 
 
@@ -50,7 +50,7 @@ def _active_members_named(group: str) -> Iterator[None]:
 
 def _moved(settings: ResetSettings, connection: Connection, to: str, partition: int | None) -> list[Checkpoint]:
     """A checkpoint at the new place of each partition that is not there yet. Raises `SettingsError`."""
-    checkpoints, found = Checkpoints(store_of(settings.store), settings.topic), []
+    checkpoints, moved = Checkpoints(open_store(settings.store), settings.topic), []
     for tp, target in _targets(settings, connection, to, partition).items():
         before = checkpoints.newest(tp.partition)
         if before and target < before.fold.position:
@@ -61,10 +61,10 @@ def _moved(settings: ResetSettings, connection: Connection, to: str, partition: 
         if before is None:
             empty = Fold.empty(_NOTHING.learning).at(target)
             before = Checkpoint(settings.topic, connection.topic_id(), tp.partition, empty, _NOTHING.as_dict())
-            found.append(before)
+            moved.append(before)
         elif target > before.fold.position:
-            found.append(replace(before, fold=before.fold.skip(target)))
-    return found
+            moved.append(replace(before, fold=before.fold.skip(target)))
+    return moved
 
 
 def _targets(
@@ -95,7 +95,7 @@ def _targets(
 
 
 def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | None, moved: list[Checkpoint]) -> bool:
-    """Whether there is something to do, and it was done as far as the group is concerned."""
+    """Delete the committed offsets; False if there is nothing to do."""
     offsets, out = _committed(admin, settings), console()
     listed = ", ".join(f"{tp.partition}: {offset}" for tp, offset in sorted(offsets.items()))
     if not offsets:
@@ -104,9 +104,9 @@ def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | Non
         out.print(f"group {settings.group_id}, topic {settings.topic}, committed offsets by partition: {listed}")
     if not offsets and not moved:
         return False
-    places = ", ".join(f"{each.partition}: {each.fold.position}" for each in moved)
+    positions = ", ".join(f"{checkpoint.partition}: {checkpoint.fold.position}" for checkpoint in moved)
     then = (
-        f"at these offsets, without the records before them: {places}"
+        f"at these offsets, without the records before them: {positions}"
         if moved
         else "from the checkpoints of their store"
     )
@@ -122,7 +122,7 @@ def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | Non
 
 def _committed(admin: Any, settings: ResetSettings) -> Mapping[TopicPartition, int]:
     try:
-        found = admin.list_group_offsets({settings.group_id: None}).get(settings.group_id, {})
+        offsets = admin.list_group_offsets({settings.group_id: None}).get(settings.group_id, {})
     except GroupIdNotFoundError:
         return {}
-    return {tp: known.offset for tp, known in found.items() if tp.topic == settings.topic and known.offset >= 0}
+    return {tp: at.offset for tp, at in offsets.items() if tp.topic == settings.topic and at.offset >= 0}

@@ -4,7 +4,7 @@ from streampca.cli.find_model import model_at
 from streampca.cli.options import Options, settings_of
 from streampca.process.metrics import StoreMetrics
 from streampca.sidecar import server
-from streampca.stores.choice import store_of
+from streampca.stores.choice import open_store
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 
@@ -21,4 +21,4 @@ def run(options: Options, model: str | None) -> None:
             server.run(settings, store)
         else:
             metrics = StoreMetrics()
-            server.run(settings, store_of(settings.store, metrics.observe), metrics)
+            server.run(settings, open_store(settings.store, metrics.observe), metrics)

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Sequence
 
-from streampca.cli.member import Process, process_of
+from streampca.cli.member import Process, member_process
 from streampca.consumer_group.listener import Listener, LoopTicked, ModelAwaited
 from streampca.fold.codec import Codec
 from streampca.fold.model_file import PublishedModel
 from streampca.process.signals import stop_on_signals
 from streampca.settings.transform import TransformSettings
-from streampca.sources.clients import client_of, prefetching, transactions_of
+from streampca.sources.clients import create_client, create_transactions, prefetching
 from streampca.sources.schema_registry import create_writer, schemas_of
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
@@ -33,7 +33,7 @@ def run(settings: TransformSettings) -> None:
         "model": "newest" if version is None else f"version {version}",
         "emits": f"{settings.emit} as {settings.output_format}",
     }
-    with process_of(settings, TransformMetrics(settings.topic), logged, **shown) as process:
+    with member_process(settings, TransformMetrics(settings.topic), logged, **shown) as process:
         cache = ModelCache(Models(process.store, settings.topic))
         model = model_of(settings, cache)
         stop_on_signals(stops.append)
@@ -73,16 +73,16 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
         settings.dead_letter_topic,
         settings.only_p_below,
     )
-    client = client_of(settings)
+    client = create_client(settings)
     topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
-    transactions = transactions_of(settings, client, topics)
+    transactions = create_transactions(settings, client, topics)
     source = prefetching(client, settings, process.traced(outputs.read))
     config = TransformConfig(settings.topic, settings.bad_records, settings.on_offset_gap)
     return Transformer(config, source, transactions, outputs, process.listener, process.started.threads.raise_first)
 
 
 def _packer(settings: TransformSettings) -> Packer:
-    """How outputs are written. Raises `SourceError`."""
+    """Create what writes outputs. Raises `SourceError`."""
     if settings.output_format == "arrow":
         from streampca.transform.arrow import ArrowPacker  # here: an optional dependency
 

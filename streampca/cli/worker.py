@@ -4,7 +4,7 @@ import time
 
 import structlog
 
-from streampca.cli.member import Process, process_of
+from streampca.cli.member import Process, member_process
 from streampca.errors import StoreBusyError
 from streampca.fold.codec import Codec
 from streampca.fold.fold import FoldConfig
@@ -13,7 +13,7 @@ from streampca.pca.learning import LearningConfig
 from streampca.process.blas import kernels
 from streampca.settings.worker import WorkerSettings
 from streampca.sources import schema_registry
-from streampca.sources.clients import client_of, dead_letters_of, prefetching
+from streampca.sources.clients import create_client, create_dead_letters, prefetching
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
@@ -39,7 +39,7 @@ def run(settings: WorkerSettings) -> None:
         "forgets": halved[0] if halved else "nothing",
     }
     logged = WorkerLog()
-    with process_of(settings, WorkerMetrics(settings.topic), logged, **shown) as process:
+    with member_process(settings, WorkerMetrics(settings.topic), logged, **shown) as process:
         _check(process.store)
         worker = _build(settings, process)
         log.info("worker started")
@@ -64,7 +64,7 @@ def _build(settings: WorkerSettings, process: Process) -> Worker:
     config = worker_config_of(settings)
     config.codec.decode([])  # raises if a package is missing or the schema registry is away
     checkpoints = Checkpoints(process.store, settings.topic)
-    client, dead_letters = client_of(settings), dead_letters_of(settings)
+    client, dead_letters = create_client(settings), create_dead_letters(settings)
     _compile(config.fold.learning)  # not later: a group waits for members that do not poll
     source = prefetching(client, settings, process.traced(config.codec.vectors_of))
     publisher = Publisher(

@@ -1,1 +1,1 @@
-"""What workers and `streampca transform` share as members of a consumer group."""
+"""The members of a consumer group: what workers and `streampca transform` share."""

@@ -21,7 +21,7 @@ _PAUSE_S = 1.0  # of partitions whose records cannot be decoded for now, such as
 
 
 class Progress(Protocol):
-    """How far a member has come with a partition: a fold, or a position alone."""
+    """A member's progress with a partition: a fold, or a position alone."""
 
     @property
     def position(self) -> int:
@@ -86,9 +86,9 @@ class Assignment(Generic[P]):
 
     def read(self, partitions: Collection[int]) -> None:
         """Read partitions from where their progress ends, if the log still holds the last records of these."""
-        found = {p: self.progress[p] for p in partitions}
-        last = {p: each.last for p, each in found.items() if each.last}
-        self._source.seek({p: each.position if each.position >= 0 else None for p, each in found.items()}, last)
+        progress = {p: self.progress[p] for p in partitions}
+        last = {p: reached.last for p, reached in progress.items() if reached.last}
+        self._source.seek({p: at.position if at.position >= 0 else None for p, at in progress.items()}, last)
 
     def pause(self, event: Undecoded) -> None:
         """Read no more records of a partition until it is time to retry, since they cannot be decoded for now."""

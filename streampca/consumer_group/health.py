@@ -148,7 +148,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _TimedReader(io.RawIOBase):
-    """What a connection receives within `seconds`, so that a byte now and then holds no thread."""
+    """Reads a connection for `seconds` at most, so that a byte now and then holds no thread."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection, self._end = connection, time.monotonic() + seconds

@@ -142,7 +142,7 @@ class MemberLog(Listener):
 
 
 def _kind(cause: str) -> str:
-    """What two causes have in common that are logged once.
+    """Reduce a cause to what decides whether it is logged again.
 
     An offset in a file's name is no other cause; all that may end by themselves are one: while an object store is away,
     each request fails in its way.

@@ -1,4 +1,4 @@
-"""Where to resume when the log of a partition does not hold the next record any more."""
+"""The position to resume at when the log of a partition does not hold the next record any more."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from streampca.fold.events import OutOfRange
 
 @dataclass(frozen=True)
 class OffsetGapPolicy:
-    """What to do about lost records of a topic."""
+    """The policy for lost records of a topic."""
 
     topic: str
     on_offset_gap: str  # fail, earliest or latest

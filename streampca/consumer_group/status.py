@@ -163,8 +163,8 @@ class StatusListener(Listener):
     def _on_stall(self, event: events.PartitionStalled) -> None:
         self._stalled.add(event.partition)
         self._problems["decoding"] = event.cause
-        known = self._partitions[event.partition]
-        self._partitions[event.partition] = known.model_copy(update={"lag": event.lag})
+        status = self._partitions[event.partition]
+        self._partitions[event.partition] = status.model_copy(update={"lag": event.lag})
 
     def _on_decoded(self, partition: int) -> None:
         self._stalled.discard(partition)

@@ -1,4 +1,4 @@
-"""What the demo prints: its addresses, the first projection, and its progress, a line every few seconds."""
+"""Texts of the demo: its addresses, the first projection, and its progress, a line every few seconds."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from streampca.fold.model_file import PublishedModel
 
 
 def addresses(broker: str, topics: str, port: int, metrics_port: int, store: str, folder: Path) -> str:
-    """Where everything is."""
+    """The addresses of all parts."""
     return (
         f"page     http://127.0.0.1:{port}/\n"
         f"broker   {broker} (in memory), topics {topics}\n"

@@ -21,7 +21,7 @@ from streampca.pca.arrays import Array
 from streampca.process.signals import stop_on_signals
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.choice import store_of
+from streampca.stores.choice import open_store
 from streampca.stores.models import Models
 
 TOPIC, DEAD_LETTERS, PROJECTED = "readings", "readings-dead-letters", "readings-projected"
@@ -131,14 +131,13 @@ def _project(url: str, body: str) -> dict[str, Any] | None:
     request = urllib.request.Request(url, body.encode(), {"content-type": "application/json"})  # noqa: S310 - local
     try:
         with urllib.request.urlopen(request, timeout=_REQUEST_TIMEOUT_S) as answer:  # noqa: S310
-            found: dict[str, Any] = json.load(answer)
-            return found
+            return dict(json.load(answer))
     except OSError:  # no model yet; or it is tried again soon
         return None
 
 
 def _new_store(location: str) -> Store:
-    store = store_of(location)
+    store = open_store(location)
     if Checkpoints(store, TOPIC).partitions():
         raise SettingsError(
             f"{location} holds checkpoints of an earlier demo, whose broker is gone; choose another store"

@@ -1,1 +1,1 @@
-"""How a process of any role starts and ends: signals, threads, log, traces, and who may talk to its port."""
+"""The start and the end of a process of any role: signals, threads, log, traces, and access to its port."""

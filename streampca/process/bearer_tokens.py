@@ -67,14 +67,14 @@ class BearerTokens:
         self._read_again()
         kind, _, token = authorization.partition(" ")
         digest = hashlib.sha256(token.strip().encode("latin-1")).digest()
-        found = None
-        for known, scopes in self._scopes.items():  # all of them: the time says nothing about a token
-            found = scopes if hmac.compare_digest(known, digest) else found
+        allowed = None
+        for accepted, scopes in self._scopes.items():  # all of them: the time says nothing about a token
+            allowed = scopes if hmac.compare_digest(accepted, digest) else allowed
         if kind.lower() != "bearer" or not token.strip():
             raise NoTokenError("this needs a token: send Authorization: Bearer TOKEN")
-        if found is None:
+        if allowed is None:
             raise UnknownTokenError("this token is not known: it was revoked, or never valid")
-        if scope not in found:
+        if scope not in allowed:
             raise MissingScopeError(f"this token may not do that: it lacks the scope {scope}")
 
     def _read_again(self) -> None:

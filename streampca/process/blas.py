@@ -1,4 +1,4 @@
-"""Which of its matrix kernels OpenBLAS uses.
+"""The choice of OpenBLAS's matrix kernels.
 
 On an AVX-512 processor that it does not know (AMD's Zen 5, as of 0.3.31) it takes those for Haswell, half as fast.
 """
@@ -25,7 +25,7 @@ def kernels() -> str:
     from threadpoolctl import threadpool_info
 
     names = {library["architecture"] for library in threadpool_info() if library["internal_api"] == "openblas"}
-    found = " and ".join(sorted(names)) or "not OpenBLAS's"
+    in_use = " and ".join(sorted(names)) or "not OpenBLAS's"
     if names & {"Haswell", "Zen"} and _CPUINFO.exists() and set(_CPUINFO.read_text().split()) >= _AVX512:
-        return f"{found} on an AVX-512 processor: half as fast; set OPENBLAS_CORETYPE=SkylakeX"
-    return found
+        return f"{in_use} on an AVX-512 processor: half as fast; set OPENBLAS_CORETYPE=SkylakeX"
+    return in_use

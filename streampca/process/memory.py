@@ -1,4 +1,4 @@
-"""How the C library keeps memory that is freed."""
+"""The C library's reuse of freed memory."""
 
 import contextlib
 import ctypes

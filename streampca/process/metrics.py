@@ -1,4 +1,4 @@
-"""What the metrics of worker and sidecar share: a registry, and the requests to an object store.
+"""The registry that worker and sidecar use, and the metrics of requests to an object store.
 
 All samples of a registry have the same constant labels, the topic's name above all.
 

@@ -1,4 +1,4 @@
-"""What SIGTERM and SIGINT (Ctrl-C) do to a process."""
+"""Handlers of SIGTERM and SIGINT (Ctrl-C)."""
 
 import signal
 import sys

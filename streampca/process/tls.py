@@ -28,19 +28,19 @@ def server_context(folder: Path | None) -> ssl.SSLContext | None:
         context.verify_mode = ssl.CERT_REQUIRED if with_ca else ssl.CERT_NONE
         return context
 
-    def changed() -> list[tuple[int, int]]:
+    def versions() -> list[tuple[int, int]]:
         return [(stat.st_mtime_ns, stat.st_ino) for stat in (path.stat() for path in files)]
 
     try:
-        known, current, context = changed(), read(), read()
+        version, current, context = versions(), read(), read()
     except OSError as error:  # ssl.SSLError is one, too
         raise SettingsError(f"{cert} and {key} cannot be used for TLS: {error}") from None
 
     def choose(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
-        nonlocal known, current
+        nonlocal version, current
         try:
-            if (now := changed()) != known:
-                current, known = read(), now
+            if (newest := versions()) != version:
+                current, version = read(), newest
                 log.info("certificate read again", file=str(cert))
         except OSError as error:  # the files may be changed one after the other
             log.error("certificate not read again", file=str(cert), error=str(error))

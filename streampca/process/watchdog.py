@@ -34,7 +34,7 @@ def tick(within_s: float | None = None) -> None:
     watched, thread, due = _watched, threading.current_thread(), time.monotonic() + (within_s or HANG_S)
     if watched is not None and abs(due - watched.get(thread, 0.0)) >= _EXACT_S:
         watched[thread] = due
-        first = min(at for each, at in list(watched.items()) if each.is_alive())
+        first = min(due for thread, due in list(watched.items()) if thread.is_alive())
         faulthandler.dump_traceback_later(max(first - time.monotonic(), 0.001), exit=True, file=_STDERR)
 
 

@@ -105,10 +105,10 @@ def sort_key(name: str, field: FieldInfo) -> tuple[bool, int, str]:
 
 def all_fields(kind: type[Settings]) -> dict[str, FieldInfo]:
     """The settings of a class and of all its subclasses."""
-    found = dict(kind.model_fields)
-    for each in kind.__subclasses__():
-        found |= all_fields(each)
-    return found
+    fields = dict(kind.model_fields)
+    for subclass in kind.__subclasses__():
+        fields |= all_fields(subclass)
+    return fields
 
 
 def _valid_values(kind: type[Settings], values: Mapping[str, Any], wrong: set[str]) -> dict[str, Any]:

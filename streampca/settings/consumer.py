@@ -50,7 +50,7 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
 
     @property
     def bad_records(self) -> str:
-        """What to do with bad records: stop, skip or dead_letter."""
+        """The policy for bad records: stop, skip or dead_letter."""
         return "dead_letter" if self.dead_letter_topic else self.on_bad_record
 
     RULES: ClassVar[Rules] = (

@@ -10,7 +10,7 @@ from streampca.settings.base import Settings, existing_file
 
 
 class ListeningSettings(Settings):
-    """Where to listen, and to whom."""
+    """The address to listen on, and who may ask."""
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     tls_folder: Path | None = Field(None, description="Folder with tls.crt and tls.key; unset: no TLS.")
@@ -20,7 +20,7 @@ class ListeningSettings(Settings):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Return whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -21,7 +21,7 @@ class StoreSettings(TopicSettings, LogSettings):
 
     store: Annotated[
         str,
-        BeforeValidator(lambda place: str(place) if isinstance(place, Path) else place),
+        BeforeValidator(lambda location: str(location) if isinstance(location, Path) else location),
         AfterValidator(store_url.checked),
     ] = Field(
         "streampca-store",

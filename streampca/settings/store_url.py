@@ -20,24 +20,24 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PREFIX = re.compile(r"[A-Za-z0-9._/-]*")
 
 
-def scheme_of(place: str) -> str | None:
-    """The URL's scheme, in lower case; None if `place` is the path of a folder."""
-    found = _SCHEME.match(place)
-    return found[1].lower() if found else None
+def scheme_of(location: str) -> str | None:
+    """The URL's scheme, in lower case; None if `location` is the path of a folder."""
+    match = _SCHEME.match(location)
+    return match[1].lower() if match else None
 
 
-def checked(place: str) -> str:
-    """The place of a store, a URL without a slash at its end or a folder as it is.
+def checked(location: str) -> str:
+    """The location of a store, a URL without a slash at its end or a folder as it is.
 
     Raises `ValueError` with a sentence that does not repeat the URL, which may hold a secret.
     """
-    scheme = scheme_of(place)
+    scheme = scheme_of(location)
     if scheme is None:
-        return place
+        return location
     if scheme not in CREDENTIALS:
         raise ValueError("use a folder, or a URL that begins with s3://, gs:// or az://")
-    bucket, _, prefix = place[len(scheme) + 3 :].partition("/")
-    if "@" in place:
+    bucket, _, prefix = location[len(scheme) + 3 :].partition("/")
+    if "@" in location:
         raise ValueError(f"credentials do not belong into the URL: set {CREDENTIALS[scheme]}")
     if not _BUCKET.fullmatch(bucket):
         raise ValueError(f"the name of the bucket is not valid: write {scheme}://bucket/prefix")
@@ -47,11 +47,11 @@ def checked(place: str) -> str:
     return f"{scheme}://{bucket}/{prefix}".rstrip("/")
 
 
-def absolute(place: str) -> str:
-    """The same place for every working directory."""
-    return str(Path(place).absolute()) if scheme_of(place) is None else place
+def absolute(location: str) -> str:
+    """Make a location independent of the working directory."""
+    return str(Path(location).absolute()) if scheme_of(location) is None else location
 
 
 def is_supported() -> bool:
-    """Whether the package is installed that object stores need."""
+    """Return whether the package is installed that object stores need."""
     return find_spec("obstore") is not None

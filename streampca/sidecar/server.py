@@ -29,7 +29,7 @@ _KEEP_ALIVE_S = 75  # longer than load balancers do, so that they close idle con
 REQUEST_WITHIN_S = 10.0  # of a new connection
 _BACKLOG = 128  # connections that are not accepted yet
 _MAX_FILES = 1024  # also of connections that send nothing: some 20 MB
-_FILES_EACH = 2  # that many for each connection that is answered: more get 503, and some remain for the store
+_FILES_PER_CONNECTION = 2  # for each connection that is answered: more get 503, and some remain for the store
 
 
 class Connection(H11Protocol):
@@ -83,7 +83,7 @@ def _config(settings: ServeSettings, app: FastAPI) -> uvicorn.Config:
         proxy_headers=False,  # no answer depends on the client's address or scheme
         ws="none",
         lifespan="on",
-        limit_concurrency=_limit_files() // _FILES_EACH,
+        limit_concurrency=_limit_files() // _FILES_PER_CONNECTION,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_FINISH_WITHIN_S,
     )

@@ -54,7 +54,7 @@ class Source(Protocol):
         """
 
     def status(self) -> SourceStatus:
-        """Whether brokers answer and the group counts us in, as last known; never waits."""
+        """Return whether brokers answer and the group counts us in, as last known; never waits."""
 
     def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
         """Read these partitions from these positions; None means from the earliest record.

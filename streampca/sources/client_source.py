@@ -1,4 +1,4 @@
-"""What the sources of both clients have in common: the positions that they read from, gaps in the log, and commits."""
+"""The source of either client: the positions that it reads from, gaps in the log, and commits."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -90,8 +90,8 @@ class ClientSource(ABC):
             self._leave()
 
     def _forget(self, partition: int) -> None:
-        for known in (self._reported, self._last, self._out_of_range):
-            known.pop(partition, None)
+        for notes in (self._reported, self._last, self._out_of_range):
+            notes.pop(partition, None)
 
     def _rebalanced(self, event: Assigned | Revoked | Lost) -> None:
         """Note an event that is about to be returned."""
@@ -127,7 +127,9 @@ class ClientSource(ABC):
             if not records and reached <= last.offset:
                 return
             del self._last[partition]
-            records = records[next((i for i, each in enumerate(records) if each.offset >= position), len(records)) :]
+            records = records[
+                next((i for i, record in enumerate(records) if record.offset >= position), len(records)) :
+            ]
         next_ = max(position, reached, records[-1].offset + 1 if records else -1)
         now = (next_, max(end, next_))
         if now != before and next_ >= 0 and end >= 0:

@@ -1,4 +1,4 @@
-"""What the transactions of both clients have in common: when a producer is opened, used, and given up."""
+"""Transactions of either client: when a producer is opened, used, and given up."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -125,8 +125,8 @@ class ClientTransactions(ABC):
     def _fail(self, error: Exception, topic: str) -> NoReturn:
         """Give the producer up; raise the error of a record to that topic, or of the transaction."""
         self._drop()
-        for each, its_topic in [*self._undelivered, (error, topic)]:
-            if refusal := self._refusal(each, its_topic):
+        for cause, its_topic in [*self._undelivered, (error, topic)]:
+            if refusal := self._refusal(cause, its_topic):
                 raise refusal from None
         raise TransactionFailedError(self._described(error)[1]) from None
 

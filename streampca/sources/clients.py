@@ -26,7 +26,7 @@ def client_and_other(settings: ConsumerSettings) -> str:
     return f"kafka-python; confluent ({remedy}) is several times as fast"
 
 
-def client_of(settings: ConsumerSettings) -> Source:
+def create_client(settings: ConsumerSettings) -> Source:
     """A member of the consumer group, which joins at its first poll. Raises `SourceError`."""
     if settings.client == "confluent":
         from streampca.sources.confluent.source import ConfluentSource
@@ -35,13 +35,13 @@ def client_of(settings: ConsumerSettings) -> Source:
     return KafkaPythonSource(settings)
 
 
-def dead_letters_of(settings: ConsumerSettings) -> DeadLetters:
-    """Where rejected records are written to; nowhere without a dead-letter topic. Raises `SourceError`."""
+def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:
+    """Create the writer of dead letters; without a dead-letter topic, one that is never used. Raises `SourceError`."""
     return NoDeadLetters() if settings.dead_letter_topic is None else KafkaPythonDeadLetters(settings)
 
 
-def transactions_of(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:
-    """Transactions of a source that `client_of` has created with the same settings. Raises `SourceError`."""
+def create_transactions(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:
+    """Transactions of a source that `create_client` has created with the same settings. Raises `SourceError`."""
     name = f"{settings.group}-{settings.group_instance_id or uuid.uuid4().hex}"
     if settings.client == "confluent":
         from streampca.sources.confluent.transactions import ConfluentTransactions

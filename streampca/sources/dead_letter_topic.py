@@ -24,7 +24,7 @@ ReadTopic: TypeAlias = Callable[[], Iterator[tuple[int, Record]]]
 
 
 class LetterStatus(StrEnum):
-    """What a replay does with a letter."""
+    """The letter's part in a replay."""
 
     WAITING = "waiting"  # sends it
     REPLAYED = "replayed"  # was sent
@@ -79,7 +79,7 @@ class DeadLetterTopic:
 
 
 def _identity(record: Record, origin: Origin) -> bytes:
-    """The same for two letters of one record; a topic that was created again has other records at its offsets."""
+    """Identify the record of a letter; a topic that was created again has other records at its offsets."""
     content = (origin.topic, origin.partition, origin.offset, record.key, record.value)
     return hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
 

@@ -33,7 +33,7 @@ class OAuthTokens:
 
     @property
     def late(self) -> bool:
-        """Whether a client may still have an expired token, because no new one could be obtained."""
+        """Return whether a client may still have an expired token, because no new one could be obtained."""
         refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
         return time.time() - self._failed_at < _LATE_S and not (refused and time.time() >= self._expiry)
 
@@ -60,7 +60,7 @@ class OAuthTokens:
             self._failure, self._failed_at, self._ask_at = error, now, now + _RETRY_S
 
 
-def tokens_of(settings: KafkaSettings) -> OAuthTokens | None:
+def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
     """The tokens of the login in the settings, None if it needs none. Raises as `OAuthTokens.current` does."""
     match settings.sasl_mechanism, settings.sasl_password:
         case "AWS_MSK_IAM", _:
@@ -91,8 +91,8 @@ def _issued(url: str, client: str, secret: str) -> tuple[str, float]:
             f"no token endpoint answers at {endpoint} ({one_line(error)}); check sasl_token_url"
         ) from None
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        found = answer.json()
-        return str(found["access_token"]), asked + float(found["expires_in"])
+        issued = answer.json()
+        return str(issued["access_token"]), asked + float(issued["expires_in"])
     reason = re.search(r'"error"\s*:\s*"(\w+)"', answer.text)
     text = f"the token endpoint {endpoint} gives no token ({answer.status_code}{f' {reason[1]}' if reason else ''})"
     if answer.is_server_error or answer.status_code in (408, 429):

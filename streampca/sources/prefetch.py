@@ -92,12 +92,10 @@ class Prefetch:
         self._do(partial(self._commit, positions, metadata))
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
-        found: dict[int, Committed] = self._done(partial(self._source.committed, partitions))
-        return found
+        return dict(self._done(partial(self._source.committed, partitions)))
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
-        found: dict[int, int] = self._done(partial(self._source.offsets_at, partitions, time_ms))
-        return found
+        return dict(self._done(partial(self._source.offsets_at, partitions, time_ms)))
 
     def close(self) -> None:
         if self._closed:
@@ -112,7 +110,7 @@ class Prefetch:
                 self._source.close()
 
     def _done(self, call: Callable[[], Any]) -> Any:
-        """What the call returns, when the thread has executed it."""
+        """Wait until the thread has executed the call; returns its result."""
         return watchdog.result_of(self._do(call))
 
     def _do(self, call: Callable[[], Any]) -> Future[Any]:

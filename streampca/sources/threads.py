@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Threads:
-    """What creates them: those of the standard library, or replacements with the same methods."""
+    """Creates them: those of the standard library, or replacements with the same methods."""
 
     thread: Callable[..., threading.Thread] = threading.Thread
     condition: Callable[[], threading.Condition] = threading.Condition

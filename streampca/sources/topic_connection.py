@@ -1,4 +1,4 @@
-"""What the connections of both clients have in common: the topic's id and its partitions, and outages."""
+"""The connection of either client: the topic's id, its partitions, and outages."""
 
 import ssl
 import time
@@ -32,7 +32,7 @@ class TopicConnection(ABC):
     @property
     @abstractmethod
     def connected(self) -> bool:
-        """Whether a broker answers."""
+        """Return whether a broker answers."""
 
     @abstractmethod
     def partitions(self) -> frozenset[int]:

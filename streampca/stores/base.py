@@ -17,7 +17,7 @@ def ignore(operation: str, outcome: str, seconds: float, requests: int) -> None:
 
 
 def is_part(text: str) -> bool:
-    """Whether `text` is valid as one part of a name, between slashes."""
+    """Return whether `text` is valid as one part of a name, between slashes."""
     return _PART.fullmatch(text) is not None and text not in (".", "..")
 
 
@@ -65,11 +65,11 @@ class Store(Protocol):
         """Remove the file; does nothing if it does not exist."""
 
     @property
-    def place(self) -> str:
-        """Where the store is: the absolute path or the URL, without secrets."""
+    def location(self) -> str:
+        """The absolute path or the URL of the store, without secrets."""
 
     def missing(self) -> str | None:
-        """Where the store should be if it does not exist yet, in full; None if it exists."""
+        """The location of a store that does not exist yet; None if it exists."""
 
     def check(self) -> None:
         """Check that the store can be written and read. Raises `StoreError` with the cause and a remedy."""

@@ -63,7 +63,7 @@ class Checkpoints:
         failures: dict[int, Exception] = {}
         while left := [offset for offset in self.offsets(partition) if offset not in failures]:
             try:
-                found = self._load(partition, left[-1], trusted=trusted)
+                checkpoint = self._load(partition, left[-1], trusted=trusted)
             except NewerFormatError:
                 raise  # not damaged: falling back would learn again what a newer release has learned
             except (FileNotFoundError, DamagedFileError, StoreError) as error:
@@ -71,7 +71,7 @@ class Checkpoints:
             else:
                 self._log_skipped(partition, {o: e for o, e in failures.items() if o > left[-1]})
                 self._held[partition] = max(left[-1], self._held.get(partition, -1))
-                return found
+                return checkpoint
         if failures:
             self._raise_unusable(partition, failures)
         self._held.pop(partition, None)
@@ -147,11 +147,11 @@ class Checkpoints:
         return True
 
     def _load(self, partition: int, offset: int, *, trusted: bool = False) -> Checkpoint:
-        found = files.decode(self._store.read(self._path(partition, offset)), trusted=trusted)
-        held = (found.topic, found.partition, found.fold.position)
+        checkpoint = files.decode(self._store.read(self._path(partition, offset)), trusted=trusted)
+        held = (checkpoint.topic, checkpoint.partition, checkpoint.fold.position)
         if held != (self._topic, partition, offset):
             raise DamagedFileError("it holds the checkpoint of topic {}, partition {}, offset {}".format(*held))
-        return found
+        return checkpoint
 
     def _path(self, partition: int, offset: int) -> str:
         return numbered.path(self._folder_of(partition), offset)

@@ -8,7 +8,7 @@ from streampca.stores.base import Observe, Store, ignore
 from streampca.stores.directory import DirectoryStore
 
 
-def store_of(place: Path | str, observe: Observe = ignore) -> Store:
+def open_store(place: Path | str, observe: Observe = ignore) -> Store:
     """The store at `place`; connects to nothing yet. `observe` is called after each request to an object store.
 
     Raises `SettingsError` if the URL is not valid or a package is missing.
@@ -29,4 +29,4 @@ def store_of(place: Path | str, observe: Observe = ignore) -> Store:
 def store_and_name(url: str) -> tuple[Store, str]:
     """The store and the name of one object. Raises `SettingsError` if the URL is not valid."""
     place, _, name = url.rstrip("/").rpartition("/")
-    return store_of(place), name
+    return open_store(place), name

@@ -55,22 +55,22 @@ class DirectoryStore:
         """Temporary file → write → fsync → link, which fails if the name exists → fsync of the folder."""
         return self._put(name, data, _link)
 
-    def _put(self, name: str, data: bytes, place: Callable[[Path, Path], bool]) -> bool:
-        """Write a temporary file, and `place` it: whether it is now the file of this name."""
+    def _put(self, name: str, data: bytes, link: Callable[[Path, Path], bool]) -> bool:
+        """Write a temporary file, and `link` it: whether it is now the file of this name."""
         path = self._path(name)
         temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
         try:
             self._make_folder(path.parent)
             try:
                 _write_durably(temporary, data)
-                placed = place(temporary, path)
+                is_ours = link(temporary, path)
             except BaseException:
                 _remove(temporary)
                 raise
             _flush_folder(path.parent)
         except OSError as error:
             raise _store_error("write", path, error) from None
-        return placed
+        return is_ours
 
     def read(self, name: str) -> bytes:
         path = self._path(name)
@@ -104,11 +104,11 @@ class DirectoryStore:
             raise _store_error("delete", path, error) from None
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return str(self.root.absolute())
 
     def missing(self) -> str | None:
-        return None if os.path.isdir(self.root) else self.place  # noqa: PTH112 - raises nothing
+        return None if os.path.isdir(self.root) else self.location  # noqa: PTH112 - raises nothing
 
     def check(self) -> None:
         """Write, read back and remove a file; then remove what killed processes have left."""

@@ -37,21 +37,21 @@ def find(store: Store) -> StoreIdentity | None:
         return None
     except ValidationError:
         raise DamagedFileError(
-            f"{NAME} in the store {store.place} is damaged: restore it from a backup, or stop the workers, delete it "
-            "and run `streampca reset`"
+            f"{NAME} in the store {store.location} is damaged: restore it from a backup, or stop the workers, "
+            "delete it and run `streampca reset`"
         ) from None
     return _at(store, content.id)
 
 
 def ensure(store: Store) -> StoreIdentity:
     """The store's identity, created if there is none. Raises as `find`."""
-    if found := find(store):
-        return found
+    if existing := find(store):
+        return existing
     identity = new_id()
     store.create(NAME, _Content(id=identity, crc32=zlib.crc32(identity.encode())).model_dump_json().encode())
     if created := find(store):  # perhaps another process's
         return created
-    raise StaleListingError(f"{NAME} was created in the store {store.place}, but is not there; {RETRY_MAY_HELP}")
+    raise StaleListingError(f"{NAME} was created in the store {store.location}, but is not there; {RETRY_MAY_HELP}")
 
 
 def absent(store: Store) -> StoreIdentity:
@@ -60,7 +60,7 @@ def absent(store: Store) -> StoreIdentity:
 
 
 def _at(store: Store, identity: str) -> StoreIdentity:
-    return StoreIdentity(identity, store.place, socket.gethostname())
+    return StoreIdentity(identity, store.location, socket.gethostname())
 
 
 def new_id() -> str:

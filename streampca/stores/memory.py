@@ -68,7 +68,7 @@ class MemoryStore:
             self._files.pop(name, None)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return "memory"
 
     def missing(self) -> None:

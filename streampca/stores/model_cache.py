@@ -217,4 +217,4 @@ class ModelCache:
         if place := self._missing_store:
             return f"there is no store at {place} yet: no worker has written to it, or its volume is not mounted"
         damaged = f"; all models in the store are damaged: {sorted(self._damaged)}" if self._damaged else ""
-        return f"no model has been published yet in {self._models.place}{damaged}"
+        return f"no model has been published yet in {self._models.location}{damaged}"

@@ -26,12 +26,12 @@ class Models:
         return same
 
     @property
-    def place(self) -> str:
-        """Where the models are: the absolute path or the URL of their folder."""
-        return f"{self._store.place.rstrip('/')}/{self._folder}"
+    def location(self) -> str:
+        """The absolute path or the URL of the models' folder."""
+        return f"{self._store.location.rstrip('/')}/{self._folder}"
 
     def missing_store(self) -> str | None:
-        """Where the store should be if it does not exist yet."""
+        """The location of a store that does not exist yet."""
         return self._store.missing()
 
     def versions(self) -> list[int]:
@@ -79,10 +79,10 @@ class Models:
 
     def delete_with(self, partition: int) -> int:
         """Delete the versions that contain a partition, the newest first; how many they were."""
-        found = [version for version in reversed(self.versions()) if self._contains(version, partition)]
-        for version in found:
+        versions = [version for version in reversed(self.versions()) if self._contains(version, partition)]
+        for version in versions:
             self._store.delete(numbered.path(self._folder, version))
-        return len(found)
+        return len(versions)
 
     def _contains(self, version: int, partition: int) -> bool:
         try:

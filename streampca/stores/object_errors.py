@@ -38,20 +38,20 @@ _PERMISSIONS = {
 
 
 def store_error(action: Action, url: str, name: str, error: Exception) -> StoreError:
-    """What failed where, why, and what to do about it. `url` holds no secrets, `name` may be empty."""
-    place = f"{url}/{name}" if name else url
+    """Explain what failed where, why, and what to do. `url` holds no secrets, `name` may be empty."""
+    location = f"{url}/{name}" if name else url
     explanation = _explanation(action, store_url.scheme_of(url) or "", error)
     kind = StoreBusyError if RETRY_MAY_HELP in explanation else StoreError
-    return kind(f"cannot {action} {place}: {explanation}")
+    return kind(f"cannot {action} {location}: {explanation}")
 
 
 def is_missing_object(error: FileNotFoundError) -> bool:
-    """Whether only the object is missing, not the bucket or the key that was to open it."""
+    """Return whether only the object is missing, not the bucket or the key that was to open it."""
     return _code(str(error)) not in _NO_BUCKET | _BAD_CREDENTIALS
 
 
 def is_not_implemented(error: Exception) -> bool:
-    """Whether the server does not know this kind of request."""
+    """Return whether the server does not know this kind of request."""
     return isinstance(error, NotImplementedError) or _status(str(error)) == 501
 
 
@@ -86,10 +86,10 @@ def _explanation(action: Action, scheme: str, error: Exception) -> str:
 
 
 def _status(text: str) -> int | None:
-    found = _STATUS.search(text)
-    return int(found[1]) if found else None
+    match = _STATUS.search(text)
+    return int(match[1]) if match else None
 
 
 def _code(text: str) -> str:
-    found = _CODE.search(text)
-    return found[1] if found else ""
+    match = _CODE.search(text)
+    return match[1] if match else ""

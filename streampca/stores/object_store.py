@@ -38,7 +38,7 @@ _CONFIG: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long a request may take, seconds: a store that hangs raises before the group removes its worker."""
+    """Limits of a request, seconds: a store that hangs raises before the group removes its worker."""
 
     connect_s: float = 5.0
     silence_s: float = 15.0  # without a byte from the server, the upload of a part included
@@ -72,7 +72,7 @@ class ObjectStore:
             )
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return self._url
 
     def write(self, name: str, data: bytes) -> None:
@@ -126,13 +126,13 @@ class ObjectStore:
         return sorted(f"{start}{part}" for part in below if is_part(part))
 
     def snapshot(self, folder: str) -> "ObjectStore":
-        """The same store; listings of the folder and all that is in it are answered from a single one, made now."""
+        """A copy that answers listings of the folder and all that is in it from a single one, made now."""
         check_name(folder)
         same = copy.copy(self)
         with self._request("list", folder) as request:
-            found = [entry["path"] for entry in obstore.list(self._bucket, folder).collect()]
-            request.count = max(1, math.ceil(len(found) / _NAMES_A_PAGE))
-        same._listed = folder, set(found)
+            names = [entry["path"] for entry in obstore.list(self._bucket, folder).collect()]
+            request.count = max(1, math.ceil(len(names) / _NAMES_A_PAGE))
+        same._listed = folder, set(names)
         return same
 
     def delete(self, name: str) -> None:
@@ -148,12 +148,12 @@ class ObjectStore:
         probe, content = f"~{secrets.token_hex(8)}", b"streampca"  # a name that `names` never returns
         self._put(probe, content, "")
         try:
-            found = self._get(probe, "")
+            read_back = self._get(probe, "")
         except FileNotFoundError:
             raise StoreBusyError(f"{self._url} does not show what was just written; {RETRY_MAY_HELP}") from None
         self._list(probe, "")
         self._delete(probe, "")
-        if found != content:
+        if read_back != content:
             raise StoreError(f"cannot use {self._url}: an object read back differs from what was written")
 
     # One kind of request each; `shown` is the name that errors show.
@@ -168,8 +168,8 @@ class ObjectStore:
 
     def _list(self, path: str, shown: str) -> set[str]:
         with self._request("list", shown) as request:
-            found = obstore.list_with_delimiter(self._bucket, path)
-            names = {*found["common_prefixes"], *(entry["path"] for entry in found["objects"])}
+            answer = obstore.list_with_delimiter(self._bucket, path)
+            names = {*answer["common_prefixes"], *(entry["path"] for entry in answer["objects"])}
             request.count = max(1, math.ceil(len(names) / _NAMES_A_PAGE))
         return names
 
@@ -206,7 +206,7 @@ class ObjectStore:
 
 @dataclass
 class _Request:
-    """What one operation has cost."""
+    """The cost of one operation."""
 
     count: int  # of HTTP requests, without those that the library has repeated
 

@@ -23,7 +23,7 @@ class PartitionStatus(BaseModel):
 
 
 class TransformStatus(BaseModel):
-    """What a member of `streampca transform` has written since its start."""
+    """The records that a member of `streampca transform` has written since its start."""
 
     output_topic: str
     model_version: int | None = Field(None, description="Version of the model used last; null: none yet.")
@@ -55,7 +55,7 @@ class ProcessStatuses:
         self._store, self._folder = store, f"workers/{topic}"
 
     def missing_store(self) -> str | None:
-        """Where the store should be if it does not exist yet: the first write would create it."""
+        """The location of a store that does not exist yet: the first write would create it."""
         return self._store.missing()
 
     def write(self, report: ProcessStatus) -> None:
@@ -64,8 +64,8 @@ class ProcessStatuses:
 
     def all(self) -> list[ProcessStatus]:
         """All readable reports, sorted by name. Raises `StoreError`."""
-        found = (self._load(path) for path in self._paths())
-        return sorted((report for report in found if report is not None), key=lambda report: report.name)
+        reports = (self._load(path) for path in self._paths())
+        return sorted((report for report in reports if report is not None), key=lambda report: report.name)
 
     def remove(self, before: float) -> None:
         """Delete damaged reports and those written before that time (seconds since 1970)."""

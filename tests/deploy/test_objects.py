@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streampca.stores.choice import store_of
+from streampca.stores.choice import open_store
 from tests.deploy import files
 from tests.java_server import available
 from tests.s3_process import S3Process
@@ -34,7 +34,7 @@ def test_workers_can_use_it_without_credentials(tmp_path: Path, monkeypatch: pyt
             if name.startswith("AWS_"):
                 monkeypatch.setenv(name, value.replace("http://objects:9090", server.endpoint))
         bucket = SERVICE["environment"]["COM_ADOBE_TESTING_S3MOCK_STORE_INITIALBUCKETS"]
-        store = store_of(f"s3://{bucket}")
+        store = open_store(f"s3://{bucket}")
         store.write("topic/model", b"bytes")
         assert store.read("topic/model") == b"bytes"
     assert any(path.read_bytes() == b"bytes" for path in (tmp_path / "objects").rglob("*") if path.is_file())

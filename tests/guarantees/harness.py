@@ -17,7 +17,7 @@ from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.learning import LearningConfig
 from streampca.sources.base import MAX_POLL_RECORDS
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.choice import store_of
+from streampca.stores.choice import open_store
 from tests.broker_client import BrokerClient
 from tests.forked import COMMAND_LINE
 from tests.guarantees.worker_process import WorkerProcess
@@ -85,7 +85,7 @@ class Group:
 
     @property
     def checkpoints(self) -> Checkpoints:
-        return Checkpoints(store_of(self.place), self.topic)
+        return Checkpoints(open_store(self.place), self.topic)
 
     def start(self, program: str | None = None, **settings: Any) -> WorkerProcess:
         """Start another worker; a forked one runs `program`."""
@@ -118,7 +118,7 @@ class Group:
 
     def files(self) -> dict[int, bytes]:
         """The bytes of each partition's newest checkpoint."""
-        store = store_of(self.place)
+        store = open_store(self.place)
         return {
             p: store.read(f"checkpoints/{self.topic}/{p}/{offset:020d}.npz") for p, offset in self.positions().items()
         }

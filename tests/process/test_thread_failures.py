@@ -43,7 +43,7 @@ def test_the_first_error_of_a_thread_is_raised_and_reported() -> None:
 
 @pytest.fixture
 def _process_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep what `process_of` sets for the whole process from this one."""
+    """Keep what `member_process` sets for the whole process from this one."""
     monkeypatch.setattr(start, "keep_freed_memory", lambda: None)
     interval = sys.getswitchinterval()
     yield
@@ -60,7 +60,7 @@ def test_a_member_ends_with_the_error_of_a_thread(tmp_path: Path, monkeypatch: p
     settings = WorkerSettings.read(None, **options)
 
     def lose_the_thread() -> None:
-        with member.process_of(settings, WorkerMetrics("readings"), WorkerLog()):
+        with member.member_process(settings, WorkerMetrics("readings"), WorkerLog()):
             if name == "client":
                 run_thread(name)
             for thread in threading.enumerate():

@@ -8,7 +8,7 @@ from streampca.errors import SettingsError
 from streampca.settings import store_url
 from streampca.settings.commands import ServeSettings
 from streampca.settings.worker import WorkerSettings
-from streampca.stores.choice import store_and_name, store_of
+from streampca.stores.choice import open_store, store_and_name
 from streampca.stores.directory import DirectoryStore
 
 GOOD = {
@@ -45,7 +45,7 @@ def test_folders_and_urls_are_accepted(given: str, meant: str) -> None:
 @pytest.mark.parametrize(("given", "sentence"), BAD.items())
 def test_mistakes_are_explained_without_secrets(given: str, sentence: str) -> None:
     for attempt in (
-        lambda: store_of(given),
+        lambda: open_store(given),
         lambda: store_and_name(f"{given}/model.npz"),
         lambda: ServeSettings.read(topic="t", store=given),
     ):
@@ -58,7 +58,7 @@ def test_mistakes_are_explained_without_secrets(given: str, sentence: str) -> No
 
 
 def test_a_path_is_a_folder(tmp_path: Path) -> None:
-    store = store_of(tmp_path)
+    store = open_store(tmp_path)
     assert isinstance(store, DirectoryStore)
     assert store.root == tmp_path
     assert ServeSettings(topic="t", store=tmp_path).store == str(tmp_path)
@@ -70,4 +70,4 @@ def test_a_missing_package_is_a_mistake_in_the_settings(monkeypatch: pytest.Monk
     assert WorkerSettings.explain(**required, store="s3://bucket/a")[1] == [store_url.MISSING_PACKAGE]
     assert WorkerSettings.explain(**required, store="folder")[1] == []
     with pytest.raises(SettingsError, match=r"pip install '\.\[object-store\]'"):
-        store_of("s3://bucket/a")
+        open_store("s3://bucket/a")

@@ -24,12 +24,12 @@ from streampca.sidecar import app
 from streampca.sidecar.server import run
 from streampca.errors import StreampcaError
 from streampca.settings.commands import ServeSettings
-from streampca.stores.choice import store_of
+from streampca.stores.choice import open_store
 logs.configure("info")
 app.POLL_INTERVAL_S = 0.02
 settings = ServeSettings(**json.loads(sys.argv[1]))
 try:
-    run(settings, store_of(settings.store))
+    run(settings, open_store(settings.store))
 except StreampcaError as error:
     sys.exit(f"streampca: {error}")
 """

@@ -10,7 +10,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from streampca.fold.events import Assigned
-from streampca.sources.clients import client_of
+from streampca.sources.clients import create_client
 from streampca.sources.confluent import source as confluent
 from streampca.sources.kafka_python import source as kafka_python
 from streampca.sources.kafka_python.source import KafkaPythonSource
@@ -26,7 +26,7 @@ def test_an_answer_that_came_too_late_is_not_that_of_a_later_call(
     broker: Broker, topic: str, client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic(topic)
-    with closing(client_of(settings_for(broker, topic, kafka_client=client))) as member:
+    with closing(create_client(settings_for(broker, topic, kafka_client=client))) as member:
         commit(broker, topic, 1)
         assert member.committed([0])[0].offset == 1
         assert broker.process is not None

@@ -13,7 +13,7 @@ import pytest
 from streampca.errors import SourceError
 from streampca.sources.broker_errors import NoBrokerError
 from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
-from streampca.sources.oauth_tokens import tokens_of
+from streampca.sources.oauth_tokens import create_tokens
 from tests.faulty_proxy import FaultyProxy
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
@@ -90,7 +90,7 @@ def test_a_token_that_cannot_be_renewed_is_used_while_it_is_valid(
 ) -> None:
     """Also if the login is refused: that ends nothing before the token does."""
     tokens.lifetime_s = 100
-    found = tokens_of(settings_for(broker, "t", **tokens.login(broker.tokens_bootstrap)))
+    found = create_tokens(settings_for(broker, "t", **tokens.login(broker.tokens_bootstrap)))
     assert found is not None
     first = found.current()
     tokens.failure = status

@@ -10,7 +10,7 @@ import pytest
 from streampca.errors import SourceError
 from streampca.fold.events import Assigned
 from streampca.sources.base import Committed, Source
-from streampca.sources.clients import client_of, transactions_of
+from streampca.sources.clients import create_client, create_transactions
 from streampca.sources.memory import MemorySource, MemoryTopic
 from streampca.sources.memory.transactions import MemoryTransactions, written_records
 from streampca.sources.transactions import Outgoing, TransactionFailedError, Transactions
@@ -84,8 +84,8 @@ class OnKafka(Place):
         settings = settings_for(
             self.broker, self.topic, kafka_client=self.client, group_instance_id=name, session_timeout_s=6
         )
-        source = client_of(settings)
-        return source, transactions_of(settings, source, [self.output])
+        source = create_client(settings)
+        return source, create_transactions(settings, source, [self.output])
 
     def evict(self, member: Member) -> None:
         from kafka.admin import MemberToRemove
@@ -215,7 +215,7 @@ def test_a_topic_that_does_not_exist_is_reported_at_the_start(broker: Broker, to
     broker.create_topic(topic)
     for client in ("kafka-python", "confluent"):
         settings = settings_for(broker, topic, kafka_client=client)
-        source = client_of(settings)
+        source = create_client(settings)
         with pytest.raises(SourceError, match="there is no topic nowhere"):
-            transactions_of(settings, source, ["nowhere"])
+            create_transactions(settings, source, ["nowhere"])
         source.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streampca.errors import StoreError
 from streampca.stores.base import Store
-from streampca.stores.choice import store_of
+from streampca.stores.choice import open_store
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from tests.s3_process import BUCKET
@@ -43,7 +43,7 @@ OBJECTS = pytest.param("objects", marks=pytest.mark.slow)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "objects":
         request.getfixturevalue("s3")
-        return store_of(f"s3://{BUCKET}/{uuid.uuid4().hex}/store")
+        return open_store(f"s3://{BUCKET}/{uuid.uuid4().hex}/store")
     return DirectoryStore(tmp_path / "store") if request.param == "directory" else MemoryStore()
 
 

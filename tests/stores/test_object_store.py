@@ -11,7 +11,7 @@ import pytest
 from obstore.store import from_url
 
 from streampca.errors import StoreBusyError, StoreError
-from streampca.stores.choice import store_of
+from streampca.stores.choice import open_store
 from streampca.stores.object_store import ObjectStore, Timeouts
 from tests.object_server import Fault, S3Proxy
 from tests.ports import free_ports
@@ -117,7 +117,9 @@ def test_missing_credentials(s3: S3Process, proxy: S3Proxy, monkeypatch: pytest.
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://169.254.169.254.invalid")
     assert "no credentials were found (set AWS_ACCESS_KEY_ID" in failure(new_store().check)
-    assert "no credentials were found (set AZURE_STORAGE_ACCOUNT_NAME" in failure(lambda: store_of("az://container/a"))
+    assert "no credentials were found (set AZURE_STORAGE_ACCOUNT_NAME" in failure(
+        lambda: open_store("az://container/a")
+    )
 
 
 @pytest.mark.parametrize("kind", ["hang", "reset", "cut"])

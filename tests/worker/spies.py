@@ -138,8 +138,8 @@ class SpyStore:
         self._hook("written")
 
     @property
-    def place(self) -> str:
-        return self._store.place
+    def location(self) -> str:
+        return self._store.location
 
     def _check_dead_letters(self, partition: int, position: int) -> None:
         if not self._env.sends_dead_letters:

@@ -28,8 +28,9 @@ class ConfluentBatch(Batch):
             return ConfluentBatch(self._messages[index])
         message = self._messages[index]
         epoch, timestamp, headers = message.leader_epoch(), _timestamp(message), _headers(message)
-        known = -1 if epoch is None else epoch
-        return PlainRecord(message.offset(), message.value(), timestamp, message.key(), headers, known)
+        return PlainRecord(
+            message.offset(), message.value(), timestamp, message.key(), headers, -1 if epoch is None else epoch
+        )
 
     def values(self) -> list[bytes | None]:
         return [message.value() for message in self._messages]

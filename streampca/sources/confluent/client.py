@@ -1,4 +1,4 @@
-"""How the clients of confluent-kafka (librdkafka) are configured and created, and which of their errors are final."""
+"""Creates and configures the clients of confluent-kafka (librdkafka), and judges which errors are final."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import RETRIABLE, one_line
-from streampca.sources.oauth_tokens import tokens_of
+from streampca.sources.oauth_tokens import create_tokens
 
 C = TypeVar("C")
 
@@ -34,12 +34,12 @@ _OF_GROUPS = {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, Kafka
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
-    """What every client is given; librdkafka always asks the brokers for their version.
+    """Options of every client; librdkafka always asks the brokers for their version.
 
     Raises `SourceError` if a login needs a token and gets none.
     """
-    tokens = tokens_of(settings)
-    given: dict[str, Any] = {
+    tokens = create_tokens(settings)
+    login: dict[str, Any] = {
         "sasl.mechanism": settings.sasl_mechanism,
         "sasl.username": settings.sasl_username,
         "sasl.password": settings.sasl_password and settings.sasl_password.get_secret_value(),
@@ -49,9 +49,9 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
         "ssl.key.password": settings.ssl_password and settings.ssl_password.get_secret_value(),
     }
     if tokens is not None:
-        given |= dict.fromkeys(("sasl.username", "sasl.password"))
-        given |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: tokens.current()}
-    return {name: value for name, value in given.items() if value is not None} | {
+        login |= dict.fromkeys(("sasl.username", "sasl.password"))
+        login |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: tokens.current()}
+    return {name: value for name, value in login.items() if value is not None} | {
         "bootstrap.servers": settings.bootstrap_servers,
         "security.protocol": settings.security_protocol,
         "ssl.endpoint.identification.algorithm": "https",
@@ -64,7 +64,7 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
 
 
 def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
-    """What the consumer is given."""
+    """Options of the consumer."""
     identity = {} if settings.group_instance_id is None else {"group.instance.id": settings.group_instance_id}
     return (
         connection_options(settings)
@@ -114,7 +114,7 @@ def _metadata(partition: TopicPartition) -> str:
 
 
 def is_final(error: KafkaError) -> bool:
-    """Whether waiting cannot fix it."""
+    """Return whether waiting cannot fix it."""
     code = error.code()
     if code <= 0:
         return code in _FINAL and _AWAY not in error.str()

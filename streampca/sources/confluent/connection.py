@@ -1,4 +1,4 @@
-"""What the source and the transactions ask the cluster about their topic: its id, its partitions, whether it answers.
+"""Asks the cluster about a topic, for the source and the transactions: its id, its partitions, whether it answers.
 
 An admin client asks, beside the consumer or producer, which can only ask while it blocks. It asks once a second in the
 background, so a broker that hangs is noticed too.
@@ -17,7 +17,7 @@ from streampca.errors import SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.broker_errors import one_line
 from streampca.sources.confluent import client
-from streampca.sources.oauth_tokens import tokens_of
+from streampca.sources.oauth_tokens import create_tokens
 from streampca.sources.topic_connection import TopicConnection
 
 _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten seconds
@@ -37,7 +37,7 @@ class Connection(TopicConnection):
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         """Raises `SourceError`, and `SettingsError` for certificates that cannot be used."""
         super().__init__(settings, topic)
-        self._tokens = tokens_of(settings)
+        self._tokens = create_tokens(settings)
         self._errors: deque[KafkaError] = deque(maxlen=100)  # of the admin client, not handled yet
         self._last_error = ""
         options = client.connection_options(settings) | {"error_cb": self._errors.append}
@@ -65,7 +65,7 @@ class Connection(TopicConnection):
         super().watch()
 
     def is_final(self, error: KafkaError) -> bool:
-        """Whether waiting cannot fix it; brokers refuse an expired token, but only until there is a new one."""
+        """Return whether waiting cannot fix it; brokers refuse an expired token, but only until there is a new one."""
         passing = self._tokens is not None and (self._tokens.late or _TOO_SOON in error.str())
         return client.is_final(error) and not (passing and error.code() == KafkaError._AUTHENTICATION)
 

@@ -69,8 +69,8 @@ class ConfluentSource(ClientSource):
 
     def status(self) -> SourceStatus:
         # `on_lost` is not called for a member without partitions; but a member that joins again gets another id.
-        known, self._member_id = self._member_id, self._consumer.memberid()
-        return SourceStatus(self._connection.connected, member=self._rebalance.is_member and self._member_id == known)
+        before, self._member_id = self._member_id, self._consumer.memberid()
+        return SourceStatus(self._connection.connected, member=self._rebalance.is_member and self._member_id == before)
 
     def _commit(self, offsets: Mapping[int, Committed]) -> None:
         self._consumer.commit(offsets=self.named(offsets))
@@ -80,23 +80,23 @@ class ConfluentSource(ClientSource):
         return [TopicPartition(self._topic, partition, *committed) for partition, committed in offsets.items()]
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
-        wanted = [TopicPartition(self._topic, partition) for partition in partitions]
+        tps = [TopicPartition(self._topic, partition) for partition in partitions]
         try:
-            found = self._consumer.committed(wanted, timeout=_OFFSETS_S) if wanted else []
+            answer = self._consumer.committed(tps, timeout=_OFFSETS_S) if tps else []
         except KafkaException as error:
             if self._connection.is_final(error.args[0]):
                 raise self._connection.source_error(error.args[0]) from None
             raise TimeoutError(f"the committed offsets are not known: {error.args[0].str()}") from None
-        for tp in found:
+        for tp in answer:
             if tp.error is not None:
                 raise TimeoutError(f"the committed offsets are not known: {tp.error.str()}")
-        return client.committed(found)
+        return client.committed(answer)
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
         try:
-            wanted = [TopicPartition(self._topic, partition, time_ms or 0) for partition in partitions]
-            ends = {tp.partition: self._consumer.get_watermark_offsets(tp, timeout=_OFFSETS_S)[1] for tp in wanted}
-            at = [] if time_ms is None else self._consumer.offsets_for_times(wanted, timeout=_OFFSETS_S)
+            tps = [TopicPartition(self._topic, partition, time_ms or 0) for partition in partitions]
+            ends = {tp.partition: self._consumer.get_watermark_offsets(tp, timeout=_OFFSETS_S)[1] for tp in tps}
+            at = [] if time_ms is None else self._consumer.offsets_for_times(tps, timeout=_OFFSETS_S)
         except KafkaException as error:
             raise TimeoutError(f"the offsets are not known: {error.args[0].str()}") from None
         return ends | {tp.partition: tp.offset for tp in at if tp.offset >= 0}
@@ -125,7 +125,7 @@ class ConfluentSource(ClientSource):
 
     def _read(self, partitions: Collection[int]) -> None:
         if not self._rebalance.events:  # else soon none of them is ours
-            self._consumer.assign([TopicPartition(self._topic, each, self._start(each)) for each in self._reported])
+            self._consumer.assign([TopicPartition(self._topic, p, self._start(p)) for p in self._reported])
 
     _stop_reading = _read  # all that are still read are assigned
 

@@ -32,7 +32,7 @@ from streampca.settings.kafka import KafkaSettings
 from streampca.sources.broker_errors import NoBrokerError, one_line
 from streampca.sources.kafka_python.patches.connections import PatchedConnectionManager, PatchedNetClient
 from streampca.sources.kafka_python.patches.producing import drop
-from streampca.sources.oauth_tokens import OAuthTokens, tokens_of
+from streampca.sources.oauth_tokens import OAuthTokens, create_tokens
 from streampca.sources.topic_connection import TopicConnection, key_password
 
 _START_TIMEOUT_S = 6.0  # with the next one: a user waits, and mistakes are reported within ten seconds
@@ -60,11 +60,11 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pyth
 
 
 def options(settings: KafkaSettings) -> dict[str, Any]:
-    """What the consumer and the producer are both given. Raises `SourceError` if a login needs a token and gets none.
+    """Options of every client. Raises `SourceError` if a login needs a token and gets none.
 
     kafka-python reads the certificates at every connection, so they may be replaced while it runs.
     """
-    tokens = tokens_of(settings)
+    tokens = create_tokens(settings)
     return {
         "bootstrap_servers": [server.strip() for server in settings.bootstrap_servers.split(",")],
         "security_protocol": settings.security_protocol,
@@ -134,12 +134,12 @@ class Connection(TopicConnection):
             raise TimeoutError
         if answer.exception is not None:
             raise self.source_error(answer.exception) from None
-        found = answer.value
-        problem = for_code(found.error_code)
+        description = answer.value
+        problem = for_code(description.error_code)
         if issubclass(problem, _TOPIC_ERRORS):
             raise self.source_error(problem(self._topic))
-        self._described = frozenset(partition.partition_index for partition in found.partitions)
-        identity: uuid.UUID | None = found.topic_id
+        self._described = frozenset(partition.partition_index for partition in description.partitions)
+        identity: uuid.UUID | None = description.topic_id
         return base64.urlsafe_b64encode(identity.bytes).decode().rstrip("=") if identity and identity.int else ""
 
     async def _describe(self, timeout_s: float) -> Any:
@@ -182,10 +182,11 @@ class Connection(TopicConnection):
         return self.messages.of(getattr(error, "errno", None), text)
 
 
-def admin_client(**given: Any) -> Any:
+def admin_client(**options: Any) -> Any:
     """An admin client; it refuses the options that only consumers and producers have, so they are left out."""
-    known = KafkaAdminClient.DEFAULT_CONFIG
-    return KafkaAdminClient(**{name: option for name, option in given.items() if name in known})
+    return KafkaAdminClient(
+        **{name: option for name, option in options.items() if name in KafkaAdminClient.DEFAULT_CONFIG}
+    )
 
 
 def check_writable(settings: KafkaSettings, topic: str) -> int:

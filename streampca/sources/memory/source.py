@@ -90,21 +90,21 @@ class MemorySource:
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         if self._topic.away:
             raise TimeoutError("no broker answers")
-        found = {p: offset for p, offset in self._topic.committed.items() if p in partitions}
-        return {p: Committed(offset, self._topic.metadata.get(p, "")) for p, offset in found.items()}
+        offsets = {p: offset for p, offset in self._topic.committed.items() if p in partitions}
+        return {p: Committed(offset, self._topic.metadata.get(p, "")) for p, offset in offsets.items()}
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
         if self._topic.away:
             raise TimeoutError("no broker answers")
 
         def offset(log: Log) -> int:
-            later = (each.offset for each in log.records if time_ms is not None and each.timestamp >= time_ms)
+            later = (r.offset for r in log.records if time_ms is not None and r.timestamp >= time_ms)
             return next(later, log.end)
 
         return {partition: offset(self._topic.logs[partition]) for partition in partitions}
 
     def may_commit(self, partitions: Collection[int]) -> bool:
-        """Whether the group still counts these partitions as ours."""
+        """Return whether the group still counts these partitions as ours."""
         return not self.evicted and frozenset(partitions) <= self._owned
 
     def close(self) -> None:

@@ -121,11 +121,11 @@ class MemoryTopic:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no rebalance is under way."""
+        """Return whether no rebalance is under way."""
         return self._joined is None
 
     def is_joined(self, member: Member) -> bool:
-        """Whether the member has given up its partitions, or need not."""
+        """Return whether the member has given up its partitions, or need not."""
         return self._joined is None or member in self._joined
 
     def give_up(self, member: Member) -> None:

@@ -1,7 +1,8 @@
-"""Everything that uses kafka-python's internals: each module names the faults of version 3.0.12 that it works around.
+"""Workarounds for bugs of kafka-python 3.0.12, in its internals. Each module lists its bugs by name.
 
-One more is elsewhere. Logger `kafka.coordinator.consumer`: every exception of a rebalance listener is logged with a
-traceback; rebalance.py filters those it raises on purpose.
+Those marked with * are also in its branch for 3.1, as of August 2026. pyproject.toml allows no 3.1: then try without
+each; the others have their reason in a missing method. The logger `kafka.coordinator.consumer` reports every exception
+of a rebalance listener with a traceback*: rebalance.py filters those that it raises on purpose.
 """
 
 # Whichever of them is imported: all clients of this process are patched.

@@ -1,21 +1,14 @@
-"""Connections of kafka-python's clients.
+"""Bugs of connections; the client class is passed to consumers and producers by their option `kafka_client`.
 
-`KafkaConnectionManager._connect`
-    A refused login is forgotten and retried for ever: it is kept as the client keeps other refusals, and raised by the
-    next request. A connection that opens but fails to initialise is retried without a pause: it is backed off from.
-`KafkaConnectionManager._build_transport`, `_sock_recv`
-    What a broker sends just before it closes the connection is dropped, above all the reason of a refused login: it is
-    read.
-`KafkaSSLTransport.handshake`
-    A broker that takes a connection and says nothing more is waited for without end: the handshake has a deadline.
-`KafkaConnectionManager._conns`
-    No public method says whether a broker is connected.
-`KafkaConnectionManager.cluster.config`
-    `allow_auto_create_topics` is not passed on: a deleted topic would be created again.
-`KafkaNetClient.connection_delay`
-    Returns seconds, but the producer expects milliseconds, and spins.
-
-The client class is passed to `KafkaConsumer` and `KafkaProducer` by their option `kafka_client`.
+- A refused login is retried for ever, and a connection that fails to initialise without a pause
+  (`KafkaConnectionManager._connect`): the next request raises the refusal, and every failure is backed off from.
+- What a broker sends just before it closes the connection is dropped, above all the reason of a refused login
+  (`_build_transport`, `_sock_recv`): it is read.
+- The handshake waits without end for a broker that says nothing (`KafkaSSLTransport.handshake`): it has a deadline.
+- No public method says whether a broker is connected (`KafkaConnectionManager._conns`).
+- `allow_auto_create_topics` is not passed on (`KafkaConnectionManager.cluster.config`): a deleted topic would be
+  created again.
+- The producer spins, since it takes seconds for milliseconds (`KafkaNetClient.connection_delay`)*.
 """
 
 import ssl
@@ -97,7 +90,7 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
 
     @property
     def connected(self) -> bool:
-        """Whether any broker is connected now."""
+        """Return whether any broker is connected now."""
         return any(conn.connected for conn in list(self._conns.values()))
 
 
@@ -105,6 +98,6 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
     """The client with delays in milliseconds."""
 
     def connection_delay(self, node_id: Any) -> float:
-        """How long to wait before connecting to a node again, in milliseconds."""
+        """Return the pause before connecting to a node again, in milliseconds."""
         delay_s: float = super().connection_delay(node_id)
         return delay_s * 1000

@@ -1,10 +1,8 @@
-"""What a consumer fetches, and from where.
+"""Bugs of fetching.
 
-`KafkaConsumer._fetcher._paused_partition_records`
-    After resuming several paused partitions, kafka-python returns one partition's buffered records and stops fetching
-    the others until they are consumed.
-`KafkaConsumer._subscription.position`
-    `position()` goes through all partitions at each call.
+- After several paused partitions are resumed, the records buffered of one are returned, and the others are not fetched
+  until these are consumed (`KafkaConsumer._fetcher._paused_partition_records`)*: they are dropped.
+- `position()` goes through all partitions at each call (`KafkaConsumer._subscription.position`).
 """
 
 from kafka import KafkaConsumer, TopicPartition

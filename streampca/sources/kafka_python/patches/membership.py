@@ -1,21 +1,15 @@
-"""A consumer's membership in its group.
+"""Bugs of a consumer's membership in its group (`KafkaConsumer._coordinator`).
 
-`KafkaConsumer._coordinator.fetch_committed_offsets`
-    `committed()` takes one partition, and a request for each.
-`KafkaConsumer._coordinator._offset_fetch_futures`
-    The answer to a request that took too long is that of the next call, though the offsets may be others by then.
-`KafkaConsumer._coordinator.request_rejoin`
-    A rebalance caused by changed partitions is forgotten if the poll ends before the group answers, or if the change is
-    undone meanwhile: the member is left without partitions and without heartbeat.
-`KafkaConsumer._coordinator._do_join_and_sync_async`
-    An assignment that arrives between two polls is dropped, and the group joined again: another rebalance of all.
-`KafkaConsumer._coordinator._handle_heartbeat_response`
-    A member that another one with its `group_instance_id` has replaced only stops its heartbeats: the error is kept,
-    for the next poll to raise.
-`KafkaConsumer._coordinator.stable`
-    No public method says whether the group counts the consumer as a member.
-`RangePartitionAssignor.assign`
-    Of members with and without a `group_instance_id`, it forgets some.
+- An assignment that arrives between two polls is dropped, and the group joined again: another rebalance of all
+  (`join_group_async`, `_do_join_and_sync_async`)*: it is kept for the next poll.
+- A rebalance after changed partitions is forgotten if the poll ends before the group answers, or if the change is
+  undone meanwhile (`request_rejoin`): the member would have neither partitions nor heartbeat.
+- A member that another one with its `group_instance_id` has replaced only stops its heartbeats
+  (`_handle_heartbeat_response`): the next poll raises the error.
+- Of members with and without a `group_instance_id`, `RangePartitionAssignor.assign` forgets some*: they are sorted.
+- The answer to a request for offsets that took too long is that of the next call (`_offset_fetch_futures`).
+- `committed()` takes one partition, and a request for each (`fetch_committed_offsets`)*.
+- No public method says whether the group counts the consumer as a member (`stable`).
 """
 
 from collections.abc import Iterable
@@ -82,11 +76,11 @@ def committed_offsets(
 ) -> dict[int, Committed]:
     """Those partitions of one topic for which the group has committed an offset."""
     consumer._coordinator._offset_fetch_futures.clear()
-    found = consumer._coordinator.fetch_committed_offsets(list(partitions), timeout_ms=timeout_ms)
+    offsets = consumer._coordinator.fetch_committed_offsets(list(partitions), timeout_ms=timeout_ms)
     # librdkafka commits the zero at the end of a C string, too.
-    return {tp.partition: Committed(known.offset, (known.metadata or "").rstrip("\0")) for tp, known in found.items()}
+    return {tp.partition: Committed(at.offset, (at.metadata or "").rstrip("\0")) for tp, at in offsets.items()}
 
 
 def is_member(consumer: KafkaConsumer) -> bool:
-    """Whether the group is settled and counts the consumer in."""
+    """Return whether the group is settled and counts the consumer in."""
     return bool(consumer._coordinator.stable())

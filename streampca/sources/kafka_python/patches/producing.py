@@ -1,9 +1,7 @@
-"""A producer's unsent records and transactions.
+"""Bugs of a producer.
 
-`KafkaProducer._sender.force_close`
-    `close` gives nothing up while records are unsent, and raises if they are not sent in time.
-`KafkaProducer._transaction_manager`
-    `commit_transaction` and its like wait without limit.
+- `close` gives nothing up while records are unsent, and raises if they are not sent in time (`_sender.force_close`).
+- `commit_transaction` and its like wait without limit (`_transaction_manager`).
 """
 
 import contextlib

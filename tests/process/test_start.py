@@ -55,6 +55,7 @@ def test_a_mistake_in_the_settings_of_the_log_is_logged_too(capsys: pytest.Captu
     assert json.loads(text.splitlines()[-1])["error"].startswith("log_level: ")
 
 
+@pytest.mark.slow  # a process
 def test_the_demo_shows_the_error_of_a_process_that_has_ended(tmp_path: Path) -> None:
     child = ChildProcess(["serve"], {"topic": "a/b"}, tmp_path / "log")
     assert child.wait(30) == 2

@@ -122,7 +122,7 @@ def test_kernels_are_compiled_before_the_worker_joins(monkeypatch: pytest.Monkey
         return reader_of(name, *others, **options)
 
     monkeypatch.setattr(codec, "reader_of", reader)
-    monkeypatch.setattr(worker, "client_of", lambda settings: order.append("broker"))
+    monkeypatch.setattr(worker, "create_client", lambda settings: order.append("broker"))
     monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
     monkeypatch.setattr(worker, "prefetching", join)
     with structlog.testing.capture_logs() as logged, pytest.raises(JoiningError):
@@ -138,7 +138,7 @@ def test_an_unavailable_broker_is_reported_before_compilation(monkeypatch: pytes
     def compile_kernels(*args: Any) -> None:
         raise AssertionError("compiled too early")
 
-    monkeypatch.setattr(worker, "client_of", away)
+    monkeypatch.setattr(worker, "create_client", away)
     monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
     with pytest.raises(SourceError, match="no broker answers"):
         build(tmp_path)

@@ -61,7 +61,7 @@ def test_committed_offsets_say_what_the_outputs_are_and_of_which_topic(
     topic.bounds, topic.topic_id = {0: (0, 9), 1: (0, 5)}, "former"
     committed = {0: Position(7, LastRecord(6, 0)).as_committed("k=2 d=5", "former"), 1: Committed(5, "k=2 d=5")}
     group = SimpleNamespace(committed=lambda partitions: committed, close=lambda: None)
-    monkeypatch.setattr(doctor, "client_of", lambda settings: group)
+    monkeypatch.setattr(doctor, "create_client", lambda settings: group)
     checks = dict(TransformChecks(read, topic).checks())
     checks["model"]()
     found = checks["transform group"]()
