@@ -80,7 +80,7 @@ def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys
     publisher.publish()
     models = Models(store, "readings")
     assert models.versions() == [300, 1200]
-    backfill_command.remove(StoreSettings(topic="readings", store=store.place), 1, lambda question: True)
+    backfill_command.remove(StoreSettings(topic="readings", store=store.location), 1, lambda question: True)
     assert "deleted backfill-1 of readings, and 1 models that contained it" in " ".join(capsys.readouterr().out.split())
     publisher.publish()
     found = models.newest()
