@@ -1,102 +1,254 @@
-"""What each part of the learning step adds: `python -m experiments.ablation [--data FOLDER]`.
+"""What the implicit step is good for: the package's learner with another step in its place.
 
-Percent by which the loss after one pass exceeds that of batch PCA, in random order and sorted by label: of MNIST with
-k = 20, without single parts of the step and with other numbers ℓ of columns beside C; of CIFAR-10 with k = 100, with
-other numbers of oversampling columns. Writes two tables into docs/mathematics.md.
+The step moves C through a block; then Rayleigh–Ritz makes the next [C | F]. In its place: no step, one step C ← ΣC of
+subspace iteration at the end of the block, or the explicit step (the display after eq. 11) for each message. Measured
+are the excess at the end of a stream, over batch PCA of the same rows with the weights that a half-life leaves them,
+and the losses of the messages, each by the C that it met.
 """
 
-import argparse
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from experiments.datasets import Data, Indices, default_folder
-from experiments.report import DOCS, table, write_block
+from experiments import charts, passes
+from experiments.baselines.batch import Batch
+from experiments.datasets import Data, Indices
+from experiments.hard_streams import STREAMS
+from experiments.methods import method
+from experiments.plan import Job, Plan, complete
+from experiments.report import table
+from experiments.results import Results, average, cell, curve
 from streampca.pca import axes, learning
-from streampca.pca.arrays import Array
-from streampca.pca.blocked import block, ritz
-from streampca.pca.blocked.ritz import Limits
-from streampca.pca.learning import LearningConfig, learn
+from streampca.pca.arrays import F64, Array
+from streampca.pca.blocked import block
+from streampca.pca.blocked.centring import Weights
+from streampca.pca.learning import LearningConfig
 from streampca.pca.state import State
 
-_ROWS = 4096  # read at a time: whole blocks of a stream that is not young
-_PAGE = DOCS / "mathematics.md"
-Patches = Sequence[tuple[Any, str, Any]]
-
-_learn, _on_rows = block.learn, ritz.on_rows
-
-
-def _unmoved(V: Array, C: Array, *others: Any) -> block.Learned:
-    return _learn(V, C, *others)._replace(C=C)
-
-
-def _by_covariance(A: Array, C: Array, F: Array, sketch: Array, limits: Limits) -> Array:
-    before = A[: C.shape[1]].T  # the first rows are those of the past
-    return _on_rows(A, ritz.orthonormal(A.T @ (A @ before)), F, sketch, limits)
-
-
-def _gauge(A: Array, C: Array, F: Array, sketch: Array, limits: Limits) -> Array:
-    Q = ritz.orthonormal(C)
-    variance, U = np.linalg.eigh(ritz.within(A, Q))
-    return np.asarray(Q @ (U * np.sqrt(variance))[:, ::-1])
-
-
-PARTS: dict[str, Patches] = {
-    "the whole step": (),
-    "without Algorithm 1: C is not moved": ((block, "learn", _unmoved),),
-    "a step C ← ΣC instead of Algorithm 1": ((ritz, "on_rows", _by_covariance),),
-    "Algorithm 1 and the gauge alone": ((ritz, "on_rows", _gauge), (learning, "SPARE", 0)),
+MESSAGES = 20_000  # of a hard stream
+HALF_LIVES = ("none", "1000", "100")
+ORDERS = {"random": "random order", "sorted": "sorted by label"}
+REGIMES = {"Gaussian": 0, "heavy-tailed": 3}  # degrees of freedom of the messages' lengths
+BEFORE, AFTER = 6000, 3000  # messages before a change of regime and after it
+SPARE = (0, 20, 40, 80)  # columns ℓ beside C
+OVERSAMPLING, WIDE = (20, 60, 100), 100  # of this k on CIFAR-10
+GAUGE = "gauge alone"
+PARTS = {  # as docs/mathematics.md calls them
+    "implicit": "the whole step",
+    "none": "without Algorithm 1: C is not moved",
+    "subspace step": "a step C ← ΣC instead of Algorithm 1",
+    GAUGE: "Algorithm 1 and the gauge alone",
 }
-SPARE: dict[str, Patches] = {f"ℓ = {spare}": ((learning, "SPARE", spare),) for spare in (0, 20, 40, 80)}
-OVERSAMPLING = (20, 60, 100)
+_ROWS = 4096  # read at a time: whole blocks of a stream that is not young
+_EDGES = np.unique(np.geomspace(1, AFTER, 25).astype(int))  # of the bins in which losses after a change are averaged
+_learn = block.learn  # before it is patched
+
+Read = Callable[[Indices], F64]
+Moved = tuple[Array, F64]  # C after a block, and the ‖y‖² − ‖r‖² of its messages by the k leading columns they met
+Values = tuple[str, str, str]  # of a row
 
 
-def excess(data: Data, config: LearningConfig, order: Indices, patches: Patches = ()) -> float:
-    """The excess of one pass over the pictures in this order, percent."""
-    state, start = State.empty(config.dimensions), 0
+def _stay(Y: F64, C: Array, k: int, weights: Weights) -> Moved:
+    U = C[:, :k] / np.linalg.norm(C[:, :k], axis=0)
+    return C, np.square(Y @ U).sum(axis=1)
+
+
+def _subspace(Y: F64, C: Array, k: int, weights: Weights) -> Moved:
+    of_block = (Y * weights.c[:, None]).T @ (Y @ C)
+    return weights.past * C @ (C.T @ C) + of_block, _stay(Y, C, k, weights)[1]
+
+
+def _explicit(Y: F64, C: Array, k: int, weights: Weights) -> Moved:
+    C, N, explained = C.copy(), C.T @ C, np.zeros(len(Y))
+    for s, (y, eta) in enumerate(zip(Y, weights.eta, strict=True)):
+        p = C.T @ y
+        x = np.linalg.solve(N, p)
+        explained[s] = p[:k] @ np.linalg.solve(N[:k, :k], p[:k])
+        C += eta * np.outer(y - C @ x, x)
+        N += eta**2 * max(y @ y - x @ p, 0.0) * np.outer(x, x)
+    return C, explained
+
+
+LEARNERS: dict[str, Callable[[F64, Array, int, Weights], Moved] | None] = {
+    "none": _stay, "subspace step": _subspace, "explicit": _explicit, "implicit": None,
+}  # fmt: skip
+
+
+def _with_step(move: Callable[[F64, Array, int, Weights], Moved]) -> Callable[..., block.Learned]:
+    """A block's pass with another step; centring and bounded influence stay."""
+
+    def learn(V: Array, C: Array, mean: F64, total: float, weights: Weights, k: int, *others: Any) -> block.Learned:
+        learned = _learn(V, C, mean, total, weights, k, *others)
+        if not C.shape[1]:
+            return learned
+        after, explained = move(learned.Y / np.sqrt(weights.c)[:, None], C, min(k, C.shape[1]), weights)
+        return learned._replace(C=after, explained=explained)
+
+    return learn
+
+
+def results(plan: Plan) -> Results:
+    """Percent of excess; mean loss as a share of the total variance; after a change, losses in bins by batch PCA's."""
+    keys = ("stream", "order", "half-life", "learner", "seed")
+    return Results(plan.folder / "ablation.csv", keys, ("excess", "loss", "after"))
+
+
+def run(plan: Plan) -> None:
+    """Every stream, order, half-life and learner; the picture."""
+    k, jobs = plan.ks[-1], []
+    for case in itertools.product(HALF_LIVES, LEARNERS):
+        jobs += [Job((stream, "", *case, 0), hard, "", (stream, *case)) for stream in STREAMS]
+        jobs += [Job((n, o, *case, 0), pictures, n, (k, o, *case)) for n in plan.data for o in ORDERS]
+        jobs += [Job((r, "change", *case, i), changed, "", (r, *case, i)) for r in REGIMES for i in range(plan.runs)]
+    for order in ORDERS:
+        kind = (order, "none", "implicit")
+        jobs.append(Job(("mnist", *kind[:2], GAUGE, 0), gauge, "mnist", (k, order)))
+        jobs += [Job(("mnist", *kind[:2], f"ℓ = {n}", 0), pictures, "mnist", (k, *kind, None, n)) for n in SPARE]
+        jobs += [Job(("cifar10", *kind[:2], f"oversampling {n}", 0), pictures, "cifar10", (WIDE, *kind, n))
+                 for n in OVERSAMPLING]  # fmt: skip
+    complete("ablation", plan, results(plan), jobs)
+    _draw(plan)
+
+
+def hard(_: object, stream: str, half_life: str, learner: str) -> Values:
+    """One of the hard streams, always with a factor, though they are narrow enough for a covariance."""
+    X, k = STREAMS[stream](np.random.default_rng([0, list(STREAMS).index(stream)]), MESSAGES)
+    state, losses = learned(X.__getitem__, np.arange(len(X)), _with_factor(X, k), half_life, learner)
+    return _row(weighted(X.__getitem__, np.arange(len(X)), half_life), state, k, losses)
+
+
+def pictures(
+    data: Data, k: int, order: str, half_life: str, learner: str, over: int | None = None, spare: int | None = None
+) -> Values:  # fmt: skip
+    """One pass over the pictures, with other numbers of columns if given."""
+    rows = _in_order(data, order)
     with ExitStack() as patched:
-        for module, name, value in patches:
-            patched.enter_context(patch.object(module, name, value))
+        if spare is not None:
+            patched.enter_context(patch.object(learning, "SPARE", spare))
+        state, losses = learned(data.pixels, rows, LearningConfig(data.d, k, over), half_life, learner)
+    return _row(data.batch if half_life == "none" else weighted(data.pixels, rows, half_life), state, k, losses)
+
+
+def gauge(data: Data, k: int, order: str) -> Values:
+    """Algorithm 1 in the unit gauge with as many columns, and nothing else."""
+    way = method("gauge", LearningConfig(data.d, k).columns)
+    *_, last = passes.states(way, data, _in_order(data, order), np.zeros((data.d, 0)), 0)
+    return f"{data.excess(way.basis(last)[:, :k]):.5g}", "", ""
+
+
+def _in_order(data: Data, order: str) -> Indices:
+    return np.argsort(data.y, kind="stable") if order == "sorted" else np.random.default_rng(0).permutation(len(data.X))
+
+
+def changed(_: object, regime: str, half_life: str, learner: str, seed: int) -> Values:
+    """A stream whose 20 strong directions of 200 are replaced by others, all at once: its loss is that afterwards."""
+    rng, d, k, n = np.random.default_rng([seed, len(regime)]), 200, 10, BEFORE + AFTER
+    B = np.linalg.qr(rng.standard_normal((d, 40)))[0]
+    coordinates = rng.standard_normal((n, 20)) * np.linspace(3, 1, 20)
+    X = np.where(np.arange(n)[:, None] < BEFORE, coordinates @ B[:, :20].T, coordinates @ B[:, 20:].T)
+    X += 0.3 * rng.standard_normal((n, d))
+    if degrees := REGIMES[regime]:
+        X *= np.sqrt((degrees - 2) / rng.chisquare(degrees, (n, 1)))
+    state, losses = learned(X.__getitem__, np.arange(n), _with_factor(X, k), half_life, learner)
+    best, after = Batch.of(lambda: [X[BEFORE:]]), losses[-AFTER:]
+    bins = [after[i:j].mean() / best.loss(k) for i, j in itertools.pairwise(_EDGES - 1)]
+    return (*_row(best, state, k, after)[:2], curve(bins))
+
+
+def _with_factor(X: F64, k: int) -> LearningConfig:
+    return LearningConfig(X.shape[1], k, LearningConfig(X.shape[1], k).beyond)
+
+
+def learned(
+    read: Read, order: Indices, config: LearningConfig, half_life: str, learner: str
+) -> tuple[State, F64]:  # fmt: skip
+    """The state after one pass over rows that are read in this order, and the losses of all but the first block."""
+    state, start, losses, move = State.empty(config.dimensions), 0, [], LEARNERS[learner]
+    with ExitStack() as patched:
+        if move:
+            patched.enter_context(patch.object(block, "learn", _with_step(move)))
         while start < len(order):
-            end = start + (_ROWS if state.count >= config.start + learning.YOUNG else config.next_block(state.count))
-            V = data.X[order[start:end]] / 255
-            state, start = learn(state, V, np.ones(len(V)), config)[0], end
-        return data.batch.excess(axes.principal(state, config.components)[0], state.mean)
+            old = state.count >= config.start + learning.YOUNG
+            V = read(order[start : start + (_ROWS if old else config.next_block(state.count))])
+            state, of_rows = learning.learn(state, V, np.full(len(V), _retention(half_life)), config)
+            losses.append(of_rows.residual)
+            start += len(V)
+    return state, np.concatenate(losses)
 
 
-def cells(of_order: Callable[[Indices], float], data: Data) -> Iterator[str]:
-    """The excess in both orders."""
-    for order in (np.random.default_rng(0).permutation(len(data.X)), np.argsort(data.y, kind="stable")):
-        yield f"{of_order(order):.2g}"
+def _retention(half_life: str) -> float:
+    return 1.0 if half_life == "none" else 2 ** (-1 / float(half_life))
 
 
-def main() -> None:
-    """Run, print and write."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--data", type=Path, default=default_folder(), help="folder with mnist.npz and cifar10.npz")
-    data, rows = options.parse_args().data, dict[str, list[list[str]]]()
-    with threadpool_limits(1):
-        mnist, config = Data.cached("mnist", data), LearningConfig(784, 20)
-        for name, variants in (("ablation", PARTS), ("columns", SPARE)):
-            rows[name] = [
-                [label, *cells(lambda order, p=patches: excess(mnist, config, order, p), mnist)]  # type: ignore[misc]
-                for label, patches in variants.items()
-            ]
-        cifar = Data.cached("cifar10", data)
-        for over in OVERSAMPLING:
-            config = LearningConfig(3072, 100, over)
-            rows["columns"].append(
-                [f"CIFAR-10, k = 100, oversampling {over}", *cells(lambda o, c=config: excess(cifar, c, o), cifar)]  # type: ignore[misc]
-            )
-    for name, lines in rows.items():
-        text = table(["", "random order", "sorted by label"], lines)
-        write_block(_PAGE, name, text)
+def weighted(read: Read, order: Indices, half_life: str) -> Batch:
+    """Batch PCA of rows with the weights that a half-life leaves them at the end."""
+    if half_life == "none":
+        return Batch.of(lambda: (read(part) for part in np.array_split(order, 1 + len(order) // _ROWS)))
+    X = read(order[-16 * int(half_life) :])
+    weights = _retention(half_life) ** np.arange(len(X) - 1, -1, -1.0)
+    weights /= weights.sum()
+    mean = weights @ X
+    covariance = (X - mean).T @ ((X - mean) * weights[:, None])
+    return Batch(covariance, mean, np.linalg.eigvalsh(covariance)[::-1].astype(np.float64))
 
 
-if __name__ == "__main__":
-    main()
+def _row(batch: Batch, state: State, k: int, losses: F64) -> Values:
+    excess = batch.excess(axes.principal(state, k)[0], state.mean)
+    return f"{excess:.5g}", f"{losses.mean() / np.trace(batch.covariance):.6g}", ""
+
+
+def _draw(plan: Plan) -> None:
+    """Losses after a change of regime: a row for each kind of messages, a column for each half-life."""
+    colours = dict(zip(LEARNERS, ("tab:gray", "tab:green", "tab:orange", "tab:red"), strict=True))
+    with charts.picture(plan.folder / "ablation.svg", len(REGIMES), len(HALF_LIVES)) as panels:
+        for panel, (regime, half_life) in zip(panels.flat, itertools.product(REGIMES, HALF_LIVES), strict=True):
+            for learner, colour in colours.items():
+                curves = results(plan).curves("after", stream=regime, learner=learner, **{"half-life": half_life})
+                means = charts.mean_curve(curves)
+                panel.plot(np.sqrt(_EDGES[:-1] * _EDGES[1:])[: len(means)], means, label=learner, color=colour)
+            panel.set(xscale="log", yscale="log", title=f"{regime}, half-life {half_life}")
+            panel.set(xlabel="messages after the change", ylabel="loss / batch PCA's")
+
+
+def blocks(folder: Path) -> dict[str, list[str]]:
+    """The table of all, and what docs/mathematics.md shows of it."""
+    cases: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in results(Plan({}, folder)).rows():
+        cases.setdefault((row["learner"], row["half-life"], row["stream"], row["order"]), []).append(row)
+
+    def mean(column: str, *case: str) -> float:
+        return average([float(row[column]) for row in cases.get(case, [])])
+
+    def more(*case: str) -> float:
+        return 100 * (mean("loss", *case) / mean("loss", "implicit", *case[1:]) - 1)
+
+    def both(words: str, learner: str, name: str) -> list[str]:
+        return [words, *(cell(mean("excess", learner, "none", name, order), ".2g") for order in ORDERS)]
+
+    of_pictures, changes, rows = list(itertools.product(charts.NAMES, ORDERS)), [(r, "change") for r in REGIMES], []
+    for half_life, learner in itertools.product(HALF_LIVES, LEARNERS):
+        excess = [mean("excess", learner, half_life, stream, "") for stream in STREAMS]
+        losses = [more(learner, half_life, stream, "") for stream in STREAMS]
+        cells = ["; ".join(cell(of(excess), ".2g") for of in (median, max))]
+        cells += [cell(mean("excess", learner, half_life, *case), ".2g") for case in of_pictures]
+        cells += [" to ".join(cell(of(losses), "+.1f") for of in (min, max))]
+        cells += [cell(more(learner, half_life, *case), "+.2f") for case in (*of_pictures, *changes)]
+        rows.append([learner, half_life, *cells])
+    heads = ["hard", *(f"{name} {order}" for name, order in of_pictures)]
+    heads = [f"{column}: {head}" for column in ("excess", "loss") for head in heads]
+    columns = [both(f"ℓ = {n}", f"ℓ = {n}", "mnist") for n in SPARE]
+    columns += [both(f"CIFAR-10, k = {WIDE}, oversampling {n}", f"oversampling {n}", "cifar10") for n in OVERSAMPLING]
+    picture = ["", "![Losses after a change of regime](../experiments/results/ablation.svg)"]
+    tables = {
+        "learner": table(["step", "half-life", *heads, *(f"loss: change, {regime}" for regime in REGIMES)], rows)
+        + picture * (folder / "ablation.svg").exists(),
+        "ablation": table(["", *ORDERS.values()], [both(words, part, "mnist") for part, words in PARTS.items()]),
+        "columns": table(["", *ORDERS.values()], columns),
+    }  # docs/mathematics.md keeps its tables until all of their runs are there
+    return {name: lines for name, lines in tables.items() if name == "learner" or "–" not in "".join(lines)}

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from experiments import anomalies, distributed, figure1, gaps, partitions, table1
+from experiments import ablation, anomalies, distributed, figure1, gaps, partitions, rate, table1
 from experiments.datasets import NAMES, Data, default_folder
 from experiments.plan import FOLDER, Plan
 from experiments.report import DOCS, machine, table, write_block
 
 EXPERIMENTS = {each.__name__.rpartition(".")[2]: each
-               for each in (table1, figure1, distributed, partitions, gaps, anomalies)}  # fmt: skip
-PAGE = DOCS / "experiments.md"
+               for each in (table1, figure1, distributed, partitions, ablation, rate, gaps, anomalies)}  # fmt: skip
 
 
 def main() -> None:
@@ -26,26 +25,31 @@ def main() -> None:
     parser.add_argument("--only", choices=NAMES, help="one data set only")
     parser.add_argument("--runs", type=int, default=10, help="of each kind; those there are already count (10)")
     parser.add_argument("--slow-runs", type=int, default=10, help="of IncrementalPCA (10)")
-    parser.add_argument("--workers", type=int, default=1, help="processes, each with one BLAS thread (1)")
     options = parser.parse_args()
     with threadpool_limits(1):
         data = {name: Data.cached(name, options.data) for name in NAMES if options.only in (None, name)}
-    plan = Plan(data, FOLDER, options.runs, options.slow_runs, options.workers)
+    plan = Plan(data, FOLDER, options.runs, options.slow_runs)
     for name in options.names or EXPERIMENTS:
         EXPERIMENTS[name].run(plan)
     (FOLDER / "machine.txt").write_text(f"{machine()} The cores were shared with other work.\n", encoding="utf-8")
-    for page, blocks in pages(FOLDER):
-        for name, lines in blocks.items():
-            write_block(page, name, lines)
+    for name, lines in blocks(FOLDER).items():
+        write_block(page_with(name), name, lines)
 
 
-def pages(folder: Path) -> list[tuple[Path, dict[str, list[str]]]]:
-    """Each page with its blocks, from the results in a folder."""
-    found = [(each.PAGE, each.blocks(folder)) for each in EXPERIMENTS.values()]
+def page_with(name: str) -> Path:
+    """The page of docs/ that has a block of this name."""
+    return next(page for page in sorted(DOCS.glob("*.md")) if f"<!-- {name} -->" in page.read_text(encoding="utf-8"))
+
+
+def blocks(folder: Path) -> dict[str, list[str]]:
+    """All blocks of pages, from the results in a folder."""
     claims = [claim for each in (table1, figure1, distributed) for claim in each.claims(folder)]
     described = (folder / "machine.txt").read_text(encoding="utf-8").strip()
     lines = table(["claim", "settings in which it holds", "except"], [_row(*claim) for claim in claims])
-    return [*found, (PAGE, {"claims": [*lines, "", described]})]
+    of_all = {"claims": [*lines, "", described]}
+    for each in EXPERIMENTS.values():
+        of_all |= each.blocks(folder)
+    return {name: lines if len(lines) > 2 else [*lines, "", "No runs yet."] for name, lines in of_all.items()}
 
 
 def _row(claim: str, settings: dict[str, bool]) -> list[str]:

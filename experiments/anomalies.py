@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from experiments.charts import picture
 from experiments.datasets import Data
 from experiments.plan import Plan
-from experiments.report import DOCS, table
+from experiments.report import table
 from experiments.results import Results, curve
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.decoded import batch_of_rows
@@ -31,7 +31,6 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.worker.publisher import Publisher
 
-PAGE = DOCS / "anomalies.md"
 COMPONENTS, PARTITIONS, HELD_OUT = 20, 10, 1 / 7
 EVERY = 400  # messages of a partition between two publications
 STREAMS = {"clean": 0.0, "1 % foreign": 0.01, "5 % foreign": 0.05}  # share of foreign pictures

@@ -70,9 +70,13 @@ class Data:
         """Dimensions."""
         return int(self.X.shape[1])
 
+    def pixels(self, index: Indices) -> F64:
+        """Pixels/255, as the paper has them."""
+        return self.X[index] / 255
+
     def centred(self, index: Indices) -> F64:
-        """Pixels/255 about the mean of all, as the paper has them."""
-        return self.X[index] / 255 - self.batch.mean
+        """The same about the mean of all."""
+        return self.pixels(index) - self.batch.mean
 
     def losses(self, bases: F64) -> F64:
         """Compression losses over all pictures of orthonormal columns (n, d, k), eq. 2, with one product with Σ."""

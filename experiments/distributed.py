@@ -13,17 +13,15 @@ import numpy as np
 from experiments import charts, passes
 from experiments.baselines import combine, incremental
 from experiments.datasets import Data
-from experiments.methods import BLOCK, LABELS, TUNED, WARM_UP, Default, Method, method
+from experiments.methods import LABELS, TUNED, Method, method, published
 from experiments.plan import Job, Plan, complete
-from experiments.report import DOCS, table
-from experiments.results import Claim, Results, average, curve, spread
-from experiments.table1 import by_setting
+from experiments.report import table
+from experiments.results import Claim, Results, average, by_setting, curve, spread
 from streampca.pca import axes as principal_axes
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import merge
 
-PAGE = DOCS / "experiments.md"
 METHODS = ("oja", "krasulina", "incremental", "implicit", "default")
 MACHINES = 10
 LAPACK = ", LAPACK's signs"  # of QR: else they are such that R has a positive diagonal
@@ -75,16 +73,15 @@ def parallel(data: Data, k: int, name: str, eta0: float, seed: int, every: int) 
 
 
 def _learn(way: Method, state: Any, data: Data, index: Any, start: int) -> Any:
-    cuts = np.arange(0 if start else WARM_UP, len(index), BLOCK)
-    for part in np.split(index, cuts[cuts > 0]):
-        state = way.learn(state, data.centred(part))
+    for rows in passes.in_blocks(index, start):
+        state = way.learn(state, data.centred(rows))
     return state
 
 
 def _exchanged(way: Method, name: str, states: Sequence[Any], k: int) -> tuple[F64, list[Any]]:
     """The basis of the combined model, and the machines' states after it has been sent back to them."""
     if name == "default":
-        own = [Default(k).of_all(state) for state in states]
+        own = [published(state, k) for state in states]
         merged = merge(own, LearningConfig(len(own[0].C), k).columns)
         return principal_axes.principal(merged, k)[0].T, list(states)
     back = _sent_back(name, states)

@@ -1,68 +1,74 @@
-"""The paper's methods in exact blocks: the same as their plain steps, at the speed of matrix products.
+"""The paper's methods in exact blocks: the iterates of their plain steps, at the speed of matrix products.
 
-As in streampca/pca/blocked/recurrence.py a block Y (B, d) enters only as P = YC (B, k) and G = YYᵀ (B, B), and leaves
-as C ← C Pi + YᵀZ. Oja's and Krasulina's steps commute with any change of basis from the right that is upper triangular
-with a positive diagonal, and that is all that QR does to C; so one QR at the end of a block gives the same C as one
-after each message. Tests compare each with the plain form in experiments/baselines.
+A block Y (B, d) enters only as P = YC (B, k) and G = YYᵀ (B, B), and leaves as C ← C Pi + YᵀZ. With p = Cᵀy and
+S = (CᵀC)⁻¹ every step is C ← C − h (Cx − y) vᵀ, of
+
+    Oja          x = 0     v = p     h = η
+    Krasulina    x = Sp    v = p     h = η                      eq. 9
+    explicit     x = Sp    v = x     h = η                      the display after eq. 11
+    implicit     x = Sp    v = x     h = η/(1 + η‖x‖²)           eq. 12, Algorithm 1
+
+Oja's and Krasulina's steps commute with any change of basis from the right that is upper triangular with a positive
+diagonal, and that is all that QR does to C; so one QR at the end of a block gives the same C as one after each message.
+Tests compare each with the plain form.
 """
 
 import numpy as np
 
-from experiments.baselines import incremental
-from experiments.baselines.orthonormal import orthonormal
-from streampca.pca import algorithm1
+from experiments.baselines import explicit, incremental
 from streampca.pca.arrays import F64
-from streampca.pca.blocked import recurrence
-from streampca.pca.blocked.jit import compiled
+from streampca.pca.blocked.jit import compiled, compiled_with_free_sums
 
+OJA, KRASULINA, EXPLICIT, IMPLICIT = range(4)
+STEPS = {"oja": OJA, "krasulina": KRASULINA, "explicit": EXPLICIT, "implicit": IMPLICIT}
 GROWTH = 1e5  # C is orthonormalised before its columns may have grown by more than this: the digits lost stay few
-_LARGEST_GROWTH = 1e3  # of CᵀC within a block of the implicit update: three digits of (CᵀC)⁻¹
+_LARGEST_GROWTH = 1e3  # of CᵀC within a block without QR: three digits of (CᵀC)⁻¹
 
 
-def implicit(C: F64, Y: F64, eta: F64) -> F64:
-    """The implicit update (eq. 12, Algorithm 1) for each message of Y (B, d): the next C (d, k), of any scale.
+def orthonormal(C: F64) -> F64:
+    """QR(C), as `explicit.orthonormal`."""
+    return np.asarray(explicit.orthonormal(C), np.float64)
 
-    Where the data is large beside C, as at the start, CᵀC grows by many orders of magnitude in a few messages. Then
-    (CᵀC)⁻¹ loses as many digits, and messages are learned one by one, by the paper's own update of C†, which does not.
-    Raises `LinAlgError` if the columns of C are linearly dependent.
+
+def learn(name: str, C: F64, Y: F64, eta: F64) -> F64:
+    """The next C (d, k) after a step of this kind for each message of Y (B, d), with step sizes eta (B,).
+
+    C is orthonormal for Oja and Krasulina. For the others its columns must be independent: else `LinAlgError`.
     """
-    N = C.T @ C
-    X, Z, *_ = recurrence.learn(Y @ C, Y @ Y.T, np.asarray(np.linalg.inv(N)), eta)
-    after = C @ (np.eye(len(N)) - X.T @ Z) + Y.T @ Z
-    if np.trace(np.linalg.solve(N, after.T @ after)) <= _LARGEST_GROWTH:
-        return np.asarray(after)
-    Q, R = np.linalg.qr(C)
-    factor = algorithm1.Factor(C, np.linalg.solve(R, Q.T))
-    for y, step in zip(Y, eta, strict=True):
-        factor, _ = algorithm1.meyer(factor, y, step)
-    return np.asarray(factor.C, np.float64)
-
-
-def oja(C: F64, Y: F64, eta: F64) -> F64:
-    """Oja's step for each message of Y (B, d), with step sizes eta (B,): the next orthonormal C (d, k)."""
+    if STEPS[name] >= EXPLICIT:
+        return _without_qr(STEPS[name], C, Y, eta)
     for part in _parts(Y, eta):
-        y = Y[part]
-        C = _orthonormal(C + y.T @ _oja(y @ C, y @ y.T, eta[part]))
-    return C
-
-
-def krasulina(C: F64, Y: F64, eta: F64) -> F64:
-    """Krasulina's step (eq. 9) for each message of Y (B, d): the next orthonormal C (d, k)."""
-    for part in _parts(Y, eta):
-        y = Y[part]
-        Pi, Z = _krasulina(y @ C, y @ y.T, eta[part])
-        C = _orthonormal(C @ Pi + y.T @ Z)
+        C = orthonormal(_moved(STEPS[name], C, Y[part], np.eye(C.shape[1]), eta[part]))
     return C
 
 
 def increment(state: incremental.IncrementalState, Y: F64) -> incremental.IncrementalState:
     """The incremental step for each message of Y (B, d)."""
     Pi, Z, s = _increment(Y @ state.U, Y @ Y.T, state.s, state.count)
-    return incremental.IncrementalState(_orthonormal(state.U @ Pi + Y.T @ Z), s, state.count + len(Y))
+    return incremental.IncrementalState(orthonormal(state.U @ Pi + Y.T @ Z), s, state.count + len(Y))
 
 
-def _orthonormal(C: F64) -> F64:
-    return np.asarray(orthonormal(C), np.float64)
+def _moved(kind: int, C: F64, Y: F64, S: F64, eta: F64) -> F64:
+    Pi, Z = _block(Y @ C, Y @ Y.T, S, eta, kind)
+    return np.asarray(C @ Pi + Y.T @ Z, np.float64)
+
+
+def _without_qr(kind: int, C: F64, Y: F64, eta: F64) -> F64:
+    """Where CᵀC grows by many orders of magnitude, as at the start, (CᵀC)⁻¹ would lose as many digits.
+
+    So the block is halved there, down to single messages, which are learned without it.
+    """
+    if len(Y) == 1:
+        Q, R = np.linalg.qr(C)
+        x = np.linalg.solve(R, Q.T @ Y[0])
+        h = eta[0] / (1 + eta[0] * (x @ x)) if kind == IMPLICIT else eta[0]
+        return np.asarray(C - h * np.outer(C @ x - Y[0], x))
+    N = C.T @ C
+    after = _moved(kind, C, Y, np.ascontiguousarray(np.linalg.inv(N)), eta)
+    if np.trace(np.linalg.solve(N, after.T @ after)) <= _LARGEST_GROWTH:
+        return after
+    half = len(Y) // 2
+    return _without_qr(kind, _without_qr(kind, C, Y[:half], eta[:half]), Y[half:], eta[half:])
 
 
 def _parts(Y: F64, eta: F64) -> list[slice]:
@@ -77,43 +83,49 @@ def _parts(Y: F64, eta: F64) -> list[slice]:
     return [*parts, slice(start, len(Y))]
 
 
+@compiled_with_free_sums
+def _dot(a: F64, b: F64) -> float:  # pragma: no cover - compiled
+    total = 0.0
+    for i in range(len(a)):
+        total += a[i] * b[i]
+    return total
+
+
+@compiled_with_free_sums
+def _add(a: F64, factor: float, b: F64) -> None:  # pragma: no cover - compiled
+    for i in range(len(a)):
+        a[i] += factor * b[i]
+
+
 @compiled
-def _oja(P: F64, G: F64, eta: F64) -> F64:  # pragma: no cover - compiled
-    """Z of C ← C + YᵀZ: z_s = η_s (p_s + Σ_{j<s} G_sj z_j)."""
+def _block(P: F64, G: F64, S: F64, eta: F64, kind: int) -> tuple[F64, F64]:  # pragma: no cover - compiled
+    """Pi and Z after a step for each message."""
     B, k = P.shape
-    Z = P.copy()
+    P, S = P.copy(), S.copy()
+    Pi, Z, x, u = np.eye(k), np.zeros((B, k)), np.zeros(k), np.zeros(k)
     for s in range(B):
-        for j in range(s):
+        p, h = P[s].copy(), eta[s]
+        if kind != OJA:
             for i in range(k):
-                Z[s, i] += G[s, j] * Z[j, i]
-        for i in range(k):
-            Z[s, i] *= eta[s]
-    return Z
-
-
-@compiled
-def _krasulina(P: F64, G: F64, eta: F64) -> tuple[F64, F64]:  # pragma: no cover - compiled
-    """Pi and Z after C ← C − η (CSp − y) pᵀ for each message, where S = (CᵀC)⁻¹ starts as I and p = Cᵀy."""
-    B, k = P.shape
-    P = P.copy()
-    S, Pi = np.eye(k), np.eye(k)
-    Z = np.zeros((B, k))
-    for s in range(B):
-        p = P[s].copy()
-        x = S @ p
-        xp = x @ p
-        residual = max(G[s, s] - xp, 0.0)
+                x[i] = _dot(S[i], p)
+        v = p if kind <= KRASULINA else x.copy()
+        if kind == IMPLICIT:
+            h /= 1.0 + h * _dot(x, x)
         for t in range(s + 1, B):
-            P[t] += eta[s] * (G[s, t] - P[t] @ x) * p
+            _add(P[t], h * (G[s, t] - _dot(P[t], x)), v)
+        for i in range(k):
+            Z[s, i] = h * v[i]
+        if kind == OJA:
+            continue
         for t in range(s):
-            Z[t] -= eta[s] * (Z[t] @ x) * p
-        Z[s] = eta[s] * p
+            _add(Z[t], -h * _dot(Z[t], x), v)
         for t in range(k):
-            Pi[t] -= eta[s] * (Pi[t] @ x) * p
-        growth = eta[s] ** 2 * residual
-        shrink = growth / (1.0 + growth * xp)
+            _add(Pi[t], -h * _dot(Pi[t], x), v)
+            u[t] = _dot(S[t], v)
+        growth = h * h * max(G[s, s] - _dot(x, p), 0.0)
+        shrink = growth / (1.0 + growth * _dot(v, u))
         for t in range(k):
-            S[t] -= shrink * x[t] * x
+            _add(S[t], -shrink * u[t], u)
     return Pi, Z
 
 

@@ -4,16 +4,17 @@ The same pictures, with different gaps, are learned with missing=impute and, for
 mean of all pictures. Each model is compared with batch PCA of the complete pictures.
 """
 
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
-from experiments.plan import Plan
-from experiments.report import DOCS, table
+from experiments.datasets import Data
+from experiments.plan import Job, Plan, complete
+from experiments.report import table
 from experiments.results import Results
 from streampca.fold.decoded import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
@@ -21,7 +22,6 @@ from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.learning import LearningConfig
 
-PAGE = DOCS / "accuracy.md"
 COMPONENTS = (5, 20)
 SHOWN = 20  # in the table; the CSV file has both
 _BATCH = 2048
@@ -60,26 +60,23 @@ def results(plan: Plan) -> Results:
 
 def run(plan: Plan) -> None:
     """All rows that are missing."""
-    jobs = [(gaps, k, filled) for gaps in GAPS for k in COMPONENTS for filled in ("impute", "mean")]
-    jobs = [job for job in jobs if not results(plan).rows(gaps=job[0], k=job[1], filled=job[2])]
-    if not jobs:
-        return
-    pixels, batch = plan.data["mnist"].X, plan.data["mnist"].batch
-    X = pixels[np.random.default_rng(0).permutation(len(pixels))] / 255
-    variance = float(X.var(axis=0).sum())
+    cases = itertools.product(GAPS, COMPONENTS, ("impute", "mean"))
+    complete("gaps", plan, results(plan), [Job(case, one_pass, "mnist", case) for case in cases])
+
+
+def one_pass(data: Data, gaps: str, k: int, filled: str) -> tuple[str, str, str]:
+    """The values of a row."""
+    X = data.pixels(np.random.default_rng(0).permutation(len(data.X)))
     learned(X[:2048], 5, impute=True)  # compiles
-    for gaps, k, filled in jobs:
-        V = np.where(GAPS[gaps](X, np.random.default_rng(1)), np.nan, X)
-        if filled == "mean":
-            V = np.where(np.isnan(V), np.nanmean(V, axis=0), V)
-        started = time.process_time()
-        fold = learned(V, k, impute=filled == "impute")
-        seconds = time.process_time() - started
-        model = model_of(fold.provisional(_config(V, k, impute=True).learning), k)
-        excess = batch.excess(model.components.astype(np.float64), model.mean.astype(np.float64))
-        results(plan).append(
-            (gaps, k, filled), (f"{excess:.4f}", f"{model.total_variance / variance:.4f}", f"{seconds:.4f}")
-        )
+    V = np.where(GAPS[gaps](X, np.random.default_rng(1)), np.nan, X)
+    if filled == "mean":
+        V = np.where(np.isnan(V), np.nanmean(V, axis=0), V)
+    started = time.process_time()
+    fold = learned(V, k, impute=filled == "impute")
+    seconds = time.process_time() - started
+    model = model_of(fold.provisional(_config(V, k, impute=True).learning), k)
+    excess = data.batch.excess(model.components.astype(np.float64), model.mean.astype(np.float64))
+    return f"{excess:.4f}", f"{model.total_variance / float(X.var(axis=0).sum()):.4f}", f"{seconds:.4f}"
 
 
 def _config(V: F64, k: int, *, impute: bool) -> FoldConfig:
@@ -90,10 +87,9 @@ def learned(V: F64, k: int, *, impute: bool) -> Fold:
     """The fold of the messages V (n, d)."""
     config = _config(V, k, impute=impute)
     fold = Fold.empty(config.learning)
-    with threadpool_limits(1):
-        for start in range(0, len(V), _BATCH):
-            batch = V[start : start + _BATCH]
-            fold, _ = fold.take(batch_of_rows(batch, start + len(batch)), config)
+    for start in range(0, len(V), _BATCH):
+        batch = V[start : start + _BATCH]
+        fold, _ = fold.take(batch_of_rows(batch, start + len(batch)), config)
     return fold
 
 

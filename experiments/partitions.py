@@ -1,27 +1,28 @@
-"""Our merge beside averaging (eq. 17): many partitions that are learned apart and combined once, at the end."""
+"""Our merge beside averaging (eq. 17): many partitions that are learned apart and combined once, at the end.
+
+Factors are averaged as they are, and each rotated to be nearest to the first one (Procrustes). Eq. 17 in the unit gauge
+averages the factors U diag(√λ) of the partitions' covariances, with the signs of published models.
+"""
 
 from pathlib import Path
 
 import numpy as np
 
-from experiments import passes
+from experiments import exact, passes
 from experiments.baselines import combine
-from experiments.baselines.orthonormal import orthonormal
-from experiments.datasets import Data
-from experiments.methods import BLOCK, WARM_UP, Default, method
+from experiments.datasets import Data, Indices
+from experiments.methods import method, published
 from experiments.plan import Job, Plan, complete
-from experiments.report import DOCS, table
+from experiments.report import table
 from experiments.results import Results, spread
 from streampca.pca import axes
-from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.pca.merge import merge
-from streampca.pca.state import State
+from streampca.pca.merge import Merger, pooled
 
-PAGE = DOCS / "experiments.md"
-PARTITIONS = (10, 100)
+PARTITIONS = (10, 100, 1000)
 SPLITS = ("random", "skewed")  # skewed: sorted by label and then cut
-WAYS = {"merge": "merged", "average": "averaged", "average, own starts": "averaged, own starts"}
+OWN, ALIGNED = ", own starts", ", aligned"
+WAYS = ("merge", "average", "average" + ALIGNED, "average" + OWN, "average" + OWN + ALIGNED, "gauge", "gauge" + ALIGNED)
 
 
 def runs(plan: Plan) -> Results:
@@ -32,13 +33,13 @@ def runs(plan: Plan) -> Results:
 
 def run(plan: Plan) -> None:
     """Every number of partitions, split and way."""
-    passes.choose(plan)
+    passes.choose(plan, ("implicit",))
     k, jobs = plan.ks[-1], []
     for seed in range(plan.runs):
         for name in plan.data:
             implicit = passes.chosen(passes.validations(plan), name, k, "implicit")
             for partitions, split, way in ((p, s, w) for p in PARTITIONS for s in SPLITS for w in WAYS):
-                arguments = (k, partitions, split, way, 1.0 if way == "merge" else implicit, seed)
+                arguments = (k, partitions, split, way, implicit if way.startswith("average") else 1.0, seed)
                 jobs.append(Job((name, k, partitions, split, way, seed), combined, name, arguments))
     complete("partitions", plan, runs(plan), jobs)
 
@@ -52,30 +53,44 @@ def combined(
         order = order[np.argsort(data.y[order], kind="stable")]
     parts = np.array_split(order, partitions)
     if way == "merge":
-        state = merge([_learned(Default(k), data.X[part] / 255) for part in parts], LearningConfig(data.d, k).columns)
-        return eta0, round(data.batch.excess(axes.principal(state, k)[0], state.mean), 6)
-    factors: list[F64] = []
+        return eta0, round(_merged(data, k, parts), 6)
+    learner = method("gauge" if way.startswith("gauge") else "implicit", k, eta0)
+    total, reference = np.zeros((data.d, k)), C
     for i, part in enumerate(parts):
-        start = C if way == "average" else passes.beginning(data, k, 10_000 * (seed + 1) + i)[1]
-        *_, last = passes.states(method("implicit", k, eta0), data, part, start, 0)
-        factors.append(last[0])
-    average = combine.average(factors, [len(part) for part in parts])
-    return eta0, round(data.excess(np.asarray(orthonormal(average), np.float64)), 6)
+        start = passes.beginning(data, k, 10_000 * (seed + 1) + i)[1] if OWN in way else C
+        *_, (factor, _) = passes.states(learner, data, part, start, 0)
+        if way.startswith("gauge"):
+            factor *= np.where(factor[np.abs(factor).argmax(axis=0), np.arange(k)] < 0, -1, 1)
+        reference = factor if i == 0 else reference
+        total += len(part) * (combine.aligned(factor, reference) if ALIGNED in way else factor)
+    return eta0, round(data.excess(exact.orthonormal(total)), 6)
 
 
-def _learned(way: Default, X: F64) -> State:
-    """The state of our default after the rows X, centred by its running mean."""
-    state = way.start(np.zeros((X.shape[1], way.k)))
-    for rows in np.split(X, np.arange(WARM_UP, len(X), BLOCK)):
-        state = way.learn(state, rows)
-    return way.of_all(state)
+def _merged(data: Data, k: int, parts: list[Indices]) -> float:
+    """The excess of the merged folds."""
+    config = LearningConfig(data.d, k)
+    merger = Merger(config.columns)
+    for part in parts:
+        *_, state = passes.states(method("default", k), data, part, np.zeros((data.d, k)), 0, center=False)
+        merger.add(published(state, k))
+    merged = pooled(merger.groups(), config.columns, config.columns, np.float64)
+    return data.batch.excess(axes.principal(merged, k)[0], merged.mean)
 
 
 def blocks(folder: Path) -> dict[str, list[str]]:
-    """The table."""
-    results = runs(Plan({}, folder))
-    rows = []
+    """The table of excesses, and what each partition sends."""
+    results, rows, sent = runs(Plan({}, folder)), [], []
     for case in dict.fromkeys((row["data"], row["partitions"], row["split"]) for row in results.rows()):
         chosen = dict(zip(("data", "partitions", "split"), case, strict=True))
-        rows.append([*case, *(spread(results.numbers("excess", way=way, **chosen), 4) for way in WAYS)])
-    return {"partitions": table(["data", "partitions", "split", *WAYS.values()], rows)}
+        losses = [results.numbers("excess", way=way, **chosen) for way in WAYS]
+        rows.append([*case, spread(losses[0], 4), *(spread(values, 1) for values in losses[1:])])
+    for name, d in (("mnist", 784), ("cifar10", 3072)):
+        for k in sorted({int(row["k"]) for row in results.rows(data=name)}):
+            config = LearningConfig(d, k)
+            numbers = d * (d + 1) // 2 if config.keeps_covariance else d * config.limits.columns
+            sent.append([name, f"{k}", f"{8 * (numbers + d) // 1024}", f"{8 * d * k // 1024}"])
+    heads = [way.replace("gauge", "unit gauge") for way in WAYS]
+    return {
+        "partitions": table(["data", "partitions", "split", *heads], rows),
+        "sent": table(["KiB sent by each", "k", "fold", "factor"], sent),
+    }

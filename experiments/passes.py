@@ -34,9 +34,9 @@ def passes(plan: Plan) -> Results:
     return Results(plan.folder / "passes.csv", keys, ("eta0", "loss", "excess"))
 
 
-def choose(plan: Plan) -> None:
-    """Run the grid, and the best of it again."""
-    cases = [(name, k, tuned) for name in plan.data for k in plan.ks for tuned in TUNED]
+def choose(plan: Plan, methods: Sequence[str]) -> None:
+    """Run the grid, and the best of it again, for those of the methods that have an η₀."""
+    cases = [(name, k, tuned) for name in plan.data for k in plan.ks for tuned in TUNED if tuned in methods]
     _validate(plan, [(*case, eta0, 0) for case in cases for eta0 in grid(case[-1])])
     again = [(*case, eta0, seed) for case in cases for eta0 in finalists(validations(plan), *case) for seed in (1, 2)]
     _validate(plan, again)
@@ -69,7 +69,7 @@ def chosen(results: Results, name: str, k: int, tuned: str) -> float:
 
 def run(plan: Plan, methods: Sequence[str], scales: Sequence[float]) -> None:
     """What is missing of the methods' runs at these scales of η₀; methods without η₀ have scale 1."""
-    choose(plan)
+    choose(plan, methods)
     jobs = []
     for name, k, chosen_method, scale, seed in cases(plan, methods, scales):
         eta0 = chosen(validations(plan), name, k, chosen_method) * scale if chosen_method in TUNED else 1.0
@@ -95,16 +95,21 @@ def beginning(data: Data, k: int, seed: int) -> tuple[Indices, F64]:
     return rng.permutation(len(data.X)), np.linalg.qr(rng.standard_normal((data.d, k)))[0]
 
 
-def states(way: Method, data: Data, order: Indices, C: F64, every: int) -> Iterator[Any]:
+def in_blocks(rows: NDArray[Any], start: int = 0) -> list[NDArray[Any]]:
+    """Rows that follow the first `start` ones, in the blocks in which they are learned."""
+    cuts = np.arange(0 if start else WARM_UP, len(rows), BLOCK)
+    return np.split(rows, cuts[cuts > 0])
+
+
+def states(
+    way: Method, data: Data, order: Indices, C: F64, every: int, *, center: bool = True
+) -> Iterator[Any]:  # fmt: skip
     """The state each time that another `every` messages are learned, and at the end; centred by the batch mean."""
-    state, start = way.start(C), 0
-    while start < len(order):
-        size = WARM_UP if start == 0 else BLOCK
-        stop = min(start + size, len(order))
-        state = way.learn(state, data.centred(order[start:stop]))
-        if stop == len(order) or (every and stop % every == 0):
+    state, seen = way.start(C), 0
+    for rows in in_blocks(order):
+        state, seen = way.learn(state, (data.centred if center else data.pixels)(rows)), seen + len(rows)
+        if seen == len(order) or (every and seen % every == 0):
             yield state
-        start = stop
 
 
 def one_pass(data: Data, k: int, name: str, eta0: float, seed: int, every: int) -> tuple[float, float, str]:

@@ -15,10 +15,15 @@ from typer.testing import CliRunner
 from streampca import ImplicitKrasulina
 from streampca.cli.app import app
 from streampca.export import FORMATS, register_with_skl2onnx
+from streampca.fold import checkpoint as checkpoints
 from streampca.fold import model_file
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.arrays import F64
+from streampca.pca.learning import LearningConfig
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
+from tests.command_line import assert_one_line, run
 from tests.sidecar.known import TOPIC, K, known
 
 PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
@@ -88,6 +93,20 @@ def test_errors_say_what_to_do(tmp_path: Path, words: list[str], text: str) -> N
         Models(DirectoryStore(tmp_path / "store"), topic).save(known(20))
     done = CliRunner().invoke(app, ["export", str(tmp_path / "store"), *words, "-o", str(tmp_path / "out")])
     assert text in str(done.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, VECTORS)
+    checkpoint = tmp_path / "checkpoint.npz"
+    fold = FoldConfig(LearningConfig(5, 2))
+    checkpoint.write_bytes(checkpoints.encode(Checkpoint(TOPIC, "", 0, Fold.empty(fold.learning), fold.as_dict())))
+    for command in (["export", "--to", "npz", "-o", tmp_path / "out"], ["serve", "--model"]):
+        for file, text in ((path, "is not a model of streampca; it is an .npy array. `streampca fit` makes a model"),
+                           (checkpoint, "this is a checkpoint file, not a model file")):  # fmt: skip
+            assert_one_line(run(*command, file), text)
+            assert str(file) in run(*command, file).stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -89,7 +89,9 @@ def test_the_installed_command_works(installed: Path, tmp_path: Path) -> None:
 
 def test_the_installed_sidecar_serves_its_page_and_writes_no_files(installed: Path, tmp_path: Path) -> None:
     (package,) = installed.glob("lib/python*/site-packages/streampca")
-    files = sorted((package / "api" / "page").rglob("*"))
+    folder = package / "sidecar" / "page" / "static"
+    files = sorted(folder.rglob("*"))
+    assert files
     process = subprocess.Popen(
         [str(installed / "bin" / "streampca"), "serve", "--topic", "t", "--store", str(tmp_path), "--port", "0"],
         stderr=subprocess.PIPE,
@@ -101,13 +103,13 @@ def test_the_installed_sidecar_serves_its_page_and_writes_no_files(installed: Pa
         assert process.stderr is not None
         lines = (json.loads(line) for line in process.stderr)
         address = next(line["url"] for line in lines if line["event"] == "serving")
-        assert httpx.get(address, timeout=60).content == (package / "api" / "page" / "index.html").read_bytes()
+        assert httpx.get(address, timeout=60).content == (folder / "index.html").read_bytes()
         for file in files:
             if file.is_file():
-                url = f"{address}/page/{file.relative_to(package / 'api' / 'page')}"
+                url = f"{address}/page/{file.relative_to(folder)}"
                 assert httpx.get(url, timeout=60).status_code == 200
     finally:
         process.terminate()
         process.communicate(timeout=60)
     assert process.returncode == 0
-    assert sorted((package / "api" / "page").rglob("*")) == files
+    assert sorted(folder.rglob("*")) == files

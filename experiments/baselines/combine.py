@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.baselines.orthonormal import orthonormal
+from experiments.baselines.explicit import orthonormal
 from streampca.pca.arrays import Array
 
 
@@ -22,3 +22,10 @@ def average(factors: Sequence[Array], weights: Sequence[float] | None = None) ->
 def average_orthonormal(factors: Sequence[Array], weights: Sequence[float] | None = None) -> Array:
     """What the paper does with Oja's and Krasulina's orthonormal factors: the average, then QR."""
     return orthonormal(average(factors, weights))
+
+
+def aligned(C: Array, reference: Array) -> Array:
+    """The factor C (d, k), rotated from the right to be nearest to another (orthogonal Procrustes problem)."""
+    U, _, Vt = np.linalg.svd(C.T @ reference)
+    turned: Array = C @ (U @ Vt)
+    return turned

@@ -8,7 +8,7 @@ import anyio.to_thread
 from fastapi import FastAPI, Security
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
-from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from streampca.process.bearer_tokens import BearerTokens
@@ -39,7 +39,7 @@ from streampca.version import __version__
 # Level 1, as numbers compress little, however long it takes; half a millisecond's work is done at once.
 _GZIP: dict[str, Any] = {
     "minimum_size": 1000, "compresslevel": 1, "thread_minimum_size": 32 * 1024,
-    "exclude_content_types": (*DEFAULT_EXCLUDED_CONTENT_TYPES, NPY, NPZ, BYTES),
+    "exclude_content_types": (NPY, NPZ, BYTES, "image/png"),  # a short list: each request reads it
 }  # fmt: skip
 
 # One span for each request, if there is a provider.
@@ -79,8 +79,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     if hosts := _allowed_hosts(settings):
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     app.add_middleware(Middleware, metrics=metrics, tokens=tokens, max_body_bytes=settings.max_body_bytes)
-    # Around the others: last in, first called.
-    app.add_middleware(GZipMiddleware, **_GZIP)
+    app.add_middleware(GZipMiddleware, **_GZIP)  # around the others: last in, first called
     add_error_handlers(app, metrics)
     engine = Engine(cache, metrics, settings, recent)
     for endpoints in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):

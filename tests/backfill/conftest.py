@@ -1,11 +1,14 @@
-"""A Spark session for the tests, with two processes of its own."""
+"""A lake, and a Spark session with two processes of its own."""
 
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.backfill.rows import rows, write
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +25,8 @@ def spark() -> Iterator[Any]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("backfill") / "lake", rows(4000))

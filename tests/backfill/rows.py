@@ -1,16 +1,23 @@
 """Rows of a stream as files, and what a single pass learns of them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streampca.backfill import BackfillPlan
+from streampca.backfill import BackfillPlan, engines
+from streampca.backfill.engines import Engine, Parts
+from streampca.backfill.execute import execute
+from streampca.files.chunks import Chunk, chunks_of
+from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import FoldConfig
 from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
+from streampca.stores.base import Store
+from streampca.stores.memory import MemoryStore
 
 D, K = 300, 4
 OVERSAMPLING = 10  # given, so that a factor is kept: merging covariances is exact
@@ -41,3 +48,13 @@ def backfill_of(d: int = D, **more: object) -> BackfillPlan:
         LearningConfig(d, K, OVERSAMPLING), **{k: more.pop(k) for k in list(more) if k.startswith("half")}
     )  # type: ignore[arg-type]
     return BackfillPlan("readings", fold, ("embedding",), "time", **more)  # type: ignore[arg-type]
+
+
+def here(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Parts:
+    """In this process, the last chunk first."""
+    for name, chunk in reversed(chunks.items()):
+        yield name, engines.fold_chunk(chunk, backfill)
+
+
+def learned(engine: Engine, backfill: BackfillPlan, *sources: Path, store: Store | None = None) -> Checkpoint:
+    return execute(store or MemoryStore(), backfill, chunks_of([*map(str, sources)]), engine, lambda done: None)[0]

@@ -219,3 +219,8 @@ def test_produce_needs_either_a_file_or_synthetic(vectors: Path) -> None:
     message = "give either a file to send or --synthetic"
     assert_fatal(run("produce", "--topic", "readings"), message)
     assert_fatal(run("produce", vectors, "--synthetic", "--topic", "readings"), message)
+
+
+def test_produce_sends_no_vectors_of_another_length(vectors: Path) -> None:
+    outcome = run("produce", vectors, "--topic", "readings", STREAMPCA_DIMENSIONS="9")
+    assert_fatal(outcome, f"{vectors} holds vectors of 8 numbers, and dimensions is 9: nothing was sent")

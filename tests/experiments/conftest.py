@@ -5,9 +5,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import anomalies, figure1, gaps, methods, partitions, passes
+from experiments import ablation, anomalies, figure1, gaps, methods, partitions, passes, rate
 from experiments.datasets import Data
 from experiments.plan import Plan
+
+SMALL = {  # the times mean nothing here
+    anomalies: {"EVERY": 40},
+    ablation: {
+        "STREAMS": dict(list(ablation.STREAMS.items())[:2]), "MESSAGES": 300, "BEFORE": 300,
+        "HALF_LIVES": ("none", "100"), "SPARE": (0, 20), "OVERSAMPLING": (2,), "WIDE": 8,
+    },
+    figure1: {
+        "ROUNDS": 2, "MESSAGES": 50, "BEFORE": 400, "REPETITIONS": 2, "OWN": {"sklearn": 100, "default": 300},
+        "DIMENSIONS": (40,), "D": {"mnist": 40, "cifar10": 40}, "KS": (2, 5, 10, 20), "SIZES": (1, 50),
+    },
+    gaps: {"COMPONENTS": (2,), "SHOWN": 2},
+    methods: {"SKLEARN_BATCH": 100},
+    partitions: {"PARTITIONS": (4, 10)},
+    passes: {"GRID": (0.1, 1.0, 10.0), "BEYOND": (100.0,)},
+    rate: {"RUNS": 2, "MESSAGES": 3200, "RATIOS": (0.25, 0.75)},
+}  # fmt: skip
 
 
 def small_data(seed: int, d: int = 40) -> Data:
@@ -22,15 +39,8 @@ def small_data(seed: int, d: int = 40) -> Data:
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """One run of every method on the small data."""
-    monkeypatch.setattr(passes, "GRID", (0.1, 1.0, 10.0))
-    monkeypatch.setattr(passes, "BEYOND", (100.0,))
-    monkeypatch.setattr(figure1, "ROUNDS", 2)  # its times mean nothing here
-    monkeypatch.setattr(figure1, "MESSAGES", 100)
-    monkeypatch.setattr(partitions, "PARTITIONS", (4, 10))
-    monkeypatch.setattr(methods, "SKLEARN_BATCH", 100)
-    monkeypatch.setattr(figure1, "TIMED", {"sklearn": 100})
-    monkeypatch.setattr(anomalies, "EVERY", 40)
-    monkeypatch.setattr(gaps, "COMPONENTS", (2,))
-    monkeypatch.setattr(gaps, "SHOWN", 2)
+    for module, constants in SMALL.items():
+        for name, value in constants.items():
+            monkeypatch.setattr(module, name, value)
     data = {"mnist": small_data(0), "cifar10": small_data(1)}
     return Plan(data, tmp_path, runs=1, every=100)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
-from experiments.baselines import batch_em
 from experiments.baselines.batch import Batch
+from tests.experiments import em
 from tests.pca.streams import gaussian
 
 X = gaussian(0, 500, 1 / np.arange(1, 10.0), offset=3.0)
@@ -43,7 +43,7 @@ def test_the_excess_is_that_of_the_mean_squared_residual(seed, k, center):
 def test_each_em_step_minimises_given_the_coordinates_and_lowers_the_loss(seed: int, k: int, n: int) -> None:
     C = np.random.default_rng(seed).standard_normal((9, k))
     Y = CENTRED[:n]
-    after = batch_em.step(C, Y)
+    after = em.batch_step(C, Y)
     coordinates = np.linalg.lstsq(C, Y.T)[0]
     gradient = (after @ coordinates - Y.T) @ coordinates.T
     assert np.abs(gradient).max() <= 1e-8 * (1 + np.linalg.norm(coordinates) * np.linalg.norm(Y))
@@ -55,6 +55,6 @@ def test_each_em_step_minimises_given_the_coordinates_and_lowers_the_loss(seed: 
 def test_em_converges_to_batch_pca() -> None:
     C = np.random.default_rng(1).standard_normal((9, 3))
     for _ in range(300):
-        C = batch_em.step(C, CENTRED)
+        C = em.batch_step(C, CENTRED)
     Q = np.linalg.qr(C)[0]
     assert BATCH.excess(Q.T, BATCH.mean) == pytest.approx(0, abs=1e-9)

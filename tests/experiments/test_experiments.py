@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from experiments import ablation, anomalies, datasets, methods, passes, rate
 from experiments import all as experiments
-from experiments import anomalies, datasets, passes
 from experiments.plan import FOLDER, Job, Plan, complete
 from experiments.results import Results
 from tests.test_imports import names_imported
@@ -74,22 +74,40 @@ def test_only_missing_runs_are_repeated(plan):
     assert path.read_text().splitlines(keepends=True) == [*lines[:2], *lines[3:], lines[2]], "the same row, at the end"
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # BLAS threads, all idle
-def test_several_processes_give_the_same_results(plan, tmp_path):
-    one = replace(plan, ks=(5,))
-    two = replace(one, folder=tmp_path / "two", workers=2)
-    for each in (one, two):
-        passes.run(each, ("implicit", "default"), (1.0,))
-    rows = [sorted((each.folder / "passes.csv").read_text().splitlines()) for each in (one, two)]
-    assert rows[0] == rows[1]
-
-
 def test_chosen_has_the_least_mean_loss_of_the_finalists(tmp_path):
     results = passes.validations(Plan({}, tmp_path))
     for eta0, seed, loss in [(0.1, 0, 5), (1.0, 0, 1), (3.0, 0, 2), (10.0, 0, 3), (1.0, 1, 9), (3.0, 1, 2.1)]:
         results.append(("mnist", 5, "oja", eta0, seed), (loss,))
     assert passes.finalists(results, "mnist", 5, "oja") == [1.0, 3.0, 10.0]
     assert passes.chosen(results, "mnist", 5, "oja") == 3.0
+
+
+@pytest.mark.parametrize("q", [0.1, 0.5, 0.8])
+def test_the_predicted_rate_solves_its_recursion(q):
+    """E ε² ← (1 − a/t)² E ε² + q/t², from batch PCA of the first block on."""
+    a, t0, end = 1 - q, methods.WARM_UP, 20_000
+    error = q / (t0 * a**2)
+    for t in range(t0 + 1, end + 1):
+        error = (1 - a / t) ** 2 * error + q / t**2
+    ours, batch = rate.predicted(np.array([1, q]), 1, 1, end)
+    assert ours == pytest.approx(100 * a * error / q, rel=0.01)
+    assert batch == pytest.approx(100 / (a * end))
+    assert rate.predicted(np.array([1, 0.9, q]), 1, 2, end)[0] > batch, "a spare column changes the pair that counts"
+
+
+def test_the_unit_gauge_with_all_columns_is_the_second_moment():
+    Y, way = np.random.default_rng(0).standard_normal((300, 6)), methods.method("gauge", 6)
+    state = way.start(np.eye(6))
+    for block in passes.in_blocks(Y):
+        state = way.learn(state, block)
+    assert np.allclose(state[0] @ state[0].T, Y.T @ Y / len(Y), rtol=1e-9, atol=1e-12)
+
+
+def test_batch_pca_with_a_half_life_weights_the_rows():
+    X = np.random.default_rng(0).standard_normal((90, 4))
+    batch, weights = ablation.weighted(X.__getitem__, np.arange(90), "10"), 0.5 ** (np.arange(90)[::-1] / 10)
+    assert np.allclose(batch.covariance, np.cov(X.T, aweights=weights, bias=True))
+    assert np.allclose(batch.mean, np.average(X, axis=0, weights=weights))
 
 
 def test_loss_from_the_covariance_is_the_mean_squared_residual(plan):

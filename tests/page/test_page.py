@@ -606,12 +606,12 @@ def test_recent_vectors_are_coloured_by_age_or_p(models: Models, opened: Opened)
     page = opened("?tab=vectors&colour=p")
     status(page, "Serving version 10")
 
-    def older(route) -> None:  # type: ignore[no-untyped-def]
+    def dated(route) -> None:  # type: ignore[no-untyped-def]
         content = route.fetch().json()
-        content["at"] = [content["at"][0] - 900, *content["at"][1:]]
+        content["at"] = [time.time() - age for age, _ in zip((900, 0, 0), content["at"], strict=False)]
         route.fulfill(json=content)
 
-    page.route("**/v1/page/recent?*", older)
+    page.route("**/v1/page/recent?*", dated)
     odd = 50 * np.eye(5)[2]
     project(page, (model.mean + np.array([0 * odd, odd, -odd])).tolist())
     colour, legend = page.get_by_label("coloured by"), page.locator("#recent-chart .u-legend")

@@ -10,13 +10,12 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-import numpy as np
-
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.listener import CheckpointSaved
 from streampca.errors import DamagedFileError, StaleListingError, StoreError
 from streampca.fold import compatibility, npz
 from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.decoded import Batch, Decoded
 from streampca.fold.fold import Fold
 from streampca.formats.packing import VectorError
 from streampca.formats.schemas import FRAME, SchemaCache
@@ -37,7 +36,7 @@ from tests.simulation.transform.mutants import TRANSFORM_MUTANTS
 
 _start_save, _load = Checkpointer.start_save, Checkpointer._load
 _write_numbered = numbered.write
-_learn, _schema_of = Fold.learn, SchemaCache.get
+_take, _schema_of = Fold.take, SchemaCache.get
 _partitions, _write_durably = Checkpoints.partitions, directory._write_durably
 _raise_unusable = Checkpoints._raise_unusable
 
@@ -129,9 +128,12 @@ def _skips_silently(self: Fold, position: int, lost_from: int | None = None) -> 
     return replace(self, position=position, last=None)
 
 
-def _refuses_far(self: Fold, vectors: Any, timestamps: Any, *others: Any) -> Any:
-    far = ((vectors - self.state.mean) ** 2).sum(axis=1) > 1e6 * max(self.state.total_variance, 1.0 - self.state.count)
-    return _learn(self, vectors[~far], np.asarray(timestamps)[~far], *others)
+def _refuses_far(self: Fold, batch: Batch, *others: Any) -> Any:
+    vectors, indices, rejects, counts = batch.decoded
+    distances = ((vectors - self.state.mean) ** 2).sum(axis=1)
+    near = distances <= 1e6 * max(self.state.total_variance, 1.0 - self.state.count)
+    decoded = Decoded(vectors[near], indices[near], rejects, counts[near])
+    return _take(self, replace(batch, decoded=decoded, timestamps=batch.timestamps[near]), *others)
 
 
 def _pause_keeps_queued(self: Prefetch, partitions: frozenset[int]) -> None:
@@ -196,7 +198,7 @@ MUTANTS: dict[str, tuple[Mutant, int]] = {
     "bad records end workers that have learned": (patched(Worker, _has_learned=lambda self: False), 2),
     "a newer release's checkpoint counts as damaged": (patched(npz, NewerFormatError=DamagedFileError), 5),
     "the reader goes back with the listing": (patched(ModelCache, _is_stored=lambda self, version: False), 9),
-    "what is far from a quiet beginning is not learned": (patched(Fold, learn=_refuses_far), 1),
+    "what is far from a quiet beginning is not learned": (patched(Fold, take=_refuses_far), 1),
     "paused partitions are not resumed": (patched(Assignment, _read_paused=nothing), 47),
     "known schemas are rejected after many unknown ones": (patched(SchemaCache, get=_rejects_by_its_cache), 1),
 }

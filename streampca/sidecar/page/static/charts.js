@@ -169,7 +169,7 @@ const line = (label, tone, more) => ({
 // The columns of bars: components, or tenths from 0 to 1.
 export const COMPONENTS = {
   label: "Component", text: count, scale: { range: (_, least, most) => [least - 0.6, most + 0.6] },
-  axis: { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] },
+  axis: { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], space: 25 },
 };
 export const TENTHS = {
   label: "p", text: (p) => `${(p - 0.05).toFixed(1)} to ${(p + 0.05).toFixed(1)}`, scale: { range: () => [0, 1] },

@@ -1,7 +1,6 @@
 // The page: polls the sidecar every two seconds and shows what is new.
 //
-// Data flow one way: the sidecar's answers → `state` → the document. Only the user's input is read from the document, and kept in
-// the address: the slider, the two components of the scatter plot, the shape of pictures.
+// Data flow one way: the sidecar's answers → `state`, and the user's input → the address (view.js); both → the document.
 
 import * as api from "./api.js";
 import * as components from "./components.js";

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from experiments.baselines import pinv, woodbury
 from streampca.pca import algorithm1
 from streampca.pca.algorithm1 import Factor
 from streampca.pca.arrays import F64
+from tests.experiments import pinv
 from tests.pca.streams import close
 
 seeds = st.integers(0, 2**32 - 1)
@@ -105,7 +105,7 @@ def test_the_papers_rank_two_update_equals_our_rank_one_update(seed: int, d: int
     C, Y = stream(seed, max(d, k), min(d, k))
     two, one = (C, np.linalg.inv(C.T @ C)), (C, np.linalg.inv(C.T @ C))
     for y in Y:
-        C2, S2, loss = woodbury.step(*two, y, eta)
+        C2, S2, loss = pinv.woodbury(*two, y, eta)
         C1, S1, same_loss = algorithm1.sherman_morrison(*one, y, eta)
         two, one = (C2, S2), (C1, S1)
         assert loss == pytest.approx(same_loss, rel=1e-8, abs=1e-12)

@@ -1,4 +1,10 @@
-"""Online EM for probabilistic PCA, y = Cx + ν, x ∼ N(0, I), ν ∼ N(0, εI): the paper's last M-step.
+"""EM for PCA: of all messages and without noise, and online with noise.
+
+Without noise (Roweis 1998; the paper's batch EM, eq. 15), with fixed points whose columns span eigenvectors of Σ:
+
+    X = C†Y          C ← YX†
+
+Online, for probabilistic PCA, y = Cx + ν, x ∼ N(0, I), ν ∼ N(0, εI) (the paper's last M-step):
 
     β = Cᵀ(CCᵀ + εI)⁻¹ = (CᵀC + εI)⁻¹Cᵀ        X = βY        c = ε⁻¹/η′
     C ← (YXᵀ/N + cC)(I − βC + XXᵀ/N + cI)⁻¹
@@ -14,7 +20,13 @@ import numpy as np
 from streampca.pca.arrays import Array
 
 
-def step(C: Array, Y: Array, eta_prime: float, epsilon: float) -> Array:
+def batch_step(C: Array, Y: Array) -> Array:
+    """One iteration on all messages Y (N, d): the next C (d, k). The loss of its span does not grow."""
+    following: Array = Y.T @ np.linalg.pinv(np.linalg.pinv(C) @ Y.T)
+    return following
+
+
+def online_step(C: Array, Y: Array, eta_prime: float, epsilon: float) -> Array:
     """The next C (d, k) after messages Y (N, d), or one message (d,), with step size η′ and noise ε > 0."""
     Y = np.atleast_2d(Y)
     n, identity = len(Y), np.eye(C.shape[1])

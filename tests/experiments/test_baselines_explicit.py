@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.baselines import combine, krasulina_qr, oja
+from experiments.baselines import combine
 from experiments.baselines.batch import Batch
-from experiments.baselines.orthonormal import orthonormal
+from experiments.baselines.explicit import krasulina, oja, orthonormal
 from streampca.pca.arrays import F64
 from tests.pca.streams import close, gaussian
 
@@ -19,7 +19,7 @@ sizes = st.tuples(st.integers(1, 10), st.integers(1, 10), st.integers(1, 8)).map
 )  # d ≥ k, and N
 etas = st.floats(1e-3, 10)
 Step = Callable[[F64, F64, float], F64]
-both = pytest.mark.parametrize("step", [oja.step, krasulina_qr.step])
+both = pytest.mark.parametrize("step", [oja, krasulina])
 
 
 def start(d: int, k: int, n: int, seed: int) -> tuple[F64, F64]:
@@ -42,7 +42,7 @@ def gradient(f: Callable[[F64], float], C: F64) -> F64:
 def test_oja_follows_the_gradient_of_the_projected_variance(size: tuple[int, int, int], seed: int, eta: float) -> None:
     C, Y = start(*size, seed)
     slope = gradient(lambda A: -0.5 * float(np.mean(np.sum((Y @ A) ** 2, axis=1))), C)
-    assert spans_agree(oja.step(C, Y, eta), C - eta * slope)
+    assert spans_agree(oja(C, Y, eta), C - eta * slope)
 
 
 @given(sizes, seeds, etas)
@@ -53,7 +53,7 @@ def test_krasulina_follows_the_same_gradient_projected_onto_the_tangent_space(
     C, Y = start(*size, seed)
     slope = gradient(lambda A: -0.5 * float(np.mean(np.sum((Y @ A) ** 2, axis=1))), C)
     tangent = slope - C @ (C.T @ slope)
-    assert spans_agree(krasulina_qr.step(C, Y, eta), C - eta * tangent)
+    assert spans_agree(krasulina(C, Y, eta), C - eta * tangent)
 
 
 def spans_agree(Q: F64, A: F64) -> bool:
@@ -88,9 +88,7 @@ def test_a_batch_is_the_mean_of_its_messages_gradients(step: Step) -> None:
 
 def test_oja_and_krasulina_differ_in_the_second_order_of_the_step() -> None:
     C, Y = start(8, 3, 5, 1)
-    apart = [
-        np.linalg.norm(projector(oja.step(C, Y, eta)) - projector(krasulina_qr.step(C, Y, eta))) for eta in (1e-3, 1e-4)
-    ]
+    apart = [np.linalg.norm(projector(oja(C, Y, eta)) - projector(krasulina(C, Y, eta))) for eta in (1e-3, 1e-4)]
     assert apart[0] / apart[1] == pytest.approx(100, rel=0.05)
 
 
@@ -136,3 +134,14 @@ def test_the_average_is_the_minimum_of_the_weighted_distances(seed: int, machine
     assert np.abs(gradient(objective, best)).max() <= 1e-6
     assert close(combine.average(factors, list(7 * alpha)), best, 1e-12)
     assert close(combine.average(factors), np.mean(factors, axis=0), 1e-12)
+
+
+@given(seeds)
+@settings(max_examples=30, deadline=None)
+def test_alignment_undoes_a_rotation_and_is_the_nearest_one(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    C, other = random.standard_normal((2, 6, 3))
+    R = np.linalg.qr(random.standard_normal((3, 3)))[0]
+    assert close(combine.aligned(C @ R, C), C, 1e-9)
+    nearest = np.linalg.norm(combine.aligned(C, other) - other)
+    assert nearest <= np.linalg.norm(C @ R - other) + 1e-12

@@ -109,3 +109,20 @@ _CHANGES = {
 def _inverse(a: Array) -> Array:
     """a† as a vector: a/‖a‖²; a is not zero where this is called."""
     return a / (a @ a)
+
+
+def woodbury(C: Array, S: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
+    """The implicit step (eq. 12) with S = (CᵀC)⁻¹ kept by the Woodbury identity: the next C and S, and ‖r‖² before.
+
+    As the paper has it (section Efficient Implementation), w = −h r and b = Cᵀw make CᵀC grow by a matrix of rank two,
+    b xᵀ + x bᵀ + ‖w‖² x xᵀ = [x b] [‖w‖² 1; 1 0] [x b]ᵀ. In exact arithmetic b = 0, and
+    `algorithm1.sherman_morrison` makes do with rank one.
+    """
+    x = S @ (C.T @ y)
+    r = C @ x - y
+    w = -eta / (1 + eta * (x @ x)) * r
+    U = np.column_stack([x, C.T @ w])  # (k, 2)
+    SU = S @ U
+    inner_inverse = np.array([[0.0, 1.0], [1.0, -(w @ w)]])
+    change: Array = SU @ np.linalg.solve(inner_inverse + U.T @ SU, SU.T)
+    return C + np.outer(w, x), S - change, float(r @ r)

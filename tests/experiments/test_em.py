@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.baselines import batch_em, online_em
 from streampca.pca.arrays import F64
+from tests.experiments import em
 from tests.pca.streams import close, mini_batch
 
 seeds = st.integers(0, 2**32 - 1)
@@ -31,7 +31,7 @@ LIMITS: dict[str, tuple[Callable[[F64, F64], F64], Callable[[float], tuple[float
     "no noise: the implicit Krasulina update, eq. 11": (
         lambda C, Y: mini_batch(C, Y, 0.7), lambda x: (0.7 / x, x), 1e-3),
     "a small step: the factor": (lambda C, Y: C, lambda x: (x / 1e-9, 1e-9), 1e-4),
-    "an infinite step without noise: batch EM": (batch_em.step, lambda x: (1 / (x * 1e-11), 1e-11), 1e-5),
+    "an infinite step without noise: batch EM": (em.batch_step, lambda x: (1 / (x * 1e-11), 1e-11), 1e-5),
 }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_limits(name: str, seed: int) -> None:
     limit = limit_of(C, Y)
 
     def error(x: float) -> float:
-        return float(np.linalg.norm(online_em.step(C, Y, *arguments(x)) - limit))
+        return float(np.linalg.norm(em.online_step(C, Y, *arguments(x)) - limit))
 
     assert error(1e-9) <= 1e-7
     assert rate(error, size) == pytest.approx(1, abs=0.05)
@@ -62,7 +62,7 @@ def test_an_infinite_step_with_noise_is_em_of_probabilistic_pca(seed: int) -> No
         means.append(mean)
         second += np.linalg.inv(precision) + np.outer(mean, mean)
     expected = Y.T @ np.array(means) @ np.linalg.inv(second)
-    assert close(online_em.step(C, Y, 1e13, epsilon), expected, 1e-9)
+    assert close(em.online_step(C, Y, 1e13, epsilon), expected, 1e-9)
 
 
 @given(seeds, st.floats(0.01, 2), st.floats(0.05, 20))
@@ -83,7 +83,7 @@ def test_it_is_the_minimum_of_the_online_em_objective(seed: int, epsilon: float,
         bound = np.mean([expected_energy(A, y, gain @ y, rest, epsilon) for y in Y])
         return relative_entropy(before, joint(A, epsilon)) / eta + float(bound)
 
-    best = online_em.step(C, Y, eta / epsilon, epsilon)
+    best = em.online_step(C, Y, eta / epsilon, epsilon)
     least = objective(best)
     for i in range(6):
         nudge = np.random.default_rng(i).standard_normal(C.shape)

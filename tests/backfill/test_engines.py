@@ -1,0 +1,68 @@
+"""Processes, Dask and Spark fold the same bits, in parallel, and a process that dies ends the backfill."""
+
+import multiprocessing
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from dask import distributed
+
+from streampca.backfill import BackfillPlan, engines
+from streampca.errors import InputError
+from streampca.fold import checkpoint as files
+from tests.backfill.rows import backfill_of, here, learned
+
+
+def test_processes_dask_and_spark_give_the_same_bits(lake: Path, spark: Any) -> None:
+    expected = files.encode(learned(here, backfill_of(), lake))
+    for workers in (1, 2):
+        assert files.encode(learned(engines.on_processes(workers), backfill_of(), lake)) == expected
+    local: Any = distributed.LocalCluster  # it has no types
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        local(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+    ):
+        on_dask = engines.on_dask(cluster.scheduler_address)
+        assert files.encode(learned(on_dask, backfill_of(), lake)) == expected
+        with pytest.raises(InputError, match="a process that folded a chunk died: is there memory enough"):
+            learned(on_dask, deadly(os.getpid()), lake)
+    assert files.encode(learned(engines.on_spark(spark), backfill_of(), lake)) == expected
+
+
+@dataclass(frozen=True)
+class Deadly(BackfillPlan):
+    """Ends every other process that unpickles it."""
+
+    def __reduce__(self) -> Any:
+        return deadly, (os.getpid(),)
+
+
+def deadly(pid: int) -> BackfillPlan:
+    if os.getpid() != pid:
+        os._exit(9)
+    return Deadly(**vars(backfill_of()))
+
+
+def test_a_process_that_dies_ends_it(lake: Path) -> None:
+    with pytest.raises(InputError, match="a process that folded a chunk died: is there memory enough"):
+        learned(engines.on_processes(2), deadly(os.getpid()), lake)
+    assert not multiprocessing.active_children()
+
+
+def test_few_parts_wait_to_be_saved() -> None:
+    """Each is some megabytes, and a store may be slow."""
+    begun: list[int] = []
+
+    def fold(chunk: Any, plan: Any) -> Any:
+        begun.append(chunk)
+
+    with ThreadPoolExecutor(4) as threads:
+        engine: Any = engines.on_executor(threads, 4, fold)
+        for taken, (name, _) in enumerate(engine({str(i): i for i in range(50)}, None), 1):
+            assert name in map(str, range(50))
+            assert len(begun) <= taken + 4
+    assert sorted(begun) == list(range(50))

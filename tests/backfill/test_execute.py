@@ -1,0 +1,100 @@
+"""A backfill continues after an interruption, and is saved once, if its settings are those of the store."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from streampca.backfill import BackfillPlan
+from streampca.backfill.engines import Parts
+from streampca.backfill.execute import execute
+from streampca.backfill.folding import Part
+from streampca.errors import InputError, SettingsError
+from streampca.files.chunks import Chunk, chunks_of
+from streampca.fold import checkpoint as files
+from streampca.fold.partitions import FIRST_BACKFILL
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.memory import MemoryStore
+from tests.backfill.rows import backfill_of, here, learned, rows, write
+
+
+def test_one_that_is_interrupted_continues(lake: Path, tmp_path: Path) -> None:
+    store, chunks = MemoryStore(), chunks_of([str(lake)])
+    asked: list[str] = []
+
+    def breaks(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Iterator[tuple[str, Part]]:
+        for name, part in here(chunks, backfill):
+            asked.append(name)
+            if len(asked) == 4:
+                raise KeyboardInterrupt
+            yield name, part
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(store, backfill_of(), chunks, breaks, lambda done: None)
+    assert Checkpoints(store, "readings").newest(2**31) is None
+    asked.clear()
+    asked += [""] * 10
+    found = learned(breaks, backfill_of(), lake, store=store)
+    assert len(asked) - 10 == len(chunks) - 3
+    assert files.encode(found) == files.encode(learned(here, backfill_of(), lake))
+    folder = "checkpoints/readings/backfill-0"
+    assert store.names(folder) == [f"{folder}/{name}" for name in (f"{4000:020d}.npz", "rejects.parquet", "sources")]
+    asked.clear()
+    assert files.encode(learned(breaks, backfill_of(), lake, store=store)) == files.encode(found)  # it is done
+    other = write(tmp_path / "other", rows(100))
+    with pytest.raises(SettingsError, match="exists, of other files or columns: give another --number"):
+        learned(here, backfill_of(), other, store=store)
+
+
+def _killed(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_other_settings_than_those_of_the_store_are_refused_before_anything_is_learned(lake: Path) -> None:
+    """Every worker of the store would end."""
+    store = MemoryStore()
+    learned(here, backfill_of(), lake, store=store)
+    other = replace(backfill_of(half_life_messages=300.0), number=1)
+    named = r"backfill-0 .* half_life_messages=None \(now 300.0\); .*`streampca backfill --remove 0`"
+    with pytest.raises(SettingsError, match=named):
+        learned(_killed, other, lake, store=store)
+
+
+def test_settings_are_compared_again_before_saving(lake: Path) -> None:
+    """A worker may have begun while it folded."""
+    store, other = MemoryStore(), replace(backfill_of(half_life_messages=300.0), number=1)
+
+    def meanwhile(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Parts:
+        yield from here(chunks, backfill)
+        learned(here, backfill_of(), lake, store=store)
+
+    with pytest.raises(SettingsError, match=r"half_life_messages=None \(now 300.0\)"):
+        learned(meanwhile, other, lake, store=store)
+    assert Checkpoints(store, "readings").newest(FIRST_BACKFILL + 1) is None
+
+
+def test_a_backfill_without_a_row_is_not_saved(tmp_path: Path) -> None:
+    """With corrected settings it can be started again."""
+    store, lake = MemoryStore(), tmp_path / "lake"
+    lake.mkdir()
+    pq.write_table(pa.table({"embedding": pa.array(rows(300, d=5).tolist())}), lake / "lists.parquet")
+    with pytest.raises(InputError, match="no row was learned; the first: 5 numbers, not 7"):
+        learned(here, BackfillPlan("readings", backfill_of(7).fold_config, ("embedding",)), lake, store=store)
+    found = learned(here, BackfillPlan("readings", backfill_of(5).fold_config, ("embedding",)), lake, store=store)
+    assert found.fold.stats.learned == 300
+
+
+def test_errors_say_what_is_wrong(lake: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
+    for source, text in ((tmp_path / "none", "there is no"), (tmp_path / "empty", r"no \.parquet, \.arrow")):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(InputError, match=text):
+            chunks_of([str(source)])
+    with pytest.raises(InputError, match=r"x\.parquet cannot be read"):
+        chunks_of([str(tmp_path / "x.parquet")])
+    with pytest.raises(InputError, match="there is no column other; there are"):
+        learned(here, BackfillPlan("readings", backfill_of().fold_config, ("embedding",), "other"), lake)

@@ -1,0 +1,127 @@
+"""Rows of a lake are learned as those of a topic, wherever they are cut, up to where the topic begins."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.decomposition import PCA
+
+from streampca.backfill import BackfillPlan, fold_batches, merge
+from streampca.backfill.execute import execute
+from streampca.backfill.folding import Part
+from streampca.files.chunks import chunks_of
+from streampca.fold import checkpoint as files
+from streampca.fold.checkpoint import Checkpoint
+from streampca.pca.axes import model_of
+from streampca.stores.memory import MemoryStore
+from tests.backfill.rows import START_MS, K, backfill_of, here, learned, rows, table, write
+
+
+def excess(found: Checkpoint, Y: np.ndarray) -> float:
+    """Percent of the loss of batch PCA."""
+    model, pca = model_of(found.fold.state, K), PCA(K).fit(Y)
+    loss, least = (((Y - back) ** 2).sum() for back in (
+        model.reconstruct(model.project(Y)[0]), pca.inverse_transform(pca.transform(Y)),
+    ))  # fmt: skip
+    return float(100 * (loss / least - 1))
+
+
+def test_it_is_as_accurate_as_batch_pca(lake: Path) -> None:
+    found = learned(here, backfill_of(), lake)
+    assert (found.fold.stats.learned, found.fold.position, found.fold.state.weight) == (4000, 4000, 4000.0)
+    np.testing.assert_allclose(found.fold.state.mean, rows(4000).mean(axis=0), rtol=1e-9)
+    assert excess(found, rows(4000)) < 0.01
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.randoms())
+@settings(max_examples=20, deadline=None)
+def test_where_batches_are_cut_and_who_folds_first_changes_no_bit(sizes: list[int], random: Any) -> None:
+    Y, backfill = rows(900, d=20), backfill_of(20)
+    cuts = np.cumsum(sizes) % 300
+    chunks = [table(Y[start : start + 300], start) for start in (0, 300, 600)]
+    parts: dict[int, Part] = {}
+    for i in random.sample(range(3), 3):
+        bounds = sorted({0, *cuts.tolist(), 300})
+        parts[i] = fold_batches(
+            (batch for a, b in itertools.pairwise(bounds) for batch in chunks[i][a:b].to_batches()), backfill
+        )
+    whole = [fold_batches(chunk.to_batches(), backfill) for chunk in chunks]
+    assert files.encode(merge([parts[i] for i in range(3)], backfill)) == files.encode(merge(whole, backfill))
+
+
+def test_the_past_is_forgotten_as_a_stream_forgets_it(tmp_path: Path) -> None:
+    Y = np.vstack([rows(2000), rows(2000, seed=1) * 3])
+    write(tmp_path / "lake", Y)
+    for halving in ({"half_life_messages": 300.0}, {"half_life_seconds": 300.0}):
+        found = learned(here, backfill_of(**halving), tmp_path / "lake").fold
+        assert found.state.weight == pytest.approx(300 / np.log(2), rel=0.2)
+        weights = 2.0 ** (-np.arange(len(Y))[::-1] / 300)
+        np.testing.assert_allclose(found.state.mean, np.average(Y, axis=0, weights=weights), atol=0.3)
+    assert found.stats.last_ms == START_MS + 3_999_000
+
+
+@pytest.mark.parametrize("kind", ["time", "offsets"])
+def test_history_ends_where_the_topic_begins(tmp_path: Path, kind: str) -> None:
+    Y = rows(1000)
+    more = {"partition": pa.array(np.arange(1000) % 2), "offset": pa.array(np.arange(1000) // 2)}
+    pq.write_table(table(Y, **more), tmp_path / "lake.parquet")
+    until: dict[str, Any] = {"until_ms": START_MS + 600_000}
+    if kind == "offsets":
+        until = {"until_offsets": {0: 300, 1: 300}}
+    found = learned(here, backfill_of(**until), tmp_path / "lake.parquet")
+    assert found.fold.stats.learned == 600
+    np.testing.assert_allclose(found.fold.state.mean, Y[:600].mean(axis=0), rtol=1e-9)
+    assert found.until == (str(START_MS + 600_000) if kind == "time" else "0:300,1:300")
+
+
+def test_rows_that_cannot_be_learned_are_counted_and_named(tmp_path: Path) -> None:
+    good = rows(500, d=3).tolist()
+    bad: list[Any] = [None, [1.0, 2.0], [1.0, None, 2.0], [float("inf"), 0.0, 0.0], [1e200, 0.0, 0.0]]
+    lists = pa.array(good[:100] + bad + good[100:], pa.list_(pa.float64()))
+    pq.write_table(pa.table({"v": lists}), tmp_path / "v.parquet", row_group_size=64)
+    backfill = BackfillPlan("readings", backfill_of(3).fold_config, ("v",))
+    chunks = chunks_of([str(tmp_path / "v.parquet")])
+    found, rejects = execute(MemoryStore(), backfill, chunks, here, lambda done: None)
+    reasons = ["no_value", "wrong_length", "not_finite", "not_finite", "too_large"]
+    assert found.fold.stats.learned == 500
+    assert found.fold.stats.rejected == {"no_value": 1, "wrong_length": 1, "not_finite": 2, "too_large": 1}
+    assert rejects["reason"].to_pylist() == reasons
+    assert rejects["row"].to_pylist() == [36, 37, 38, 39, 40]
+    assert set(rejects["chunk"].to_pylist()) == {f"{tmp_path / 'v.parquet'}#1"}
+
+
+def test_rows_that_do_not_say_whether_they_are_history_are_rejected(tmp_path: Path) -> None:
+    Y, number = rows(500, d=5), np.arange(500)
+    places = {"partition": pa.array([0] * 500), "offset": pa.array([*number[:-1].tolist(), None], pa.int64())}
+    times = pa.array([None, *(START_MS + 1000 * number[1:]).tolist()], pa.timestamp("ms"))
+    pq.write_table(table(Y, **places).set_column(1, "time", times), tmp_path / "lake.parquet", row_group_size=200)
+    for until, row in (({"until_ms": START_MS + 450_000}, 0), ({"until_offsets": {0: 450}}, 499)):
+        backfill = backfill_of(5, **until)
+        found, rejects = execute(MemoryStore(), backfill, chunks_of([str(tmp_path)]), here, lambda done: None)
+        assert found.fold.stats.learned == 450 - (row == 0)
+        assert found.fold.stats.rejected == {"no_place": 1}
+        assert (rejects["row"].to_pylist(), rejects["chunk"][0].as_py()[-1]) == ([row % 200], str(row // 200))
+
+
+def test_rejects_are_named_by_their_row_of_the_piece(tmp_path: Path) -> None:
+    """Not by their row of what is history."""
+    Y = rows(300, d=5)
+    Y[250] = np.inf
+    columns = {"partition": pa.array(np.arange(300) % 2), "offset": pa.array(np.arange(300) // 2)}
+    pq.write_table(table(Y, **columns), tmp_path / "lake.parquet")
+    backfill = backfill_of(5, until_offsets={0: 140})
+    _, rejects = execute(MemoryStore(), backfill, chunks_of([str(tmp_path)]), here, lambda done: None)
+    assert rejects["row"].to_pylist() == [250]
+
+
+def test_chunks_of_few_rows_are_forgotten_too(tmp_path: Path) -> None:
+    """Fewer than a stream's time needs."""
+    lake = write(tmp_path / "lake", rows(600, d=5), group=20)
+    found = learned(here, backfill_of(5, half_life_seconds=100.0), lake)
+    assert found.fold.state.weight == pytest.approx(100 / np.log(2), rel=0.2)

@@ -1,0 +1,88 @@
+"""`streampca backfill --remove` deletes a backfill, and the models that contain it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from streampca.backfill import BackfillPlan
+from streampca.backfill.engines import Parts
+from streampca.cli import backfill as backfill_command
+from streampca.files.chunks import Chunk
+from streampca.fold.partitions import FIRST_BACKFILL
+from streampca.settings.store import StoreSettings
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from streampca.worker.publisher import Publisher
+from tests.backfill.rows import backfill_of, here, learned, rows, write
+from tests.command_line import assert_one_line
+from tests.command_line import run as run_command
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("backfill") / "lake", rows(4000))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_backfill_is_removed_once_it_has_asked(tmp_path: Path, broken: bool) -> None:
+    """Without the settings of the model, which may be what was wrong, and also if its file is damaged."""
+    lake, store = write(tmp_path / "lake", rows(300, d=5)), DirectoryStore(tmp_path / "store")
+    folder = tmp_path / "store" / "checkpoints" / "readings" / "backfill-0"
+
+    def backfill(*more: object) -> subprocess.CompletedProcess[str]:
+        return run_command("backfill", "--topic", "readings", "--store", tmp_path / "store", *more)
+
+    assert_one_line(backfill("--remove", 0), "has no backfill-0 of readings", code=2)
+    assert "--column" in backfill(lake).stderr
+    assert "--remove takes no files" in backfill(lake, "--remove", 0).stderr
+    learned(here, backfill_of(5), lake, store=store)
+    [saved] = folder.glob("*.npz")
+    if broken:
+        saved.write_bytes(b"broken")
+    assert backfill("--remove", 0).returncode != 0  # nobody answers the question
+    assert saved.exists()
+    command = [sys.executable, "-m", "streampca", "backfill", "--remove", "0", "--topic", "readings"]
+    environment = {**os.environ, "STREAMPCA_STORE": str(tmp_path / "store")}
+    answered = subprocess.run(command, input="y\n", env=environment, capture_output=True, text=True, check=True)
+    assert "deleted backfill-0 of readings" in answered.stdout
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+    other = write(tmp_path / "other", rows(400, d=5))
+    assert learned(here, backfill_of(5), other, store=store).fold.stats.learned == 400
+
+
+def test_what_an_interrupted_backfill_has_left_is_removed(lake: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        learned(_breaks, backfill_of(), lake, store=DirectoryStore(tmp_path))
+    assert list(tmp_path.rglob("parts/*"))
+    backfill_command.remove(StoreSettings(topic="readings", store=str(tmp_path)), 0, lambda question: True)
+    assert not list(tmp_path.rglob("parts/*"))
+
+
+def _breaks(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Parts:
+    yield next(here(chunks, backfill))
+    raise KeyboardInterrupt
+
+
+def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has a lower version, as the stream alone has learned fewer messages."""
+    store, config = DirectoryStore(tmp_path / "store"), backfill_of(5).fold_config
+    lakes = [write(tmp_path / f"lake{i}", rows(n, seed=i, d=5)) for i, n in enumerate((300, 900))]
+    learned(here, backfill_of(5), lakes[0], store=store)
+    Publisher(Checkpoints(store, "readings"), Models(store, "readings"), config, lambda: 0.0).publish()
+    learned(here, replace(backfill_of(5), number=1), lakes[1], store=store)
+    publisher = Publisher(Checkpoints(store, "readings"), Models(store, "readings"), config, lambda: 0.0)
+    publisher.publish()
+    models = Models(store, "readings")
+    assert models.versions() == [300, 1200]
+    backfill_command.remove(StoreSettings(topic="readings", store=store.location), 1, lambda question: True)
+    assert "deleted backfill-1 of readings, and 1 models that contained it" in " ".join(capsys.readouterr().out.split())
+    publisher.publish()
+    found = models.newest()
+    assert found
+    assert (found.version, found.positions) == (300, {FIRST_BACKFILL: 300})

@@ -1,0 +1,131 @@
+"""Files become chunks, which are read with little memory; what is no data, or changes, is refused."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from streampca.backfill import BackfillPlan
+from streampca.backfill.execute import execute
+from streampca.errors import InputError
+from streampca.files.chunks import chunks_of, columns_of, read
+from streampca.fold import checkpoint as files
+from streampca.formats.arrow import fixed_size_lists
+from streampca.stores.memory import MemoryStore
+from tests.backfill.rows import backfill_of, here, learned, rows, table, write
+
+
+def test_a_file_counts_once_however_it_is_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = write(tmp_path / "lake", rows(900, d=5))
+    monkeypatch.chdir(lake.parent)
+    (lake.parent / "link").symlink_to(lake)
+    spelled = [str(lake), lake.name, f"./{lake.name}/../{lake.name}", "link", lake.as_uri()]
+    assert chunks_of(spelled) == chunks_of([str(lake)])
+
+
+def test_a_link_says_by_its_own_name_what_the_file_is(tmp_path: Path) -> None:
+    """Caches of downloads name the files themselves by digests. Two links to one file count once."""
+    pq.write_table(table(rows(300, d=5)), tmp_path / "5d41402a")
+    (tmp_path / "lake").mkdir()
+    for name in ("a.parquet", "b.parquet"):
+        (tmp_path / "lake" / name).symlink_to(tmp_path / "5d41402a")
+    assert learned(here, backfill_of(5), tmp_path / "lake").fold.stats.learned == 300
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_file_that_changes_is_refused(tmp_path: Path, when: str) -> None:
+    """Also if what is left of it cannot be read."""
+    pq.write_table(table(rows(20_000)), path := tmp_path / "a.parquet", row_group_size=20_000)
+    [chunk] = chunks_of([str(path)])
+
+    def change() -> None:
+        pq.write_table(table(rows(300, seed=1)), path)
+        os.utime(path, ns=(0, chunk.changed_ns + 1))
+
+    batches = read(chunk, backfill_of().read)
+    if when == "while":
+        next(batches)
+    change()
+    with pytest.raises(InputError, match=rf"^{path} has changed since this command began: run it again"):
+        list(batches)
+
+
+def test_a_csv_file_may_begin_with_whole_numbers(tmp_path: Path) -> None:
+    """More of them than anybody reads to guess a type."""
+    lines = ["f_0,f_1,note", *["1,2,7"] * 400_000, "0.5,3,text of a column that is not read"]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    (tmp_path / "0-empty.csv").write_text(lines[0] + "\n")
+    backfill = BackfillPlan("readings", backfill_of(2).fold_config, columns_of(chunks_of([str(tmp_path)])[0], "f_*"))
+    assert learned(here, backfill, tmp_path).fold.stats.learned == 400_001
+
+
+def test_tables_of_iceberg_are_refused() -> None:
+    with pytest.raises(InputError, match=r"v1\.metadata\.json: of tables those of Delta are read"):
+        chunks_of(["lake/v1.metadata.json"])
+
+
+def test_what_is_not_data_is_not_learned(tmp_path: Path) -> None:
+    """Files that engines have not committed, hidden ones, and empty ones."""
+    lake = write(tmp_path / "lake", rows(900, d=5))
+    for other in ("_temporary/0/part.parquet", ".hidden.parquet"):
+        (lake / other).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table(rows(100, d=5)), lake / other)
+    pq.write_table(table(rows(1, d=5)).slice(1), lake / "0-empty.parquet")
+    assert columns_of(chunks_of([str(lake)])[0], "emb*") == ("embedding",)
+    assert learned(here, backfill_of(5), lake).fold.stats.learned == 900
+
+
+def test_a_delta_table_with_deletion_vectors_is_refused(tmp_path: Path) -> None:
+    """Its files hold rows that were deleted."""
+    lists = pa.table({"embedding": fixed_size_lists(rows(10, d=5))})
+    write_deltalake(tmp_path / "lake", lists, configuration={"delta.enableDeletionVectors": "true"})
+    with pytest.raises(InputError, match="is more than its files"):
+        chunks_of([str(tmp_path / "lake")])
+
+
+def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> None:
+    Y = rows(700, d=5)
+    lists = pa.table({"embedding": fixed_size_lists(Y)})
+    numbers = pa.table({f"f_{i}": Y[:, i] for i in range(5)})
+    pq.write_table(lists, tmp_path / "a.parquet")
+    np.save(tmp_path / "b.npy", Y)
+    with pa.OSFile(str(tmp_path / "c.arrow"), "wb") as file, pa.ipc.new_file(file, lists.schema) as writer:
+        writer.write_table(lists)
+    pa.csv.write_csv(numbers, tmp_path / "d.csv")
+    write_deltalake(tmp_path / "e", lists)
+    pq.write_table(numbers, tmp_path / "f.parquet")
+    found = []
+    for name, columns in (("a.parquet", ("embedding",)), ("b.npy", ("vector",)), ("c.arrow", ("embedding",)),
+                          ("d.csv", ("f_*",)), ("e", ("embedding",)), ("f.parquet", ("f_*",))):  # fmt: skip
+        chunks = chunks_of([str(tmp_path / name)])
+        backfill = BackfillPlan("readings", backfill_of(5).fold_config, columns_of(chunks[0], columns[0]))
+        found.append(files.encode(execute(MemoryStore(), backfill, chunks, here, lambda done: None)[0]))
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("value", [0.0, None], ids=["zeros, which take no space", "others"])
+def test_a_large_row_group_is_not_in_memory_at_once(tmp_path: Path, value: float | None) -> None:
+    Y = rows(100_000, d=128) if value is None else np.full((100_000, 128), value)
+    pq.write_table(pa.table({"embedding": fixed_size_lists(Y)}), tmp_path / "a.parquet", row_group_size=len(Y))
+    [chunk] = chunks_of([str(tmp_path)])
+    before = pa.total_allocated_bytes()
+    batches = read(chunk, ["embedding"])
+    next(batches)
+    assert pa.total_allocated_bytes() - before < Y.nbytes / 2
+    batches.close()  # type: ignore[attr-defined]
+
+
+def test_how_well_rows_are_packed_says_nothing_of_their_memory(tmp_path: Path) -> None:
+    """Parquet packs few different numbers to a thousandth; one batch of Arrow IPC may be the whole file."""
+    lists = pa.table({"embedding": fixed_size_lists(np.zeros((100_000, 128)))})
+    pq.write_table(lists, tmp_path / "a.parquet", row_group_size=len(lists))
+    with pa.OSFile(str(tmp_path / "b.arrow"), "wb") as file, pa.ipc.new_file(file, lists.schema) as writer:
+        writer.write_table(lists)
+    for chunk in chunks_of([str(tmp_path)]):
+        lengths = [len(batch) for batch in read(chunk, ["embedding"])]
+        assert sum(lengths) == 100_000
+        assert max(lengths) * 128 <= 2**21
