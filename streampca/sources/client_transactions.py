@@ -54,8 +54,8 @@ class ClientTransactions(ABC):
         """Add records to the transaction; calls `_fail` for those that cannot be sent."""
 
     @abstractmethod
-    def _commit(self, producer: Any, offsets: Mapping[int, Committed]) -> None:
-        """Commit the transaction with the source's offsets; calls `_fail` for records that were not delivered."""
+    def _commit(self, producer: Any, offsets: Mapping[int, Committed], membership: Any) -> None:
+        """Commit the transaction with a group member's offsets; calls `_fail` for records that were not delivered."""
 
     @abstractmethod
     def _abort(self, producer: Any) -> None:
@@ -88,11 +88,12 @@ class ClientTransactions(ABC):
 
     def commit(self, offsets: Mapping[int, Committed]) -> None:
         producer = self._begun()
-        if self._source is not None and self._source.membership is None:
+        membership = self._source.membership if self._source else None  # once: another thread may lose it meanwhile
+        if self._source is not None and membership is None:
             self._drop()
             raise TransactionFailedError("the group has given this member up")
         try:
-            self._commit(producer, offsets)
+            self._commit(producer, offsets, membership)
         except self.client_error as error:
             self._fail(error, self._topics[0])
         self._open = False

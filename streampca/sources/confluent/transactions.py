@@ -63,9 +63,9 @@ class ConfluentTransactions(ClientTransactions):
             except KafkaException as error:
                 self._fail(error, topic)
 
-    def _commit(self, producer: Producer, offsets: Mapping[int, Committed]) -> None:
+    def _commit(self, producer: Producer, offsets: Mapping[int, Committed], membership: Any) -> None:
         deadline = time.monotonic() + self.commit_s
-        producer.send_offsets_to_transaction(self._source.named(offsets), self._source.membership, self.commit_s)
+        producer.send_offsets_to_transaction(self._source.named(offsets), membership, self.commit_s)
         producer.commit_transaction(max(deadline - time.monotonic(), 0.001))
 
     def _abort(self, producer: Producer) -> None:

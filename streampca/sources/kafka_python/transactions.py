@@ -61,16 +61,14 @@ class KafkaPythonTransactions(ClientTransactions):
                 self._fail(error, topic)
             sent.add_errback(lambda error, topic=topic: undelivered.append((error, topic)))
 
-    def _commit(self, producer: KafkaProducer, offsets: Mapping[int, Committed]) -> None:
+    def _commit(self, producer: KafkaProducer, offsets: Mapping[int, Committed], membership: Any) -> None:
         deadline = time.monotonic() + self.commit_s
         producer.flush(self.commit_s)
         if self._undelivered:  # the client would commit the others
             self._fail(*self._undelivered[0])
         if offsets:
-            member = self._source.membership
-            transactional(
-                producer, "send_offsets_to_transaction", self._source.named(offsets), member, deadline=deadline
-            )
+            named = self._source.named(offsets)
+            transactional(producer, "send_offsets_to_transaction", named, membership, deadline=deadline)
         transactional(producer, "begin_commit", deadline=deadline)
 
     def _abort(self, producer: KafkaProducer) -> None:
