@@ -199,6 +199,20 @@ def test_a_successor_of_the_same_name_ends_what_is_open(kafka: OnKafka) -> None:
 
 
 @pytest.mark.broker
+def test_a_membership_that_another_thread_loses_during_a_commit_is_read_once(
+    kafka: OnKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, transactions = kafka.join()
+    transactions.send([record(kafka, b"a")])
+    memberships = iter([source.membership])  # type: ignore[attr-defined]  # then it is lost
+    lost = property(lambda self: next(memberships, None), lambda self, value: None)
+    monkeypatch.setattr(type(source), "membership", lost, raising=False)
+    transactions.commit({0: Committed(1)})
+    assert source.committed([0])[0].offset == 1
+    assert values(kafka) == [b"a"]
+
+
+@pytest.mark.broker
 def test_a_record_that_is_too_large_is_no_failure_to_retry(kafka: OnKafka) -> None:
     _, transactions = kafka.join()
 
