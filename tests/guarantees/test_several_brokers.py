@@ -1,19 +1,21 @@
 """Members of a cluster of three brokers of which each leaves once: the same bits, and each record has one output."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.broker_cluster import NODES, BrokerCluster
+from tests.broker_process import wait_until
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, expected_folds, group, vectors
-from tests.guarantees.test_transform import BAD, assert_each_once, members
+from tests.guarantees.test_transform import BAD, Members, assert_each_once, members
 from tests.java_server import available
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 PARTITIONS, CHUNK = 4, 300
-READ_S = 90.0  # longest time until all is read after a broker has left
+READ_S = 180.0  # longest time until all is read after a broker has left: a member that hangs ends after 60 s
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,24 @@ def test_records_are_transformed_once_while_brokers_leave(cluster: BrokerCluster
     with members(cluster, topic, tmp_path) as group:
         for _ in BOTH_CLIENTS:
             group.start()
-        each_broker_leaves(cluster, topic, lambda: group.wait_for_all(READ_S))
-        assert all(process.poll() is None for process in group.started), group.text()
+        each_broker_leaves(cluster, topic, lambda: wait_until_transformed(cluster, topic, group))
         assert_each_once(cluster, topic)
+
+
+def wait_until_transformed(cluster: BrokerCluster, topic: str, group: Members) -> None:
+    """Wait for all outputs. A member that the watchdog has ended is started again, as a supervisor would."""
+    ends, running = sum(cluster.settled_ends(topic).values()), set(range(len(group.started)))
+
+    def is_done() -> bool:
+        for number in [n for n in running if group.started[n].poll() is not None]:
+            log = (group.folder / f"member-{number}.log").read_text()
+            # librdkafka may hang in the commit after a broker has left (docs/kafka.md); nothing else may end a member.
+            assert re.search(r"^Timeout \(.*confluent/transactions.py\", line \d+ in _commit", log, re.M | re.S), log[
+                -3000:
+            ]
+            running.remove(number)
+            running.add(len(group.started))
+            group.start(kafka_client="confluent")
+        return group.position() >= ends
+
+    wait_until(is_done, READ_S, f"position {ends}")
