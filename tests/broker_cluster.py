@@ -67,8 +67,15 @@ class BrokerCluster(BrokerClient):
         self._connect()
         return self
 
+    def _wait_for_leaders(self, topic: str, partitions: int) -> None:
+        self.wait_until_in_sync(topic)
+
+    def _reconnect(self) -> None:
+        """The client keeps asking a coordinator or leader that has left."""
+        self.admin.close()
+        self._connect()
+
     def _connect(self) -> None:
-        """Connect again: the client keeps asking a coordinator that has left."""
         self.admin = KafkaAdminClient(bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=30_000)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -90,8 +97,7 @@ class BrokerCluster(BrokerClient):
     def leave(self, node: int, *, kill: bool) -> None:
         """Kill a broker, or shut it down, which moves its partitions first."""
         self._end(node, kill=kill)
-        self.admin.close()
-        self._connect()
+        self._reconnect()
 
     def _end(self, node: int, *, kill: bool) -> None:
         process = self._processes.pop(node)
@@ -116,9 +122,11 @@ class BrokerCluster(BrokerClient):
         """Return when all brokers are back, and have all records of a topic."""
 
         def in_sync() -> bool:
-            with suppress(KafkaError):
+            try:
                 return all(len(partition["isr_nodes"]) == len(NODES) for partition in self._described(topic))
-            return False
+            except KafkaError:
+                self._reconnect()
+                return False
 
         wait_until(in_sync, PATIENCE_S, f"all replicas of {topic}")
 

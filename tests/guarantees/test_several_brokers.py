@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 PARTITIONS, CHUNK = 4, 300
 READ_S = 180.0  # longest time until all is read after a broker has left: a member that hangs ends after 60 s
 
+HANG = re.compile(r"^Timeout \(.*confluent/transactions.py\", line \d+ in _commit", re.MULTILINE | re.DOTALL)
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
@@ -74,9 +76,7 @@ def wait_until_transformed(cluster: BrokerCluster, topic: str, group: Members) -
         for number in [n for n in running if group.started[n].poll() is not None]:
             log = (group.folder / f"member-{number}.log").read_text()
             # librdkafka may hang in the commit after a broker has left (docs/kafka.md); nothing else may end a member.
-            assert re.search(r"^Timeout \(.*confluent/transactions.py\", line \d+ in _commit", log, re.M | re.S), log[
-                -3000:
-            ]
+            assert HANG.search(log), log[-3000:]
             running.remove(number)
             running.add(len(group.started))
             group.start(kafka_client="confluent")
