@@ -129,6 +129,7 @@ class BrokerCluster(BrokerClient):
                 return False
 
         wait_until(in_sync, PATIENCE_S, f"all replicas of {topic}")
+        self._reconnect()  # to brokers that the client does not know yet
 
     def _format(self, node: int) -> None:
         folder = self._folder / str(node)
