@@ -44,6 +44,7 @@ TESTS = Path(__file__).parent
 
 # Files that take longest come first, so that no process is busy with one of them when the others have finished.
 LONGEST = (
+    "guarantees/test_several_brokers.py",
     "simulation/test_simulation.py", "sources/test_on_broker.py", "guarantees/test_exactly_once.py",
     "guarantees/test_outages.py", "benchmarks/test_benchmarks.py", "sources/test_contract.py",
     "guarantees/test_object_store.py", "page/test_page.py", "experiments/test_experiments.py",
