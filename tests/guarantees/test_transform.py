@@ -71,9 +71,9 @@ class Members:
         except AssertionError as error:
             raise AssertionError(f"{error}, but {self.position()}\n{self.text()}") from None
 
-    def wait_for_all(self, timeout_s: float = 60) -> None:
+    def wait_for_all(self) -> None:
         """Wait until the offsets of all records are committed."""
-        self.wait_for(sum(self.broker.settled_ends(self.topic).values()), timeout_s)
+        self.wait_for(sum(self.broker.settled_ends(self.topic).values()))
 
 
 @contextmanager
