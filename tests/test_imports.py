@@ -50,14 +50,14 @@ MAY_IMPORT = {
         "sources.dead_letter_headers", "sources.transactions", "stores.model_cache", "stores.process_status",
     ],
     "backfill": [
-        "backfill", "process", "fold", "formats", "files", "stores.base", "stores.checkpoints", "pca", "errors",
+        "backfill", "process", "fold", "formats", "files", "stores.base", "stores.checkpoints", "errors",
     ],
     "sidecar": [
         "sidecar", "stores.base", "stores.model_cache", "stores.models", "stores.process_status", "fold.model_file",
         "fold.partitions", "formats", "pca.model", "pca.scoring", "pca.arrays", "errors", "settings", "process",
         "version",
     ],
-    "demo": ["demo", "stores", "fold.model_file", "files", "pca.arrays", "settings", "process.signals", "errors"],
+    "demo": ["demo", "stores", "fold.model_file", "files", "settings", "process.signals", "errors"],
     "cli": [  # the only one that chooses among concrete sources and stores
         "cli", "worker", "transform", "sidecar", "backfill", "demo", "consumer_group", "sources", "stores", "fold",
         "formats", "files", "pca", "settings", "process", "client", "export", "errors", "version",

@@ -17,6 +17,7 @@ import pyarrow as pa
 from streampca.backfill.folding import BackfillPlan, Part, fold_batches
 from streampca.errors import InputError
 from streampca.files.chunks import Chunk, read
+from streampca.process.cores import usable_cores
 from streampca.process.memory import keep_freed_memory
 
 Parts = Iterator[tuple[str, Part]]
@@ -60,7 +61,7 @@ def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, Backfil
 
 def on_processes(workers: int | None = None) -> Engine:
     """On new processes of this machine, one a core."""
-    count = workers or len(os.sched_getaffinity(0))
+    count = workers or usable_cores()
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
         others = set(multiprocessing.active_children())

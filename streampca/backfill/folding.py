@@ -18,14 +18,13 @@ from threadpoolctl import threadpool_limits
 from streampca.errors import InputError
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.decoded import Batch, Reject
+from streampca.fold.decoded import Batch, Decoded, Reject
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.judge import Judge
 from streampca.fold.merging import MergedFolds
 from streampca.fold.partitions import backfill_partition
 from streampca.formats import arrow
 from streampca.formats.packing import VectorError
-from streampca.pca.arrays import Array
 
 REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
 
@@ -78,8 +77,7 @@ def fold_batches(batches: Iterable[Any], plan: BackfillPlan, name: str = "") -> 
         for whole in batches:
             history, unclear = _history(whole, plan)
             batch = whole if len(history) == len(whole) else whole.take(pa.array(history))
-            vectors, indices, misfits = _vectors(batch, plan)
-            decoded = judge.checked(vectors, indices, np.ones(len(indices), np.int64), misfits)
+            decoded = _decoded(batch, plan, judge)
             unfit = [replace(reject, index=int(history[reject.index])) for reject in decoded.rejects]
             unfit += [Reject(int(row), "no_place", "it may be history or the topic's") for row in unclear]
             times = _times(batch, plan)[decoded.indices]
@@ -137,17 +135,18 @@ def _times(batch: Any, plan: BackfillPlan) -> NDArray[np.int64]:
     return np.asarray(pc.fill_null(column, -1).to_numpy(zero_copy_only=False), np.int64)
 
 
-def _vectors(batch: Any, plan: BackfillPlan) -> tuple[Array, NDArray[np.int64], list[Reject]]:
-    """The vectors (n, d) of the rows with d entries, NaN for null; these rows (n,), and the others."""
+def _decoded(batch: Any, plan: BackfillPlan, judge: Judge) -> Decoded:
+    """Decode the rows of a batch; null entries are NaN."""
     d, rows, rejects = plan.fold_config.learning.dimensions, np.arange(len(batch)), list[Reject]()
     if len(plan.columns) == 1:
         rejects = list(_misfits(batch.column(plan.columns[0]), d))
         rows = np.setdiff1d(rows, [reject.index for reject in rejects], assume_unique=True)
     fitting = batch.take(pa.array(rows)) if rejects else batch
     try:
-        return arrow.vectors_of(fitting, plan.columns, d, gaps=True), rows, rejects
+        vectors = arrow.vectors_of(fitting, plan.columns, d, gaps=True)
     except VectorError as error:
         raise InputError(f"column {plan.columns[0]}: {error}" if len(plan.columns) == 1 else str(error)) from None
+    return judge.checked(vectors, rows, np.ones(len(rows), np.int64), rejects)
 
 
 def _misfits(column: Any, d: int) -> Iterator[Reject]:

@@ -48,6 +48,11 @@ def progress(elapsed: float, model: PublishedModel | None, rate: float, truth: T
     return f"{elapsed:5.1f} s  " + "  ".join(f"{name}: {value}" for name, value in figures.items())
 
 
+def reads(log: Path) -> bool:
+    """Return whether the worker with this log reads its topic."""
+    return "partitions assigned" in log.read_text(encoding="utf-8")
+
+
 def _phase(log: Path) -> str:
     text = log.read_text(encoding="utf-8")
     is_compiling = "compiling kernels" in text and "kernels compiled" not in text

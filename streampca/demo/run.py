@@ -7,7 +7,8 @@ import threading
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
 from streampca.files.rows import Rows, open_rows
 from streampca.files.synthetic import LowRank, Truth
-from streampca.pca.arrays import Array
 from streampca.process.signals import stop_on_signals
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
@@ -54,19 +54,20 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
             "kafka_client": "kafka-python",  # confluent would be several times as fast, and works here, too
             "store": location,
             "dead_letter_topic": DEAD_LETTERS,
-            "on_offset_gap": "earliest",  # the broker drops records of which it has too many
+            "on_offset_gap": "latest",  # the broker drops its earliest record at each new one, once it has 5 MB
         }
         shape = {"dimensions": rows.dimensions, "components": min(_COMPONENTS, rows.dimensions)}
         source = [str(file.absolute()), "--repeat"] if file else ["--synthetic"]
-        for command, settings in (
-            (["worker"], {**member, **shape, "checkpoint_interval_s": 1, "metrics_port": metrics_port}),
-            (["serve"], {"topic": TOPIC, "store": location, "port": port}),
-            (["transform"], {**member, "output_topic": PROJECTED, "metrics_port": 0}),
-            (["produce", *source, "--rate", str(rate)], connected),
-        ):
+
+        def start(*command: str, **settings: object) -> None:
             children.append(ChildProcess(command, settings, folder / f"{command[0]}.log"))
+
+        start("worker", **member, **shape, checkpoint_interval_s=1, metrics_port=metrics_port)
+        start("serve", topic=TOPIC, store=location, port=port)
+        start("transform", **member, output_topic=PROJECTED, metrics_port=0)
         _print(display.addresses(broker.address, f"{TOPIC} and {PROJECTED}", port, metrics_port, location, folder))
-        demo = _Demo(children, models, output, rows, truth)
+        produce = partial(start, "produce", *source, "--rate", str(rate), **connected)
+        demo = _Demo(children, produce, models, output, rows, truth)
         demo.run(f"http://127.0.0.1:{port}/v1/project", folder / "request.json", seconds, ended)
         _print("stopping: the worker saves and leaves its group")
 
@@ -75,16 +76,18 @@ class _Demo:
     """Checks all parts and displays their progress, twice a second."""
 
     def __init__(
-        self, children: list[ChildProcess], models: Models, output: FirstRecord, rows: Rows, truth: Truth | None
-    ) -> None:
+        self, children: list[ChildProcess], produce: Callable[[], None], models: Models, output: FirstRecord,
+        rows: Rows, truth: Truth | None,
+    ) -> None:  # fmt: skip
         self._children, self._models, self._rows, self._truth = children, models, rows, truth
+        self._produce: Callable[[], None] | None = produce  # until the worker reads
         self._output: FirstRecord | None = output  # until one was shown
         self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, over 5 seconds
         self._next_line = 0.0  # seconds from the start
 
     def run(self, url: str, request_file: Path, seconds: float | None, ended: threading.Event) -> None:
         """Run until the end. Raises `StreampcaError` if a part fails or nothing is served in time."""
-        started, requests = time.monotonic(), _requests(self._rows)
+        started, bodies = time.monotonic(), _bodies(self._rows)
         served_at, next_request = None, 0.0  # seconds from the start
         while not ended.wait(_UPDATE_EVERY_S):
             elapsed = time.monotonic() - started
@@ -92,7 +95,7 @@ class _Demo:
             if elapsed < next_request:
                 continue
             next_request = elapsed + (_UPDATE_EVERY_S if served_at is None else _PROJECT_EVERY_S)
-            body = json.dumps({"vectors": next(requests).round(4).tolist()})
+            body = next(bodies)
             answer = _project(url, body)
             if served_at is None and answer is not None:
                 served_at = elapsed
@@ -106,6 +109,9 @@ class _Demo:
     def _update(self, elapsed: float) -> None:
         for child in self._children:
             child.verify()
+        if self._produce is not None and display.reads(self._children[0].log):
+            self._produce()
+            self._produce = None
         model = self._models.newest()
         self._history.append((elapsed, model.version if model else 0))
         if self._output is not None and (first := self._output.poll()):
@@ -118,12 +124,13 @@ class _Demo:
             _print(display.progress(elapsed, model, rate, self._truth, self._children[0].log))
 
 
-def _requests(rows: Rows) -> Iterator[Array]:
-    """The vectors of one request after the other, endlessly."""
+def _bodies(rows: Rows) -> Iterator[str]:
+    """Generate bodies of requests, endlessly."""
     while True:
         for chunk in rows.chunks():
             for start in range(0, len(chunk.vectors), _VECTORS_PER_REQUEST):
-                yield chunk.vectors[start : start + _VECTORS_PER_REQUEST]
+                vectors = chunk.vectors[start : start + _VECTORS_PER_REQUEST]
+                yield json.dumps({"vectors": vectors.round(4).tolist()})
 
 
 def _project(url: str, body: str) -> dict[str, Any] | None:

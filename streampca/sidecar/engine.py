@@ -1,6 +1,5 @@
 """The engine that all dialects share: from the body of a request to the response."""
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
@@ -10,6 +9,7 @@ import anyio.to_thread
 from fastapi import Request, Response
 
 from streampca.fold.model_file import PublishedModel
+from streampca.process.cores import usable_cores
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.compute import Answer
 from streampca.sidecar.errors import Problem, RequestError
@@ -50,7 +50,7 @@ class Engine:
         # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
         self.limits = Limits(_MAX_ROWS, min(_MAX_NUMBERS, settings.max_body_bytes // 2))
         # Each may hold a parsed body and its results; parsing holds the GIL, so more threads would gain little.
-        self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, os.cpu_count() or 1))
+        self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, usable_cores()))
         self._loads = anyio.CapacityLimiter(1)  # who waits finds what another has loaded
 
     async def find(self, version: int | None) -> PublishedModel:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from streampca.cli.inspect import facts_of_store
+from tests.command_line import assert_one_line, run
 
 pytest.importorskip("confluent_kafka")
 
@@ -49,16 +50,17 @@ FIRST_OUTPUT = (
 )
 
 
-def shares_found(output: str) -> list[float]:
-    """How much of the true subspace was found, in percent."""
-    return [float(share) for share in re.findall(r"subspace found: ([\d.]+)%", output)]
+def learned(output: str) -> int:
+    """Number of messages of the newest model."""
+    numbers = re.findall(r"learned: ([\d,]+)", output) or ["0"]
+    return int(numbers[-1].replace(",", ""))
 
 
 def has_shown_all(output: str) -> bool:
-    """Whether the model has improved, and transform has written an output."""
-    shares, learned = shares_found(output), re.findall(r"learned: ([\d,]+)", output) or ["0"]
+    """Return whether the model has improved, and transform has written an output."""
+    shares = [float(share) for share in re.findall(r"subspace found: ([\d.]+)%", output)]
     improves = len(shares) >= 3 and shares[-1] > max(shares[0], 95)
-    return improves and int(learned[-1].replace(",", "")) > 10_000 and bool(re.search(FIRST_OUTPUT, output))
+    return improves and learned(output) > 10_000 and bool(re.search(FIRST_OUTPUT, output))
 
 
 def output_until(condition: Callable[[str], bool], process: subprocess.Popen[str]) -> str:
@@ -89,8 +91,7 @@ def test_finds_the_subspace_and_projects_until_it_is_stopped(tmp_path: Path) -> 
     assert re.search(r"curl -s http://127.0.0.1:\d+/v1/project .* -d @", output)
     assert len(re.findall(r"coordinates \[(?:-?[\d.]+, ){7}-?[\d.]+\]", output)) == 1
     topic = facts_of_store(store)["topics"]["readings"]
-    learned = sum(partition["learned"] for partition in topic["partitions"].values())
-    assert learned == topic["newest_model"] > 10_000
+    assert sum(partition["learned"] for partition in topic["partitions"].values()) == topic["newest_model"] > 10_000
     assert set(topic["partitions"]) == {"0", "1", "2", "3"}
     assert [path.name for path in tmp_path.iterdir()] == ["store"]  # its temporary folder is gone
 
@@ -110,13 +111,18 @@ def test_sigterm_stops_it_cleanly_while_it_starts(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_streams_a_given_file(tmp_path: Path) -> None:
-    file = tmp_path / "vectors.npy"
-    np.save(file, np.random.default_rng(0).standard_normal((500, 5)).astype(np.float32))
-    process = start("--file", file, "--seconds", 1, "--port", 0, folder=tmp_path)
-    output, errors = process.communicate(timeout=WITHIN_S)
+def test_streams_a_given_file_also_if_the_broker_drops_records_before_they_are_read(tmp_path: Path) -> None:
+    """It has room for a second of these."""
+    file, store = tmp_path / "vectors.npy", tmp_path / "store"
+    np.save(file, np.random.default_rng(0).standard_normal((500, 5000)).astype(np.float32))
+    process = start("--file", file, "--rate", 1_000_000, "--port", 0, "--store", store, folder=tmp_path)
+    try:
+        output = output_until(lambda output: bool(re.search(FIRST_OUTPUT, output)) and learned(output) > 5000, process)
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 0, errors
-    assert re.search(r"coordinates \[(?:-?[\d.]+, ){4}-?[\d.]+\]", output), output
+    assert re.search(r"coordinates \[(?:-?[\d.]+, ){7}-?[\d.]+\]", output), output
 
 
 def test_a_bad_row_in_the_file_is_a_one_line_error(tmp_path: Path) -> None:
@@ -133,7 +139,4 @@ def test_a_bad_row_in_the_file_is_a_one_line_error(tmp_path: Path) -> None:
 def test_a_store_of_an_earlier_demo_is_refused(tmp_path: Path) -> None:
     old = tmp_path / "store" / "checkpoints" / "readings" / "0"
     old.mkdir(parents=True)
-    process = start("--store", tmp_path / "store", folder=tmp_path)
-    _, errors = process.communicate(timeout=WITHIN_S)
-    assert process.returncode == 2
-    assert "holds checkpoints of an earlier demo" in errors
+    assert_one_line(run("demo", "--store", tmp_path / "store"), "holds checkpoints of an earlier demo", code=2)
