@@ -1,0 +1,152 @@
+"""Backfills that are interrupted at a step: by another backfill, by their death, or by files that change under them."""
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from streampca.errors import StreampcaError
+from streampca.fold import checkpoint as files
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.partitions import FIRST_BACKFILL
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.memory import Crash
+from tests.backfill.rows import backfill_of, here, learned, rows, table, write
+
+D = 5
+STEPS = {
+    "folding": ("write", "*/parts/*.npz"),
+    "merging": ("read", "*/parts/*.npz"),
+    "saving": ("write", "*/backfill-0/0*.npz"),
+    "deleting parts": ("delete", "*/parts/*"),
+}
+EXISTS = "exists, of other files or columns: give another --number, or `streampca backfill --remove 0` first"
+
+
+class Interrupted(DirectoryStore):
+    """Calls `event` once, before the first operation of a step."""
+
+    def __init__(self, folder: Path, step: str, event: Callable[[], object]) -> None:
+        super().__init__(folder)
+        self._step, self._events = STEPS[step], [event]
+
+    def _perhaps(self, operation: str, name: str) -> None:
+        if operation == self._step[0] and fnmatchcase(name, self._step[1]) and self._events:
+            self._events.pop()()
+
+    def read(self, name: str) -> bytes:
+        self._perhaps("read", name)
+        return super().read(name)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._perhaps("write", name)
+        super().write(name, data)
+
+    def delete(self, name: str) -> None:
+        self._perhaps("delete", name)
+        super().delete(name)
+
+
+def outcome(store: DirectoryStore, lake: Path) -> str:
+    """Number of learned rows of a backfill of the lake, or its error."""
+    try:
+        return str(learned(here, backfill_of(D), lake, store=store).fold.stats.learned)
+    except StreampcaError as error:
+        return str(error)
+
+
+def die() -> None:
+    raise Crash
+
+
+def saved(store: Path) -> Checkpoint:
+    checkpoint = Checkpoints(DirectoryStore(store), "readings").newest(FIRST_BACKFILL)
+    assert checkpoint
+    return checkpoint
+
+
+def checkpoints(store: Path) -> list[Path]:
+    return list(store.glob("checkpoints/readings/backfill-0/0*.npz"))
+
+
+def parts(store: Path) -> list[Path]:
+    return list(store.glob("checkpoints/readings/backfill-0/parts/*"))
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    Y = rows(900, d=D)
+    Y[7] = np.inf
+    return write(tmp_path_factory.mktemp("interrupted") / "lake", Y)
+
+
+@pytest.fixture(scope="module")
+def alone(lake: Path) -> bytes:
+    """The checkpoint of a backfill that nothing disturbs."""
+    return files.encode(learned(here, backfill_of(D), lake))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_two_of_the_same_files_at_once_are_one(lake: Path, alone: bytes, tmp_path: Path, step: str) -> None:
+    others: list[str] = []
+    first = Interrupted(tmp_path, step, lambda: others.append(outcome(DirectoryStore(tmp_path), lake)))
+    assert [outcome(first, lake), *others] == ["899", "899"]
+    assert files.encode(saved(tmp_path)) == alone
+    assert not parts(tmp_path) or step == "folding"  # its parts, written after the other had ended
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("n", [900, 2000])
+def test_two_of_other_files_at_once_do_not_undo_each_other(lake: Path, tmp_path: Path, step: str, n: int) -> None:
+    """Whoever comes second is refused, also with as many rows, so that both would have one name, or with more."""
+    other, store, of_second = write(tmp_path / "other", rows(n, seed=1, d=D)), tmp_path / "store", list[str]()
+    of_first = outcome(Interrupted(store, step, lambda: of_second.append(outcome(DirectoryStore(store), other))), lake)
+    won, refused = (of_first, *of_second) if step in ("saving", "deleting parts") else (*of_second, of_first)
+    assert won == ("899" if won is of_first else str(n))
+    assert EXISTS in refused
+    assert saved(store).fold.stats.learned == int(won)
+    assert len(checkpoints(store)) == 1
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_one_that_is_killed_continues_or_is_done(lake: Path, alone: bytes, tmp_path: Path, step: str) -> None:
+    with pytest.raises(Crash):
+        outcome(Interrupted(tmp_path, step, die), lake)
+    assert bool(checkpoints(tmp_path)) == (step == "deleting parts")
+    for _ in range(2):  # the second says it again
+        assert outcome(DirectoryStore(tmp_path), lake) == "899"
+        assert files.encode(saved(tmp_path)) == alone
+        assert not parts(tmp_path)
+        [rejects] = tmp_path.glob("checkpoints/readings/backfill-0/rejects.parquet")
+        assert pq.read_table(rejects)["row"].to_pylist() == [7]
+
+
+@pytest.mark.parametrize(("change", "n"), [("corrected", 300), ("grown", 450), ("shrunk", 150), ("deleted", 0)])
+@pytest.mark.parametrize("killed", [False, True])
+def test_files_that_change_are_not_mixed(tmp_path: Path, change: str, n: int, killed: bool) -> None:
+    """While it runs it ends; one that was interrupted learns the corrected files alone."""
+    lake, store, Y = write(tmp_path / "lake", rows(900, d=D), group=100), tmp_path / "store", rows(n, seed=5, d=D)
+
+    def change_files() -> None:
+        for path in sorted(lake.iterdir()):
+            path.unlink() if change == "deleted" else pq.write_table(table(Y), path, row_group_size=100)
+        if killed:
+            die()
+
+    running = Interrupted(store, "folding", change_files)
+    if killed:
+        with pytest.raises(Crash):
+            outcome(running, lake)
+    else:
+        text = outcome(running, lake)
+        assert ".parquet has changed since this command began: run it again when nothing writes to it" in text
+        assert not checkpoints(store)
+    if change == "deleted":
+        assert "no .parquet, .arrow, .csv or .npy files" in outcome(DirectoryStore(store), lake)
+        return
+    assert outcome(DirectoryStore(store), lake) == str(3 * n)
+    np.testing.assert_allclose(saved(store).fold.state.mean, Y.mean(axis=0), rtol=1e-9)
