@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from streampca.cli.console import console, progress
-from streampca.cli.dead_letters import milliseconds
+from streampca.cli.options import milliseconds
 from streampca.cli.worker import worker_config_of
 from streampca.errors import SettingsError, StreampcaError, naming_the_extra
 from streampca.fold.partitions import backfill_partition, offsets_in, partition_name
@@ -37,14 +37,13 @@ def run(
     )
     if plan.until_ms is not None and not timestamp_column:
         raise SettingsError("--until with a time needs --timestamp-column")
-    with progress() as bar:
-        task = bar.add_task("learning", total=len(chunks), rows=0, note="")
+    with progress("learning", len(chunks)) as update:
         checkpoint, rejected = execute(
             open_store(settings.store),
             plan,
             chunks,
             engine,
-            lambda done: bar.update(task, completed=done, note=f"{done} of {len(chunks)} chunks"),
+            lambda done: update(completed=done, note=f"{done} of {len(chunks)} chunks"),
         )
     if rejects:
         from pyarrow import parquet

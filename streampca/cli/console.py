@@ -1,9 +1,14 @@
 """Output of the commands: plain text and tables, and a progress bar on stderr."""
 
 import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 _UNLIMITED = 10_000  # columns, without a terminal
 
@@ -14,10 +19,30 @@ def console() -> Console:
     return Console(highlight=False, markup=False, soft_wrap=True, width=width)
 
 
-def progress() -> Progress:
-    """A bar, shown only on a terminal, with the share done, the time left, and each task's fields `rows` and `note`."""
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = ()) -> Table:
+    """A table of texts without lines; the columns named in `right` are aligned right."""
+    result = Table(box=None, pad_edge=False, show_header=bool(headings))
+    for heading in headings:
+        result.add_column(heading, justify="right" if heading in right else "left")
+    for row in rows:
+        result.add_row(*row)
+    return result
+
+
+def iso_time(milliseconds: float) -> str:
+    """A time since 1970 in UTC; `–` if it is unknown, or beyond the year 9999."""
+    try:
+        time = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError):
+        return "–"
+    return time.isoformat(timespec="milliseconds") if milliseconds >= 0 else "–"
+
+
+@contextmanager
+def progress(task: str, total: float | None = 1.0) -> Iterator[Callable[..., None]]:
+    """A bar, shown only on a terminal. Yields the function that updates it, with `completed`, `rows` and `note`."""
     errors = Console(stderr=True)
-    return Progress(
+    with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
@@ -26,4 +51,5 @@ def progress() -> Progress:
         TimeRemainingColumn(),
         console=errors,
         disable=not errors.is_terminal,
-    )
+    ) as bar:
+        yield partial(bar.update, bar.add_task(task, total=total, rows=0, note=""))

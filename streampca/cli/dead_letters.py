@@ -5,13 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from rich.table import Table
-
-from streampca.cli.console import console
-from streampca.errors import SettingsError, SourceError
+from streampca.cli.console import console, iso_time, table
+from streampca.errors import SourceError
 from streampca.settings.commands import DeadLettersSettings
 from streampca.sources.dead_letter_topic import DeadLetter, DeadLetterTopic, LetterStatus, ReadTopic, mark_of
 from streampca.sources.kafka_python.replay import KafkaPythonReader, KafkaPythonReplayProducer
@@ -131,12 +128,12 @@ def grouped(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
     """The letters by topic and reason, the largest group first."""
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     for letter in letters:
-        origin, time = letter.origin, _time(letter.origin.timestamp)
+        origin, time = letter.origin, iso_time(letter.origin.timestamp)
         group = groups.setdefault((origin.topic, origin.reason), _empty_group(origin.reason, origin.topic))
         group["letters"] += 1
         group[letter.status] += 1
         group["partitions"][origin.partition] += 1
-        if time is not None:
+        if time != "–":
             group["first_timestamp"] = min(group["first_timestamp"] or time, time)
             group["last_timestamp"] = max(group["last_timestamp"] or time, time)
         messages = [example["message"] for example in group["examples"]]
@@ -159,35 +156,13 @@ def show(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> None:
         out.print(f"no such dead letters in {dead_letter_topic}")
         return
     statuses = [status.value for status in LetterStatus]
-    table = Table(box=None, pad_edge=False)
-    for heading in ("reason", "topic", "partitions", *statuses, "first", "last"):
-        table.add_column(heading, justify="right" if heading in statuses else "left")
+    rows = []
     for group in groups:
         partitions = ", ".join(f"{partition}: {count}" for partition, count in sorted(group["partitions"].items()))
         times = (group["first_timestamp"] or "–", group["last_timestamp"] or "–")
-        counts = (str(group[status]) for status in statuses)
-        table.add_row(group["reason"], group["topic"], partitions, *counts, *times)
-    out.print(table)
+        rows.append([group["reason"], group["topic"], partitions, *(str(group[status]) for status in statuses), *times])
+    out.print(table(["reason", "topic", "partitions", *statuses, "first", "last"], rows, right=statuses))
     for group in groups:
         for example in group["examples"]:
             where = f"partition {example['partition']}, offset {example['offset']}"
             out.print(f"{group['reason']}: {where}: {example['message']}")
-
-
-def milliseconds(text: str | None, name: str) -> int | None:
-    """A time as the command line takes it, ISO 8601; without an offset it is local. Raises `SettingsError`."""
-    if text is None:
-        return None
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise SettingsError(f"--{name}: {text!r} is no time such as 2026-01-31T12:00+02:00") from None
-
-
-def _time(milliseconds: int) -> str | None:
-    if milliseconds < 0:
-        return None
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
-    except (OverflowError, ValueError):  # beyond the year 9999
-        return None

@@ -4,11 +4,10 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from streampca.cli import paths_or_urls
-from streampca.cli.console import console, progress
+from streampca.cli.console import console, progress, table
 from streampca.cli.find_model import model_at
 from streampca.errors import InputError, SettingsError
 from streampca.files.rows import Rows, open_rows
@@ -23,6 +22,7 @@ from streampca.fold.publishing import published_model
 from streampca.pca import axes
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
+from streampca.pca.model import Model
 
 _COMPONENTS = 10
 
@@ -49,9 +49,7 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None = N
     gaps = (before.settings.get("missing") if before else options.missing) == "impute"
     rows = open_rows(file, gaps=gaps, column=column)
     fold_config = FoldConfig.from_dict(before.settings) if before else _fold_config(options, rows)
-    if rows.dimensions != fold_config.learning.dimensions:
-        text = f"{file} holds vectors of {rows.dimensions} numbers"
-        raise InputError(f"{text}, and {start_from} was learned from those of {fold_config.learning.dimensions}")
+    rows.require(fold_config.learning.dimensions, f"{start_from} was learned from those of")
     paths_or_urls.check_writable(output)
     with threadpool_limits(1):  # the same bits as in a worker
         fold, past_scores, seconds = _learn(rows, fold_config, before)
@@ -60,7 +58,7 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None = N
     merged = Merged.alone(fold, fold_config)
     model = published_model(merged, fold_config, past_scores.calibration, time.time())
     paths_or_urls.write(output, model_file.encode(replace(model, learned=axes.continuation(merged.state))))
-    _report(model, output, seconds, fold.stats.learned - (before.version if before else 0))
+    _report(model.model, output, seconds, fold.stats.learned - (before.version if before else 0))
 
 
 def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
@@ -80,15 +78,14 @@ def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -
         fold = replace(fold, state=state, stats=replace(fold.stats, learned=before.version))
         past_scores.calibration = before.calibration or past_scores.calibration
     skipped, started = fold.stats.learned, time.perf_counter()
-    with progress() as bar:
-        task = bar.add_task("learning", total=1.0, rows=0, note="")
+    with progress("learning") as update:
         for vectors, share, _ in rows.chunks():
             learned = fold.stats.learned
             _check(vectors, learned - skipped, rows.path, learning_config)
             fold, _ = fold.take(batch_of_rows(vectors, learned + len(vectors)), fold_config, past_scores.before_block)
             stats = fold.stats
             loss = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
-            bar.update(task, completed=share, rows=stats.learned, note=loss)
+            update(completed=share, rows=stats.learned, note=loss)
     return fold, past_scores, time.perf_counter() - started
 
 
@@ -100,17 +97,12 @@ def _check(vectors: Array, before: int, path: Path, config: LearningConfig) -> N
         raise InputError(f"{path}, row {before + row + 1}: {message}{hint}")
 
 
-def _report(result: PublishedModel, output: str, seconds: float, rows: int) -> None:
-    model = result.model
-    out = console()
-    table = Table(box=None, pad_edge=False)
-    for heading in ("component", "explained variance", "ratio", "sum of ratios"):
-        table.add_column(heading, justify="right")
-    total = 0.0
-    for i, (variance, ratio) in enumerate(zip(model.explained_variance, model.explained_variance_ratio, strict=True)):
-        total += ratio
-        table.add_row(str(i + 1), f"{variance:.6g}", f"{ratio:.4%}", f"{total:.4%}")
-    out.print(table)
-    rate = rows / seconds if seconds > 0 else 0.0
-    out.print(f"{rows:,} vectors of {model.dimensions} dimensions in {seconds:.1f} s ({rate:,.0f} per second)")
+def _report(model: Model, output: str, seconds: float, learned: int) -> None:
+    out, ratios = console(), model.explained_variance_ratio
+    headings = ("component", "explained variance", "ratio", "sum of ratios")
+    values = zip(model.explained_variance, ratios, ratios.cumsum(), strict=True)
+    rows = ((str(i), f"{v:.6g}", f"{ratio:.4%}", f"{total:.4%}") for i, (v, ratio, total) in enumerate(values, 1))
+    out.print(table(headings, rows, right=headings))
+    rate = learned / seconds if seconds > 0 else 0.0
+    out.print(f"{learned:,} vectors of {model.dimensions} dimensions in {seconds:.1f} s ({rate:,.0f} per second)")
     out.print(f"wrote {output}")

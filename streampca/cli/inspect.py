@@ -1,15 +1,12 @@
 """`streampca inspect`: shows the content of a checkpoint file, a model file or a store."""
 
-import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from streampca.cli import paths_or_urls
-from streampca.cli.console import console
+from streampca.cli.console import console, iso_time, table
 from streampca.cli.find_model import is_ours
 from streampca.errors import DamagedFileError, StoreError
 from streampca.fold import checkpoint as checkpoints
@@ -102,7 +99,7 @@ def _topic(store: Store, topic: str) -> dict[str, Any]:
 def _show(facts: dict[str, Any]) -> None:
     out = console()
     if facts["kind"] != "store":
-        out.print(_table([], [[name, _formatted(value, name)] for name, value in _flat(facts)]))
+        out.print(table([], [[name, _formatted(value, name)] for name, value in _flat(facts)]))
         return
     for topic, facts_of_topic in facts["topics"].items():
         newest, versions, partitions = (facts_of_topic[name] for name in ("newest_model", "versions", "partitions"))
@@ -111,7 +108,7 @@ def _show(facts: dict[str, Any]) -> None:
             out.print(f"versions: {', '.join(map(str, versions))}")
         names = ["next_offset", "learned", "rejected", "checkpoints"]
         rows = [[number, *(_formatted(row[name]) for name in names)] for number, row in partitions.items()]
-        out.print(_table(["partition", *names], rows))
+        out.print(table(["partition", *names], rows))
 
 
 def _flat(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -125,18 +122,10 @@ def _flat(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _table(headings: list[str], rows: list[list[str]]) -> Table:
-    table = Table(*headings, box=None, show_header=bool(headings), pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 def _formatted(value: Any, name: str = "") -> str:
     """A value as people read it; times, which JSON has as numbers, in UTC."""
-    seconds = value / 1000 if name.endswith("_ms") else value if name == "published_at" else None
-    if value is None or value == "" or (seconds is not None and seconds <= 0):
+    if value is None or value == "":
         return "–"
-    if seconds is not None:
-        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
+    if name.endswith("_ms") or name == "published_at":
+        return iso_time(value if name != "published_at" else value * 1000 or -1)
     return f"{value:.6g}" if isinstance(value, float) else str(value)

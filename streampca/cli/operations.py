@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streampca.cli.options import Options, command, settings_of
+from streampca.cli.options import Options, command, milliseconds, settings_of
 from streampca.settings.options import CHECKED
 
 if TYPE_CHECKING:
@@ -192,6 +192,6 @@ def replay(
     """
     from streampca.cli import dead_letters as implementation
 
-    times = [implementation.milliseconds(text, name) for text, name in ((since, "since"), (until, "until"))]
+    times = [milliseconds(text, name) for text, name in ((since, "since"), (until, "until"))]
     chosen = implementation.LetterFilter(reason or (), partition or (), *times)
     (implementation.replay if send else implementation.preview)(settings, chosen)

@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,16 @@ class _SettingsCommand(TyperCommand):
             if option.name in fields and not getattr(option, "help", None):
                 option.help = fields[option.name].description  # type: ignore[attr-defined]
         super().format_options(ctx, formatter)
+
+
+def milliseconds(text: str | None, name: str) -> int | None:
+    """Parse the time of an option, ISO 8601; without an offset it is local. Raises `SettingsError`."""
+    if text is None:
+        return None
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise SettingsError(f"--{name}: {text!r} is no time such as 2026-01-31T12:00+02:00") from None
 
 
 @contextmanager

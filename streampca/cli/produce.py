@@ -37,21 +37,18 @@ def run(
     if (file is not None) == synthetic:
         raise InputError("give either a file to send or --synthetic")
     rows = open_rows(file, column=column) if file else LowRank().rows()
-    if settings.dimensions not in (None, rows.dimensions):
-        text = f"{rows.path} holds vectors of {rows.dimensions} numbers"
-        raise InputError(f"{text}, and dimensions is {settings.dimensions}: nothing was sent")
+    rows.require(settings.dimensions or rows.dimensions, "dimensions is")
     sender = _Sender(settings)
     started = time.monotonic()
     try:
-        with progress() as bar:
-            task = bar.add_task(f"to {settings.topic}", total=None if repeat or synthetic else 1.0, rows=0, note="")
+        with progress(f"to {settings.topic}", None if repeat or synthetic else 1.0) as update:
             for value, share in _paced(_values(rows, settings, repeat), rate):
                 sender.send(value)
                 if sender.sent % 256 == 0:
                     per_s = sender.sent / max(time.monotonic() - started, 1e-9)
-                    bar.update(task, completed=share, rows=sender.sent, note=f"{per_s:,.0f} per second")
+                    update(completed=share, rows=sender.sent, note=f"{per_s:,.0f} per second")
             sender.flush()
-            bar.update(task, completed=1.0, rows=sender.sent)
+            update(completed=1.0, rows=sender.sent)
     finally:
         sender.close()
     seconds = time.monotonic() - started

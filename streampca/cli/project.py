@@ -41,13 +41,10 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
         else:
             projector = _model(location, basis, topic)
         rows, done = open_rows(file, gaps=projector.gaps, column=column, others=output.suffix in TABLES), 0
-        if rows.dimensions != projector.dimensions:
-            text = f"{file} holds vectors of {rows.dimensions} numbers"
-            raise InputError(f"{text}, and {projector.named} projects those of {projector.dimensions}")
+        rows.require(projector.dimensions, f"{projector.named} projects those of")
         opened.enter_context(threadpool_limits(1))  # the same bits as of a sidecar
         write = opened.enter_context(projected_file(output, projector.components, rows.others))
-        bar = opened.enter_context(progress())
-        task = bar.add_task("projecting", total=1.0, rows=0, note="")
+        update = opened.enter_context(progress("projecting"))
         for vectors, share, others in rows.chunks():
             coordinates, residual = projector.project(vectors)
             if not (np.isfinite(coordinates).all() and np.isfinite(residual).all()):
@@ -55,7 +52,7 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
                 raise InputError(f"{file}, rows {done + 1} to {last}: values too large, results exceed float64")
             write(coordinates, residual, others)
             done += len(vectors)
-            bar.update(task, completed=share, rows=done)
+            update(completed=share, rows=done)
     console().print(f"{done:,} vectors projected by {projector.named}, written to {output}")
 
 

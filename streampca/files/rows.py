@@ -41,6 +41,12 @@ class Rows:
     chunks: Callable[[], Iterator[RowChunk]]
     others: Mapping[str, Any] = field(default_factory=dict)  # Arrow types of the other columns; None: text
 
+    def require(self, dimensions: int, expected_by: str) -> None:
+        """Raise `InputError` if the vectors have other `dimensions` than these, which follow `expected_by` in it."""
+        if self.dimensions != dimensions:
+            text = f"{self.path} holds vectors of {self.dimensions} numbers"
+            raise InputError(f"{text}, and {expected_by} {dimensions}")
+
 
 def open_rows(path: Path, *, gaps: bool = False, column: str | None = None, others: bool = False) -> Rows:
     """The rows of a .npy, .csv, .jsonl or .parquet file.

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.cli import dead_letters as command
-from streampca.cli.dead_letters import LetterFilter, grouped, milliseconds, send_all, to_replay
+from streampca.cli.dead_letters import LetterFilter, grouped, send_all, to_replay
+from streampca.cli.options import milliseconds
 from streampca.errors import SettingsError, SourceError
 from streampca.fold.record import PlainRecord, Record
 from streampca.sources import dead_letter_topic
