@@ -25,6 +25,14 @@ def run(*arguments: object, timeout: float = 60, **environment: str) -> subproce
         return subprocess.CompletedProcess(arguments, code, output.read_text(), errors.read_text())
 
 
+def doctor(*words: object, **environment: str) -> tuple[int, dict[str, str]]:
+    """Run `doctor`; return its exit code and, by the name of the check, its line."""
+    outcome = run("doctor", *words, **environment)
+    assert outcome.stderr == ""
+    lines = [line.partition(": ") for line in outcome.stdout.splitlines() if ": " in line]
+    return outcome.returncode, {head[2:]: head[0] + " " + text for head, _, text in lines}
+
+
 def assert_one_line(outcome: subprocess.CompletedProcess[str], needle: str, code: int = 1) -> None:
     assert outcome.returncode == code, outcome.stderr
     lines = outcome.stderr.strip().splitlines()

@@ -34,16 +34,12 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_version_and_help() -> None:
-    assert own_interpreter("--version").startswith("streampca 0.")
-    text = own_interpreter("--help")
+    own = [sys.executable, "-m", "streampca", "--version"]  # as a user starts it
+    outcome = subprocess.run(own, capture_output=True, text=True, timeout=60, check=True)
+    assert outcome.stdout.startswith("streampca 0.")
+    text = run("--help").stdout
     assert all(f"\n  {command} " in text for command in COMMANDS)
-    assert "Length d of every vector." in own_interpreter("worker", "--help")
-
-
-def own_interpreter(*arguments: str) -> str:
-    """The output of `python -m streampca`, as a user starts it."""
-    command = [sys.executable, "-m", "streampca", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "Length d of every vector." in run("worker", "--help").stdout
 
 
 def test_there_are_few_options() -> None:

@@ -12,8 +12,6 @@ from tests.cli.test_commands_on_broker import doctor
 from tests.command_line import assert_one_line, run
 from tests.guarantees.harness import BOTH_CLIENTS
 from tests.kafka_broker import Broker, wait_until
-from tests.sources.backends import OnKafka
-from tests.sources.reader import Reader
 
 pytestmark = pytest.mark.broker
 
@@ -45,19 +43,6 @@ def test_reset_deletes_the_offsets_of_the_topic_alone(broker: Broker, topic: str
     assert broker.committed(topic, topic) == {}
     assert broker.committed(topic, f"{topic}-other") == {0: 3}
     assert "no committed offsets" in run(*given, "--yes").stdout
-
-
-def test_reset_is_refused_while_the_group_has_members(broker: Broker, topic: str) -> None:
-    log = OnKafka(broker, topic, 1)
-    commit(broker, topic, {(topic, 0): 5})
-    reader = Reader(log.open())
-    try:
-        reader.assigned()
-        given = ("--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap, "--yes")
-        assert_one_line(run("reset", *given), f"group {topic} has active members: stop its workers")
-        assert broker.committed(topic, topic) == {0: 5}
-    finally:
-        log.close()
 
 
 def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: str, tmp_path: Path) -> None:

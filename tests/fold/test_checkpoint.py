@@ -1,13 +1,11 @@
 """Checkpoint files: every value survives a round trip, and any damage is detected."""
 
 import hashlib
-import io
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
+from streampca.errors import DamagedFileError
 from streampca.fold import checkpoint as files
 from streampca.fold import npz
 from streampca.fold.checkpoint import Checkpoint, decode, encode
@@ -106,61 +104,11 @@ def test_a_restored_fold_continues_with_the_same_bits(name: str) -> None:
     assert bits(continued, config) == bits(restarted_continued, config)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_numpy_can_load_the_file(name: str) -> None:
-    fold, config = example(name)
-    with np.load(io.BytesIO(bits(fold, config)), allow_pickle=False) as arrays:
-        names = {"header", "C", "C_pinv", "mean", "pending", "pending_retention"}
-        kept = {"covariance"} if config.learning.keeps_covariance and fold.state.count else set()
-        assert set(arrays.files) == names | kept
-        np.testing.assert_array_equal(arrays["C"], fold.state.C)
-        r = fold.state.rank
-        np.testing.assert_allclose(arrays["C_pinv"] @ arrays["C"], np.eye(r), atol=1e-4)
-
-
 def forged(header: Mapping[str, Any] = {}, arrays: Mapping[str, Any] = {}) -> bytes:
     """A file with altered content and a valid digest."""
     fold, config = example("after warm-up")
     header_before, arrays_before = npz.decode(bits(fold, config), files.KIND, files.FORMAT_VERSION)
     return npz.encode({**header_before, **header}, {**arrays_before, **arrays})
-
-
-def test_a_model_file_is_refused() -> None:
-    with pytest.raises(DamagedFileError, match="model file, not a checkpoint file"):
-        decode(forged({"kind": "model"}))
-
-
-def test_another_format_version_is_refused() -> None:
-    with pytest.raises(DamagedFileError, match="format version 0 of this checkpoint file is not 2"):
-        decode(forged({"format_version": 0}))
-    with pytest.raises(SettingsError, match=r"an earlier release has written this checkpoint.*another store folder"):
-        decode(forged({"format_version": 1}))
-    with pytest.raises(NewerFormatError, match=r"a newer release has written this checkpoint file.*nothing is damaged"):
-        decode(forged({"format_version": 3}))
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        {"event_time": {}, "stats": {"strange": 1}},
-        {"event_time": 5},
-        {"event_time": {"now": 3}},
-        {"weight": "heavy"},
-        {"weight": None},
-        {"next_offset": []},
-        {"partition": "first"},
-    ],
-)
-def test_an_invalid_header_is_refused(header: dict[str, Any]) -> None:
-    with pytest.raises(DamagedFileError, match="not a checkpoint"):
-        decode(forged(header))
-
-
-@pytest.mark.parametrize("name", ["C", "C_pinv", "mean", "pending", "pending_retention"])
-@pytest.mark.parametrize("shape", [(), (2,), (2, 2), (5, 3, 1), (0, 0)])
-def test_arrays_of_wrong_shape_are_refused(name: str, shape: tuple[int, ...]) -> None:
-    with pytest.raises(DamagedFileError):
-        decode(forged(arrays={name: np.zeros(shape)}))
 
 
 @pytest.mark.parametrize("name", ["C", "C_pinv", "mean", "pending", "pending_retention"])
@@ -224,14 +172,6 @@ def test_checkpoints_of_ill_conditioned_data_can_be_loaded(dtype: str, exponents
         decode(bits(fold, config))
 
 
-def test_the_bytes_do_not_depend_on_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    fold, config = example("after warm-up")
-    once = bits(fold, config)
-    monkeypatch.setattr(time, "time", lambda: 1e9)
-    monkeypatch.setattr(time, "localtime", lambda *_: time.gmtime(1e9))
-    assert bits(fold, config) == once
-
-
 @pytest.mark.slow
 def test_another_process_writes_the_same_bytes() -> None:
     """With another hash seed, time zone and working directory."""
@@ -244,11 +184,3 @@ def test_another_process_writes_the_same_bytes() -> None:
     command = [sys.executable, "-c", program]
     other = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=120, check=True)
     assert other.stdout.strip() == hashlib.sha256(bits(fold, config)).hexdigest()
-
-
-def test_the_bytes_do_not_depend_on_the_order_of_rejects() -> None:
-    fold, config = example("during warm-up")
-    one = fold.reject(["too_large"]).reject(["not_finite"])
-    other = fold.reject(["not_finite"]).reject(["too_large"])
-    assert asdict(one.stats) == asdict(other.stats)
-    assert bits(one, config) == bits(other, config)

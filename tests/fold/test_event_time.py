@@ -136,12 +136,6 @@ def test_records_without_a_timestamp_change_nothing(stream: list[int], positions
     assert steps[[stamp < 0 for stamp in with_unknown]].sum() == 0
 
 
-def test_without_timestamps_there_is_no_time() -> None:
-    clock, steps = EventTime().advance([-1] * 5)
-    assert clock == EventTime()
-    assert steps.tolist() == [0] * 5
-
-
 @settings(deadline=None)
 @given(stream=streams)
 def test_the_first_known_time_is_not_a_step(stream: list[int]) -> None:

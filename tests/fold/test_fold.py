@@ -141,33 +141,11 @@ def test_a_batch_without_records_keeps_the_last_one() -> None:
     assert (after.position, after.last) == (fold.position + 7, fold.last)
 
 
-def test_the_memory_layout_of_the_vectors_does_not_matter() -> None:
-    config, V = fold_config(), vectors(250)
-    once = bits(fold_of(V, config), config)
-    assert bits(fold_of(np.asfortranarray(V), config), config) == once
-    assert bits(fold_of(np.repeat(V, 2, axis=0)[::2], config), config) == once
-    frozen = np.frombuffer(V.tobytes(), np.float64).reshape(V.shape)
-    assert bits(fold_of(frozen, config), config) == once
-    shifted = np.frombuffer(b"?" + V.tobytes(), np.float64, offset=1).reshape(V.shape)
-    assert bits(fold_of(shifted, config), config) == once
-
-
 def test_vectors_are_converted_to_the_precision_of_the_fold() -> None:
     config, V = fold_config(dtype="float32"), vectors(30)
     fold = fold_of(V, config)
     assert fold.pending.dtype == np.float32
     assert bits(fold, config) == bits(fold_of(V.astype(np.float32), config), config)
-
-
-def test_learning_does_not_modify_earlier_folds() -> None:
-    config, V = fold_config(), vectors(300)
-    before = fold_of(V[:100], config)
-    kept = bits(before, config)
-    learn(before, V[100:], [-1] * 200, 300, config)
-    before.reject(["undecodable"])
-    before.skip(1000)
-    before.provisional(config.learning)
-    assert bits(before, config) == kept
 
 
 def test_the_vectors_may_be_overwritten_after_learning() -> None:
@@ -176,36 +154,6 @@ def test_the_vectors_may_be_overwritten_after_learning() -> None:
     fold = fold_of(V, config)
     V[:] = np.nan
     assert bits(fold, config) == bits(fold_of(kept, config), config)
-
-
-def test_block_boundaries_depend_on_the_message_count_only() -> None:
-    config, n = fold_config(), WARM_UP + 2 * BLOCK + 10
-    fold = fold_of(vectors(n), config)
-    assert fold.state.count == WARM_UP + 2 * BLOCK
-    assert len(fold.pending) == len(fold.retention) == 10
-    assert fold.stats.learned == n
-    np.testing.assert_array_equal(fold.pending, vectors(n)[-10:])
-
-
-def test_scores_are_returned_with_their_block() -> None:
-    config, V = fold_config(), vectors(WARM_UP + BLOCK + 5)
-    fold, scores = learn(Fold.empty(config.learning), V[:-6], [-1] * (len(V) - 6), len(V) - 6, config)
-    assert [len(score.residual) for score in scores] == [0]  # the warm-up
-    fold, scores = learn(fold, V[-6:], [-1] * 6, len(V), config)
-    assert [len(score.residual) for score in scores] == [BLOCK]
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, WARM_UP - 1, WARM_UP, WARM_UP + 1, 150, 300])
-def test_the_published_state_contains_every_message(n: int) -> None:
-    """With all columns kept the state is exact, so any missing message would show, pending ones included."""
-    config, V = fold_config(components=D), vectors(n)
-    state = fold_of(V, config).provisional(config.learning)
-    assert state.count == n
-    assert state.weight == pytest.approx(n)
-    if n:
-        np.testing.assert_allclose(state.mean, V.mean(axis=0), atol=1e-12)
-        np.testing.assert_allclose(learned(state), covariance(V), atol=1e-10)
-        assert state.total_variance == pytest.approx(np.trace(covariance(V)), abs=1e-12)
 
 
 def test_a_half_life_in_messages_weights_by_message_count() -> None:

@@ -35,7 +35,7 @@ def assert_covariance(state: State, V: Array, weights: F64 | None = None) -> Non
     np.testing.assert_allclose(learned(state), covariance(V, weights), atol=1e-9)
 
 
-@pytest.mark.parametrize("counts", [(2,), (1, 1), (19, 3), (300, 7, 90), (84, 148)])
+@pytest.mark.parametrize("counts", [(1,), (2,), (19,), (20,), (21,), (1, 1), (19, 3), (300, 7, 90), (84, 148)])
 def test_with_all_components_the_covariance_is_that_of_all_messages(counts: tuple[int, ...]) -> None:
     parts = [vectors(n, seed=n + 10) + i for i, n in enumerate(counts)]
     state, everything = all_of(merged_folds([fold_of(V, EXACT) for V in parts], EXACT)).state, np.vstack(parts)

@@ -3,8 +3,11 @@
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
+from streampca.process import watchdog
 
 BEGIN = """
     import ctypes, threading, time
@@ -52,6 +55,8 @@ def test_what_ticks_waits_or_has_ended_does_not_hang() -> None:
             watchdog.tick(60)
             time.sleep(3)
 
+        watchdog.tick()  # nothing is watched yet
+        time.sleep(3)
         with watchdog.watching():
             threading.Thread(target=tick_for, args=(0.3,)).start()
             tick_for(3)
@@ -65,24 +70,10 @@ def test_what_ticks_waits_or_has_ended_does_not_hang() -> None:
 
 
 def test_results_and_errors_are_those_of_the_thread() -> None:
-    code, printed, _ = run("""
-        def fail():
-            raise TimeoutError("its own")
+    def fail() -> None:
+        raise TimeoutError("its own")
 
-        with ThreadPoolExecutor(1) as threads:
-            print(watchdog.result_of(threads.submit(int, "5")))
-            try:
-                watchdog.result_of(threads.submit(fail))
-            except TimeoutError as error:
-                print(error)
-    """)
-    assert (code, printed) == (0, "5\nits own\n")
-
-
-def test_nothing_is_watched_before_it_begins() -> None:
-    code, printed, log = run("""
-        watchdog.tick()
-        time.sleep(3)
-        print("alive")
-    """)
-    assert (code, printed, log) == (0, "alive\n", "")
+    with ThreadPoolExecutor(1) as threads:
+        assert watchdog.result_of(threads.submit(int, "5")) == 5
+        with pytest.raises(TimeoutError, match="its own"):
+            watchdog.result_of(threads.submit(fail))

@@ -81,20 +81,6 @@ def test_a_block_equals_algorithm_1(case: dict[str, object]) -> None:
     assert close(C.T @ C + (got.X.T * got.growth) @ got.X, got.C.T @ got.C, 1e-10)
 
 
-def test_blocks_of_any_size_give_the_same_factor() -> None:
-    random = np.random.default_rng(0)
-    C0, Y = random.standard_normal((30, 5)), random.standard_normal((192, 30))
-    eta = 1 / np.arange(1, 193) ** 0.8
-    results = []
-    for B in (1, 3, 16, 64, 192):
-        C = C0
-        for s in range(0, 192, B):
-            C = learn(C, Y[s : s + B], eta[s : s + B]).C
-        results.append(C)
-    for C in results[1:]:
-        assert close(C, results[0], 1e-11)
-
-
 LEARN = """
 import hashlib
 import numpy as np

@@ -105,38 +105,6 @@ def test_the_first_block_is_filled_by_em(center: bool) -> None:
     assert close(learned(state), covariance(X, center=center), 1e-9)
 
 
-@given(st.data(), st.sampled_from(["float64", "float32"]), st.sampled_from([1.0, 0.98]))
-@settings(max_examples=20, deadline=None)
-def test_batches_change_no_bit(data: st.DataObject, dtype: str, retention: float) -> None:
-    config, n = replace(CONFIG, dtype=dtype), 40 + 4 * 256 + 31
-    V = stream(n).astype(dtype)
-    for start in data.draw(st.lists(st.integers(0, n - 1), max_size=4)):
-        V[start : start + 40] = with_gaps(V[start : start + 40], 0.3, start)
-    whole, _ = learning.learn(State.empty(D, dtype), V, np.full(n, retention), config)
-    cut = learning.first_block(V, config) + data.draw(st.sampled_from([0, 256, 512]))
-    first, _ = learning.learn(State.empty(D, dtype), V[:cut], np.full(cut, retention), config)
-    both, _ = learning.learn(first, V[cut:], np.full(n - cut, retention), config)
-    assert same(both, whole)
-    assert (both.gaps is None) == (whole.gaps is None)
-    if both.gaps and whole.gaps:
-        assert both.gaps.messages == whole.gaps.messages
-        assert both.gaps.entries.tobytes() == whole.gaps.entries.tobytes()
-
-
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["float64", "float32"]), st.booleans())
-@settings(max_examples=10, deadline=None)
-def test_without_gaps_nothing_changes(seed: int, dtype: str, center: bool) -> None:
-    config = replace(CONFIG, dtype=dtype, center=center)
-    V = stream(900, seed).astype(dtype)
-    with_setting, scores = one_pass(V, config)
-    without, plain = one_pass(V, replace(config, impute=False))
-    assert same(with_setting, without)
-    assert with_setting.gaps is None
-    assert (
-        np.concatenate([s.residual for s in scores]).tobytes() == np.concatenate([s.residual for s in plain]).tobytes()
-    )
-
-
 def test_blocks_without_gaps_are_learned_as_ever_after_some_with_gaps() -> None:
     V = stream(40 + 256 * 3)
     V[:300] = with_gaps(V[:300], 0.3)
