@@ -9,7 +9,7 @@ from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.decoded import Batch, Decoded
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.pca.arrays import F64, Array
+from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import Losses
 
@@ -81,8 +81,3 @@ def checkpoint_of(fold: Fold, fold_config: FoldConfig, partition: int = 0, topic
 def bits(fold: Fold, fold_config: FoldConfig) -> bytes:
     """The fold's checkpoint: two folds are equal if and only if these bytes are."""
     return files.encode(checkpoint_of(fold, fold_config))
-
-
-def covariance(V: Array, weights: F64 | None = None) -> F64:
-    """NumPy's covariance about the mean, divided by the sum of the weights."""
-    return np.asarray(np.cov(V.T.astype(np.float64), bias=True, aweights=weights)).reshape(V.shape[1], V.shape[1])

@@ -1,4 +1,4 @@
-"""Encodes Avro, Protobuf and Arrow values with the formats' own libraries, framed as registry clients do."""
+"""Encode Avro, Protobuf and Arrow values with the formats' own libraries, framed as registry clients do."""
 
 import io
 import json
@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pool, message_factory
 
+from streampca.fold.codec import REASONS
+from streampca.fold.decoded import Decoded
 from streampca.formats.protoc import compiled
 from streampca.formats.schemas import MemorySchemas, WriterSchema
 
@@ -110,3 +112,13 @@ def memory(*schemas: WriterSchema) -> MemorySchemas:
 
 def bytes_of(row: Sequence[float], kind: str) -> bytes:
     return np.array(row, kind).tobytes()
+
+
+def only_reject(decoded: Decoded) -> tuple[str, str]:
+    """The reason and the message of the only value of a batch."""
+    assert len(decoded.vectors) == len(decoded.indices) == 0
+    [reject] = decoded.rejects
+    assert (reject.index, reject.reason in REASONS) == (0, True)
+    assert 0 < len(reject.message) < 400
+    assert "\n" not in reject.message
+    return reject.reason, reject.message

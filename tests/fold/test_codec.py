@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.fold.codec import REASONS, Codec
-from streampca.fold.decoded import Decoded
 from streampca.formats.packing import missing_field
 from streampca.pca.learning import LearningConfig
+from tests.fold.structured import only_reject
 
 D = 3
 FORMATS = ("json", "float32", "float64", "npy")
@@ -50,19 +50,6 @@ def encoded(kind: str, row: list[float]) -> bytes:
         case "npy":
             return npy(np.array(row))
     return struct.pack(f"<{len(row)}{'f' if kind == 'float32' else 'd'}", *row)
-
-
-def only_reject(decoded: Decoded) -> tuple[str, str]:
-    assert decoded.vectors.shape == (0, D)
-    assert decoded.indices.shape == (0,)
-    [reject] = decoded.rejects
-    reason, message = reject.reason, reject.message
-    assert reject.index == 0
-    assert reason in REASONS
-    assert message
-    assert "\n" not in message
-    assert len(message) < 400
-    return reason, message
 
 
 rows = st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=D, max_size=D)
@@ -111,9 +98,7 @@ SOME_BYTES = st.one_of(
 @settings(deadline=None)
 @given(values=st.lists(SOME_BYTES, max_size=12), dtype=st.sampled_from(["float32", "float64"]))
 @pytest.mark.parametrize("kind", FORMATS)
-def test_every_value_is_decoded_or_rejected_without_an_exception(
-    kind: str, values: list[bytes | None], dtype: str
-) -> None:
+def test_every_value_is_decoded_or_rejected_as_it_is_alone(kind: str, values: list[bytes | None], dtype: str) -> None:
     one = codec(kind, dtype=dtype, largest_value=LearningConfig(D, 1, dtype=dtype).largest_value)
     decoded = one.decode(values)
     rejected = [reject.index for reject in decoded.rejects]
@@ -125,30 +110,10 @@ def test_every_value_is_decoded_or_rejected_without_an_exception(
     assert decoded.vectors.dtype == dtype
     assert np.isfinite(decoded.vectors).all()
     assert (np.abs(decoded.vectors.astype(np.float64)) <= one.largest_value).all()
-
-
-@settings(deadline=None)
-@given(values=st.lists(SOME_BYTES, max_size=12))
-@pytest.mark.parametrize("kind", FORMATS)
-def test_a_batch_is_decoded_like_its_values_one_by_one(kind: str, values: list[bytes | None]) -> None:
-    together = codec(kind).decode(values)
-    alone = [codec(kind).decode([value]) for value in values]
-    assert together.vectors.tobytes() == b"".join(one.vectors.tobytes() for one in alone)
-    assert together.rejects == [
-        replace(reject, index=index) for index, one in enumerate(alone) for reject in one.rejects
-    ]
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_order_and_places_are_preserved_between_rejects(kind: str) -> None:
-    good = [encoded(kind, [float(i), 0.0, 1.0]) for i in range(3)]
-    decoded = codec(kind).decode([None, good[0], b"?", good[1], None, good[2]])
-    assert decoded.vectors[:, 0].tolist() == [0, 1, 2]
-    assert decoded.indices.tolist() == [1, 3, 5]
-    assert [(reject.index, reject.reason) for reject in decoded.rejects] == [
-        (0, "no_value"),
-        (2, "wrong_length" if kind.startswith("float") else "undecodable"),
-        (4, "no_value"),
+    alone = [one.decode([value]) for value in values]
+    assert decoded.vectors.tobytes() == b"".join(single.vectors.tobytes() for single in alone)
+    assert decoded.rejects == [
+        replace(reject, index=index) for index, single in enumerate(alone) for reject in single.rejects
     ]
 
 

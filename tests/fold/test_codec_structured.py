@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streampca.fold.codec import Codec
-from streampca.fold.decoded import Decoded
 from streampca.formats.schemas import MemorySchemas, WriterSchema
 from tests.fold.structured import (
     READING,
@@ -27,6 +26,7 @@ from tests.fold.structured import (
     bytes_of,
     framed,
     memory,
+    only_reject,
     protobuf,
     reading,
 )
@@ -46,16 +46,6 @@ def codec(kind: str, field: str = "", schemas: MemorySchemas | None = None, **op
 def readings(field: str) -> Codec:
     """Cached, because compiling the schema takes a while."""
     return codec("protobuf", field, memory(READING))
-
-
-def only_reject(decoded: Decoded) -> tuple[str, str]:
-    assert decoded.vectors.shape == (0, D)
-    [reject] = decoded.rejects
-    reason, message = reject.reason, reject.message
-    assert reject.index == 0
-    assert "\n" not in message
-    assert len(message) < 400
-    return reason, message
 
 
 # Avro.

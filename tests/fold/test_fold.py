@@ -19,8 +19,8 @@ from streampca.fold.record import PlainRecord
 from streampca.pca import algorithm1
 from streampca.pca.arrays import Array
 from streampca.pca.learning import BLOCK
-from tests.fold.streams import WARM_UP, D, bits, covariance, fold_config, fold_of, folded, learn, vectors
-from tests.pca.streams import learned, with_gaps
+from tests.fold.streams import WARM_UP, D, bits, fold_config, fold_of, folded, learn, vectors
+from tests.pca.streams import covariance, learned, with_gaps
 
 CONFIGS = {
     "plain": fold_config(),

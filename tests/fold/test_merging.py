@@ -11,8 +11,8 @@ from streampca.fold.merging import Merged, MergedFolds
 from streampca.pca.arrays import F64, Array
 from streampca.pca.merge import merge
 from streampca.pca.state import State
-from tests.fold.streams import D, checkpoint_of, covariance, fold_config, fold_of, vectors
-from tests.pca.streams import jackknife, learned
+from tests.fold.streams import D, checkpoint_of, fold_config, fold_of, vectors
+from tests.pca.streams import covariance, jackknife, learned
 
 CONFIG, EXACT = fold_config(), fold_config(components=D)
 HOUR_MS = 3600 * 1000
