@@ -25,7 +25,7 @@ def model_at(location: str, topic: str | None = None) -> PublishedModel:
 
 
 def is_ours(data: bytes) -> bool:
-    """Whether a file begins as those that streampca writes."""
+    """Return whether a file begins as those that streampca writes."""
     return data.startswith(_ZIP) and data[_NAME_AT : _NAME_AT + len(_FIRST_MEMBER)] == _FIRST_MEMBER
 
 

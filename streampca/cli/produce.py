@@ -69,7 +69,7 @@ def _values(rows: Rows, settings: ProduceSettings, repeat: bool) -> Iterator[tup
 
 
 def _paced(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator[tuple[bytes, float]]:
-    """The same values, the n-th no earlier than n/rate seconds after the first."""
+    """Delay values: the n-th comes no earlier than n/rate seconds after the first."""
     started = time.monotonic()
     for n, value in enumerate(values):
         while rate is not None and (ahead := n / rate - (time.monotonic() - started)) > 0:

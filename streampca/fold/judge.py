@@ -75,7 +75,7 @@ class Judge:
         return good & (observed >= (self.min_observed or 0))
 
     def reason(self, vector: Array) -> tuple[str, str]:
-        """Why a vector (d,) is not good: the short name and a message."""
+        """Explain why a vector (d,) is not good: the short name and a message."""
         missing = np.isnan(vector)
         odd = np.flatnonzero(np.isinf(vector) if self.min_observed is not None else ~np.isfinite(vector))
         if len(odd):

@@ -44,7 +44,7 @@ class LearningConfig:
 
     @property
     def keeps_covariance(self) -> bool:
-        """Whether Σ is kept: up to 768 dimensions, or where it is no larger than the factor would be."""
+        """True if Σ is kept: up to 768 dimensions, or where it is no larger than the factor would be."""
         small = self.oversampling is None and self.dimensions <= LARGEST_COVARIANCE
         return small or self.components + self.beyond + SPARE >= self.dimensions
 

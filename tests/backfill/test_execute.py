@@ -78,8 +78,8 @@ def test_a_backfill_without_a_row_is_not_saved(tmp_path: Path) -> None:
     pq.write_table(pa.table({"embedding": pa.array(rows(300, d=5).tolist())}), lake / "lists.parquet")
     with pytest.raises(InputError, match="no row was learned; the first: 5 numbers, not 7"):
         learned(here, BackfillPlan("readings", backfill_of(7).fold_config, ("embedding",)), lake, store=store)
-    found = learned(here, BackfillPlan("readings", backfill_of(5).fold_config, ("embedding",)), lake, store=store)
-    assert found.fold.stats.learned == 300
+    checkpoint = learned(here, BackfillPlan("readings", backfill_of(5).fold_config, ("embedding",)), lake, store=store)
+    assert checkpoint.fold.stats.learned == 300
 
 
 def test_errors_say_what_is_wrong(lake: Path, tmp_path: Path) -> None:

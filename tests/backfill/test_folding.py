@@ -23,9 +23,9 @@ from streampca.stores.memory import MemoryStore
 from tests.backfill.rows import START_MS, K, backfill_of, here, learned, rows, table, write
 
 
-def excess(found: Checkpoint, Y: np.ndarray) -> float:
+def excess(checkpoint: Checkpoint, Y: np.ndarray) -> float:
     """Percent of the loss of batch PCA."""
-    model, pca = model_of(found.fold.state, K), PCA(K).fit(Y)
+    model, pca = model_of(checkpoint.fold.state, K), PCA(K).fit(Y)
     loss, least = (((Y - back) ** 2).sum() for back in (
         model.reconstruct(model.project(Y)[0]), pca.inverse_transform(pca.transform(Y)),
     ))  # fmt: skip
@@ -33,10 +33,14 @@ def excess(found: Checkpoint, Y: np.ndarray) -> float:
 
 
 def test_it_is_as_accurate_as_batch_pca(lake: Path) -> None:
-    found = learned(here, backfill_of(), lake)
-    assert (found.fold.stats.learned, found.fold.position, found.fold.state.weight) == (4000, 4000, 4000.0)
-    np.testing.assert_allclose(found.fold.state.mean, rows(4000).mean(axis=0), rtol=1e-9)
-    assert excess(found, rows(4000)) < 0.01
+    checkpoint = learned(here, backfill_of(), lake)
+    assert (checkpoint.fold.stats.learned, checkpoint.fold.position, checkpoint.fold.state.weight) == (
+        4000,
+        4000,
+        4000.0,
+    )
+    np.testing.assert_allclose(checkpoint.fold.state.mean, rows(4000).mean(axis=0), rtol=1e-9)
+    assert excess(checkpoint, rows(4000)) < 0.01
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.randoms())
@@ -59,11 +63,11 @@ def test_the_past_is_forgotten_as_a_stream_forgets_it(tmp_path: Path) -> None:
     Y = np.vstack([rows(2000), rows(2000, seed=1) * 3])
     write(tmp_path / "lake", Y)
     for halving in ({"half_life_messages": 300.0}, {"half_life_seconds": 300.0}):
-        found = learned(here, backfill_of(**halving), tmp_path / "lake").fold
-        assert found.state.weight == pytest.approx(300 / np.log(2), rel=0.2)
+        fold = learned(here, backfill_of(**halving), tmp_path / "lake").fold
+        assert fold.state.weight == pytest.approx(300 / np.log(2), rel=0.2)
         weights = 2.0 ** (-np.arange(len(Y))[::-1] / 300)
-        np.testing.assert_allclose(found.state.mean, np.average(Y, axis=0, weights=weights), atol=0.3)
-    assert found.stats.last_ms == START_MS + 3_999_000
+        np.testing.assert_allclose(fold.state.mean, np.average(Y, axis=0, weights=weights), atol=0.3)
+    assert fold.stats.last_ms == START_MS + 3_999_000
 
 
 @pytest.mark.parametrize("kind", ["time", "offsets"])
@@ -74,10 +78,10 @@ def test_history_ends_where_the_topic_begins(tmp_path: Path, kind: str) -> None:
     until: dict[str, Any] = {"until_ms": START_MS + 600_000}
     if kind == "offsets":
         until = {"until_offsets": {0: 300, 1: 300}}
-    found = learned(here, backfill_of(**until), tmp_path / "lake.parquet")
-    assert found.fold.stats.learned == 600
-    np.testing.assert_allclose(found.fold.state.mean, Y[:600].mean(axis=0), rtol=1e-9)
-    assert found.until == (str(START_MS + 600_000) if kind == "time" else "0:300,1:300")
+    checkpoint = learned(here, backfill_of(**until), tmp_path / "lake.parquet")
+    assert checkpoint.fold.stats.learned == 600
+    np.testing.assert_allclose(checkpoint.fold.state.mean, Y[:600].mean(axis=0), rtol=1e-9)
+    assert checkpoint.until == (str(START_MS + 600_000) if kind == "time" else "0:300,1:300")
 
 
 def test_rows_that_cannot_be_learned_are_counted_and_named(tmp_path: Path) -> None:
@@ -87,10 +91,10 @@ def test_rows_that_cannot_be_learned_are_counted_and_named(tmp_path: Path) -> No
     pq.write_table(pa.table({"v": lists}), tmp_path / "v.parquet", row_group_size=64)
     backfill = BackfillPlan("readings", backfill_of(3).fold_config, ("v",))
     chunks = chunks_of([str(tmp_path / "v.parquet")])
-    found, rejects = execute(MemoryStore(), backfill, chunks, here, lambda done: None)
+    checkpoint, rejects = execute(MemoryStore(), backfill, chunks, here, lambda done: None)
     reasons = ["no_value", "wrong_length", "not_finite", "not_finite", "too_large"]
-    assert found.fold.stats.learned == 500
-    assert found.fold.stats.rejected == {"no_value": 1, "wrong_length": 1, "not_finite": 2, "too_large": 1}
+    assert checkpoint.fold.stats.learned == 500
+    assert checkpoint.fold.stats.rejected == {"no_value": 1, "wrong_length": 1, "not_finite": 2, "too_large": 1}
     assert rejects["reason"].to_pylist() == reasons
     assert rejects["row"].to_pylist() == [36, 37, 38, 39, 40]
     assert set(rejects["chunk"].to_pylist()) == {f"{tmp_path / 'v.parquet'}#1"}
@@ -98,14 +102,14 @@ def test_rows_that_cannot_be_learned_are_counted_and_named(tmp_path: Path) -> No
 
 def test_rows_that_do_not_say_whether_they_are_history_are_rejected(tmp_path: Path) -> None:
     Y, number = rows(500, d=5), np.arange(500)
-    places = {"partition": pa.array([0] * 500), "offset": pa.array([*number[:-1].tolist(), None], pa.int64())}
+    positions = {"partition": pa.array([0] * 500), "offset": pa.array([*number[:-1].tolist(), None], pa.int64())}
     times = pa.array([None, *(START_MS + 1000 * number[1:]).tolist()], pa.timestamp("ms"))
-    pq.write_table(table(Y, **places).set_column(1, "time", times), tmp_path / "lake.parquet", row_group_size=200)
+    pq.write_table(table(Y, **positions).set_column(1, "time", times), tmp_path / "lake.parquet", row_group_size=200)
     for until, row in (({"until_ms": START_MS + 450_000}, 0), ({"until_offsets": {0: 450}}, 499)):
         backfill = backfill_of(5, **until)
-        found, rejects = execute(MemoryStore(), backfill, chunks_of([str(tmp_path)]), here, lambda done: None)
-        assert found.fold.stats.learned == 450 - (row == 0)
-        assert found.fold.stats.rejected == {"no_place": 1}
+        checkpoint, rejects = execute(MemoryStore(), backfill, chunks_of([str(tmp_path)]), here, lambda done: None)
+        assert checkpoint.fold.stats.learned == 450 - (row == 0)
+        assert checkpoint.fold.stats.rejected == {"no_place": 1}
         assert (rejects["row"].to_pylist(), rejects["chunk"][0].as_py()[-1]) == ([row % 200], str(row // 200))
 
 
@@ -123,5 +127,5 @@ def test_rejects_are_named_by_their_row_of_the_piece(tmp_path: Path) -> None:
 def test_chunks_of_few_rows_are_forgotten_too(tmp_path: Path) -> None:
     """Fewer than a stream's time needs."""
     lake = write(tmp_path / "lake", rows(600, d=5), group=20)
-    found = learned(here, backfill_of(5, half_life_seconds=100.0), lake)
-    assert found.fold.state.weight == pytest.approx(100 / np.log(2), rel=0.2)
+    checkpoint = learned(here, backfill_of(5, half_life_seconds=100.0), lake)
+    assert checkpoint.fold.state.weight == pytest.approx(100 / np.log(2), rel=0.2)

@@ -63,15 +63,15 @@ def test_every_row_counts_once(broker: Broker, topic: str, tmp_path: Path, clien
         output = backfill(broker, members, tmp_path, "--until", until)
         members.start()
         models = Models(DirectoryStore(members.store), topic)
-        members.wait(lambda: (found := models.newest()) and found.version == 2000, "a model of all rows")
-        found: Any = models.newest()
+        members.wait(lambda: (newest := models.newest()) and newest.version == 2000, "a model of all rows")
+        published: Any = models.newest()
         events = [e for e in members.workers[0].events() if e["event"] == "partition begun"]
     assert f"{400 + sum(begun.values()):,} rows learned" in output
     assert {e["partition"]: e["offset"] for e in events} == begun
-    np.testing.assert_allclose(found.model.mean, Y.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(published.model.mean, Y.mean(axis=0), rtol=1e-9)
     exact = np.linalg.eigvalsh(np.cov(Y.T, bias=True))[::-1]
-    np.testing.assert_allclose(found.model.explained_variance, exact[:K], rtol=1e-6)
-    assert (found.positions[2**31], found.model.weight) == (1200, 2000.0)
+    np.testing.assert_allclose(published.model.explained_variance, exact[:K], rtol=1e-6)
+    assert (published.positions[2**31], published.model.weight) == (1200, 2000.0)
 
 
 def test_a_worker_may_begin_at_the_end_and_a_crash_does_not_move_that(
@@ -86,11 +86,11 @@ def test_a_worker_may_begin_at_the_end_and_a_crash_does_not_move_that(
         broker.produce(topic, 0, as_json(vectors(500, seed=1)))
         members.start()
         members.wait_until_learned()
-        (found,) = members.newest().values()
-    assert (found.fold.stats.learned, found.fold.position) == (500, 800)
+        (checkpoint,) = members.newest().values()
+    assert (checkpoint.fold.stats.learned, checkpoint.fold.position) == (500, 800)
     later = expected_folds(broker, topic)[0]
     assert later.stats.learned == 800
-    assert model_of(found.fold.provisional(CONFIG.learning), K).weight == 500
+    assert model_of(checkpoint.fold.provisional(CONFIG.learning), K).weight == 500
 
 
 def test_without_a_backfill_there_is_no_beginning(broker: Broker, topic: str, tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def test_a_folder_of_parquet_becomes_a_model_that_is_served_and_goes_on(
     lines = [shlex.split(line) for line in re.findall(r"^    (.*)$", PAGE, re.MULTILINE)]
     with ExitStack() as running:
         for words in lines[1:]:  # all but pip
-            given = dict(word.split("=", 1) for word in words if re.match(r"STREAMPCA_\w+=", word))
-            environment |= given
+            variables = dict(word.split("=", 1) for word in words if re.match(r"STREAMPCA_\w+=", word))
+            environment |= variables
             environment["STREAMPCA_TOPIC"] = topic
             if "streampca" not in words:
                 continue
@@ -79,5 +79,5 @@ def test_the_examples_for_spark_run(spark: Any, tmp_path: Path, monkeypatch: pyt
             example = example.replace(f'parquet("{folder}/")', f'parquet("{tmp_path / folder}")')
         exec(example, names)  # noqa: S102
     checkpoints = Checkpoints(DirectoryStore(tmp_path / "streampca-store"), "readings")
-    found = {p - 2**31: checkpoints.newest(p) for p in checkpoints.partitions()}
-    assert {number: each and each.fold.stats.learned for number, each in found.items()} == {0: 1000, 1000: 500}
+    saved = {p - 2**31: checkpoints.newest(p) for p in checkpoints.partitions()}
+    assert {number: newest and newest.fold.stats.learned for number, newest in saved.items()} == {0: 1000, 1000: 500}

@@ -14,13 +14,13 @@ from tests.kafka_broker import Broker
 pytestmark = pytest.mark.broker
 
 
-def given(members: Group, *words: object) -> list[object]:
+def words_of(members: Group, *words: object) -> list[object]:
     return [*words, "--topic", members.topic, "--bootstrap-servers", members.broker.bootstrap, "--store", members.store]
 
 
 def audit(members: Group, *words: object) -> subprocess.CompletedProcess[str]:
     model = {"STREAMPCA_DIMENSIONS": str(D), "STREAMPCA_COMPONENTS": str(K)}
-    return run(*given(members, "audit"), *words, **model)
+    return run(*words_of(members, "audit"), *words, **model)
 
 
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
@@ -55,7 +55,7 @@ def test_a_reset_moves_where_workers_continue_but_never_back(broker: Broker, top
     for partition in range(2):
         broker.produce(topic, partition, as_json(vectors(400, partition)))
     with group(broker, topic, tmp_path, BOTH_CLIENTS) as members:
-        reset = [*given(members, "reset"), "--group-id", topic, "--yes"]
+        reset = [*words_of(members, "reset"), "--group-id", topic, "--yes"]
         moved = run(*reset, "--to", 300, "--partition", 1)
         assert "partition 1 continues at offset 300" in moved.stdout, moved.stderr
         members.start()
@@ -63,7 +63,7 @@ def test_a_reset_moves_where_workers_continue_but_never_back(broker: Broker, top
         members.wait(lambda: len(broker.committed(topic, topic)) == 2, "committed offsets")
         assert_one_line(run(*reset, "--to", "latest"), "has active members")
         members.workers[0].stop()
-        assert {p: found.fold.stats.learned for p, found in members.newest().items()} == {0: 400, 1: 100}
+        assert {p: checkpoint.fold.stats.learned for p, checkpoint in members.newest().items()} == {0: 400, 1: 100}
         assert_one_line(run(*reset, "--to", "earliest"), "records would be learned twice", code=2)
         for partition in range(2):
             broker.produce(topic, partition, as_json(vectors(200, 7)))
@@ -71,5 +71,5 @@ def test_a_reset_moves_where_workers_continue_but_never_back(broker: Broker, top
         broker.produce(topic, 0, as_json(vectors(50, 8)))
         members.start()
         members.wait_until_learned()
-        found = {p: (each.fold.stats.learned, each.fold.stats.gap) for p, each in members.newest().items()}
-    assert found == {0: (450, 200), 1: (100, 200)}
+        counts = {p: (newest.fold.stats.learned, newest.fold.stats.gap) for p, newest in members.newest().items()}
+    assert counts == {0: (450, 200), 1: (100, 200)}

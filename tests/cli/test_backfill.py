@@ -83,6 +83,6 @@ def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys
     backfill_command.remove(StoreSettings(topic="readings", store=store.location), 1, lambda question: True)
     assert "deleted backfill-1 of readings, and 1 models that contained it" in " ".join(capsys.readouterr().out.split())
     publisher.publish()
-    found = models.newest()
-    assert found
-    assert (found.version, found.positions) == (300, {FIRST_BACKFILL: 300})
+    model = models.newest()
+    assert model
+    assert (model.version, model.positions) == (300, {FIRST_BACKFILL: 300})

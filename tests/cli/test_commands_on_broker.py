@@ -28,8 +28,8 @@ def test_produce_sends_every_row_once_and_evenly(broker: Broker, topic: str, vec
     rows: dict[int, list[list[float]]] = {p: [] for p in range(3)}
     for record in broker.read_all(topic):
         rows[record.partition].append(json.loads(record.value))
-    for p, found in rows.items():
-        assert np.array_equal(found, np.load(vectors)[p::3])
+    for p, sent in rows.items():
+        assert np.array_equal(sent, np.load(vectors)[p::3])
 
 
 def test_produce_limits_the_rate(broker: Broker, topic: str, tmp_path: Path) -> None:

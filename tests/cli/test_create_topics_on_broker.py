@@ -20,9 +20,9 @@ def partitions(broker: Broker, *names: str) -> dict[str, int]:
 
 def test_it_creates_what_a_worker_needs_and_can_be_repeated(broker: Broker, topic: str, tmp_path: Path) -> None:
     dead, output = f"{topic}-dead", f"{topic}-output"
-    given = ("create-topics", "--topic", topic, "--partitions", "3", "--bootstrap-servers", broker.bootstrap)
+    words = ("create-topics", "--topic", topic, "--partitions", "3", "--bootstrap-servers", broker.bootstrap)
     set_for_all = {"STREAMPCA_DEAD_LETTER_TOPIC": dead, "STREAMPCA_OUTPUT_TOPIC": output}
-    first, second = run(*given, **set_for_all), run(*given, **set_for_all)
+    first, second = run(*words, **set_for_all), run(*words, **set_for_all)
     for outcome, action in ((first, "created"), (second, "exists")):
         assert (outcome.returncode, outcome.stderr) == (0, "")
         lines = [f"{topic}: {action}, partitions: 3", f"{dead}: {action}, partitions: 1"]
@@ -48,14 +48,14 @@ def test_the_defaults_are_the_brokers(broker: Broker, topic: str) -> None:
 
 def test_dead_letters_may_be_larger_than_their_records(broker: Broker, topic: str) -> None:
     broker.admin.create_topics({topic: {"num_partitions": 1, "configs": {"max.message.bytes": "3000000"}}})
-    given = ("--topic", topic, "--dead-letter-topic", f"{topic}-dead", "--bootstrap-servers", broker.bootstrap)
-    assert run("create-topics", *given).returncode == 0
+    words = ("--topic", topic, "--dead-letter-topic", f"{topic}-dead", "--bootstrap-servers", broker.bootstrap)
+    assert run("create-topics", *words).returncode == 0
     dead = ConfigResource(ConfigResourceType.TOPIC, f"{topic}-dead")
-    found = broker.admin.describe_configs([dead])["topic"][f"{topic}-dead"]
-    assert int(found["max.message.bytes"]["value"]) > 3_000_000
+    config = broker.admin.describe_configs([dead])["topic"][f"{topic}-dead"]
+    assert int(config["max.message.bytes"]["value"]) > 3_000_000
 
 
 def test_what_the_broker_refuses_is_a_one_line_error(broker: Broker, topic: str) -> None:
-    given = ("create-topics", "--topic", topic, "--bootstrap-servers", broker.bootstrap)
-    assert_one_line(run(*given, "--replication-factor", 3), f"topic {topic} cannot be created: ")
+    words = ("create-topics", "--topic", topic, "--bootstrap-servers", broker.bootstrap)
+    assert_one_line(run(*words, "--replication-factor", 3), f"topic {topic} cannot be created: ")
     assert partitions(broker, topic) == {}

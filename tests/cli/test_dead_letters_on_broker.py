@@ -27,8 +27,8 @@ NOON_MS = (int(time.time()) // 3600 - 5) * HOUR_MS  # a round hour, some hours a
 
 
 def arguments(broker: Broker, topic: str, *more: object) -> list[str]:
-    given = ["--topic", topic, "--dead-letter-topic", f"{topic}-dead", "--bootstrap-servers", broker.bootstrap]
-    return ["dead-letters", str(more[0]), *given, *map(str, more[1:])]
+    options = ["--topic", topic, "--dead-letter-topic", f"{topic}-dead", "--bootstrap-servers", broker.bootstrap]
+    return ["dead-letters", str(more[0]), *options, *map(str, more[1:])]
 
 
 def iso(milliseconds: int) -> str:
@@ -88,13 +88,13 @@ def test_rejected_records_are_sent_again_once_as_they_were(broker: Broker, topic
         "wrong_length": (0, 2), "no_value": (0, 1), "too_many_bytes": (0, 1),
     }  # fmt: skip
 
-    found = {(r.partition, r.key, r.value, r.timestamp): r.headers for r in broker.read_all(topic)}
-    assert found.keys() == {
+    headers = {(r.partition, r.key, r.value, r.timestamp): r.headers for r in broker.read_all(topic)}
+    assert headers.keys() == {
         (0, b"key", b"\x00\xff", NOON_MS), (2, b"tomb", None, NOON_MS + HOUR_MS),
         (2, None, b"", NOON_MS + 2 * HOUR_MS), (1, None, b"large", NOON_MS),
     }  # fmt: skip
     mark = [("streampca.replays", b"1"), ("streampca.dead-letter", f"{topic}-dead/0/1".encode())]
-    assert found[0, b"key", b"\x00\xff", NOON_MS] == [*own, *mark]
+    assert headers[0, b"key", b"\x00\xff", NOON_MS] == [*own, *mark]
 
     write_letters(log, [(0, PlainRecord(20, b"\x00\xff", NOON_MS, b"key", [*own, *mark]), "wrong_length")])
     assert "1 records were sent" in replayed(broker, topic, "--send")
@@ -133,9 +133,9 @@ def test_replays_that_are_killed_send_every_record_once(broker: Broker, topic: s
         os.kill(process.pid, signal.SIGCONT)
         assert process.wait(60) in (0, 1)  # fenced, if it was in the middle
     assert "0 records were sent" in replayed(broker, topic, "--send")
-    found = Counter(int(record.value) for record in broker.read_all(topic))
-    assert sorted(found) == list(range(count))
-    assert set(found.values()) == {1}
+    copies = Counter(int(record.value) for record in broker.read_all(topic))
+    assert sorted(copies) == list(range(count))
+    assert set(copies.values()) == {1}
 
 
 def test_a_worker_learns_what_is_replayed(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_a_worker_learns_what_is_replayed(broker: Broker, topic: str, tmp_path: 
         members.start()
         assert f"1000 records were sent to {topic}" in replayed(broker, topic, "--send")
         members.wait(lambda: sum(c.fold.stats.learned for c in members.newest().values()) == 1000, "all learned")
-        found = {partition: checkpoint.fold for partition, checkpoint in members.newest().items()}
-    for partition, fold in found.items():
+        folds = {partition: checkpoint.fold for partition, checkpoint in members.newest().items()}
+    for partition, fold in folds.items():
         expected = fold_of([PlainRecord(i, v) for i, v in enumerate(as_json(vectors(500, seed=partition)))], 500)
         assert fold.state.C.tobytes() == expected.state.C.tobytes()
         assert fold.pending.tobytes() == expected.pending.tobytes()
@@ -163,9 +163,9 @@ def test_a_worker_learns_what_is_replayed(broker: Broker, topic: str, tmp_path: 
 
 
 def test_mistakes_are_one_line(broker: Broker, topic: str) -> None:
-    given = ("--topic", topic, "--bootstrap-servers", broker.bootstrap)
-    assert_one_line(run("dead-letters", "list", *given), "dead_letter_topic is required", 2)
-    assert_one_line(run("dead-letters", "list", *given, "--dead-letter-topic", f"{topic}-no"), f"no topic {topic}-no")
+    options = ("--topic", topic, "--bootstrap-servers", broker.bootstrap)
+    assert_one_line(run("dead-letters", "list", *options), "dead_letter_topic is required", 2)
+    assert_one_line(run("dead-letters", "list", *options, "--dead-letter-topic", f"{topic}-no"), f"no topic {topic}-no")
     broker.create_topic(topic, 1)
     broker.create_topic(f"{topic}-dead")
     assert_one_line(run(*arguments(broker, topic, "replay", "--since", "yesterday")), "--since: 'yesterday'", 2)

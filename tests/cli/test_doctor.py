@@ -64,8 +64,8 @@ def test_committed_offsets_say_what_the_outputs_are_and_of_which_topic(
     monkeypatch.setattr(doctor, "create_client", lambda settings: group)
     checks = dict(TransformChecks(read, topic).checks())
     checks["model"]()
-    found = checks["transform group"]()
-    assert found == f"{read.group} has offsets of 2 of 2 partitions, 2 behind; its outputs are of k=2 d=5"
+    line = checks["transform group"]()
+    assert line == f"{read.group} has offsets of 2 of 2 partitions, 2 behind; its outputs are of k=2 d=5"
     topic.topic_id = "new"
     with pytest.raises(
         TopicReplacedError, match=r"deleted and created again .its id is new, .* partition 0 is of former"

@@ -49,26 +49,26 @@ def test_both_roles_pass(broker: Broker, topic: str, store: Path, client: str) -
     assert alone["transform group"] == f"✓ streampca-transform-{topic} has offsets of 0 of 2 partitions, 1 behind"
     assert "a vector of 5 numbers" in alone["newest record"]
     both = {**environment, "STREAMPCA_DIMENSIONS": "5", "STREAMPCA_COMPONENTS": "2"}
-    code, found = doctor(topic, store, **both)
-    assert (code, {line[0] for line in found.values()}) == (0, {"✓"}), found
-    assert found.keys() == alone.keys() | {"store", "consumer group", "checkpoints"}
+    code, lines = doctor(topic, store, **both)
+    assert (code, {line[0] for line in lines.values()}) == (0, {"✓"}), lines
+    assert lines.keys() == alone.keys() | {"store", "consumer group", "checkpoints"}
 
 
 def test_mistakes_are_found_before_transform_is_started(broker: Broker, topic: str, store: Path, client: str) -> None:
     broker.create_topic(topic, 2)
     environment = {"STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap, "STREAMPCA_KAFKA_CLIENT": client}
-    code, found = doctor(topic, store, **environment)
+    code, lines = doctor(topic, store, **environment)
     assert code == 1
-    assert f"✗ there is no topic {topic}-out" in found["output topic"]
-    assert found["transactions"].startswith("–")
+    assert f"✗ there is no topic {topic}-out" in lines["output topic"]
+    assert lines["transactions"].startswith("–")
     broker.create_topic(f"{topic}-out", 1)
     group = f"streampca-transform-{topic}"
     with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=group)) as member:
         member.commit({TopicPartition(topic, 1): OffsetAndMetadata(0, "k=3 d=5\0", -1)})
-    code, found = doctor(topic, store, **environment)
+    code, lines = doctor(topic, store, **environment)
     assert code == 1
-    assert f"✗ {topic}-out has 1 partitions, fewer than {topic}: add some" in found["output topic"]
-    assert f"✗ {topic}-out holds outputs of 3 components of 5 dimensions" in found["transform group"]
+    assert f"✗ {topic}-out has 1 partitions, fewer than {topic}: add some" in lines["output topic"]
+    assert f"✗ {topic}-out holds outputs of 3 components of 5 dimensions" in lines["transform group"]
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def test_missing_rights_are_named(
     prefix = ResourcePattern(ResourceType.TRANSACTIONAL_ID, ids, ACLResourcePatternType.PREFIXED)
     grant(admin, ACLOperation.DESCRIBE, prefix)
     grant(admin, ACLOperation.READ, ResourcePattern(ResourceType.TOPIC, f"{topic}-dead"))
-    code, found = doctor(topic, store, **secure)
+    code, lines = doctor(topic, store, **secure)
     assert code == 1
-    assert {name for name, line in found.items() if line[0] == "✗"} == {"dead-letter topic", "transactions"}
-    assert f"does not allow this user: writing to topic {topic}-dead; grant it the right" in found["dead-letter topic"]
-    assert f"the rights Write and Describe for transactional ids that begin with {ids}" in found["transactions"]
+    assert {name for name, line in lines.items() if line[0] == "✗"} == {"dead-letter topic", "transactions"}
+    assert f"does not allow this user: writing to topic {topic}-dead; grant it the right" in lines["dead-letter topic"]
+    assert f"the rights Write and Describe for transactional ids that begin with {ids}" in lines["transactions"]

@@ -87,15 +87,15 @@ def test_every_format_holds_what_the_model_computes(
 ) -> None:
     published = model_of(folder / "model.npz")
     Models(DirectoryStore(tmp_path / "store"), "readings").save(published)
-    place = {"store": tmp_path / "store", "sidecar": sidecar}.get(by, folder / by)
+    location = {"store": tmp_path / "store", "sidecar": sidecar}.get(by, folder / by)
     column = ["--column", "vector"] if suffix == "parquet" else []
     out = tmp_path / f"out.{suffix}"
-    outcome = run("project", folder / f"v.{suffix}", "--model", place, "-o", out, "--basis", "whitened", *column)
+    outcome = run("project", folder / f"v.{suffix}", "--model", location, "-o", out, "--basis", "whitened", *column)
     assert "6,000 vectors projected by version 6000" in outcome.stdout, outcome.stderr
     coordinates, residual = published.model.project(np.load(folder / "v.npy"), "whitened")
     assert np.array_equal(read(out)[0], coordinates)
     assert np.array_equal(read(out)[1], residual)
-    run("project", folder / "v.npy", "--model", place, "-o", tmp_path / "out.npy", "--basis", "whitened")
+    run("project", folder / "v.npy", "--model", location, "-o", tmp_path / "out.npy", "--basis", "whitened")
     assert np.array_equal(np.load(tmp_path / "out.npy"), coordinates)
 
 
@@ -104,8 +104,8 @@ def test_parquet_is_learned_as_npy_is(folder: Path, tmp_path: Path) -> None:
         "fit", folder / "v.parquet", "--column", "vector", "-o", tmp_path / "m.npz", "--components", K
     )  # fmt: skip
     assert fitted.returncode == 0, fitted.stderr
-    found, expected = model_of(tmp_path / "m.npz").model, model_of(folder / "model.npz").model
-    assert np.array_equal(found.components, expected.components)
+    model, expected = model_of(tmp_path / "m.npz").model, model_of(folder / "model.npz").model
+    assert np.array_equal(model.components, expected.components)
 
 
 def test_a_model_is_continued(folder: Path, tmp_path: Path) -> None:
@@ -113,12 +113,12 @@ def test_a_model_is_continued(folder: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "later.npy", later)
     outcome = run("fit", tmp_path / "later.npy", "-o", both, "--start-from", folder / "model.npz")
     assert "3,000 vectors of 8 dimensions" in outcome.stdout, outcome.stderr
-    found, Y = model_of(both), np.concatenate([np.load(folder / "v.npy"), later])
-    assert (found.version, found.model.weight) == (9000, 9000.0)
-    np.testing.assert_allclose(found.model.mean, Y.mean(axis=0), rtol=1e-9)
+    continued, Y = model_of(both), np.concatenate([np.load(folder / "v.npy"), later])
+    assert (continued.version, continued.model.weight) == (9000, 9000.0)
+    np.testing.assert_allclose(continued.model.mean, Y.mean(axis=0), rtol=1e-9)
     exact = np.linalg.eigvalsh(np.cov(Y.T, bias=True))[::-1]
-    np.testing.assert_allclose(found.model.explained_variance, exact[:K], rtol=1e-3)
-    np.testing.assert_allclose(found.model.total_variance, exact.sum(), rtol=1e-9)
+    np.testing.assert_allclose(continued.model.explained_variance, exact[:K], rtol=1e-3)
+    np.testing.assert_allclose(continued.model.total_variance, exact.sum(), rtol=1e-9)
 
 
 def test_errors_say_what_to_do(folder: Path, sidecar: str, tmp_path: Path) -> None:

@@ -34,15 +34,15 @@ def test_reset_deletes_the_offsets_of_the_topic_alone(broker: Broker, topic: str
     broker.create_topic(topic, 2)
     broker.create_topic(f"{topic}-other")
     commit(broker, topic, {(topic, 0): 5, (topic, 1): 7, (f"{topic}-other", 0): 3})
-    given = ("reset", "--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap)
-    assert run(*given).returncode != 0  # nobody answers the question
+    reset = ("reset", "--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap)
+    assert run(*reset).returncode != 0  # nobody answers the question
     assert broker.committed(topic, topic) == {0: 5, 1: 7}
-    outcome = run(*given, "--yes")
+    outcome = run(*reset, "--yes")
     assert outcome.returncode == 0, outcome.stderr
     assert "0: 5, 1: 7" in outcome.stdout
     assert broker.committed(topic, topic) == {}
     assert broker.committed(topic, f"{topic}-other") == {0: 3}
-    assert "no committed offsets" in run(*given, "--yes").stdout
+    assert "no committed offsets" in run(*reset, "--yes").stdout
 
 
 def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ def test_reset_moves_to_no_place_that_is_not_there(broker: Broker, topic: str, t
     broker.create_topic(topic, 2)
     broker.produce(topic, 0, [b"[1]"] * 9)
     broker.produce(topic, 1, [b"[1]"] * 4)
-    given = ("reset", "--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap, "--yes")
-    given = (*given, "--store", tmp_path)
-    assert_one_line(run(*given, "--to", 5), "--to 5: partition 1 ends at 4; move one alone by --partition", code=2)
-    assert_one_line(run(*given, "--to", 10, "--partition", 0), "--to 10: partition 0 ends at 9", code=2)
-    assert_one_line(run(*given, "--to", 1, "--partition", 2), f"{topic} has no partition 2; the last is 1", code=2)
-    assert_one_line(run(*given, "--partition", 0), "--partition needs --to", code=2)  # it would delete all offsets
+    reset = ("reset", "--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap, "--yes")
+    reset = (*reset, "--store", tmp_path)
+    assert_one_line(run(*reset, "--to", 5), "--to 5: partition 1 ends at 4; move one alone by --partition", code=2)
+    assert_one_line(run(*reset, "--to", 10, "--partition", 0), "--to 10: partition 0 ends at 9", code=2)
+    assert_one_line(run(*reset, "--to", 1, "--partition", 2), f"{topic} has no partition 2; the last is 1", code=2)
+    assert_one_line(run(*reset, "--partition", 0), "--partition needs --to", code=2)  # it would delete all offsets
     assert not list(tmp_path.rglob("*.npz"))
-    assert run(*given, "--to", 9, "--partition", 0).returncode == 0
+    assert run(*reset, "--to", 9, "--partition", 0).returncode == 0
     assert [path.name for path in tmp_path.rglob("*.npz")] == [f"{9:020d}.npz"]

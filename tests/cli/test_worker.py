@@ -31,7 +31,7 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 COMPARE = """
 import gc, json, sys
 import numpy as np
-from numba.core.dispatcher import Dispatcher
+from numba.core.kernel import Dispatcher
 from streampca.pca import learning
 from streampca.pca.axes import model_of
 from streampca.pca.compilation import compile_kernels
@@ -39,9 +39,8 @@ from streampca.pca.merge import merge
 from streampca.pca.state import State
 
 def kernels():
-    functions = [each for each in gc.get_objects() if isinstance(each, Dispatcher)]
-    return {f"{each.__module__}.{each.__name__}{signature}" for each in functions for signature in each.signatures
-            if each.__module__.startswith("streampca")}
+    functions = [f for f in gc.get_objects() if isinstance(f, Dispatcher) and f.__module__.startswith("streampca")]
+    return {f"{f.__module__}.{f.__name__}{signature}" for f in functions for signature in f.signatures}
 
 dtype, center, impute, d = sys.argv[1], sys.argv[2] == "True", sys.argv[3] == "True", int(sys.argv[4])
 config = learning.LearningConfig(d, 3, 5 if d == 300 else None, center, dtype, impute=impute)

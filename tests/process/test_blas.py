@@ -39,5 +39,7 @@ def test_they_are_chosen_before_numpy_is_imported_and_are_named() -> None:
         "print(streampca.process.blas.kernels())"
     )
     environment = os.environ | {"OPENBLAS_CORETYPE": "Nehalem"}
-    found = subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True)
-    assert found.stdout.startswith("Nehalem")
+    outcome = subprocess.run(
+        [sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True
+    )
+    assert outcome.stdout.startswith("Nehalem")

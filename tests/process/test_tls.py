@@ -99,8 +99,8 @@ def test_clients_may_need_certificates(certificates: Certificates) -> None:
 
 def test_a_silent_client_holds_up_no_other(certificates: Certificates) -> None:
     with certificates.server() as server:
-        place = urlsplit(server.url)
-        with socket.create_connection((place.hostname, place.port)), certificates.client() as client:
+        address = urlsplit(server.url)
+        with socket.create_connection((address.hostname, address.port)), certificates.client() as client:
             assert client.get(server.url).status_code == 200
 
 

@@ -69,7 +69,7 @@ def test_each_topic_has_its_own_groups_by_default() -> None:
 def test_all_mistakes_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMPCA_METRICS_PORT", "http")
     monkeypatch.setenv("STREAMPCA_DEAD_LETTER_TOPICS", "dead")
-    found = mistakes(
+    listed = mistakes(
         topic="a/b", components=5, dimensions=4, format="npy", field="v", sasl_mechanism="PLAIN", dtype="int8"
     )
     expected = [
@@ -82,10 +82,10 @@ def test_all_mistakes_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> 
         "components (5) cannot exceed dimensions (4)",
         "format npy has no fields",
     ]
-    assert len(found) == len(expected)
+    assert len(listed) == len(expected)
     for start in expected:
-        assert [line for line in found if line.startswith(start)], start
-    assert any("'http'" in line and "environment STREAMPCA_METRICS_PORT" in line for line in found)
+        assert [line for line in listed if line.startswith(start)], start
+    assert any("'http'" in line and "environment STREAMPCA_METRICS_PORT" in line for line in listed)
 
 
 def test_read_raises_one_line_with_all_mistakes() -> None:
@@ -100,11 +100,11 @@ def test_read_raises_one_line_with_all_mistakes() -> None:
 def test_secrets_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "c.toml"
     file.write_text('ssl_password = 271828182\nsasl_password = "hush-hush"\n')
-    rows, found = WorkerSettings.explain(file, **REQUIRED)
-    shown = " ".join(e.value for e in rows) + " ".join(found)
+    rows, listed = WorkerSettings.explain(file, **REQUIRED)
+    shown = " ".join(e.value for e in rows) + " ".join(listed)
     assert "hush-hush" not in shown
     assert "271828182" not in shown
-    assert any(line.startswith("ssl_password: ") and MASK in line for line in found)
+    assert any(line.startswith("ssl_password: ") and MASK in line for line in listed)
     file.write_text('sasl_password = "hush-hush"\n')
     assert effective(WorkerSettings, file, **REQUIRED)["sasl_password"][0] == MASK
     settings = WorkerSettings.read(file, **REQUIRED)
@@ -177,9 +177,9 @@ def test_an_unusable_file_is_one_mistake(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_settings_are_refused(options: dict[str, object], needle: str) -> None:
-    [found] = mistakes(**{**REQUIRED, **options})
-    assert needle in found
-    assert "secret" not in found
+    [mistake] = mistakes(**{**REQUIRED, **options})
+    assert needle in mistake
+    assert "secret" not in mistake
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ def test_invalid_settings_are_refused(options: dict[str, object], needle: str) -
     ],
 )
 def test_invalid_settings_of_transform_are_refused(options: dict[str, object], needle: str) -> None:
-    [found] = mistakes(TransformSettings, **{"topic": "readings", "output_topic": "projected", **options})
-    assert needle in found
+    [mistake] = mistakes(TransformSettings, **{"topic": "readings", "output_topic": "projected", **options})
+    assert needle in mistake
 
 
 def test_what_transform_emits_is_a_list_of_names() -> None:
@@ -226,12 +226,12 @@ def test_certificates_without_tls_are_refused(tmp_path: Path) -> None:
 def test_a_missing_package_is_a_mistake(
     monkeypatch: pytest.MonkeyPatch, kind: type[Settings], module: str, options: dict[str, str], remedy: str
 ) -> None:
-    given = {name: value for name, value in (REQUIRED | options).items() if name in kind.model_fields}
+    values = {name: value for name, value in (REQUIRED | options).items() if name in kind.model_fields}
     monkeypatch.setattr(getattr(settings, module), "find_spec", lambda name: None)
-    [found] = mistakes(kind, **given)
-    assert found.endswith(f"pip install {remedy}")
+    [mistake] = mistakes(kind, **values)
+    assert mistake.endswith(f"pip install {remedy}")
     monkeypatch.setattr(getattr(settings, module), "find_spec", lambda name: name)
-    assert mistakes(kind, **given) == []
+    assert mistakes(kind, **values) == []
 
 
 @pytest.mark.parametrize(
@@ -273,8 +273,8 @@ def test_formats_with_their_required_settings(options: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("url", ["http://me:secret@registry:8081", "http://me:secret@one,http://you:other/secret@two"])
 def test_passwords_in_urls_are_masked(url: str) -> None:
-    rows, found = WorkerSettings.explain(topic="t", schema_registry_url=url)
-    assert "secret" not in f"{rows}{found}"
+    rows, listed = WorkerSettings.explain(topic="t", schema_registry_url=url)
+    assert "secret" not in f"{rows}{listed}"
     assert any(row.value.endswith(url[-4:]) for row in rows)
 
 

@@ -37,23 +37,23 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("given", "meant"), GOOD.items())
-def test_folders_and_urls_are_accepted(given: str, meant: str) -> None:
-    assert ServeSettings(topic="t", store=given).store == meant
+@pytest.mark.parametrize(("location", "meant"), GOOD.items())
+def test_folders_and_urls_are_accepted(location: str, meant: str) -> None:
+    assert ServeSettings(topic="t", store=location).store == meant
 
 
-@pytest.mark.parametrize(("given", "sentence"), BAD.items())
-def test_mistakes_are_explained_without_secrets(given: str, sentence: str) -> None:
+@pytest.mark.parametrize(("location", "sentence"), BAD.items())
+def test_mistakes_are_explained_without_secrets(location: str, sentence: str) -> None:
     for attempt in (
-        lambda: open_store(given),
-        lambda: store_and_name(f"{given}/model.npz"),
-        lambda: ServeSettings.read(topic="t", store=given),
+        lambda: open_store(location),
+        lambda: store_and_name(f"{location}/model.npz"),
+        lambda: ServeSettings.read(topic="t", store=location),
     ):
         with pytest.raises(SettingsError) as caught:
             attempt()
         assert "hush-hush" not in str(caught.value)
     assert sentence in str(caught.value)
-    rows, mistakes = ServeSettings.explain(topic="t", store=given)
+    rows, mistakes = ServeSettings.explain(topic="t", store=location)
     assert "hush-hush" not in f"{rows}{mistakes}"
 
 

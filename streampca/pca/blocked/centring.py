@@ -23,7 +23,7 @@ _MEDIANS = 10.0  # distances from the median of a first block
 
 
 class Weights(NamedTuple):
-    """How much each of the n messages of a block counts, and what the block keeps of the past."""
+    """Weights of the n messages of a block, and of the past before it."""
 
     eta: F64  # (n,): its step size, 1/w
     a: F64  # (n,): its weight in the running mean when it arrives; zero without centring

@@ -45,7 +45,7 @@ class Filled(NamedTuple):
 
 
 class Predictor(NamedTuple):
-    """What fills gaps: C_O x with x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O is Φ_O z."""
+    """Coefficients that fill gaps: C_O x with x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O is Φ_O z."""
 
     mean: F64  # (d,)
     C: F64  # (d, n) = U Λ^½

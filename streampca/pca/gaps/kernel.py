@@ -22,7 +22,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 class _Fixed(NamedTuple):
-    """What does not change within a block."""
+    """Values that do not change within a block."""
 
     mean: F64  # (d,)
     C: F64  # (d, k)

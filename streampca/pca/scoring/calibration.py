@@ -1,4 +1,4 @@
-"""What is a large score depends on the stream, so scores are compared with past ones.
+"""A score is large by comparison with those of the past: how large scores are depends on the stream.
 
     p(s) = (1 + weight of past scores ≥ s) / (1 + weight of past scores)
 

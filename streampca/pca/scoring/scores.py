@@ -1,4 +1,4 @@
-"""How unusual a vector is: Hotelling's T², the squared prediction error, and a score of both.
+"""Measures of how unusual a vector is: Hotelling's T², the squared prediction error, and a score of both.
 
 With y = v − m, principal axes U, their variances λ and the mean variance σ² of the other d − k directions:
 
@@ -39,7 +39,7 @@ class Projection(NamedTuple):
 
 
 class Contributions(NamedTuple):
-    """What each dimension of n vectors contributes, (n, d)."""
+    """Contributions of each dimension of n vectors, (n, d)."""
 
     t2: F64  # sums to T²; negative where a dimension makes the vector more ordinary
     spe: F64  # with the sign of the residual; the absolute values sum to SPE
@@ -82,7 +82,7 @@ def complete(model: Model, Y: Array) -> Completed:
 
 
 def contributions(model: Model, Y: Array) -> Contributions:
-    """What each dimension of vectors (n, d) contributes to T² and SPE; takes several times the vectors' memory."""
+    """Split T² and SPE of vectors (n, d) by dimension; takes several times the vectors' memory."""
     centred = Y - model.mean
     coordinates = centred @ model.components.T
     residual = centred - coordinates @ model.components

@@ -160,7 +160,7 @@ def test_mean_and_total_variance_are_those_of_the_complete_stream() -> None:
     assert np.abs(state.mean - V.mean(axis=0)).max() < 0.05
     assert excess(principal(state, 3)[0], covariance(V)) < 0.002
     for name in ("residual", "norm"):
-        ours, theirs = (np.concatenate([getattr(s, name) for s in each]).mean() for each in (scores, plain))
+        ours, theirs = (np.concatenate([getattr(s, name) for s in parts]).mean() for parts in (scores, plain))
         assert ours == pytest.approx(theirs, rel=0.02)
 
 

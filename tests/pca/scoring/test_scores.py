@@ -41,12 +41,12 @@ def test_the_score_is_the_log_likelihood_of_probabilistic_pca(seed: int, dtype: 
     covariance = U.T @ np.diag(model.explained_variance - sigma2) @ U + sigma2 * np.eye(D)
     Y = X - model.mean
     mahalanobis = np.einsum("ni,ij,nj->n", Y, np.linalg.inv(covariance), Y)
-    t2, spe, found = score(model, X)
-    np.testing.assert_allclose(found, mahalanobis, rtol=1e-9 if dtype is np.float64 else 1e-3)
+    t2, spe, both = score(model, X)
+    np.testing.assert_allclose(both, mahalanobis, rtol=1e-9 if dtype is np.float64 else 1e-3)
     if dtype is np.float64:
         assert t2.mean() == pytest.approx(K)
         assert spe.mean() == pytest.approx(model.total_variance - model.explained_variance.sum())
-        assert found.mean() == pytest.approx(D)
+        assert both.mean() == pytest.approx(D)
 
 
 @given(st.integers(0, 100))
@@ -58,9 +58,9 @@ def test_contributions_add_up(seed: int) -> None:
     np.testing.assert_allclose(of_t2.sum(axis=1), t2, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(np.abs(of_spe).sum(axis=1), spe, rtol=1e-8, atol=1e-10)
     which, largest = largest_contributions(model, X, 2)
-    for dimensions, values, each in zip(which, largest, (of_t2, of_spe), strict=True):
-        assert np.array_equal(np.take_along_axis(each, dimensions, axis=1), values)
-        assert np.array_equal(np.abs(values), np.sort(np.abs(each), axis=1)[:, :-3:-1])
+    for dimensions, values, parts in zip(which, largest, (of_t2, of_spe), strict=True):
+        assert np.array_equal(np.take_along_axis(parts, dimensions, axis=1), values)
+        assert np.array_equal(np.abs(values), np.sort(np.abs(parts), axis=1)[:, :-3:-1])
 
 
 def test_the_sensor_that_fails_contributes_most() -> None:
@@ -98,7 +98,7 @@ def test_p_is_the_share_of_past_scores_that_are_at_least_as_high(asked: list[flo
     calibration = Calibration.empty().with_scores(scores_of(np.array(past)), 1.0)
     width, weight = 2 ** (1 / 32) * (1 + 1e-9), 1 + len(past)
     for value, p in zip(asked, calibration.p_values(scores_of(np.array(asked)), 1.0).score, strict=True):
-        fewest, most = (sum(each * slack >= value for each in past) for slack in (1 / width, width))
+        fewest, most = (sum(score * slack >= value for score in past) for slack in (1 / width, width))
         assert (1 + fewest) / weight <= p + 1e-12
         assert p <= (1 + most) / weight + 1e-12
 
