@@ -18,7 +18,6 @@ from streampca.fold.judge import Judge
 from streampca.fold.merging import Merged
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
-from streampca.fold.publishing import published_model
 from streampca.pca import axes
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
@@ -56,7 +55,7 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None = N
     if fold.stats.learned < 2:
         raise InputError(f"{file} holds only one vector; at least two are needed")
     merged = Merged.alone(fold, fold_config)
-    model = published_model(merged, fold_config, past_scores.calibration, time.time())
+    model = merged.published(fold_config, past_scores.calibration, time.time())
     paths_or_urls.write(output, model_file.encode(replace(model, learned=axes.continuation(merged.state))))
     _report(model.model, output, seconds, fold.stats.learned - (before.version if before else 0))
 

@@ -1,4 +1,4 @@
-"""Merge folds into one, each decayed to the latest of their times.
+"""Merge folds into one, and publish it as a model; each fold is decayed to the latest of their times.
 
 No time is later than the clock: a partition whose timestamps are ahead counts as current, and must not make the others
 count for nothing. So does a fold without a time. The clock is an argument.
@@ -11,10 +11,12 @@ from streampca.fold import compatibility
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.event_time import EventTime
 from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.model_file import PublishedModel
 from streampca.fold.stats import FoldStats
 from streampca.pca import axes
 from streampca.pca.jackknife import GUARD, SamplingError, sampling_error
 from streampca.pca.merge import Merger, pooled
+from streampca.pca.scoring import Calibration
 from streampca.pca.state import State
 
 
@@ -34,6 +36,34 @@ class Merged:
     def alone(cls, fold: Fold, config: FoldConfig) -> "Merged":
         """One fold, with nothing to merge."""
         return cls(axes.decomposed(fold.provisional(config.learning), config.learning.components), fold.stats)
+
+    def published(
+        self, config: FoldConfig, past_scores: Calibration, published_at: float, previous: PublishedModel | None = None
+    ) -> PublishedModel:
+        """The next version, a function of its arguments; `published_at` is in seconds since 1970.
+
+        The signs of its axes follow the previous version, so that coordinates do not flip.
+        """
+        stats, error, signs = self.stats, self.error, previous.model.components if previous else None
+        return PublishedModel(
+            version=stats.learned,
+            model=axes.model_of(self.state, config.learning.components, signs),
+            topic=self.topic,
+            topic_id=self.topic_id,
+            positions=self.positions,
+            rejected=sum(stats.rejected.values()),
+            loss=stats.loss if stats.with_loss else None,
+            loss_ratio=stats.loss_ratio,
+            loss_ewma=(stats.recent_loss or 0.0) if stats.with_loss else None,
+            partition_losses=self.losses,
+            first_timestamp_ms=stats.first_ms,
+            last_timestamp_ms=stats.last_ms,
+            published_at=published_at,
+            settings=config.as_dict(),
+            subspace_error=error.subspace if error else None,
+            axis_errors=error.axes.tolist() if error else None,
+            calibration=past_scores if past_scores.weight else None,
+        )
 
 
 class MergedFolds:

@@ -63,7 +63,7 @@ def model_of(state: State, components: int, reference: Array | None = None) -> M
 
 
 def continuation(state: State) -> F32:
-    """State that a model lacks to continue learning, in units of the total variance: Σ packed (n,), or [C | F] (d, r)."""
+    """State that a model lacks to continue, in units of the total variance: Σ packed (n,), or [C | F] (d, r)."""
     total = state.total_variance or 1.0
     return np.asarray(state.C / np.sqrt(total) if state.covariance is None else state.covariance / total, np.float32)
 

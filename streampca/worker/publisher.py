@@ -16,7 +16,6 @@ from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import MergedFolds
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
-from streampca.fold.publishing import published_model
 from streampca.pca.arrays import F64, Array
 from streampca.pca.axes import model_of
 from streampca.pca.model import Model
@@ -108,9 +107,7 @@ class Publisher:
             return None
         p_values = past.p_values()
         past.enter(merged.stats.learned - (previous.version if previous else 0), merged.state.weight)
-        return Publication(
-            published_model(merged, self._fold_config, past.calibration, self._now(), previous), p_values
-        )
+        return Publication(merged.published(self._fold_config, past.calibration, self._now(), previous), p_values)
 
     def _merged_folds(self) -> MergedFolds:
         return MergedFolds(self._fold_config, int(1000 * self._now()))

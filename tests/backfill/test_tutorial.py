@@ -1,4 +1,4 @@
-"""What docs/backfill.md says can be done."""
+"""The commands and examples of docs/backfill.md run."""
 
 import os
 import re

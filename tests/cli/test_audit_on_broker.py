@@ -1,4 +1,4 @@
-"""What was learned can be proven again, and where a worker continues can be moved, never backwards."""
+"""Learning can be proven again, and where a worker continues can be moved, never backwards."""
 
 import subprocess
 from pathlib import Path

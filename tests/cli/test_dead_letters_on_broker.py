@@ -48,7 +48,7 @@ def replayed(broker: Broker, topic: str, *more: object) -> str:
 
 
 def write_letters(log: OnKafka, letters: list[tuple[int, PlainRecord, str]]) -> None:
-    """As a worker does."""
+    """Write letters as a worker does."""
     sink = KafkaPythonDeadLetters(log.settings(dead_letter_topic=f"{log.topic}-dead"))
     for partition, record, reason in letters:
         sink.send(partition, record, reason, f"message {record.offset}")
@@ -174,7 +174,7 @@ def test_mistakes_are_one_line(broker: Broker, topic: str) -> None:
 
 
 class OnKafkaExisting(OnKafka):
-    """Of a topic that exists."""
+    """A topic that exists."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self.broker, self.topic = broker, topic

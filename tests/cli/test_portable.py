@@ -1,4 +1,4 @@
-"""What is documented for Windows: estimator, `fit`, `inspect` and `check` need nothing that only POSIX has."""
+"""The estimator, `fit`, `inspect` and `check`, documented for Windows, need nothing that only POSIX has."""
 
 import subprocess
 import sys

@@ -64,7 +64,7 @@ def has_shown_all(output: str) -> bool:
 
 
 def output_until(condition: Callable[[str], bool], process: subprocess.Popen[str]) -> str:
-    """What the demo, which prints a line every two seconds, has printed when the condition holds."""
+    """The demo's output when the condition holds; it prints a line every two seconds."""
     output, deadline = "", time.monotonic() + WITHIN_S
     assert process.stdout is not None
     for line in process.stdout:

@@ -1,4 +1,4 @@
-"""Whether a checkpoint may be continued, and from which offset."""
+"""Checkpoints that may be continued, and those that are refused."""
 
 from dataclasses import replace
 from typing import Any

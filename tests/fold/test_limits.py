@@ -31,7 +31,7 @@ def stream(column: Any, compression: str | None = None, batches: int = 1) -> byt
 
 
 def reason(value: bytes, kind: str = "arrow") -> str:
-    """Why the value is rejected; empty if it is not."""
+    """The reason for which the value is rejected; empty if it is not."""
     field, schemas = ("" if kind == "npy" else "v"), memory() if kind in ("avro", "protobuf") else None
     rejects = Codec(kind, D, 1e150, field=field, schemas=schemas).decode([value]).rejects
     return rejects[0].reason if rejects else ""

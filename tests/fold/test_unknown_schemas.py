@@ -1,4 +1,4 @@
-"""What becomes of a record depends on what the registry knows of its schema's id, not on what was asked before."""
+"""The fate of a record depends on what the registry knows of its schema's id, not on what was asked before."""
 
 import pytest
 

@@ -64,7 +64,7 @@ def learned(state: State) -> F64:
 
 
 def close(A: F64, B: F64, tolerance: float) -> bool:
-    """Whether A equals B up to a fraction of B's norm."""
+    """Return whether A equals B up to a fraction of B's norm."""
     return bool(np.linalg.norm(A - B) <= tolerance * np.linalg.norm(B))
 
 

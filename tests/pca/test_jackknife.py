@@ -121,7 +121,7 @@ def exact_state(X: F64, columns: int) -> State:
 @pytest.mark.parametrize("partitions", [4, 8, 12])
 @pytest.mark.parametrize("decrease", [0.7, 0.85])
 def test_the_estimate_is_near_the_true_error_on_average(partitions: int, decrease: float) -> None:
-    """Of Gaussian streams whose axes are the coordinates."""
+    """For Gaussian streams whose axes are the coordinates."""
     d, k, columns = 12, 3, 8
     spectrum = decrease ** np.arange(d)
 

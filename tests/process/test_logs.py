@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
         return True
 
     def text(self) -> str:
-        """What is written, without colours."""
+        """The written text, without colours."""
         return re.sub(r"\x1b\[\d*m", "", self.getvalue())
 
 

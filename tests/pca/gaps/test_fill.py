@@ -34,7 +34,7 @@ def weights_of(state: State, n: int, center: bool = True) -> Weights:
 
 
 def same(one: State, other: State) -> bool:
-    """Whether all arrays and numbers are equal to the last bit."""
+    """Return whether all arrays and numbers are equal to the last bit."""
     arrays = all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in ("C", "mean"))
     names = ("weight", "total_variance", "count", "shortened")
     return arrays and all(getattr(one, name) == getattr(other, name) for name in names)
