@@ -1,4 +1,4 @@
-"""A model that was learned from a file can be continued, projected with and served; files go in and out in every format."""
+"""A model of a file can be continued, projected with and served; files go in and out in every format."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Measures of how unusual vectors are by a model: T², SPE, a score of both, and p-values. docs/mathematics.md, section 10.
+"""Measures of how unusual vectors are by a model: T², SPE, a score, and p-values. docs/mathematics.md, section 10.
 
 `scores` computes the statistics, and `calibration` the share of past scores that are as high.
 """
