@@ -52,10 +52,11 @@ def backfill(broker: Broker, members: Group, folder: Path, *until: str) -> str:
     return outcome.stdout
 
 
-@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
 @pytest.mark.parametrize(
-    "until", ["2023-11-14T22:30:00Z", "0:200,1:200"], ids=["a time", "offsets"]
-)  # 1,000 seconds after the start
+    ("client", "until"),
+    [("kafka-python", "2023-11-14T22:30:00Z"), ("confluent", "0:200,1:200")],  # 1,000 seconds after the start
+    ids=["a time", "offsets"],
+)
 def test_every_row_counts_once(broker: Broker, topic: str, tmp_path: Path, client: str, until: str) -> None:
     Y = filled(broker, topic, tmp_path)
     begun = {0: 200, 1: 200} if ":" in until[:2] else {0: 300, 1: 300}

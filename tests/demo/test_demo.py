@@ -125,17 +125,6 @@ def test_streams_a_given_file_also_if_the_broker_drops_records_before_they_are_r
     assert re.search(r"coordinates \[(?:-?[\d.]+, ){7}-?[\d.]+\]", output), output
 
 
-def test_a_bad_row_in_the_file_is_a_one_line_error(tmp_path: Path) -> None:
-    file = tmp_path / "vectors.csv"
-    file.write_text("1,2,3\n" * 50 + "1,2,x\n")
-    process = start("--file", file, "--seconds", 5, "--port", 0, folder=tmp_path)
-    _, errors = process.communicate(timeout=WITHIN_S)
-    assert process.returncode == 1
-    [line] = errors.splitlines()  # of the demo or of the process that sends, whichever reads the row first
-    assert line.startswith("streampca: ")
-    assert f"{file}, row 51: column 3 is no number: 'x'" in line
-
-
 def test_a_store_of_an_earlier_demo_is_refused(tmp_path: Path) -> None:
     old = tmp_path / "store" / "checkpoints" / "readings" / "0"
     old.mkdir(parents=True)

@@ -405,14 +405,6 @@ def test_no_nan_raises_a_warning(kind: str, field: str, make: Callable[[list[flo
     assert only_reject(decoded) == ("not_finite", "entry 1 is nan (missing=impute learns vectors with gaps)")
 
 
-def test_arrow_field_names_that_are_not_utf8_are_rejected() -> None:
-    reason, message = only_reject(
-        codec("arrow", "v").decode([arrow([ROW], name="vé").replace("vé".encode(), b"v\xfe\xfe")])
-    )
-    assert reason == "undecodable"
-    assert "not an Arrow IPC stream" in message
-
-
 # All three formats.
 
 KINDS: dict[str, tuple[Callable[[], Codec], bytes]] = {

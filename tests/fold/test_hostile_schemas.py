@@ -104,12 +104,6 @@ def test_usual_avro_schemas_are_supported(other: Any) -> None:
     assert decoded.vectors.shape == (1, D)
 
 
-def test_avro_types_that_are_used_twice_are_not_recursive() -> None:
-    part = {"type": "record", "name": "Part", "fields": [{"name": "x", "type": "long"}]}
-    both = {"type": "record", "name": "Both", "fields": [{"name": "a", "type": part}, {"name": "b", "type": "Part"}]}
-    assert codec("avro", schemas=memory(avro_beside(both))).decode([framed(1, VECTOR + b"\0\0")]).rejects == []
-
-
 @pytest.mark.parametrize(
     "schema",
     [
