@@ -1,13 +1,19 @@
-"""Measures of how unusual a vector is: Hotelling's T², the squared prediction error, and a score of both.
+"""Measures of how unusual a vector is: Hotelling's T², the squared prediction error, a score of both, and p-values.
 
 With y = v − m, principal axes U, their variances λ and the mean variance σ² of the other d − k directions:
 
     T² = Σ (Uᵀy)ᵢ² / λᵢ        SPE = ‖y‖² − ‖Uᵀy‖²        score = T² + SPE/σ²
 
-The score is −2 log-likelihood of probabilistic PCA up to a constant (Tipping & Bishop 1999). Formulas and sources:
-docs/mathematics.md, section 10.
+The score is −2 log-likelihood of probabilistic PCA up to a constant (Tipping & Bishop 1999). How large scores are
+depends on the stream, so p is the share of messages that are as unusual:
+
+    p(s) = (1 + weight of past scores ≥ s) / (1 + weight of past scores)
+
+Formulas and sources: docs/mathematics.md, section 10.
 """
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +25,12 @@ from streampca.pca.gaps.conditional import Completed
 from streampca.pca.model import Model
 
 STATISTICS = ("t2", "spe", "score")
+WINDOW = 20_000  # scores: the effective number of past ones
+
+_PER_OCTAVE = 32  # the number at one end of a bin is 2 % above that at the other
+_LOWEST, _OCTAVES = -32, 96
+BINS = _PER_OCTAVE * _OCTAVES
+_EDGES = 2.0 ** (np.arange(_PER_OCTAVE) / _PER_OCTAVE)
 
 
 class Scores(NamedTuple):
@@ -115,3 +127,89 @@ def _variances(model: Model) -> F64:
     """λ (k,); where no variance was seen, that of rounding, so that such a vector is very unusual."""
     variances: F64 = np.maximum(model.explained_variance.astype(np.float64), model.rounding)
     return variances
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Histograms of past scores: the weight of each bin, (3, BINS), rows as in `STATISTICS`.
+
+    A bin is 1/32 octave. SPE is counted as a multiple of σ². Several calibrations are merged by adding their weights.
+    """
+
+    weights: F64
+
+    @classmethod
+    def empty(cls) -> "Calibration":
+        """Without any score."""
+        return cls(np.zeros((len(STATISTICS), BINS)))
+
+    @classmethod
+    def from_table(cls, table: Array) -> "Calibration":
+        """From the rows of `table`. Raises `ValueError` if they are not such rows."""
+        weights = np.zeros((len(STATISTICS), BINS))
+        if table.dtype != np.float64 or table.ndim != 2 or table.shape[1] != 3 or not np.isfinite(table).all():
+            raise ValueError("not rows of a histogram, a bin and a weight")
+        which, weight = table[:, :2], table[:, 2]
+        inside = (which == np.floor(which)) & (which >= 0) & (which < weights.shape)
+        if not (inside.all() and (weight > 0).all() and len(np.unique(which, axis=0)) == len(which)):
+            raise ValueError("a histogram, bin or weight is out of range")
+        which = which.astype(np.intp)
+        weights[which[:, 0], which[:, 1]] = weight
+        return cls(weights)
+
+    def table(self) -> F64:
+        """The bins that are not empty, (m, 3): the index of the statistic, the bin, its weight."""
+        which = np.nonzero(self.weights)
+        return np.column_stack([*which, self.weights[which]])
+
+    @property
+    def weight(self) -> float:
+        """The effective number of scores."""
+        return float(self.weights[0].sum())
+
+    def with_scores(self, scores: Scores, sigma2: float, kept: float = 1.0) -> "Calibration":
+        """With n more scores by a model with this σ². Older ones keep the share `kept` of their weight, less n/WINDOW.
+
+        So scores of models that knew less are forgotten.
+        """
+        older = Calibration(self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score)))
+        return older.entered(scores, sigma2)
+
+    def entered(self, scores: Scores, sigma2: float) -> "Calibration":
+        """With n more scores by a model with this σ²; nothing is forgotten."""
+        new = [np.bincount(bins_of(values)[0], minlength=BINS) for values in _in_units(scores, sigma2)]
+        return Calibration(self.weights + new)
+
+    def p_values(self, scores: Scores, sigma2: float) -> Scores:
+        """p of each of n scores by a model with this σ²: near 0 if the vector is unusual, 1 without past scores.
+
+        Of the bin that holds the score, the part above it counts.
+        """
+        p = []
+        for weights, above, values in zip(self.weights, self._above, _in_units(scores, sigma2), strict=True):
+            bins, part = bins_of(values)
+            p.append((1 + above[bins] + part * weights[bins]) / (1 + above[0] + weights[0]))
+        return Scores(*p)
+
+    @cached_property
+    def _above(self) -> F64:
+        """The weight of the bins above each one, (3, BINS)."""
+        return np.cumsum(self.weights[:, ::-1], axis=1)[:, ::-1] - self.weights
+
+
+def _in_units(scores: Scores, sigma2: float) -> Scores:
+    """The statistics, SPE as a multiple of this σ²."""
+    with np.errstate(over="ignore"):
+        return scores._replace(spe=scores.spe / sigma2)
+
+
+def bins_of(values: F64) -> tuple[NDArray[np.intp], F64]:
+    """The bin of each value, and the part of the bin that is above it; the first and the last bin hold all beyond them.
+
+    The bin is exact: no logarithm is rounded.
+    """
+    mantissa, exponent = np.frexp(np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES)))
+    within = np.searchsorted(_EDGES, 2 * mantissa, side="right") - 1
+    bins: NDArray[np.intp] = np.minimum((exponent - 1 - _LOWEST) * _PER_OCTAVE + within, BINS - 1).astype(np.intp)
+    ends = np.append(_EDGES, 2.0)
+    return bins, (ends[within + 1] - 2 * mantissa) / (ends[within + 1] - ends[within])

@@ -8,8 +8,7 @@ from sklearn.decomposition import PCA
 
 from streampca.pca.arrays import F64
 from streampca.pca.model import Model
-from streampca.pca.scoring import Calibration, Scores, contributions, largest_contributions, score
-from streampca.pca.scoring.calibration import BINS, WINDOW
+from streampca.pca.scoring import BINS, WINDOW, Calibration, Scores, contributions, largest_contributions, score
 from tests.pca.streams import gaussian as gaussian_along
 
 D, K = 7, 3
