@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from streampca.demo import display, processes
+from streampca.demo import processes
 from streampca.demo.broker import EmbeddedBroker, FirstRecord
 from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
 from streampca.files.rows import Rows, open_rows
 from streampca.files.synthetic import LowRank, Truth
+from streampca.fold.model_file import PublishedModel
 from streampca.process.signals import stop_on_signals
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
@@ -65,7 +66,7 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
         start("worker", **member, **shape, checkpoint_interval_s=1, metrics_port=metrics_port)
         start("serve", topic=TOPIC, store=location, port=port)
         start("transform", **member, output_topic=PROJECTED, metrics_port=0)
-        _print(display.addresses(broker.address, f"{TOPIC} and {PROJECTED}", port, metrics_port, location, folder))
+        _print(_addresses(broker.address, f"{TOPIC} and {PROJECTED}", port, metrics_port, location, folder))
         produce = partial(start, "produce", *source, "--rate", str(rate), **connected)
         demo = _Demo(children, produce, models, output, rows, truth)
         demo.run(f"http://127.0.0.1:{port}/v1/project", folder / "request.json", seconds, ended)
@@ -100,7 +101,7 @@ class _Demo:
             if served_at is None and answer is not None:
                 served_at = elapsed
                 request_file.write_text(body, encoding="utf-8")
-                _print(display.projection(url, answer, request_file, elapsed))
+                _print(_projection(url, answer, request_file, elapsed))
             if served_at is None and elapsed > _FIRST_PROJECTION_WITHIN_S:
                 raise StreampcaError(f"no projection within {_FIRST_PROJECTION_WITHIN_S:.0f} s")
             if served_at is not None and seconds is not None and elapsed >= served_at + seconds:
@@ -109,7 +110,7 @@ class _Demo:
     def _update(self, elapsed: float) -> None:
         for child in self._children:
             child.verify()
-        if self._produce is not None and display.reads(self._children[0].log):
+        if self._produce is not None and _reads(self._children[0].log):
             self._produce()
             self._produce = None
         model = self._models.newest()
@@ -121,7 +122,7 @@ class _Demo:
             self._next_line = elapsed + _PRINT_EVERY_S
             (t0, n0), (t1, n1) = self._history[0], self._history[-1]
             rate = (n1 - n0) / max(t1 - t0, _UPDATE_EVERY_S)
-            _print(display.progress(elapsed, model, rate, self._truth, self._children[0].log))
+            _print(_progress(elapsed, model, rate, self._truth, self._children[0].log))
 
 
 def _bodies(rows: Rows) -> Iterator[str]:
@@ -155,3 +156,55 @@ def _new_store(location: str) -> Store:
 
 def _print(text: str) -> None:
     print(text, flush=True)  # noqa: T201
+
+
+def _addresses(broker: str, topics: str, port: int, metrics_port: int, store: str, folder: Path) -> str:
+    """The addresses of all parts."""
+    return (
+        f"page     http://127.0.0.1:{port}/\n"
+        f"broker   {broker} (in memory), topics {topics}\n"
+        f"API      http://127.0.0.1:{port}/docs\n"
+        f"model    http://127.0.0.1:{port}/v1/model\n"
+        f"metrics  http://127.0.0.1:{metrics_port}/metrics (worker)  http://127.0.0.1:{port}/metrics (sidecar)\n"
+        f"store    {store}\n"
+        f"logs     {folder}/*.log\n"
+    )
+
+
+def _projection(url: str, answer: dict[str, Any], request_file: Path, elapsed: float) -> str:
+    """The first projection and the curl command that repeats it."""
+    coordinates = ", ".join(f"{number:.3f}" for number in answer["coordinates"][0])
+    return (
+        f"first projection after {elapsed:.1f} s, by model version {answer['version']}:\n"
+        f"  coordinates [{coordinates}]\n"
+        f"  residual    {answer['residual'][0]:.3f}\n"
+        "the same with curl:\n"
+        f"  curl -s {url} -H 'content-type: application/json' -d @{request_file}\n"
+    )
+
+
+def _progress(elapsed: float, model: PublishedModel | None, rate: float, truth: Truth | None, log: Path) -> str:
+    """The figures of the newest model; before the first, what the worker does by its log file."""
+    if model is None:
+        return f"{elapsed:5.1f} s  {_phase(log)}"
+    components, loss = model.model.components, model.loss_ewma
+    figures = {
+        "learned": f"{model.version:,} ({rate:,.0f} per second)",
+        "loss ratio": "–" if loss is None else f"{loss:.4f}" + (f" (optimum: {truth.loss_ratio:.4f})" if truth else ""),
+        "explained variance": f"{model.model.explained_variance_ratio.sum():.2%}",
+    }
+    if truth is not None:
+        angle = truth.largest_angle(components)
+        figures["subspace found"] = f"{truth.found(components):.3%} (largest angle {angle:.2f}°)"
+    return f"{elapsed:5.1f} s  " + "  ".join(f"{name}: {value}" for name, value in figures.items())
+
+
+def _reads(log: Path) -> bool:
+    """Return whether the worker with this log reads its topic."""
+    return "partitions assigned" in log.read_text(encoding="utf-8")
+
+
+def _phase(log: Path) -> str:
+    text = log.read_text(encoding="utf-8")
+    is_compiling = "compiling kernels" in text and "kernels compiled" not in text
+    return "compiling, once on this machine …" if is_compiling else "starting …"
