@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from streampca.errors import StreampcaError
-from streampca.settings.layers import PREFIX
+from streampca.settings.base import PREFIX
 
 _PORTS = range(10_000, 20_000)  # systems give others to connections, which might take one before a process listens
 

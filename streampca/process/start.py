@@ -2,9 +2,11 @@
 
 import gc
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import structlog
 from prometheus_client import disable_created_metrics
@@ -13,7 +15,6 @@ from threadpoolctl import threadpool_limits
 from streampca.errors import StreampcaError, exit_code_of
 from streampca.process.memory import keep_freed_memory
 from streampca.process.signals import stop_on_signals
-from streampca.process.thread_failures import ThreadFailures
 from streampca.process.tracing import start_tracing
 
 if TYPE_CHECKING:
@@ -24,6 +25,36 @@ log = structlog.get_logger()
 # Longest time that one thread holds the GIL while another waits for it. With Python's default, ten times as long,
 # learning waits for the prefetch thread more than it works, and the event loop for threads that parse large bodies.
 _SWITCH_INTERVAL_S = 0.0005
+
+
+class ThreadFailures:
+    """While entered, keeps the first error that ends a thread, for the main thread to raise.
+
+    A process that has lost a thread looks alive, and does only a part of its work.
+    """
+
+    def __init__(self) -> None:
+        self.notify: Callable[[], object] = lambda: None
+        """Called in the thread that fails."""
+        self._first: BaseException | None = None
+
+    def raise_first(self) -> None:
+        """Raise the error that has ended a thread, if there is one."""
+        if self._first is not None:
+            raise self._first
+
+    def __enter__(self) -> Self:
+        self._before, threading.excepthook = threading.excepthook, self._failed
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        threading.excepthook = self._before
+
+    def _failed(self, failure: threading.ExceptHookArgs) -> None:
+        self._first = self._first or failure.exc_value or failure.exc_type()
+        self.notify()
 
 
 class Started(NamedTuple):

@@ -1,8 +1,13 @@
-"""Reading settings, and reporting every mistake in them at once, with its origin and without secrets."""
+"""Reads settings from options, the environment and a TOML file, in this order of precedence.
 
+Reports every mistake in them at once, with its origin and without secrets.
+"""
+
+import difflib
 import os
 import re
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args
@@ -11,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, SecretStr, TypeAdapter, ValidationEr
 from pydantic.fields import FieldInfo
 
 from streampca.errors import SettingsError
-from streampca.settings.layers import PREFIX, Gathered, gather
 from streampca.settings.options import COMMON
 
+PREFIX, CONFIG = "STREAMPCA_", "STREAMPCA_CONFIG"
 MASK = "********"
 # Users and passwords in URLs, to the last @, since a password may hold any letter; and queries, which may be signed.
 _LOGIN, _QUERY = re.compile(r"//.*@"), re.compile(r"(://[^?\s]*\?)[^'\"]*")
@@ -28,6 +33,14 @@ def existing_file(path: Path | None) -> Path | None:
     if path is not None and not path.is_file():
         raise ValueError("no such file")
     return path
+
+
+class _Gathered(NamedTuple):
+    """Raw values by name, their origins, and mistakes in the sources themselves."""
+
+    values: dict[str, Any]
+    origins: dict[str, str]
+    mistakes: list[str]
 
 
 class Effective(NamedTuple):
@@ -86,9 +99,9 @@ class Settings(BaseModel):
         return [_effective(name, field, values, gathered.origins) for name, field in cls.fields().items()], mistakes
 
     @classmethod
-    def _read(cls, config: Path | None, options: Mapping[str, Any]) -> tuple[Self | None, Gathered, list[str]]:
+    def _read(cls, config: Path | None, options: Mapping[str, Any]) -> tuple[Self | None, _Gathered, list[str]]:
         """The settings unless one is wrong, their sources, and every mistake."""
-        gathered = gather(cls.model_fields, set(all_fields(Settings)), options, config, os.environ)
+        gathered = _gather(cls.model_fields, set(all_fields(Settings)), options, config, os.environ)
         try:
             return cls(**gathered.values), gathered, gathered.mistakes
         except ValidationError as error:
@@ -121,7 +134,7 @@ def _valid_values(kind: type[Settings], values: Mapping[str, Any], wrong: set[st
     return valid
 
 
-def _sentence(kind: type[Settings], gathered: Gathered, mistake: Mapping[str, Any]) -> str:
+def _sentence(kind: type[Settings], gathered: _Gathered, mistake: Mapping[str, Any]) -> str:
     name = str(mistake["loc"][0])
     if mistake["type"] == "missing":
         return f"{name} is required: set {PREFIX}{name.upper()} or pass --{name.replace('_', '-')}"
@@ -146,3 +159,58 @@ def masked(text: str) -> str:
 
 def _is_secret(field: FieldInfo) -> bool:
     return SecretStr in (field.annotation, *get_args(field.annotation))
+
+
+def _gather(
+    names: Collection[str],
+    all_names: Collection[str],
+    options: Mapping[str, Any],
+    config: Path | None,
+    environment: Mapping[str, str],
+) -> _Gathered:
+    """Values of `names` by precedence; `all_names` are the settings of all commands, which share file and environment.
+
+    `options` that are None and empty environment variables count as unset. Of all others only names are validated: a
+    misspelt `dead_letter_topic` would otherwise go unnoticed until it is needed.
+    """
+    mistakes = _misspelt_variables(environment, all_names)
+    path = config or environment.get(CONFIG)
+    table = _table_of(Path(path), all_names, mistakes) if path else {}
+    variables = {name: PREFIX + name.upper() for name in names}
+    entries = {name: (value, f"file {path}") for name, value in table.items()}
+    entries |= {name: (environment[v], f"environment {v}") for name, v in variables.items() if environment.get(v)}
+    entries |= {name: (v, f"option --{name.replace('_', '-')}") for name, v in options.items() if v is not None}
+    own = {name: entry for name, entry in entries.items() if name in names}
+    return _Gathered({name: value for name, (value, _) in own.items()}, {n: o for n, (_, o) in own.items()}, mistakes)
+
+
+def _misspelt_variables(environment: Iterable[str], all_names: Collection[str]) -> list[str]:
+    """Variables whose names resemble a setting's. Others are ignored: they may belong to another program."""
+    strays = sorted(v for v in environment if v.startswith(PREFIX) and v != CONFIG)
+    names = {stray: stray.removeprefix(PREFIX).lower() for stray in strays}
+    return [
+        f"{stray} is not a setting: did you mean {PREFIX}{near.upper()}?"
+        for stray, name in names.items()
+        if name not in all_names and (near := _nearest(name, all_names))
+    ]
+
+
+def _table_of(path: Path, all_names: Collection[str], mistakes: list[str]) -> dict[str, Any]:
+    """The values of a TOML file; adds what is wrong with it to the mistakes."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        mistakes.append(f"the configuration file {path} cannot be read: {error.strerror}")
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        mistakes.append(f"the configuration file {path} is not TOML: {error}")
+        return {}
+    for name in [name for name in table if name not in all_names]:
+        near = _nearest(name, all_names)
+        mistakes.append(f"{path}: {name} is not a setting" + (f": did you mean {near}?" if near else ""))
+    return table
+
+
+def _nearest(name: str, all_names: Collection[str]) -> str | None:
+    """The setting that `name` probably misspells."""
+    return next(iter(difflib.get_close_matches(name, all_names, n=1, cutoff=0.85)), None)

@@ -20,8 +20,7 @@ from streampca.formats import reader_of
 from streampca.pca import compilation
 from streampca.pca.blocked import centring
 from streampca.pca.learning import LearningConfig
-from streampca.process.start import Started
-from streampca.process.thread_failures import ThreadFailures
+from streampca.process.start import Started, ThreadFailures
 from streampca.settings.worker import WorkerSettings
 from streampca.stores.directory import DirectoryStore
 

@@ -10,7 +10,7 @@ import pytest
 from streampca.cli import member
 from streampca.consumer_group import health
 from streampca.process import start
-from streampca.process.thread_failures import ThreadFailures
+from streampca.process.start import ThreadFailures
 from streampca.settings.worker import WorkerSettings
 from streampca.worker.listeners.log import WorkerLog
 from streampca.worker.listeners.metrics import WorkerMetrics
