@@ -101,7 +101,7 @@ class Settings(BaseModel):
     @classmethod
     def _read(cls, config: Path | None, options: Mapping[str, Any]) -> tuple[Self | None, _Gathered, list[str]]:
         """The settings unless one is wrong, their sources, and every mistake."""
-        gathered = _gather(cls.model_fields, set(all_fields(Settings)), options, config, os.environ)
+        gathered = _gather(cls.model_fields, options, config)
         try:
             return cls(**gathered.values), gathered, gathered.mistakes
         except ValidationError as error:
@@ -161,18 +161,13 @@ def _is_secret(field: FieldInfo) -> bool:
     return SecretStr in (field.annotation, *get_args(field.annotation))
 
 
-def _gather(
-    names: Collection[str],
-    all_names: Collection[str],
-    options: Mapping[str, Any],
-    config: Path | None,
-    environment: Mapping[str, str],
-) -> _Gathered:
-    """Values of `names` by precedence; `all_names` are the settings of all commands, which share file and environment.
+def _gather(names: Collection[str], options: Mapping[str, Any], config: Path | None) -> _Gathered:
+    """Values of `names` by precedence. `options` that are None and empty environment variables count as unset.
 
-    `options` that are None and empty environment variables count as unset. Of all others only names are validated: a
-    misspelt `dead_letter_topic` would otherwise go unnoticed until it is needed.
+    File and environment serve all commands. Names of all settings are validated: a misspelt `dead_letter_topic` would
+    otherwise go unnoticed until it is needed.
     """
+    all_names, environment = all_fields(Settings), os.environ
     mistakes = _misspelt_variables(environment, all_names)
     path = config or environment.get(CONFIG)
     table = _table_of(Path(path), all_names, mistakes) if path else {}
