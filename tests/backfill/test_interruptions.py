@@ -105,7 +105,7 @@ def test_two_of_other_files_at_once_do_not_undo_each_other(lake: Path, tmp_path:
     """Whoever comes second is refused, also with as many rows, so that both would have one name, or with more."""
     other, store, of_second = write(tmp_path / "other", rows(n, seed=1, d=D)), tmp_path / "store", list[str]()
     of_first = outcome(Interrupted(store, step, lambda: of_second.append(outcome(DirectoryStore(store), other))), lake)
-    won, refused = (of_first, *of_second) if step in ("saving", "deleting parts") else (*of_second, of_first)
+    won, refused = [of_first, *of_second] if step in ("saving", "deleting parts") else [*of_second, of_first]
     assert won == ("899" if won is of_first else str(n))
     assert EXISTS in refused
     assert saved(store).fold.stats.learned == int(won)
