@@ -80,9 +80,11 @@ def of_parquet(path: Path) -> tuple[F64, F64]:
     return np.array(table["coordinates"].to_pylist()), table["residual"].to_numpy()
 
 
-@pytest.mark.parametrize("by", ["model.npz", "store", "sidecar"])
-@pytest.mark.parametrize(("suffix", "read"), [("csv", of_csv), ("jsonl", of_jsonl), ("parquet", of_parquet)])
-def test_every_format_holds_what_the_model_computes(
+@pytest.mark.parametrize(
+    ("by", "suffix", "read"),
+    [("model.npz", "csv", of_csv), ("store", "jsonl", of_jsonl), ("sidecar", "parquet", of_parquet)],
+)
+def test_every_format_holds_what_the_model_computes_wherever_it_is(
     folder: Path, sidecar: str, tmp_path: Path, by: str, suffix: str, read: Callable[[Path], tuple[F64, F64]]
 ) -> None:
     published = model_of(folder / "model.npz")
