@@ -25,7 +25,8 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.worker.publisher import Publisher, is_due
-from tests.fold.streams import WARM_UP, D, checkpoint_of, covariance, fold_config, fold_of, folded, vectors
+from tests.fold.streams import WARM_UP, D, checkpoint_of, fold_config, fold_of, folded, vectors
+from tests.pca.streams import covariance
 from tests.worker.environment import Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
