@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from benchmarks.report import parser, publish
+from benchmarks.report import in_turn, parser, publish
 from experiments.report import table
 from streampca.fold.codec import Codec
 from streampca.formats import schema_of, writer_of
@@ -70,7 +70,7 @@ def cell(name: str, d: int, numbers: int, rounds: int) -> str:
         else:
             np.frombuffer(b"".join(raw), "<f4" if name == "float32" else "<f8").astype(np.float64)
 
-    ours, other = timed([lambda: codec.decode(values), plain], rounds)
+    ours, other = map(median, in_turn(rounds, lambda: seconds(lambda: codec.decode(values)), lambda: seconds(plain)))
     return f"{ours / len(X) * 1e6:.2f} ({other / len(X) * 1e6:.2f})"
 
 
@@ -81,15 +81,11 @@ def codec_of(kind: str, d: int, in_object: bool) -> Codec:
     return Codec(kind, d, 1e150, field=field, schemas=MemorySchemas({1: schema} if schema else {}))
 
 
-def timed(acts: list[Callable[[], object]], rounds: int) -> list[float]:
-    """The median seconds of the acts, measured in turn."""
-    seconds: list[list[float]] = [[] for _ in acts]
-    for _ in range(rounds):
-        for index, act in enumerate(acts):
-            started = time.perf_counter()
-            act()
-            seconds[index].append(time.perf_counter() - started)
-    return [median(rounds) for rounds in seconds]
+def seconds(act: Callable[[], object]) -> float:
+    """The time of one call."""
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

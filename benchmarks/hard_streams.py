@@ -12,17 +12,15 @@ Where a few messages hold most of the variance, batch PCA of the rows is no trut
 directions with heavy-tailed lengths are compared with the true axes, with default settings.
 """
 
-import csv
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from benchmarks.report import page_of, parser
-from benchmarks.stream_suite import held
+from benchmarks.stream_suite import held, printed, write_csv
 from experiments.baselines.batch import Batch
 from experiments.baselines.incremental_gram import GramIncrementalPCA
 from experiments.hard_streams import STREAMS, Rng, normal
@@ -73,28 +71,18 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--only", default="", help="only streams whose name contains this; writes nothing")
     given = options.parse_args()
-    rows: list[Row] = []
     n = MESSAGES // 10 if given.smallest else MESSAGES
-    with threadpool_limits(1):
-        for row in measured(given.seed, n, given.only):
-            print(" | ".join(row.cells()), flush=True)
-            rows.append(row)
+    rows: list[Row] = printed(measured(given.seed, n, given.only))
     good, bad = sum(row.good for row in rows), [row.name for row in rows if row.bad]
     note = f"{good} of {len(rows)} streams are within {RATIO} × or {SMALL} %; above {LARGE} %, where IncrementalPCA is "
     note += f"not: {', '.join(bad) or 'none'}. Seed {given.seed}."
     print(note)
     if page := None if given.only else page_of(given, DOCS / "accuracy.md"):
-        with page.with_name("hard_streams.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([HEAD, *(row.cells() for row in rows)])
-        write_block(
-            page,
-            "hard",
-            [*table(HEAD[:-1], [row.cells()[:-1] for row in rows if row.name in SHOWN]), "", *textwrap.wrap(note, 150)],
-        )
-        heads = ("lengths", "streampca", "batch PCA")
-        write_block(
-            page, "tails", table(heads, [[name, *(f"{e:.2g}" for e in row)] for name, *row in tails(given.seed, n)])
-        )
+        write_csv(page.with_name("hard_streams.csv"), HEAD, [row.cells() for row in rows])
+        shown = table(HEAD[:-1], [row.cells()[:-1] for row in rows if row.name in SHOWN])
+        write_block(page, "hard", [*shown, "", *textwrap.wrap(note, 150)])
+        excess = [[name, *(f"{percent:.2g}" for percent in row)] for name, *row in tails(given.seed, n)]
+        write_block(page, "tails", table(("lengths", "streampca", "batch PCA"), excess))
     return 0 if given.smallest or given.only or (good >= ENOUGH and not bad) else 1
 
 

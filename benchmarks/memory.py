@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 import numpy as np
@@ -28,12 +28,12 @@ from benchmarks.workers import (
     fill,
     metrics_url,
     parser_with_broker,
-)  # fmt: skip
+    workers_of,
+)
 from experiments.report import table
 from streampca.pca.learning import BLOCK
 from tests.background import every
 from tests.broker_client import BrokerClient
-from tests.guarantees.harness import group
 from tests.kafka_broker import wait_until
 from tests.sidecar.process import SidecarProcess
 
@@ -63,7 +63,7 @@ def main() -> None:
     size = SMALLEST if given.smallest else FULL
     with tempfile.TemporaryDirectory() as folder, broker_of(given) as broker:
         lines, growth = over_time(broker, Path(folder), size)
-        more, extra = with_backlogs(broker, Path(folder), size)
+        more, extra = with_backlogs(broker, size)
     publish(PART, given, [*lines, "", *more], [growth, extra])
 
 
@@ -71,9 +71,8 @@ def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str]
     """Resident memory of every role at some of the samples, while all are busy."""
     load, log = Load("json", D, K, size.batch, "busy"), {client: folder / f"{client}.log" for client in CLIENTS}
     broker.create_topic(load.topic, PARTITIONS, segment_bytes=64 * MIB)
-    settings: dict[str, Any] = {"dimensions": D, "components": K, "log_level": "info", "checkpoint_interval_s": 5}
     with ExitStack() as stack:
-        members = stack.enter_context(group(broker, load.topic, folder / "time", forked=False, **settings))
+        members = stack.enter_context(workers_of(broker, load, CLIENTS[0]))
         worker = members.start()
         sidecar = stack.enter_context(SidecarProcess(members.store, forked=False, topic=load.topic))
         pids = {"worker": worker.process.pid, "sidecar": sidecar.process.pid}
@@ -100,12 +99,12 @@ def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str]
     return table(head, rows), Bar(metric, growth, "≤", 5, "MiB")
 
 
-def fill_up_to(broker: BrokerClient, load: Load, produced: int, wanted: int) -> int:
-    """Produce a batch if fewer than `wanted` messages were; return how many were. What all have read is deleted.
+def fill_up_to(broker: BrokerClient, load: Load, produced: int, total: int) -> int:
+    """Produce a batch if fewer than `total` messages were; return how many were. What all have read is deleted.
 
     Sixteen batches are left: even if all that is to be read were in one partition, it would be among these.
     """
-    if produced >= wanted:
+    if produced >= total:
         time.sleep(0.05)
         return produced
     fill(broker, load)
@@ -120,12 +119,11 @@ def slowest(done: dict[str, str]) -> int:
     return min(counted(url, series) for url, series in done.items())
 
 
-def with_backlogs(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str], Bar]:
+def with_backlogs(broker: BrokerClient, size: Size) -> tuple[list[str], Bar]:
     """The peak for each number of partitions, and the folds' part of it."""
-    rows: list[list[str]] = []
-    peaks: list[float] = []
+    rows, peaks = [], []
     for partitions in size.partitions:
-        before, peak = backlog(broker, folder, partitions, size)
+        before, peak = backlog(broker, partitions, size)
         peaks.append(peak)
         rows.append([str(partitions), f"{before:.0f}", f"{peak:.0f}", f"{folds(partitions):.0f}"])
         print(rows[-1], flush=True)
@@ -141,19 +139,15 @@ def folds(partitions: int) -> float:
     return (partitions * (3 * factor + 2 * pending) + 4 * factor) / MIB
 
 
-def backlog(broker: BrokerClient, folder: Path, partitions: int, size: Size) -> tuple[float, float]:
+def backlog(broker: BrokerClient, partitions: int, size: Size) -> tuple[float, float]:
     """Resident memory in MiB when the worker has its partitions, and its peak until all is learned."""
-    topic = f"backlog-{partitions}"
-    broker.create_topic(topic, partitions)
-    settings: dict[str, Any] = {
-        "dimensions": BACKLOG_D, "components": BACKLOG_K, "format": "float32", "log_level": "info",
-        "checkpoint_interval_s": size.checkpoint_interval_s,
-    }  # fmt: skip
-    with group(broker, topic, folder / topic, forked=False, **settings) as members:
+    load = Load("float32", BACKLOG_D, BACKLOG_K, size.backlog, f"backlog-{partitions}")
+    broker.create_topic(load.topic, partitions)
+    with workers_of(broker, load, CLIENTS[0], checkpoint_interval_s=size.checkpoint_interval_s) as members:
         worker = members.start()
         members.wait(lambda: worker.count("partitions assigned"), "the partitions", 120)
         before = resident(worker.process.pid, "VmRSS")
-        fill(broker, Load("float32", BACKLOG_D, BACKLOG_K, size.backlog, topic), partitions)
+        fill(broker, load, partitions)
         members.wait_until_learned(600)
         return before, resident(worker.process.pid, "VmHWM")
 
@@ -161,8 +155,8 @@ def backlog(broker: BrokerClient, folder: Path, partitions: int, size: Size) -> 
 def resident(pid: int, kind: str) -> float:
     """MiB of a process: VmRSS now, VmHWM at its peak."""
     status = Path(f"/proc/{pid}/status")
-    found = wait_until(lambda: [line for line in status.read_text().splitlines() if line.startswith(kind)])
-    return int(found[0].split()[1]) / 1024
+    lines = wait_until(lambda: [line for line in status.read_text().splitlines() if line.startswith(kind)])
+    return int(lines[0].split()[1]) / 1024
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import argparse
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from experiments.report import DOCS, block, machine, replaced, table
@@ -74,6 +75,17 @@ def publish(part: str, given: argparse.Namespace, lines: Sequence[str], bars: It
         other_machine = [] if machine() == block(text, "machine") else ["", machine()]
         text = replaced(text, part, "\n".join([*lines, *other_machine]))
         page.write_text(replaced(text, "bars", "\n".join([*_HEAD, *rows])), encoding="utf-8")
+
+
+def in_turn(rounds: int, *measures: Callable[[], float]) -> list[list[float]]:
+    """The figures of each measure, one a round; the measures take turns."""
+    return [list(figures) for figures in zip(*([act() for act in measures] for _ in range(rounds)), strict=True)]
+
+
+def beside(bare: Callable[[], float], ours: Callable[[], float], rounds: int) -> tuple[float, float, float]:
+    """Our rate, the bare one, and our share of it: medians of rounds in which they take turns."""
+    rates = in_turn(rounds, bare, ours)
+    return median(rates[1]), median(rates[0]), median(own / other for other, own in zip(*rates, strict=True))
 
 
 def _part_of(row: str) -> str:

@@ -18,7 +18,7 @@ import orjson
 from confluent_kafka import Producer
 
 from benchmarks.report import publish
-from benchmarks.workers import CLIENTS, broker_of, parser_with_broker
+from benchmarks.workers import CLIENTS, broker_of, owned, parser_with_broker
 from experiments.report import table
 from tests.background import every
 from tests.broker_client import BrokerClient
@@ -62,7 +62,8 @@ def rolling_restart(members: Group, restarts: int, *, kill: bool, named: bool) -
         return members.start(**({"group_instance_id": f"worker-{number}"} if named else {}))
 
     workers, longest = [start(number) for number in range(WORKERS)], (0.0, 0.0)
-    with Gaps(members) as gaps:
+    gaps = Gaps(members)
+    with every(0.02, gaps.look):
         for number, worker in enumerate(workers[:restarts]):
             gaps.wait_until_all_learn()
             own = owned(worker)
@@ -76,28 +77,12 @@ def rolling_restart(members: Group, restarts: int, *, kill: bool, named: bool) -
     return longest
 
 
-def owned(worker: WorkerProcess) -> set[int]:
-    """The partitions that a worker was assigned last."""
-    assigned = [event["read_from"] for event in worker.events() if event["event"] == "partitions assigned"]
-    return {int(partition) for partition in assigned[-1]}
-
-
 class Gaps:
-    """Watches how long the checkpoints of each partition stand still."""
+    """The longest times that the checkpoints of each partition stood still."""
 
     def __init__(self, members: Group) -> None:
-        self._members, self._lock = members, threading.Lock()
-        self._over = threading.Event()
+        self._members, self._lock, self._positions = members, threading.Lock(), dict[int, int]()
         self.begin()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> "Gaps":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._over.set()
-        self._thread.join()
 
     def begin(self) -> None:
         """Forget the times so far."""
@@ -105,6 +90,16 @@ class Gaps:
         with self._lock:
             self.longest = dict.fromkeys(range(PARTITIONS), 0.0)
             self._moved_at = dict.fromkeys(range(PARTITIONS), now)
+
+    def look(self) -> None:
+        """Compare the newest checkpoints with those of the last look."""
+        now, positions = time.monotonic(), self._members.positions()
+        with self._lock:
+            for partition in range(PARTITIONS):
+                self.longest[partition] = max(self.longest[partition], now - self._moved_at[partition])
+                if positions.get(partition, 0) > self._positions.get(partition, 0):
+                    self._moved_at[partition] = now
+        self._positions = positions
 
     def wait_until_all_learn(self) -> None:
         """Wait until every partition has moved in each second for some time."""
@@ -117,18 +112,6 @@ class Gaps:
                 oldest = min(self._moved_at.values())
             if time.monotonic() - oldest > 1 or oldest < deadline:
                 since = time.monotonic()
-
-    def _watch(self) -> None:
-        positions: dict[int, int] = {}
-        while not self._over.wait(0.02):
-            now, found = time.monotonic(), self._members.positions()
-            with self._lock:
-                for partition in range(PARTITIONS):
-                    gap = now - self._moved_at[partition]
-                    self.longest[partition] = max(self.longest[partition], gap)
-                    if found.get(partition, 0) > positions.get(partition, 0):
-                        self._moved_at[partition] = now
-            positions = found
 
 
 @contextmanager

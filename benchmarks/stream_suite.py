@@ -1,10 +1,14 @@
 """A stream of `benchmarks.streams`: a table of rows, the order in which they come, and numbers of components."""
 
+import csv
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from streampca.pca import learning
 from streampca.pca.arrays import F64
@@ -49,3 +53,19 @@ class Stream:
 def held(d: int, k: int) -> int:
     """Columns that our state holds where it keeps a factor, K + ℓ, and so those of rivals."""
     return min(k + LearningConfig(d, k).beyond + learning.SPARE, d)
+
+
+def printed(rows: Iterable[Any]) -> list[Any]:
+    """All rows, measured in one thread; the cells of each are printed at once."""
+    measured = []
+    with threadpool_limits(1):
+        for row in rows:
+            print(" | ".join(row.cells()), flush=True)
+            measured.append(row)
+    return measured
+
+
+def write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table as a CSV file."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([head, *rows])

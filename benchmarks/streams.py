@@ -10,7 +10,6 @@ words. All rows are written into docs/accuracy.csv, and some of them into docs/a
 is missed. Synthetic streams: `hard_streams.py`.
 """
 
-import csv
 import secrets
 import sys
 from argparse import Namespace
@@ -20,11 +19,10 @@ from pathlib import Path
 
 import numpy as np
 from sklearn.utils import gen_batches
-from threadpoolctl import threadpool_limits
 
 from benchmarks import real_streams
 from benchmarks.report import page_of, parser
-from benchmarks.stream_suite import Stream, held
+from benchmarks.stream_suite import Stream, held, printed, write_csv
 from experiments.baselines.batch import Batch
 from experiments.baselines.frequent_directions import FrequentDirections
 from experiments.baselines.incremental_gram import GramIncrementalPCA
@@ -118,13 +116,10 @@ def measured(stream: Stream) -> Iterator[Row]:
     batch = Batch.of(lambda: _batches(stream, CHUNK))
     for k in stream.components:
         columns = held(stream.table.rows.shape[1], k)
-        rivals = (
-            incremental(stream, k, k, BATCH),
-            incremental(stream, k, columns, SMALL_BATCH),
-            frequent_directions(stream, k, columns),
-        )
-        excess = tuple(batch.excess(*rival) for rival in rivals)
-        yield Row(stream, k, batch.excess(*ours(stream, k)), excess)
+        methods = (ours(stream, k), incremental(stream, k, k, BATCH), incremental(stream, k, columns, SMALL_BATCH),
+                   frequent_directions(stream, k, columns))  # fmt: skip
+        own, *rivals = (batch.excess(*components) for components in methods)
+        yield Row(stream, k, own, tuple(rivals))
 
 
 def on_page(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -141,20 +136,13 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of orders")
     options.add_argument("--only", default="", help="only streams whose name or order contains this; writes nothing")
     given = options.parse_args()
-    rows: list[Row] = []
-    with threadpool_limits(1):
-        for stream in _streams(given):
-            for row in measured(stream):
-                print(" | ".join(row.cells()), flush=True)
-                rows.append(row)
+    rows: list[Row] = printed(row for stream in _streams(given) for row in measured(stream))
     met = sum(row.met for row in rows)
     note = f"{met} of {len(rows)} rows meet their bar. Seed {given.seed}. {machine()}"
     print(note)
-    page = None if given.only else page_of(given, PAGE)
-    if page:
+    if page := None if given.only else page_of(given, PAGE):
         cells = [row.cells() for row in rows]
-        with page.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([HEAD, *cells])
+        write_csv(page.with_suffix(".csv"), HEAD, cells)
         write_block(page, "streams", [*on_page(cells), "", note])
     return 0 if given.smallest or met == len(rows) else 1
 

@@ -5,10 +5,21 @@ client, codec and threads that learns nothing (benchmarks/bare.py). In turn; med
 """
 
 from dataclasses import replace
-from statistics import median
 
-from benchmarks.report import Bar, publish
-from benchmarks.workers import CLIENTS, PARTITIONS, Load, bare_rate, broker_of, fill, parser_with_broker, worker_rate
+from benchmarks.report import Bar, beside, publish
+from benchmarks.workers import (
+    CLIENTS,
+    LEARNED,
+    PARTITIONS,
+    RATE_HEADS,
+    Load,
+    bare_rate,
+    broker_of,
+    fill,
+    parser_with_broker,
+    rate_of,
+    workers_of,
+)
 from experiments.report import table
 from tests.broker_client import BrokerClient
 
@@ -35,30 +46,29 @@ def main() -> None:
             for client in CLIENTS:
                 rate, share = measured(broker, load, client, 1 if given.smallest else RUNS)
                 cells += [f"{rate:,.0f}", f"{share:.2f}"]
-                bars.append(
-                    Bar(
-                        f"Worker, share of a bare {client} consumer's throughput, {name}",
-                        [share],
-                        "≥",
-                        least[client],
-                        "×",
-                    )
-                )
+                metric = f"Worker, share of a bare {client} consumer's throughput, {name}"
+                bars.append(Bar(metric, [share], "≥", least[client], "×"))
             rows.append(cells)
             print(cells, flush=True)
             broker.delete_topic(load.topic)
-    head = [f"{client}, {words}" for client in CLIENTS for words in ("messages/s", "share")]
-    publish(PART, given, table(["format, d × k", *head], rows), bars)
+    publish(PART, given, table(["format, d × k", *RATE_HEADS], rows), bars)
 
 
 def measured(broker: BrokerClient, load: Load, client: str, runs: int) -> tuple[float, float]:
     """A worker's messages a second, and its share of the bare consumer's."""
-    bare = {"bootstrap": broker.bootstrap, "topic": load.topic, "client": client, "messages": load.messages}
-    pairs = [
-        (bare_rate("consumer", **bare, format=load.format, d=load.d, k=load.k), worker_rate(broker, load, client))
-        for _ in range(runs)
-    ]
-    return median(ours for _, ours in pairs), median(ours / bare for bare, ours in pairs)
+    bare = {"bootstrap": broker.bootstrap, "topic": load.topic, "client": client, "messages": load.messages,
+            "format": load.format, "d": load.d, "k": load.k}  # fmt: skip
+    rate, _, share = beside(lambda: bare_rate("consumer", **bare), lambda: worker_rate(broker, load, client), runs)
+    return rate, share
+
+
+def worker_rate(broker: BrokerClient, load: Load, client: str) -> float:
+    """Messages a second of `streampca worker`, by its own metrics."""
+    with workers_of(broker, load, client, dtype="float32", session_timeout_s=6) as members:
+        worker = members.start()
+        rate = rate_of([worker.log], LEARNED, load.messages)
+        worker.stop()
+    return rate
 
 
 if __name__ == "__main__":

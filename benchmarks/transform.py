@@ -13,22 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
-from benchmarks.report import Bar, publish
+from benchmarks.report import Bar, beside, publish
 from benchmarks.workers import (
     CLIENTS,
     PARTITIONS,
+    RATE_HEADS,
     Load,
     bare_rate,
     broker_of,
-    counted,
     fill,
-    metrics_url,
     parser_with_broker,
-    samples_until,
-    sustained,
-)  # fmt: skip
+    rate_of,
+)
 from experiments.report import table
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
@@ -58,37 +55,40 @@ def main() -> None:
                     shares.append(share)
             rows.append(cells)
             print(cells, flush=True)
-    head = [f"{client}, {words}" for client in CLIENTS for words in ("messages/s", "share")]
     bar = Bar("Transform throughput, share of a bare transactional loop's", shares, "≥", BAR, "×")
-    publish(PART, given, table(["d × k", *head], rows), [bar])
+    publish(PART, given, table(["d × k", *RATE_HEADS], rows), [bar])
 
 
 def measured(broker: BrokerClient, load: Load, client: str, runs: int) -> tuple[float, float]:
     """Transform's messages a second, and its share of the bare loop's."""
     broker.create_topic(load.topic, PARTITIONS)
     fill(broker, load)
-    bare = {"bootstrap": broker.bootstrap, "topic": load.topic, "client": client, "messages": load.messages}
-    pairs = []
-    for _ in range(runs):
-        output = broker.create_topic(f"bare-{time.monotonic_ns()}", PARTITIONS)
-        bare_loop = bare_rate("loop", **bare, output=output, size=4 * (load.k + 1))
-        broker.delete_topic(output)
-        pairs.append((bare_loop, transform_rate(broker, load, client)))
+    rate, _, share = beside(
+        lambda: bare_loop_rate(broker, load, client), lambda: transform_rate(broker, load, client), runs
+    )
     broker.delete_topic(load.topic)
-    return median(ours for _, ours in pairs), median(ours / bare for bare, ours in pairs)
+    return rate, share
+
+
+def bare_loop_rate(broker: BrokerClient, load: Load, client: str) -> float:
+    """Messages a second of the bare loop."""
+    output = broker.create_topic(f"bare-{time.monotonic_ns()}", PARTITIONS)
+    rate = bare_rate("loop", bootstrap=broker.bootstrap, topic=load.topic, client=client, messages=load.messages,
+                     output=output, size=4 * (load.k + 1))  # fmt: skip
+    broker.delete_topic(output)
+    return rate
 
 
 def transform_rate(broker: BrokerClient, load: Load, client: str) -> float:
-    """Of `streampca transform` with its default intervals, by its own metrics."""
+    """Messages a second of `streampca transform` with its default intervals, by its own metrics."""
     output = broker.create_topic(f"projected-{time.monotonic_ns()}", PARTITIONS)
     with tempfile.TemporaryDirectory() as folder:
         store, log = Path(folder) / "store", Path(folder) / "log"
         Models(DirectoryStore(store), load.topic).save(known(7, d=load.d, k=load.k))
         with transforming(broker, load, client, store, output, log):
-            url = metrics_url(log)
-            samples = samples_until(load.messages, lambda: counted(url, WRITTEN))
+            rate = rate_of([log], WRITTEN, load.messages)
     broker.delete_topic(output)
-    return sustained(samples)
+    return rate
 
 
 @contextmanager

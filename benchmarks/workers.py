@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +18,15 @@ from confluent_kafka import Producer
 
 from benchmarks.report import parser
 from tests.broker_client import BrokerClient, RunningBroker
-from tests.guarantees.harness import group
+from tests.guarantees.harness import Group, group
+from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker, wait_until
 
 ROOT = Path(__file__).parents[1]
 CLIENTS = ("kafka-python", "confluent")
 PARTITIONS = 4
 TIMEOUT_S = 600
+RATE_HEADS = [f"{client}, {words}" for client in CLIENTS for words in ("messages/s", "share")]
 LEARNED = 'streampca_messages_total{outcome="learned",'  # the series
 
 
@@ -117,20 +119,28 @@ def bare_rate(kind: str, **options: Any) -> float:
     return float(out)
 
 
-def worker_rate(broker: BrokerClient, load: Load, client: str) -> float:
-    """Messages a second of `streampca worker`, by its own metrics."""
-    settings = {"dimensions": load.d, "components": load.k, "format": load.format, "dtype": "float32",
-                "log_level": "info", "checkpoint_interval_s": 5, "session_timeout_s": 6,
-                "group_id": f"w-{time.monotonic_ns()}"}  # fmt: skip
+@contextmanager
+def workers_of(broker: BrokerClient, load: Load, client: str, **settings: Any) -> Iterator[Group]:
+    """A new consumer group with a new store, which learns a topic with one client; killed at the end."""
+    defaults = {"dimensions": load.d, "components": load.k, "format": load.format, "log_level": "info",
+                "checkpoint_interval_s": 5, "group_id": f"w-{time.monotonic_ns()}"}  # fmt: skip
     with (
         tempfile.TemporaryDirectory() as folder,
-        group(broker, load.topic, Path(folder), [client], False, **settings) as members,
+        group(broker, load.topic, Path(folder), [client], False, **defaults | settings) as members,
     ):
-        worker = members.start()
-        url = metrics_url(worker.log)
-        samples = samples_until(load.messages, lambda: counted(url, LEARNED))
-        worker.stop()
-    return sustained(samples)
+        yield members
+
+
+def owned(worker: WorkerProcess) -> set[int]:
+    """The partitions that a worker was assigned last, by its log."""
+    assigned = [event["read_from"] for event in worker.events() if event["event"] == "partitions assigned"]
+    return {int(partition) for partition in assigned[-1]} if assigned else set()
+
+
+def rate_of(logs: Iterable[Path], series: str, count: int) -> float:
+    """Messages a second that processes do together until they have done `count`, by their metrics."""
+    urls = [metrics_url(log) for log in logs]
+    return sustained(samples_until(count, lambda: sum(counted(url, series) for url in urls)))
 
 
 def samples_until(count: int, messages: Callable[[], int]) -> list[Sample]:
