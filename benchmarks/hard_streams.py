@@ -23,7 +23,7 @@ from benchmarks.report import page_of, parser
 from benchmarks.stream_suite import held, printed, write_csv
 from experiments.baselines.batch import Batch
 from experiments.baselines.incremental_gram import GramIncrementalPCA
-from experiments.hard_streams import STREAMS, Rng, normal
+from experiments.hard_streams import STREAMS, Rng, normal, with_factor
 from experiments.report import DOCS, table, write_block
 from streampca.pca import axes
 from streampca.pca.arrays import F64
@@ -92,8 +92,8 @@ def measured(seed: int, n: int, only: str = "") -> Iterator[Row]:
         if only in name:
             X, k = make(np.random.default_rng([seed, number]), n)
             batch = Batch.of(lambda X=X: [X])  # type: ignore[misc]
-            factor = LearningConfig(X.shape[1], k, oversampling=LearningConfig(X.shape[1], k).beyond)
-            yield Row(name, X.shape[1], k, batch.excess(*ours(X, k, factor)), batch.excess(*incremental(X, k)))
+            own = ours(X, k, with_factor(X.shape[1], k))
+            yield Row(name, X.shape[1], k, batch.excess(*own), batch.excess(*incremental(X, k)))
 
 
 def tails(seed: int, n: int) -> Iterator[tuple[str, float, float]]:

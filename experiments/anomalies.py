@@ -7,7 +7,6 @@ hundred, or in twenty, is foreign. Held-out pictures of all kinds are then score
 import itertools
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +14,8 @@ from numpy.typing import NDArray
 
 from experiments.charts import picture
 from experiments.datasets import Data
-from experiments.plan import Plan
+from experiments.plan import Plan, Results, curve
 from experiments.report import table
-from experiments.results import Results, curve
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.decoded import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
@@ -61,11 +59,10 @@ def run(plan: Plan) -> None:
     for stream, share in STREAMS.items():
         if not results(plan).rows(stream=stream):
             split = split_of(plan.data["mnist"], plan.data["cifar10"], share)
-            found = p_values(split, EVERY)
+            p = p_values(split, EVERY)
             for kind, name in itertools.product(split.held_out, STATISTICS):
-                results(plan).append(
-                    (stream, kind, name), row_of(getattr(found[kind], name), getattr(found[ORDINARY], name))
-                )
+                row = row_of(getattr(p[kind], name), getattr(p[ORDINARY], name))
+                results(plan).append((stream, kind, name), row)
     _draw(plan)
 
 
@@ -102,20 +99,16 @@ def _with_lines(X: Pixels) -> Pixels:
 
 def p_values(split: Split, every: int) -> dict[str, Scores]:
     """The p-values of the held-out pictures of each kind, by the last version published."""
-    published, found = learned(split, every), {}
+    published = learned(split, every)
     model, calibration = published.model, published.calibration or Calibration.empty()
-    for kind, X in split.held_out.items():
-        scores = scoring.score(model, X / 255)
-        found[kind] = calibration.p_values(scores, model.noise_variance)
-    return found
+    scores = {kind: scoring.score(model, X / 255) for kind, X in split.held_out.items()}
+    return {kind: calibration.p_values(of_kind, model.noise_variance) for kind, of_kind in scores.items()}
 
 
 def learned(split: Split, every: int) -> PublishedModel:
     """The last version of a worker that owns all partitions."""
-    fold_config = FoldConfig(LearningConfig(split.learned.shape[1], COMPONENTS))
-    store = MemoryStore()
-    checkpoints = Checkpoints(store, "pictures")
-    models = Models(store, "pictures")
+    fold_config, store = FoldConfig(LearningConfig(split.learned.shape[1], COMPONENTS)), MemoryStore()
+    checkpoints, models = Checkpoints(store, "pictures"), Models(store, "pictures")
     publisher = Publisher(checkpoints, models, fold_config, time.time)
     streams = {p: split.learned[split.partition == p] for p in range(PARTITIONS)}
     folds = dict.fromkeys(streams, Fold.empty(fold_config.learning))
@@ -151,18 +144,18 @@ def _draw(plan: Plan) -> None:
         for panel, stream in zip(axes.flat, STREAMS, strict=True):
             panel.plot(_GRID, _GRID, ":", color="gray", label="uniform")
             for row in results(plan).rows(stream=stream, statistic="score"):
-                panel.plot(_GRID, [float(value) for value in row["curve"].split()], label=row["kind"])
+                panel.plot(_GRID, list(map(float, row["curve"].split())), label=row["kind"])
             panel.set(xscale="log", yscale="log", ylim=(3e-4, 1.3), title=f"stream: {stream}",
                       xlabel="p of the score", ylabel="share of held-out pictures")  # fmt: skip
 
 
-def blocks(folder: Path) -> dict[str, list[str]]:
+def blocks(plan: Plan) -> dict[str, list[str]]:
     """A table for each stream."""
     lines = ["Share of the held-out pictures at or below each p, and the area under the curve (AUC) of telling foreign",
              "pictures from digits:", ""]  # fmt: skip
     for stream in STREAMS:
         rows = []
-        for row in results(Plan({}, folder)).rows(stream=stream):
+        for row in results(plan).rows(stream=stream):
             shares = [f"{float(row[f'at {level}']):.4f}" for level in LEVELS]
             area = "–" if row["kind"] == ORDINARY else f"{float(row['auc']):.3f}"
             rows.append([row["kind"], NAMES[row["statistic"]], *shares, area])

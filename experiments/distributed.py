@@ -3,8 +3,8 @@
 Beside them our way: each machine keeps its own fold, nothing is sent back, and the folds are merged to be looked at.
 """
 
+import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -13,10 +13,9 @@ import numpy as np
 from experiments import charts, passes
 from experiments.baselines import combine, incremental
 from experiments.datasets import Data
-from experiments.methods import LABELS, TUNED, Method, method, published
-from experiments.plan import Job, Plan, complete
-from experiments.report import table
-from experiments.results import Claim, Results, average, by_setting, curve, spread
+from experiments.methods import LABELS, Method, method, published
+from experiments.plan import Job, Plan, Results, complete, curve
+from experiments.report import Claim, average, by_setting, spread, table
 from streampca.pca import axes as principal_axes
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
@@ -45,13 +44,9 @@ def run(plan: Plan) -> None:
     """All methods."""
     passes.run(plan, ("implicit",), (1.0,))  # a single machine, for Table 2
     jobs = []
-    for seed in range(plan.runs):
-        for name in plan.data:
-            for k in ks(plan):
-                for each in (*METHODS, *RESIGNED):
-                    plain = each.removesuffix(LAPACK)
-                    eta0 = passes.chosen(passes.validations(plan), name, k, plain) if plain in TUNED else 1.0
-                    jobs.append(Job((name, k, each, seed), parallel, name, (k, each, eta0, seed, plan.every)))
+    for seed, name, k, variant in itertools.product(range(plan.runs), plan.data, ks(plan), (*METHODS, *RESIGNED)):
+        eta0 = passes.eta0_of(plan, name, k, variant.removesuffix(LAPACK))
+        jobs.append(Job((name, k, variant, seed), parallel, name, (k, variant, eta0, seed, plan.every)))
     complete("ten machines", plan, runs(plan), jobs)
     draw(plan)
 
@@ -108,38 +103,39 @@ def draw(plan: Plan) -> None:
     settings = [(name, k) for name in plan.data for k in ks(plan)]
     with charts.picture(plan.folder / "figure2.svg", 1, len(settings)) as axes:
         for panel, (name, k) in zip(axes[0], settings, strict=True):
-            for each in METHODS:
-                label = f"{LABELS[each]}{', folds merged' if each == 'default' else ''}"
-                combined, alone = (runs(plan).curves(c, data=name, k=k, method=each) for c in ("combined", "alone"))
+            for method_name in METHODS:
+                chosen, style = {"data": name, "k": k, "method": method_name}, charts.style(method_name)
+                combined, alone = (runs(plan).curves(column, **chosen) for column in ("combined", "alone"))
                 t = charts.points(len(combined[0]), plan.every, len(plan.data[name].X) // MACHINES)
-                charts.spread(panel, t, combined, label=label, **charts.style(each))
-                panel.plot(t, charts.mean_curve(alone), "--", **charts.style(each))
-            panel.set_yscale("log")
-            title = f"{charts.NAMES.get(name, name)}, k = {k}"
-            panel.set(title=title, xlabel="messages of each machine", ylabel="excess loss, %")
+                label = LABELS[method_name] + ", folds merged" * (method_name == "default")
+                charts.spread(panel, t, combined, label=label, **style)
+                panel.plot(t, charts.mean_curve(alone), "--", **style)
+            panel.set(title=f"{charts.NAMES[name]}, k = {k}", yscale="log")
+            panel.set(xlabel="messages of each machine", ylabel="excess loss, %")
         charts.explain(axes[0, 0], {"-": "solid: the ten combined", "--": "dashed: one machine alone, on average"})
 
 
-def blocks(folder: Path) -> dict[str, list[str]]:
+def blocks(plan: Plan) -> dict[str, list[str]]:
     """The table."""
-    single, several = passes.passes(Plan({}, folder)), runs(Plan({}, folder))
-    alone = [spread(single.numbers("loss", data=n, k=k, method="implicit", scale=1.0)) for n, k in PAPER]
+    alone = [spread(passes.passes(plan).numbers("loss", data=n, k=k, method="implicit", scale=1.0)) for n, k in PAPER]
     rows = [["Imp. Krasulina, single", *(f"{c} ({p})" for c, (p, _) in zip(alone, PAPER.values(), strict=True))]]
-    for each in ("implicit", *METHODS[:2], *RESIGNED, "incremental", "default"):
-        cells = [spread(several.numbers("loss", data=n, k=k, method=each)) for n, k in PAPER]
-        if each == "implicit":
+    for variant in ("implicit", *METHODS[:2], *RESIGNED, "incremental", "default"):
+        cells = [spread(losses) for losses in _losses(plan, variant)]
+        if variant == "implicit":
             cells = [f"{cell} ({paper:.2f})" for cell, (_, paper) in zip(cells, PAPER.values(), strict=True)]
-        label = "merged" if each == "default" else "averaged" + (LAPACK if each in RESIGNED else "")
-        rows.append([f"{LABELS[each.removesuffix(LAPACK)]}, {label}", *cells])
+        label = "merged" if variant == "default" else "averaged" + (LAPACK if variant in RESIGNED else "")
+        rows.append([f"{LABELS[variant.removesuffix(LAPACK)]}, {label}", *cells])
     return {"table2": table(["", *(f"{name} k={k}" for name, k in PAPER)], rows)}
 
 
-def claims(folder: Path) -> list[Claim]:
+def _losses(plan: Plan, variant: str) -> list[list[float]]:
+    """The combined losses of all runs, in the order of PAPER."""
+    return [runs(plan).numbers("loss", data=name, k=k, method=variant) for name, k in PAPER]
+
+
+def claims(plan: Plan) -> list[Claim]:
     """The paper's claims about ten machines and ours, and the settings in which they hold here."""
-    several = runs(Plan({}, folder))
-    loss = {
-        m: [average(several.numbers("loss", data=n, k=k, method=m)) for n, k in PAPER] for m in (*METHODS, *RESIGNED)
-    }
+    loss = {variant: [average(losses) for losses in _losses(plan, variant)] for variant in (*METHODS, *RESIGNED)}
     every = range(len(PAPER))
     others = [min(loss[m][i] for m in (*METHODS[:3], *RESIGNED)) for i in every]
     paper = [combined for _, combined in PAPER.values()]

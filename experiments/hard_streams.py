@@ -6,9 +6,15 @@ import numpy as np
 
 from experiments.datasets import Indices
 from streampca.pca.arrays import F64
+from streampca.pca.learning import LearningConfig
 
 Rng = np.random.Generator
 Made = tuple[F64, int]  # rows (n, d), k
+
+
+def with_factor(d: int, k: int) -> LearningConfig:
+    """Settings with which a factor is learned, though the stream is narrow enough for a covariance."""
+    return LearningConfig(d, k, oversampling=LearningConfig(d, k).beyond)
 
 
 def basis(rng: Rng, d: int, k: int) -> F64:

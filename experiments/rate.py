@@ -10,7 +10,6 @@ whole at the start.
 """
 
 import itertools
-from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
@@ -20,9 +19,8 @@ from experiments import passes
 from experiments.baselines.batch import Batch
 from experiments.datasets import Data
 from experiments.methods import WARM_UP, method
-from experiments.plan import Job, Plan, complete
-from experiments.report import table
-from experiments.results import Results, average, cell, curve, spread
+from experiments.plan import Job, Plan, Results, complete, curve
+from experiments.report import average, cell, spread, table
 from streampca.pca.arrays import F64
 
 RUNS, GROUPS, MESSAGES = 100, 10, 102_400
@@ -133,10 +131,10 @@ def slope(excess: list[float]) -> float:
     return float(np.polyfit(np.log(times(MESSAGES)[late]), np.log(excess[late]), 1)[0])
 
 
-def blocks(folder: Path) -> dict[str, list[str]]:
+def blocks(plan: Plan) -> dict[str, list[str]]:
     """Slopes, and the excess at the end."""
     curves: dict[tuple[str, bool], list[dict[str, list[float]]]] = {}
-    for row in results(Plan({}, folder)).rows():
+    for row in results(plan).rows():
         values = {column: [float(value) for value in row[column].split()] for column in ("excess", "batch")}
         curves.setdefault((row["stream"], row["run"] == PREDICTED), []).append(values)
     rows, ends = [], []

@@ -8,8 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from experiments import ablation, anomalies, datasets, methods, passes, rate
 from experiments import all as experiments
-from experiments.plan import FOLDER, Job, Plan, complete
-from experiments.results import Results
+from experiments.plan import FOLDER, Job, Plan, Results, complete
 from tests.test_imports import names_imported
 
 
@@ -28,7 +27,7 @@ def test_runs_and_resumes(name, plan, folder, monkeypatch):
     experiment.run(plan)
     assert {path.name: path.read_bytes() for path in plan.folder.iterdir()} == before, "nothing was left to run"
     assert all(b"<svg" in content for name, content in before.items() if name.endswith(".svg"))
-    for lines in experiment.blocks(plan.folder).values():
+    for lines in experiment.blocks(plan).values():
         assert any(line.startswith("|---") for line in lines)
         assert "nan" not in "\n".join(lines)
 

@@ -15,7 +15,7 @@ PLAN = Plan({})
 
 
 def test_pages_are_up_to_date():
-    for name, lines in blocks(FOLDER).items():
+    for name, lines in blocks(PLAN).items():
         page = page_with(name).read_text(encoding="utf-8")
         assert block(page, name) == "\n".join(lines), f"{name}: run python -m experiments.all"
 
