@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import median
 
 from benchmarks.report import Bar, publish
-from benchmarks.workers import CLIENTS, LEARNED, Load, broker_of, fill, owned, parser_with_broker, rate_of, workers_of
+from benchmarks.workers import CLIENTS, LEARNED, Load, broker_of, fill, group_of, owned, parser_with_broker, rate_of
 from experiments.report import table
 from tests.broker_client import BrokerClient
 from tests.guarantees.harness import Group
@@ -42,7 +42,7 @@ def rate(broker: BrokerClient, load: Load, client: str, workers: int) -> float:
     """Messages a second of so many workers together, on a topic of their own."""
     load = replace(load, name=f"scaling-{time.monotonic_ns()}")
     broker.create_topic(load.topic, PARTITIONS)
-    with workers_of(broker, load, client, session_timeout_s=300) as members:
+    with group_of(broker, load, client, session_timeout_s=300) as members:
         for _ in range(workers):
             members.start()
         share = PARTITIONS // workers

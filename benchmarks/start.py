@@ -14,19 +14,8 @@ import urllib.request
 from pathlib import Path
 from statistics import median
 
+from benchmarks import workers
 from benchmarks.report import Bar, publish
-from benchmarks.workers import (
-    CLIENTS,
-    LEARNED,
-    Load,
-    broker_of,
-    counted,
-    fill,
-    metrics_url,
-    parser_with_broker,
-    samples_until,
-    workers_of,
-)
 from experiments.report import table
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
@@ -36,24 +25,24 @@ from tests.ports import free_ports
 from tests.sidecar.known import TOPIC, known
 
 PART, D, K = "start", 784, 20
-LOAD = Load("float32", D, K, 2000, TOPIC)
+LOAD = workers.Load("float32", D, K, 2000, TOPIC)
 RUNS, TIMEOUT_S = 5, 120.0
 COMMANDS = {"`streampca --help`": ["-m", "streampca", "--help"], "`import streampca`": ["-c", "import streampca"]}
 
 
 def main() -> None:
     """Measure and write."""
-    given = parser_with_broker(__doc__).parse_args()
+    given = workers.parser_with_broker(__doc__).parse_args()
     runs = 1 if given.smallest else RUNS
     with tempfile.TemporaryDirectory() as folder:
         seconds = {words: median(ended(words) for _ in range(runs)) for words in COMMANDS}
         seconds["sidecar, ready"] = median(sidecar(Path(folder)) for _ in range(runs))
-        with broker_of(given) as broker:  # not before: the figures above are of a machine at rest
+        with workers.broker_of(given) as broker:  # not before: the figures above are of a machine at rest
             broker.create_topic(TOPIC, 1)
-            fill(broker, LOAD, 1)
+            workers.fill(broker, LOAD, 1)
             if runs > 1:
-                worker(broker, CLIENTS[0])  # fills numba's cache
-            for client in CLIENTS:
+                worker(broker, workers.CLIENTS[0])  # fills numba's cache
+            for client in workers.CLIENTS:
                 times = [worker(broker, client) for _ in range(runs)]
                 seconds[f"worker, first message learned, {client}"] = median(times)
     rows = [[process, f"{time_s:.3g}"] for process, time_s in seconds.items()]
@@ -102,10 +91,10 @@ def answers(url: str) -> bool:
 
 def worker(broker: BrokerClient, client: str) -> float:
     """Seconds until the first message is learned."""
-    with workers_of(broker, LOAD, client) as members:
+    with workers.group_of(broker, LOAD, client) as members:
         began = time.perf_counter()
-        url = metrics_url(members.start().log)
-        return samples_until(1, lambda: counted(url, LEARNED))[-1].time - began
+        url = workers.metrics_url(members.start().log)
+        return workers.samples_until(1, lambda: workers.counted(url, workers.LEARNED))[-1].time - began
 
 
 if __name__ == "__main__":

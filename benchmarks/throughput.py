@@ -6,44 +6,32 @@ client, codec and threads that learns nothing (benchmarks/bare.py). In turn; med
 
 from dataclasses import replace
 
+from benchmarks import workers
 from benchmarks.report import Bar, beside, publish
-from benchmarks.workers import (
-    CLIENTS,
-    LEARNED,
-    PARTITIONS,
-    RATE_HEADS,
-    Load,
-    bare_rate,
-    broker_of,
-    fill,
-    parser_with_broker,
-    rate_of,
-    workers_of,
-)
 from experiments.report import table
 from tests.broker_client import BrokerClient
 
 PART, RUNS = "throughput", 5
 LOADS = {  # and the bars, by client: the share of a bare consumer's rate
-    Load("float32", 64, 8, 800_000): {"kafka-python": 0.8, "confluent": 0.3},
-    Load("float32", 784, 20, 140_000): {"kafka-python": 0.6, "confluent": 0.15},
-    Load("float32", 3072, 20, 140_000): {"kafka-python": 0.55, "confluent": 0.25},
-    Load("json", 784, 20, 40_000): {"kafka-python": 0.6, "confluent": 0.15},
+    workers.Load("float32", 64, 8, 800_000): {"kafka-python": 0.8, "confluent": 0.3},
+    workers.Load("float32", 784, 20, 140_000): {"kafka-python": 0.6, "confluent": 0.15},
+    workers.Load("float32", 3072, 20, 140_000): {"kafka-python": 0.55, "confluent": 0.25},
+    workers.Load("json", 784, 20, 40_000): {"kafka-python": 0.6, "confluent": 0.15},
 }
 
 
 def main() -> None:
     """Measure and write."""
-    given = parser_with_broker(__doc__).parse_args()
+    given = workers.parser_with_broker(__doc__).parse_args()
     smallest, least = next(iter(LOADS.items()))
     loads = {replace(smallest, messages=20_000): least} if given.smallest else LOADS
     rows, bars = [], []
-    with broker_of(given) as broker:
+    with workers.broker_of(given) as broker:
         for load, least in loads.items():
-            broker.create_topic(load.topic, PARTITIONS)
-            fill(broker, load)
+            broker.create_topic(load.topic, workers.PARTITIONS)
+            workers.fill(broker, load)
             cells = [name := f"{load.format}, {load.d} × {load.k}"]
-            for client in CLIENTS:
+            for client in workers.CLIENTS:
                 rate, share = measured(broker, load, client, 1 if given.smallest else RUNS)
                 cells += [f"{rate:,.0f}", f"{share:.2f}"]
                 metric = f"Worker, share of a bare {client} consumer's throughput, {name}"
@@ -51,22 +39,24 @@ def main() -> None:
             rows.append(cells)
             print(cells, flush=True)
             broker.delete_topic(load.topic)
-    publish(PART, given, table(["format, d × k", *RATE_HEADS], rows), bars)
+    publish(PART, given, table(["format, d × k", *workers.RATE_HEADS], rows), bars)
 
 
-def measured(broker: BrokerClient, load: Load, client: str, runs: int) -> tuple[float, float]:
+def measured(broker: BrokerClient, load: workers.Load, client: str, runs: int) -> tuple[float, float]:
     """A worker's messages a second, and its share of the bare consumer's."""
-    bare = {"bootstrap": broker.bootstrap, "topic": load.topic, "client": client, "messages": load.messages,
-            "format": load.format, "d": load.d, "k": load.k}  # fmt: skip
-    rate, _, share = beside(lambda: bare_rate("consumer", **bare), lambda: worker_rate(broker, load, client), runs)
+
+    def bare_consumer() -> float:
+        return workers.bare_rate("consumer", broker, load, client, format=load.format, d=load.d, k=load.k)
+
+    rate, _, share = beside(bare_consumer, lambda: worker_rate(broker, load, client), runs)
     return rate, share
 
 
-def worker_rate(broker: BrokerClient, load: Load, client: str) -> float:
+def worker_rate(broker: BrokerClient, load: workers.Load, client: str) -> float:
     """Messages a second of `streampca worker`, by its own metrics."""
-    with workers_of(broker, load, client, dtype="float32", session_timeout_s=6) as members:
+    with workers.group_of(broker, load, client, dtype="float32", session_timeout_s=6) as members:
         worker = members.start()
-        rate = rate_of([worker.log], LEARNED, load.messages)
+        rate = workers.rate_of([worker.log], workers.LEARNED, load.messages)
         worker.stop()
     return rate
 

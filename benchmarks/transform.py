@@ -14,18 +14,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks import workers
 from benchmarks.report import Bar, beside, publish
-from benchmarks.workers import (
-    CLIENTS,
-    PARTITIONS,
-    RATE_HEADS,
-    Load,
-    bare_rate,
-    broker_of,
-    fill,
-    parser_with_broker,
-    rate_of,
-)
 from experiments.report import table
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
@@ -36,18 +26,18 @@ from tests.sidecar.known import known
 PART, RUNS, BAR = "transform", 9, 0.6
 WITHOUT_BAR = (784, "confluent")  # the bare loop looks at no byte of the records, and costs half of what transform does
 WRITTEN = 'streampca_transform_records_total{outcome="written",'  # the series
-LOADS = (Load("float32", 64, 8, 800_000), Load("float32", 784, 20, 300_000))
+LOADS = (workers.Load("float32", 64, 8, 800_000), workers.Load("float32", 784, 20, 300_000))
 FEWER = {"kafka-python": 16, "confluent": 1}
 
 
 def main() -> None:
     """Measure and write."""
-    given = parser_with_broker(__doc__).parse_args()
+    given = workers.parser_with_broker(__doc__).parse_args()
     rows, shares = [], []
-    with broker_of(given) as broker:
+    with workers.broker_of(given) as broker:
         for full in [replace(LOADS[0], messages=10_000)] if given.smallest else LOADS:
             cells = [f"{full.d} × {full.k}"]
-            for client in CLIENTS:
+            for client in workers.CLIENTS:
                 load = replace(full, messages=full.messages // FEWER[client])
                 rate, share = measured(broker, load, client, 1 if given.smallest else RUNS)
                 cells += [f"{rate:,.0f}", f"{share:.2f}"]
@@ -56,44 +46,40 @@ def main() -> None:
             rows.append(cells)
             print(cells, flush=True)
     bar = Bar("Transform throughput, share of a bare transactional loop's", shares, "≥", BAR, "×")
-    publish(PART, given, table(["d × k", *RATE_HEADS], rows), [bar])
+    publish(PART, given, table(["d × k", *workers.RATE_HEADS], rows), [bar])
 
 
-def measured(broker: BrokerClient, load: Load, client: str, runs: int) -> tuple[float, float]:
+def measured(broker: BrokerClient, load: workers.Load, client: str, runs: int) -> tuple[float, float]:
     """Transform's messages a second, and its share of the bare loop's."""
-    broker.create_topic(load.topic, PARTITIONS)
-    fill(broker, load)
-    rate, _, share = beside(
-        lambda: bare_loop_rate(broker, load, client), lambda: transform_rate(broker, load, client), runs
-    )
+    broker.create_topic(load.topic, workers.PARTITIONS)
+    workers.fill(broker, load)
+
+    def bare_loop() -> float:
+        output = broker.create_topic(f"bare-{time.monotonic_ns()}", workers.PARTITIONS)
+        rate = workers.bare_rate("loop", broker, load, client, output=output, size=4 * (load.k + 1))
+        broker.delete_topic(output)
+        return rate
+
+    rate, _, share = beside(bare_loop, lambda: transform_rate(broker, load, client), runs)
     broker.delete_topic(load.topic)
     return rate, share
 
 
-def bare_loop_rate(broker: BrokerClient, load: Load, client: str) -> float:
-    """Messages a second of the bare loop."""
-    output = broker.create_topic(f"bare-{time.monotonic_ns()}", PARTITIONS)
-    rate = bare_rate("loop", bootstrap=broker.bootstrap, topic=load.topic, client=client, messages=load.messages,
-                     output=output, size=4 * (load.k + 1))  # fmt: skip
-    broker.delete_topic(output)
-    return rate
-
-
-def transform_rate(broker: BrokerClient, load: Load, client: str) -> float:
+def transform_rate(broker: BrokerClient, load: workers.Load, client: str) -> float:
     """Messages a second of `streampca transform` with its default intervals, by its own metrics."""
-    output = broker.create_topic(f"projected-{time.monotonic_ns()}", PARTITIONS)
+    output = broker.create_topic(f"projected-{time.monotonic_ns()}", workers.PARTITIONS)
     with tempfile.TemporaryDirectory() as folder:
         store, log = Path(folder) / "store", Path(folder) / "log"
         Models(DirectoryStore(store), load.topic).save(known(7, d=load.d, k=load.k))
         with transforming(broker, load, client, store, output, log):
-            rate = rate_of([log], WRITTEN, load.messages)
+            rate = workers.rate_of([log], WRITTEN, load.messages)
     broker.delete_topic(output)
     return rate
 
 
 @contextmanager
 def transforming(
-    broker: BrokerClient, load: Load, client: str, store: Path, output: str, log: Path
+    broker: BrokerClient, load: workers.Load, client: str, store: Path, output: str, log: Path
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """`streampca transform` of this topic, in a group of its own, killed at the end."""
     settings = {

@@ -107,9 +107,10 @@ def sustained(samples: Sequence[Sample]) -> float:
     return (last.messages - first.messages) / (last.time - first.time)
 
 
-def bare_rate(kind: str, **options: Any) -> float:
+def bare_rate(kind: str, broker: BrokerClient, load: Load, client: str, **options: Any) -> float:
     """Messages a second of a baseline of benchmarks/bare.py, in a process of its own."""
-    with start("bare", kind, orjson.dumps(options).decode()) as child:
+    of_all = {"bootstrap": broker.bootstrap, "topic": load.topic, "client": client, "messages": load.messages}
+    with start("bare", kind, orjson.dumps(of_all | options).decode()) as child:
         try:
             out = child.communicate(timeout=TIMEOUT_S)[0]
         finally:
@@ -120,7 +121,7 @@ def bare_rate(kind: str, **options: Any) -> float:
 
 
 @contextmanager
-def workers_of(broker: BrokerClient, load: Load, client: str, **settings: Any) -> Iterator[Group]:
+def group_of(broker: BrokerClient, load: Load, client: str, **settings: Any) -> Iterator[Group]:
     """A new consumer group with a new store, which learns a topic with one client; killed at the end."""
     defaults = {"dimensions": load.d, "components": load.k, "format": load.format, "log_level": "info",
                 "checkpoint_interval_s": 5, "group_id": f"w-{time.monotonic_ns()}"}  # fmt: skip
