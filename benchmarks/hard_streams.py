@@ -20,9 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.report import page_of, parser
-from benchmarks.stream_suite import held, printed, write_csv
+from benchmarks.stream_suite import held, incremental, printed, write_csv
 from experiments.baselines.batch import Batch
-from experiments.baselines.incremental_gram import GramIncrementalPCA
 from experiments.hard_streams import STREAMS, Rng, normal, with_factor
 from experiments.report import DOCS, table, write_block
 from streampca.pca import axes
@@ -92,8 +91,9 @@ def measured(seed: int, n: int, only: str = "") -> Iterator[Row]:
         if only in name:
             X, k = make(np.random.default_rng([seed, number]), n)
             batch = Batch.of(lambda X=X: [X])  # type: ignore[misc]
-            own = ours(X, k, with_factor(X.shape[1], k))
-            yield Row(name, X.shape[1], k, batch.excess(*own), batch.excess(*incremental(X, k)))
+            d, batches = X.shape[1], (X[i : i + BATCH] for i in range(0, n, BATCH))
+            own, other = ours(X, k, with_factor(d, k)), incremental(batches, d, held(d, k), k)
+            yield Row(name, d, k, batch.excess(*own), batch.excess(*other))
 
 
 def tails(seed: int, n: int) -> Iterator[tuple[str, float, float]]:
@@ -113,14 +113,6 @@ def ours(X: F64, k: int, config: LearningConfig) -> tuple[F64, F64]:
     """Components and mean after one pass."""
     state, _ = learn(State.empty(X.shape[1]), X, np.ones(len(X)), config)
     return axes.principal(state, k)[0], state.mean
-
-
-def incremental(X: F64, k: int) -> tuple[F64, F64]:
-    """The same of IncrementalPCA, with as many columns as our state has."""
-    pca = GramIncrementalPCA(X.shape[1], held(X.shape[1], k))
-    for i in range(0, len(X), BATCH):
-        pca.partial_fit(X[i : i + BATCH])
-    return pca.components(k), pca.mean
 
 
 LENGTHS: dict[str, Callable[[Rng, tuple[int, int]], F64]] = {

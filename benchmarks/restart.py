@@ -8,7 +8,6 @@ The workers save five times a second; the other settings are the defaults.
 
 import itertools
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,9 +23,11 @@ from tests.background import every
 from tests.broker_client import BrokerClient
 from tests.guarantees.harness import Group, group, vectors
 from tests.guarantees.worker_process import WorkerProcess
+from tests.kafka_broker import wait_until
 
 PART, WORKERS, PARTITIONS = "restart", 3, 6
-SEND_INTERVAL_S, SETTLED_S, TIMEOUT_S = 0.05, 2.0, 120.0
+SEND_INTERVAL_S, SETTLED_S, TIMEOUT_S = 0.05, 3.0, 120.0
+Look = tuple[float, dict[int, int]]  # a time, and the position of each partition's newest checkpoint
 SESSION_TIMEOUT_S = 15  # the default
 
 
@@ -62,56 +63,39 @@ def rolling_restart(members: Group, restarts: int, *, kill: bool, named: bool) -
         return members.start(**({"group_instance_id": f"worker-{number}"} if named else {}))
 
     workers, longest = [start(number) for number in range(WORKERS)], (0.0, 0.0)
-    gaps = Gaps(members)
-    with every(0.02, gaps.look):
+    looks: list[Look] = []
+    with every(0.02, lambda: looks.append((time.monotonic(), members.positions()))):
         for number, worker in enumerate(workers[:restarts]):
-            gaps.wait_until_all_learn()
-            own = owned(worker)
-            gaps.begin()
+            wait_until_all_learn(looks)
+            own, first = owned(worker), len(looks) - 1
             (worker.kill if kill else worker.stop)()
             start(number)
-            gaps.wait_until_all_learn()
-            of_own = max(gap for p, gap in gaps.longest.items() if p in own)
-            of_others = max(gap for p, gap in gaps.longest.items() if p not in own)
-            longest = max(longest[0], of_own), max(longest[1], of_others)
+            wait_until_all_learn(looks)
+            gaps = gaps_between(looks[first:])
+            of_own, of_others = ([gaps[p] for p in gaps if (p in own) == mine] for mine in (True, False))
+            longest = max(longest[0], *of_own), max(longest[1], *of_others)
     return longest
 
 
-class Gaps:
-    """The longest times that the checkpoints of each partition stood still."""
+def wait_until_all_learn(looks: list[Look]) -> None:
+    """Wait until, for some time from now on, the checkpoints of every partition have moved in each second."""
+    began = time.monotonic()
 
-    def __init__(self, members: Group) -> None:
-        self._members, self._lock, self._positions = members, threading.Lock(), dict[int, int]()
-        self.begin()
+    def settled() -> bool:
+        recent = [look for look in looks if look[0] >= max(began, time.monotonic() - SETTLED_S)]
+        return time.monotonic() - began > SETTLED_S and len(recent) > 1 and max(gaps_between(recent).values()) < 1
 
-    def begin(self) -> None:
-        """Forget the times so far."""
-        now = time.monotonic()
-        with self._lock:
-            self.longest = dict.fromkeys(range(PARTITIONS), 0.0)
-            self._moved_at = dict.fromkeys(range(PARTITIONS), now)
+    wait_until(settled, TIMEOUT_S, "all partitions to be learned")
 
-    def look(self) -> None:
-        """Compare the newest checkpoints with those of the last look."""
-        now, positions = time.monotonic(), self._members.positions()
-        with self._lock:
-            for partition in range(PARTITIONS):
-                self.longest[partition] = max(self.longest[partition], now - self._moved_at[partition])
-                if positions.get(partition, 0) > self._positions.get(partition, 0):
-                    self._moved_at[partition] = now
-        self._positions = positions
 
-    def wait_until_all_learn(self) -> None:
-        """Wait until every partition has moved in each second for some time."""
-        since = deadline = time.monotonic()
-        while time.monotonic() - since < SETTLED_S:
-            time.sleep(0.05)
-            if time.monotonic() - deadline > TIMEOUT_S:
-                raise TimeoutError(f"not all partitions are learned: {self.longest}")
-            with self._lock:
-                oldest = min(self._moved_at.values())
-            if time.monotonic() - oldest > 1 or oldest < deadline:
-                since = time.monotonic()
+def gaps_between(looks: list[Look]) -> dict[int, float]:
+    """The longest time for which the checkpoints of each partition stood still."""
+    gaps = {}
+    for p in range(PARTITIONS):
+        moves = [now for (_, before), (now, after) in itertools.pairwise(looks) if after.get(p, 0) > before.get(p, 0)]
+        times = [looks[0][0], *moves, looks[-1][0]]
+        gaps[p] = max(after - before for before, after in itertools.pairwise(times))
+    return gaps
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from experiments.baselines.incremental_gram import GramIncrementalPCA
 from streampca.pca import learning
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
@@ -53,6 +54,14 @@ class Stream:
 def held(d: int, k: int) -> int:
     """Columns that our state holds where it keeps a factor, K + ℓ, and so those of rivals."""
     return min(k + LearningConfig(d, k).beyond + learning.SPARE, d)
+
+
+def incremental(batches: Iterable[F64], d: int, columns: int, k: int) -> tuple[F64, F64]:
+    """Components (k, d) and mean of IncrementalPCA with so many columns."""
+    pca = GramIncrementalPCA(d, columns)
+    for batch in batches:
+        pca.partial_fit(batch)
+    return pca.components(k), pca.mean
 
 
 def printed(rows: Iterable[Any]) -> list[Any]:

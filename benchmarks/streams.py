@@ -22,10 +22,9 @@ from sklearn.utils import gen_batches
 
 from benchmarks import real_streams
 from benchmarks.report import page_of, parser
-from benchmarks.stream_suite import Stream, held, printed, write_csv
+from benchmarks.stream_suite import Stream, held, incremental, printed, write_csv
 from experiments.baselines.batch import Batch
 from experiments.baselines.frequent_directions import FrequentDirections
-from experiments.baselines.incremental_gram import GramIncrementalPCA
 from experiments.datasets import default_folder
 from experiments.report import DOCS, machine, table, write_block
 from streampca.estimator.estimator import ImplicitKrasulina
@@ -86,14 +85,6 @@ def ours(stream: Stream, k: int) -> Components:
     return pca.components_.astype(np.float64), pca.mean_.astype(np.float64)
 
 
-def incremental(stream: Stream, k: int, columns: int, batch: int) -> Components:
-    """IncrementalPCA."""
-    pca = GramIncrementalPCA(stream.table.rows.shape[1], columns)
-    for piece in _batches(stream, batch, columns):
-        pca.partial_fit(piece)
-    return pca.components(k), pca.mean
-
-
 def frequent_directions(stream: Stream, k: int, columns: int) -> Components:
     """The leading directions of the sketch about the mean of all rows."""
     sketch, total = FrequentDirections(stream.table.rows.shape[1], columns), np.zeros(stream.table.rows.shape[1])
@@ -114,12 +105,13 @@ def _batches(stream: Stream, size: int, min_rows: int = 0) -> Iterator[F64]:
 def measured(stream: Stream) -> Iterator[Row]:
     """One row for each number of components."""
     batch = Batch.of(lambda: _batches(stream, CHUNK))
+    d = stream.table.rows.shape[1]
     for k in stream.components:
-        columns = held(stream.table.rows.shape[1], k)
-        methods = (ours(stream, k), incremental(stream, k, k, BATCH), incremental(stream, k, columns, SMALL_BATCH),
-                   frequent_directions(stream, k, columns))  # fmt: skip
-        own, *rivals = (batch.excess(*components) for components in methods)
-        yield Row(stream, k, own, tuple(rivals))
+        columns = held(d, k)
+        rivals = [incremental(_batches(stream, size, held_columns), d, held_columns, k)
+                  for held_columns, size in ((k, BATCH), (columns, SMALL_BATCH))]  # fmt: skip
+        rivals.append(frequent_directions(stream, k, columns))
+        yield Row(stream, k, batch.excess(*ours(stream, k)), tuple(batch.excess(*rival) for rival in rivals))
 
 
 def on_page(rows: Sequence[Sequence[str]]) -> list[str]:

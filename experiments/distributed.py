@@ -5,6 +5,7 @@ Beside them our way: each machine keeps its own fold, nothing is sent back, and 
 
 import itertools
 from collections.abc import Sequence
+from functools import reduce
 from statistics import fmean
 from typing import Any
 
@@ -58,7 +59,8 @@ def parallel(data: Data, k: int, name: str, eta0: float, seed: int, every: int) 
     states, combined, alone, start = [way.start(C) for _ in parts], [], [], 0
     while start < len(parts[0]):
         stop = start + every
-        states = [_learn(way, s, data, part[start:stop], start) for s, part in zip(states, parts, strict=True)]
+        blocks = [map(data.centred, passes.in_blocks(part[start:stop], start)) for part in parts]
+        states = [reduce(way.learn, rows, state) for rows, state in zip(blocks, states, strict=True)]
         losses = data.losses(np.stack([way.basis(state) for state in states]))
         alone.append(100 * (fmean(losses) / data.batch.loss(k) - 1))
         basis, states = _exchanged(way, name, states, k)
@@ -67,35 +69,23 @@ def parallel(data: Data, k: int, name: str, eta0: float, seed: int, every: int) 
     return eta0, round(data.loss(basis), 6), curve(combined), curve(alone)
 
 
-def _learn(way: Method, state: Any, data: Data, index: Any, start: int) -> Any:
-    for rows in passes.in_blocks(index, start):
-        state = way.learn(state, data.centred(rows))
-    return state
-
-
 def _exchanged(way: Method, name: str, states: Sequence[Any], k: int) -> tuple[F64, list[Any]]:
     """The basis of the combined model, and the machines' states after it has been sent back to them."""
     if name == "default":
         own = [published(state, k) for state in states]
         merged = merge(own, LearningConfig(len(own[0].C), k).columns)
         return principal_axes.principal(merged, k)[0].T, list(states)
-    back = _sent_back(name, states)
-    return way.basis(back[0]), back
-
-
-def _sent_back(name: str, states: Sequence[Any]) -> list[Any]:
-    if name == "implicit":
-        C = combine.average([C for C, _ in states])
-        return [(C, t) for _, t in states]
     if name == "incremental":
         U = np.asarray(combine.average_orthonormal([state.U for state in states]), np.float64)
         s = np.asarray(np.mean([state.s for state in states], axis=0), np.float64)
-        return [incremental.IncrementalState(U, s, state.count) for state in states]
-    # LAPACK's signs depend on the spans of the columns alone, not on the signs that came in, so that one
-    # QR at the end gives those of a QR after every message.
-    signed = [np.linalg.qr(C)[0] if name in RESIGNED else C for C, _ in states]
-    C = combine.average_orthonormal(signed)
-    return [(C, t) for _, t in states]
+        back: list[Any] = [incremental.IncrementalState(U, s, state.count) for state in states]
+    else:
+        # LAPACK's signs depend on the spans of the columns alone, not on the signs that came in, so that one
+        # QR at the end gives those of a QR after every message.
+        factors = [np.linalg.qr(C)[0] if name in RESIGNED else C for C, _ in states]
+        combined = combine.average(factors) if name == "implicit" else combine.average_orthonormal(factors)
+        back = [(combined, t) for _, t in states]
+    return way.basis(back[0]), back
 
 
 def draw(plan: Plan) -> None:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 from threadpoolctl import threadpool_limits
 
 from experiments.datasets import Data
@@ -87,7 +87,6 @@ def complete(title: str, plan: Plan, results: Results, jobs: Iterable[Job]) -> N
     """Run the jobs whose rows are missing, and append each row as soon as it is known."""
     done = {tuple(row[key] for key in results.keys) for row in results.rows()}
     missing = [job for job in jobs if tuple(map(str, job.key)) not in done]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with threadpool_limits(1), Progress(*columns, disable=not missing) as progress:
-        for job in progress.track(missing, description=title):
+    with threadpool_limits(1):
+        for job in track(missing, title, disable=not missing):
             results.append(job.key, job.function(plan.data.get(job.data), *job.arguments))

@@ -10,6 +10,7 @@ whole at the start.
 """
 
 import itertools
+from functools import reduce
 from statistics import fmean
 from typing import NamedTuple
 
@@ -76,8 +77,7 @@ def gaussian(_: object, variances: F64, columns: int, run: int) -> tuple[str, st
     for point in points:
         Y = rng.standard_normal((point - start, d)) * np.sqrt(variances)
         moment += Y.T @ Y
-        for part in passes.in_blocks(Y, start):
-            state = way.learn(state, part)
+        state = reduce(way.learn, passes.in_blocks(Y, start), state)
         ours.append(truth.excess(way.basis(state)[:, :SERVED].T, truth.mean))
         batch.append(truth.excess(np.linalg.eigh(moment)[1][:, : -SERVED - 1 : -1].T, truth.mean))
         start = point
