@@ -17,7 +17,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from sklearn.decomposition import IncrementalPCA
@@ -52,13 +52,6 @@ BARS: tuple[tuple[str, str, str, float, str, tuple[str, ...]], ...] = (  # metri
 
 T = TypeVar("T")
 Timed = Callable[[], float]  # microseconds a message
-
-
-class Learner(Protocol):
-    """A rival that learns batches."""
-
-    def partial_fit(self, V: Array, /) -> object:
-        """Learn a batch."""
 
 
 class Row(NamedTuple):
@@ -177,17 +170,17 @@ def estimator(X: Array, k: int, first: int) -> Timed:
     return timed(lambda: copy.deepcopy(pca), *_batches(X[first:], LONG_BLOCK))
 
 
-def batches(X: Array, rival: Learner, size: int) -> Timed:
+def batches(X: Array, rival: Any, size: int) -> Timed:
     """A rival after its first batch; `partial_fit` replaces its arrays or adds to them, which takes as long."""
     rival.partial_fit(X[:size])
     return timed(lambda: copy.copy(rival), *_batches(X[size : (BATCHES + 1) * size], size))
 
 
-def _batches(X: Array, size: int) -> tuple[Callable[[Learner], None], int]:
+def _batches(X: Array, size: int) -> tuple[Callable[[Any], None], int]:
     """Learning the whole batches of rows, and how many rows these are."""
     count = len(X) // size
 
-    def act(learner: Learner) -> None:
+    def act(learner: Any) -> None:
         for i in range(count):
             learner.partial_fit(X[i * size : (i + 1) * size])
 

@@ -7,7 +7,6 @@ hundred, or in twenty, is foreign. Held-out pictures of all kinds are then score
 import itertools
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,14 +39,6 @@ _GRID = np.logspace(-3.5, 0, 36)
 Pixels = NDArray[np.uint8]
 
 
-class Split(NamedTuple):
-    """The pictures that are learned, with their partitions, and the held-out ones of each kind."""
-
-    learned: Pixels
-    partition: NDArray[np.int64]
-    held_out: dict[str, Pixels]
-
-
 def results(plan: Plan) -> Results:
     """A row for each stream, kind of picture and statistic."""
     values = ("auc", *(f"at {level}" for level in LEVELS), "curve")
@@ -58,16 +49,16 @@ def run(plan: Plan) -> None:
     """All streams, as far as they are missing, and the picture."""
     for stream, share in STREAMS.items():
         if not results(plan).rows(stream=stream):
-            split = split_of(plan.data["mnist"], plan.data["cifar10"], share)
-            p = p_values(split, EVERY)
-            for kind, name in itertools.product(split.held_out, STATISTICS):
+            streams, held_out = split(plan.data["mnist"], plan.data["cifar10"], share)
+            p = p_values(learned(streams), held_out)
+            for kind, name in itertools.product(held_out, STATISTICS):
                 row = row_of(getattr(p[kind], name), getattr(p[ORDINARY], name))
                 results(plan).append((stream, kind, name), row)
     _draw(plan)
 
 
-def split_of(digits: Data, photographs: Data, share: float) -> Split:
-    """With this share of foreign pictures among the learned ones, a third of each kind."""
+def split(digits: Data, photographs: Data, share: float) -> tuple[list[Pixels], dict[str, Pixels]]:
+    """The learned pictures of each partition, with this share of foreign ones, a third of each kind; the held-out."""
     rng = np.random.default_rng(0)
     order = rng.permutation(len(digits.X))
     cut = int(len(order) * (1 - HELD_OUT))
@@ -81,7 +72,7 @@ def split_of(digits: Data, photographs: Data, share: float) -> Split:
     for make, which in zip(foreign.values(), chosen, strict=True):
         learned[which] = make(learned[which])
     kinds = {ORDINARY: held_out} | {kind: make(held_out) for kind, make in foreign.items()}
-    return Split(learned, digits.y[order[:cut]], kinds)
+    return [learned[digits.y[order[:cut]] == p] for p in range(PARTITIONS)], kinds
 
 
 def grey(X: Pixels, d: int) -> Pixels:
@@ -97,25 +88,23 @@ def _with_lines(X: Pixels) -> Pixels:
     return np.concatenate([X[:, : d // 2], np.full((len(X), d // 14), 255, np.uint8), X[:, d // 2 + d // 14 :]], axis=1)
 
 
-def p_values(split: Split, every: int) -> dict[str, Scores]:
-    """The p-values of the held-out pictures of each kind, by the last version published."""
-    published = learned(split, every)
+def p_values(published: PublishedModel, held_out: dict[str, Pixels]) -> dict[str, Scores]:
+    """The p-values of the held-out pictures of each kind."""
     model, calibration = published.model, published.calibration or Calibration.empty()
-    scores = {kind: scoring.score(model, X / 255) for kind, X in split.held_out.items()}
+    scores = {kind: scoring.score(model, X / 255) for kind, X in held_out.items()}
     return {kind: calibration.p_values(of_kind, model.noise_variance) for kind, of_kind in scores.items()}
 
 
-def learned(split: Split, every: int) -> PublishedModel:
+def learned(streams: list[Pixels]) -> PublishedModel:
     """The last version of a worker that owns all partitions."""
-    fold_config, store = FoldConfig(LearningConfig(split.learned.shape[1], COMPONENTS)), MemoryStore()
+    fold_config, store = FoldConfig(LearningConfig(streams[0].shape[1], COMPONENTS)), MemoryStore()
     checkpoints, models = Checkpoints(store, "pictures"), Models(store, "pictures")
     publisher = Publisher(checkpoints, models, fold_config, time.time)
-    streams = {p: split.learned[split.partition == p] for p in range(PARTITIONS)}
-    folds = dict.fromkeys(streams, Fold.empty(fold_config.learning))
-    for start in range(0, max(map(len, streams.values())), every):
+    folds = [Fold.empty(fold_config.learning)] * PARTITIONS
+    for start in range(0, max(map(len, streams)), EVERY):
         saved = []
-        for p, pictures in streams.items():
-            if len(batch := pictures[start : start + every] / 255):
+        for p, pictures in enumerate(streams):
+            if len(batch := pictures[start : start + EVERY] / 255):
                 folds[p], _ = folds[p].take(batch_of_rows(batch, start + len(batch)), fold_config)
                 saved.append(Checkpoint("pictures", "", p, folds[p], fold_config.as_dict()))
                 checkpoints.save(saved[-1])

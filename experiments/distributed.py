@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import charts, passes
+from experiments import charts, exact, passes
 from experiments.baselines import combine, incremental
 from experiments.datasets import Data
 from experiments.methods import LABELS, Method, method, published
@@ -76,15 +76,15 @@ def _exchanged(way: Method, name: str, states: Sequence[Any], k: int) -> tuple[F
         merged = merge(own, LearningConfig(len(own[0].C), k).columns)
         return principal_axes.principal(merged, k)[0].T, list(states)
     if name == "incremental":
-        U = np.asarray(combine.average_orthonormal([state.U for state in states]), np.float64)
+        U = exact.orthonormal(combine.average([state.U for state in states]))
         s = np.asarray(np.mean([state.s for state in states], axis=0), np.float64)
         back: list[Any] = [incremental.IncrementalState(U, s, state.count) for state in states]
     else:
         # LAPACK's signs depend on the spans of the columns alone, not on the signs that came in, so that one
         # QR at the end gives those of a QR after every message.
         factors = [np.linalg.qr(C)[0] if name in RESIGNED else C for C, _ in states]
-        combined = combine.average(factors) if name == "implicit" else combine.average_orthonormal(factors)
-        back = [(combined, t) for _, t in states]
+        combined = combine.average(factors)
+        back = [(combined if name == "implicit" else exact.orthonormal(combined), t) for _, t in states]
     return way.basis(back[0]), back
 
 

@@ -1,6 +1,6 @@
 """Factors of several machines averaged.
 
-    C = Σ αᵢ Cᵢ / Σ αᵢ                                                               eq. 17
+    C = Σ αᵢ Cᵢ / Σ αᵢ; for Oja's and Krasulina's orthonormal factors then QR         eq. 17
 
 `merge` in streampca.pca pools covariances instead, and is far closer to one pass over everything.
 """
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.baselines.explicit import orthonormal
 from streampca.pca.arrays import Array
 
 
@@ -17,11 +16,6 @@ def average(factors: Sequence[Array], weights: Sequence[float] | None = None) ->
     """Eq. 17 of factors (d, k): weighted by αᵢ ≥ 0, such as each one's number of messages; None: all alike."""
     combined: Array = np.average(np.stack(factors), axis=0, weights=weights)
     return combined
-
-
-def average_orthonormal(factors: Sequence[Array], weights: Sequence[float] | None = None) -> Array:
-    """What the paper does with Oja's and Krasulina's orthonormal factors: the average, then QR."""
-    return orthonormal(average(factors, weights))
 
 
 def aligned(C: Array, reference: Array) -> Array:
