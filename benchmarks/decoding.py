@@ -57,7 +57,9 @@ def cell(name: str, d: int, numbers: int, rounds: int) -> str:
     kind, _ = FORMATS[name]
     X = np.random.default_rng(0).standard_normal((numbers // d // MANY * MANY, d))
     values, raw = encoded(name, X), [x.astype("<f4" if name == "float32" else "<f8").tobytes() for x in X]
-    codec = codec_of(kind, d, "text" in name)
+    schema = schema_of(kind, Layout({"v": True}))
+    field, schemas = "v" if schema or "text" in name or kind == "arrow" else "", {1: schema} if schema else {}
+    codec = Codec(kind, d, 1e150, field=field, schemas=MemorySchemas(schemas))
     assert len(codec.decode(values).vectors) == len(X)
 
     def plain() -> None:
@@ -69,13 +71,6 @@ def cell(name: str, d: int, numbers: int, rounds: int) -> str:
 
     ours, other = map(median, in_turn(rounds, lambda: seconds(lambda: codec.decode(values)), lambda: seconds(plain)))
     return f"{ours / len(X) * 1e6:.2f} ({other / len(X) * 1e6:.2f})"
-
-
-def codec_of(kind: str, d: int, in_object: bool) -> Codec:
-    """A worker's codec, with a registry in memory."""
-    schema = schema_of(kind, Layout({"v": True}))
-    field = "v" if schema or in_object or kind == "arrow" else ""
-    return Codec(kind, d, 1e150, field=field, schemas=MemorySchemas({1: schema} if schema else {}))
 
 
 def seconds(act: Callable[[], object]) -> float:

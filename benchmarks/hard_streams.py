@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.report import page_of, parser
-from benchmarks.stream_suite import held, incremental, printed, write_csv
+from benchmarks.report import page_of, parser, printed, write_csv
 from experiments.baselines.batch import Batch
+from experiments.baselines.incremental_gram import held, incremental
 from experiments.hard_streams import STREAMS, Rng, normal, with_factor
 from experiments.report import DOCS, table, write_block
 from streampca.pca import axes

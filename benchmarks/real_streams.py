@@ -5,15 +5,51 @@ Tables, images, texts, prices and signals, in random order and in their own.
 
 import sysconfig
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from benchmarks.stream_suite import Indices, Rows, Stream, Table
-from experiments.datasets import load
+from experiments.datasets import Indices, load
+from streampca.pca.arrays import F64
 
+Rows = NDArray[Any]
 LINES, WORDS, PIECES = 40, 400, 20_000  # of a text: lines in a piece, commonest words, pieces
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows, kept as they are and scaled when they are read: (rows[index] − shift) · factor."""
+
+    rows: Rows  # (n, d)
+    shift: F64 | float = 0.0
+    factor: F64 | float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, index: Indices) -> F64:
+        """Some rows (n, d)."""
+        return (self.rows[index] - self.shift) * self.factor
+
+    def standardised(self) -> "Table":
+        """Columns with mean 0 and variance 1; constant columns stay 0."""
+        mean, deviation = self.rows.mean(axis=0, dtype=np.float64), self.rows.std(axis=0, dtype=np.float64)
+        return Table(self.rows, mean, 1 / np.where(deviation > 0, deviation, 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """One stream and the numbers of components to learn from it."""
+
+    name: str
+    order: str
+    table: Table
+    index: Indices  # the rows in the order in which they come
+    components: tuple[int, ...]
 
 
 def real(seed: int, folder: Path | None) -> Iterator[Stream]:

@@ -5,11 +5,14 @@ page names the machine once; a table that was measured on another one names its 
 """
 
 import argparse
+import csv
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from threadpoolctl import threadpool_limits
 
 from experiments.report import DOCS, block, machine, replaced, table
 
@@ -86,6 +89,22 @@ def beside(bare: Callable[[], float], ours: Callable[[], float], rounds: int) ->
     """Our rate, the bare one, and our share of it: medians of rounds in which they take turns."""
     rates = in_turn(rounds, bare, ours)
     return median(rates[1]), median(rates[0]), median(own / other for other, own in zip(*rates, strict=True))
+
+
+def printed(rows: Iterable[Any]) -> list[Any]:
+    """All rows, measured in one thread; the cells of each are printed at once."""
+    measured = []
+    with threadpool_limits(1):
+        for row in rows:
+            print(" | ".join(row.cells()), flush=True)
+            measured.append(row)
+    return measured
+
+
+def write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table as a CSV file."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([head, *rows])
 
 
 def _part_of(row: str) -> str:

@@ -24,8 +24,7 @@ from sklearn.decomposition import IncrementalPCA
 from threadpoolctl import threadpool_limits
 
 from benchmarks.report import Bar, in_turn, parser, publish
-from benchmarks.stream_suite import held
-from experiments.baselines.incremental_gram import GramIncrementalPCA, RunningCovariance
+from experiments.baselines.incremental_gram import GramIncrementalPCA, RunningCovariance, held
 from experiments.report import table
 from streampca.estimator.estimator import ImplicitKrasulina
 from streampca.pca import algorithm1
@@ -57,15 +56,9 @@ Timed = Callable[[], float]  # microseconds a message
 class Row(NamedTuple):
     """One size and dtype: of each contestant the times of all rounds, in µs a message."""
 
-    d: int
-    k: int
+    size: str
     dtype: str
     times: dict[str, list[float]]
-
-    @property
-    def size(self) -> str:
-        """As in the table."""
-        return f"{self.d} × {self.k}"
 
     def us(self, name: str) -> float:
         """The median of a contestant."""
@@ -135,7 +128,7 @@ def measured(d: int, k: int, dtype: str, rounds: int) -> Row:
         contestants["covariance"] = batches(X, RunningCovariance(d, dtype), LONG_BLOCK)
     if (d, k) == (784, 20):
         contestants["autocorrelated"] = ours(autocorrelated(X), config, first)
-    return Row(d, k, dtype, dict(zip(contestants, in_turn(rounds, *contestants.values()), strict=True)))
+    return Row(f"{d} × {k}", dtype, dict(zip(contestants, in_turn(rounds, *contestants.values()), strict=True)))
 
 
 def autocorrelated(X: Array) -> Array:

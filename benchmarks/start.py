@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
@@ -71,22 +72,13 @@ def sidecar(folder: Path) -> float:
     began = time.perf_counter()
     with own_interpreter(["serve"], {**os.environ, **settings}, folder / "log") as process:
         try:
-            while not answers(f"http://127.0.0.1:{port}/readyz"):
-                if process.poll() is not None or time.perf_counter() - began > TIMEOUT_S:
-                    raise ChildProcessError(f"the sidecar did not start:\n{(folder / 'log').read_text()}")
+            while process.poll() is None and time.perf_counter() - began < TIMEOUT_S:
+                with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
+                    return time.perf_counter() - began
                 time.sleep(0.01)
-            return time.perf_counter() - began
+            raise ChildProcessError(f"the sidecar did not start:\n{(folder / 'log').read_text()}")
         finally:
             process.kill()
-
-
-def answers(url: str) -> bool:
-    """Whether a server answers with status 200."""
-    try:
-        with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - our own
-            return True
-    except OSError:
-        return False
 
 
 def worker(broker: BrokerClient, client: str) -> float:

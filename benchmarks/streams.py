@@ -21,10 +21,11 @@ import numpy as np
 from sklearn.utils import gen_batches
 
 from benchmarks import real_streams
-from benchmarks.report import page_of, parser
-from benchmarks.stream_suite import Stream, held, incremental, printed, write_csv
+from benchmarks.real_streams import Stream
+from benchmarks.report import page_of, parser, printed, write_csv
 from experiments.baselines.batch import Batch
 from experiments.baselines.frequent_directions import FrequentDirections
+from experiments.baselines.incremental_gram import held, incremental
 from experiments.datasets import default_folder
 from experiments.report import DOCS, machine, table, write_block
 from streampca.estimator.estimator import ImplicitKrasulina
