@@ -93,10 +93,8 @@ def _images(seed: int, folder: Path) -> Iterator[Stream]:
 
 def _patches_of(X: Rows, name: str) -> Table:
     """Patches of 7 × 7 or 8 × 8 pixels of the first 2,000 images."""
-    side, shape = (7, (28, 28, 1)) if name == "mnist" else (8, (3, 32, 32))
-    images = X[:2000].reshape(-1, *shape)
-    if name != "mnist":
-        images = np.moveaxis(images, 1, 3)
+    side, shape = (7, (1, 28, 28)) if name == "mnist" else (8, (3, 32, 32))
+    images = np.moveaxis(X[:2000].reshape(-1, *shape), 1, 3)
     return Table(np.concatenate([_patches(image, side) for image in images]), 0.0, 1 / 255)
 
 

@@ -15,7 +15,6 @@ from benchmarks.report import Bar, publish
 from benchmarks.workers import CLIENTS, LEARNED, Load, broker_of, fill, group_of, owned, parser_with_broker, rate_of
 from experiments.report import table
 from tests.broker_client import BrokerClient
-from tests.guarantees.harness import Group
 
 PART, PARTITIONS, RUNS = "scaling", 8, 5
 BAR = 1.8
@@ -47,17 +46,14 @@ def rate(broker: BrokerClient, load: Load, client: str, workers: int) -> float:
             members.start()
         share = PARTITIONS // workers
         members.wait(lambda: all(len(owned(w)) == share for w in members.workers), "the partitions", 120)
-        _signal(members, signal.SIGSTOP)
+        for worker in members.workers:
+            os.kill(worker.process.pid, signal.SIGSTOP)
         fill(broker, load, PARTITIONS)
-        _signal(members, signal.SIGCONT)
+        for worker in members.workers:
+            os.kill(worker.process.pid, signal.SIGCONT)
         together = rate_of([worker.log for worker in members.workers], LEARNED, load.messages)
     broker.delete_topic(load.topic)
     return together
-
-
-def _signal(members: Group, number: int) -> None:
-    for worker in members.workers:
-        os.kill(worker.process.pid, number)
 
 
 if __name__ == "__main__":

@@ -158,11 +158,11 @@ def samples_until(count: int, messages: Callable[[], int]) -> list[Sample]:
 def metrics_url(log: Path) -> str:
     """Where a process serves its metrics, as its log says; waits for its start."""
 
-    def found() -> list[str]:
-        events = [orjson.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+    def urls() -> list[str]:
+        events = (orjson.loads(line) for line in log.read_text().splitlines() if line.endswith("}"))
         return [event["metrics"] for event in events if "metrics" in event]
 
-    return str(wait_until(found, 120, "the start")[0])
+    return str(wait_until(urls, 120, "the start")[0])
 
 
 def counted(url: str, series: str) -> int:

@@ -4,6 +4,7 @@ Without names all of them. Only runs that are missing in experiments/results are
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits
@@ -50,9 +51,9 @@ def blocks(plan: Plan) -> dict[str, list[str]]:
     return {name: lines if len(lines) > 2 else [*lines, "", "No runs yet."] for name, lines in of_all.items()}
 
 
-def _row(claim: str, settings: dict[str, bool]) -> list[str]:
-    exceptions = [setting for setting, holds in settings.items() if not holds]
-    return [claim, f"{len(settings) - len(exceptions)} of {len(settings)}", ", ".join(exceptions) or "–"]
+def _row(claim: str, settings: Sequence[tuple[str, int]], holds: Sequence[bool]) -> list[str]:
+    exceptions = [f"{name} k={k}" for (name, k), holds_here in zip(settings, holds, strict=True) if not holds_here]
+    return [claim, f"{sum(holds)} of {len(settings)}", ", ".join(exceptions) or "–"]
 
 
 if __name__ == "__main__":

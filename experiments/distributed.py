@@ -16,7 +16,7 @@ from experiments.baselines import combine, incremental
 from experiments.datasets import Data
 from experiments.methods import LABELS, Method, method, published
 from experiments.plan import Job, Plan, Results, complete, curve
-from experiments.report import Claim, average, by_setting, spread, table
+from experiments.report import Claim, average, spread, table
 from streampca.pca import axes as principal_axes
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
@@ -94,7 +94,7 @@ def draw(plan: Plan) -> None:
     with charts.picture(plan.folder / "figure2.svg", 1, len(settings)) as axes:
         for panel, (name, k) in zip(axes[0], settings, strict=True):
             for method_name in METHODS:
-                chosen, style = {"data": name, "k": k, "method": method_name}, charts.style(method_name)
+                chosen, style = {"data": name, "k": k, "method": method_name}, charts.STYLES[method_name]
                 combined, alone = (runs(plan).curves(column, **chosen) for column in ("combined", "alone"))
                 t = charts.points(len(combined[0]), plan.every, len(plan.data[name].X) // MACHINES)
                 label = LABELS[method_name] + ", folds merged" * (method_name == "default")
@@ -131,10 +131,9 @@ def claims(plan: Plan) -> list[Claim]:
     paper = [combined for _, combined in PAPER.values()]
     implicit, ours, cases = loss["implicit"], loss["default"], list(PAPER)
     return [
-        ("Table 2's losses of ten machines, to 0.05",
-         by_setting((abs(implicit[i] - paper[i]) <= 0.05 for i in every), cases)),
-        ("“excellent performance”: least loss of all that are averaged",
-         by_setting((implicit[i] <= others[i] for i in every), cases)),
-        ("ours: merged once, less loss than all that are averaged",
-         by_setting((ours[i] < min(others[i], implicit[i]) for i in every), cases)),
+        ("Table 2's losses of ten machines, to 0.05", cases, [abs(implicit[i] - paper[i]) <= 0.05 for i in every]),
+        ("“excellent performance”: least loss of all that are averaged", cases,
+         [implicit[i] <= others[i] for i in every]),
+        ("ours: merged once, less loss than all that are averaged", cases,
+         [ours[i] < min(others[i], implicit[i]) for i in every]),
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from experiments import charts, passes
 from experiments.baselines import explicit, incremental
 from experiments.methods import BLOCK, LABELS, SKLEARN_BATCH, TUNED, method
 from experiments.plan import Job, Plan, Results, complete
-from experiments.report import Claim, by_setting, cell, table
+from experiments.report import Claim, cell, table
 from experiments.table1 import METHODS
 from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
@@ -112,9 +112,9 @@ def _draw(panel: Any, plan: Plan, name: str, k: int) -> None:
             continue
         seconds = [t * median(costs) / 1e6 for t in charts.points(len(curves[0]), plan.every, len(plan.data[name].X))]
         label = LABELS[each] + (", exact blocks" if size > 1 and each == "implicit" else "")
-        charts.spread(panel, seconds, curves, "--" if size > 1 else "-", label=label, **charts.style(each))
+        charts.spread(panel, seconds, curves, "--" if size > 1 else "-", label=label, **charts.STYLES[each])
         ends = [len(plan.data[name].X) * end / 1e6 for end in (min(costs), max(costs))]
-        panel.plot(ends, [charts.mean_curve(curves)[-1]] * 2, "|-", color=charts.COLOURS[each])
+        panel.plot(ends, [charts.mean_curve(curves)[-1]] * 2, "|-", color=charts.STYLES[each]["color"])
     panel.set(xscale="log", yscale="log")
     panel.set(title=f"{charts.NAMES[name]}, k = {k}", xlabel="seconds of learning", ylabel="excess loss, %")
 
@@ -173,5 +173,5 @@ def claims(plan: Plan) -> list[Claim]:
         rivals = [name for name in RIVALS if size == 1 or name not in WHOLE]
         others = {(n, k): [_ratio(plan, D[n], k, size, m) for m in rivals] for n, k in settings()}
         measured = [case for case, ratios in others.items() if not np.isnan(ratios).any()]
-        claimed.append((words, by_setting((min(others[case]) > 1 for case in measured), measured)))
-    return [(words, holds) for words, holds in claimed if holds]
+        claimed.append((words, measured, [min(others[case]) > 1 for case in measured]))
+    return [claim for claim in claimed if claim[1]]

@@ -43,14 +43,12 @@ def run(plan: Plan) -> None:
     complete("partitions", plan, runs(plan), jobs)
 
 
-def combined(
-    data: Data, k: int, partitions: int, split: str, way: str, eta0: float, seed: int
-) -> tuple[float, float]:  # fmt: skip
+def combined(data: Data, k: int, count: int, split: str, way: str, eta0: float, seed: int) -> tuple[float, float]:
     """η₀ and the percent of excess of all partitions combined; nothing is sent back."""
     order, C = passes.beginning(data, k, seed)
     if split == "skewed":
         order = order[np.argsort(data.y[order], kind="stable")]
-    parts = np.array_split(order, partitions)
+    parts = np.array_split(order, count)
     if way == "merge":
         return eta0, round(_merged(data, k, parts), 6)
     learner = method("gauge" if way.startswith("gauge") else "implicit", k, eta0)

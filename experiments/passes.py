@@ -60,11 +60,9 @@ def finalists(results: Results, name: str, k: int, tuned: str) -> list[float]:
 
 def chosen(results: Results, name: str, k: int, tuned: str) -> float:
     """The η₀ with the least mean loss on the held-out tenth."""
-
-    def mean_loss(eta0: float) -> float:
-        return average(results.numbers("loss", data=name, k=k, method=tuned, eta0=eta0))
-
-    return min(finalists(results, name, k, tuned), key=mean_loss)
+    losses = {eta0: results.numbers("loss", data=name, k=k, method=tuned, eta0=eta0)
+              for eta0 in finalists(results, name, k, tuned)}  # fmt: skip
+    return min(losses, key=lambda eta0: average(losses[eta0]))
 
 
 def eta0_of(plan: Plan, name: str, k: int, any_method: str) -> float:
@@ -95,9 +93,7 @@ def in_blocks(rows: NDArray[Any], start: int = 0) -> list[NDArray[Any]]:
     return np.split(rows, cuts[cuts > 0])
 
 
-def states(
-    way: Method, data: Data, order: Indices, C: F64, every: int, *, center: bool = True
-) -> Iterator[Any]:  # fmt: skip
+def states(way: Method, data: Data, order: Indices, C: F64, every: int = 0, center: bool = True) -> Iterator[Any]:
     """The state each time that another `every` messages are learned, and at the end; centred by the batch mean."""
     state, seen = way.start(C), 0
     for rows in in_blocks(order):

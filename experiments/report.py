@@ -8,7 +8,7 @@
 import os
 import platform
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
 from statistics import fmean, stdev
@@ -19,7 +19,7 @@ from streampca.process.blas import kernels
 
 DOCS = Path(__file__).parents[1] / "docs"
 RUNS = 10  # of each kind
-Claim = tuple[str, dict[str, bool]]  # a sentence, and whether it holds in each setting
+Claim = tuple[str, Sequence[tuple[str, int]], Sequence[bool]]  # a sentence, settings (data, k), and where it holds
 
 
 def machine() -> str:
@@ -77,11 +77,6 @@ def cell(value: float, form: str) -> str:
 def average(values: Sequence[float]) -> float:
     """The mean; not a number for nothing."""
     return fmean(values) if values else float("nan")
-
-
-def by_setting(holds: Iterable[bool], settings: Sequence[tuple[str, int]]) -> dict[str, bool]:
-    """Whether a claim holds, by the names of the settings (data, k)."""
-    return {f"{name} k={k}": holds_here for (name, k), holds_here in zip(settings, holds, strict=True)}
 
 
 def _between(name: str) -> re.Pattern[str]:
