@@ -50,12 +50,10 @@ class Bare(NamedTuple):
     topic: str
     client: str
     messages: int
-    # Of the consumer.
-    format: str = ""
-    d: int = 0
-    k: int = 0
-    # Of the loop.
-    output: str = ""
+    format: str
+    d: int
+    k: int
+    output: str = ""  # of the loop
     size: int = 0  # bytes of an output
 
 
@@ -68,10 +66,10 @@ def main(kind: str, bare: Bare) -> None:
         step = decoding(bare, values_by_kafka_python(bare) if kafka_python else values_by_confluent(bare))
     else:
         step = transactions_by_kafka_python(bare) if kafka_python else transactions_by_confluent(bare)
-    samples = [Sample(time.perf_counter(), 0)]
-    while (done := samples[-1].messages) < bare.messages:
+    samples: list[Sample] = [(time.perf_counter(), 0)]
+    while (done := samples[-1][1]) < bare.messages:
         done += step()
-        samples.append(Sample(time.perf_counter(), done))
+        samples.append((time.perf_counter(), done))
     print(sustained(samples))
 
 

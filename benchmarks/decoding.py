@@ -20,9 +20,8 @@ from streampca.formats.base import Layout
 from streampca.formats.schemas import MemorySchemas, frame_of
 
 PART = "decoding"
-DIMENSIONS: tuple[int, ...] = (64, 784, 3072)
-ROUNDS, BATCH_NUMBERS, MANY = 7, 800_000, 100
-SMALLEST_NUMBERS = 64 * MANY
+MANY = 100
+FULL, SMALLEST = ((64, 784, 3072), 800_000, 7), ((64,), 64 * MANY, 1)  # dimensions, numbers in a batch, rounds
 
 Rows = NDArray[np.float64]
 FRAME = frame_of(1)
@@ -45,9 +44,7 @@ def encoded(name: str, X: Rows) -> list[bytes]:
 def main() -> None:
     """Measure and write."""
     options = parser(__doc__).parse_args()
-    dimensions, numbers, rounds = DIMENSIONS, BATCH_NUMBERS, ROUNDS
-    if options.smallest:
-        dimensions, numbers, rounds = DIMENSIONS[:1], SMALLEST_NUMBERS, 1
+    dimensions, numbers, rounds = SMALLEST if options.smallest else FULL
     rows = [[name, *(cell(name, d, numbers, rounds) for d in dimensions)] for name in FORMATS]
     publish(PART, options, table(["format", *(f"d = {d}" for d in dimensions)], rows))
 

@@ -44,13 +44,9 @@ class Bar(NamedTuple):
     def row(self, part: str) -> str:
         """One line of the table of bars."""
         unit = f" {self.unit}" if self.unit not in ("", "×") else self.unit
-        cells = self.metric, f"{self._worst:,g}{unit}", f"{self.sign} {self.bar:g}{unit}", self._verdict(), f"`{part}`"
-        return f"| {' | '.join(cells)} |"
-
-    def _verdict(self) -> str:
-        if self.met:
-            return "yes"
-        return f"no: {abs(self._worst / self.bar - 1):.0%} {'short' if self.sign == '≥' else 'over'}"
+        missed = f"no: {abs(self._worst / self.bar - 1):.0%} {'short' if self.sign == '≥' else 'over'}"
+        cells = self.metric, f"{self._worst:,g}{unit}", f"{self.sign} {self.bar:g}{unit}", "yes" if self.met else missed
+        return f"| {' | '.join(cells)} | `{part}` |"
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -63,8 +59,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 def page_of(given: argparse.Namespace, page: Path = PAGE) -> Path | None:
     """Where the results go; nowhere when the size was the smallest and no page is named."""
-    found: Path | None = given.page or (None if given.smallest else page)
-    return found
+    chosen: Path | None = given.page or (None if given.smallest else page)
+    return chosen
 
 
 def publish(part: str, given: argparse.Namespace, lines: Sequence[str], bars: Iterable[Bar] = ()) -> None:

@@ -86,7 +86,7 @@ def worker(broker: BrokerClient, client: str) -> float:
     with workers.group_of(broker, LOAD, client) as members:
         began = time.perf_counter()
         url = workers.metrics_url(members.start().log)
-        return workers.samples_until(1, lambda: workers.counted(url, workers.LEARNED))[-1].time - began
+        return workers.samples_until(1, lambda: workers.counted(url, workers.LEARNED))[-1][0] - began
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ is missed. Synthetic streams: `hard_streams.py`.
 
 import secrets
 import sys
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +128,9 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of orders")
     options.add_argument("--only", default="", help="only streams whose name or order contains this; writes nothing")
     given = options.parse_args()
-    rows: list[Row] = printed(row for stream in _streams(given) for row in measured(stream))
+    streams = real_streams.tables(given.seed) if given.smallest else real_streams.real(given.seed, given.data)
+    chosen = (stream for stream in streams if given.only in f"{stream.name}, {stream.order}")
+    rows: list[Row] = printed(row for stream in chosen for row in measured(stream))
     met = sum(row.met for row in rows)
     note = f"{met} of {len(rows)} rows meet their bar. Seed {given.seed}. {machine()}"
     print(note)
@@ -138,12 +139,6 @@ def main() -> int:
         write_csv(page.with_suffix(".csv"), HEAD, cells)
         write_block(page, "streams", [*on_page(cells), "", note])
     return 0 if given.smallest or met == len(rows) else 1
-
-
-def _streams(given: Namespace) -> Iterator[Stream]:
-    """Those of the options."""
-    streams = real_streams.tables(given.seed) if given.smallest else real_streams.real(given.seed, given.data)
-    return (each for each in streams if given.only in f"{each.name}, {each.order}")
 
 
 if __name__ == "__main__":

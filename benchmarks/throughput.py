@@ -5,6 +5,7 @@ client, codec and threads that learns nothing (benchmarks/bare.py). In turn; med
 """
 
 from dataclasses import replace
+from functools import partial
 
 from benchmarks import workers
 from benchmarks.report import Bar, beside, publish
@@ -44,11 +45,8 @@ def main() -> None:
 
 def measured(broker: BrokerClient, load: workers.Load, client: str, runs: int) -> tuple[float, float]:
     """A worker's messages a second, and its share of the bare consumer's."""
-
-    def bare_consumer() -> float:
-        return workers.bare_rate("consumer", broker, load, client, format=load.format, d=load.d, k=load.k)
-
-    rate, _, share = beside(bare_consumer, lambda: worker_rate(broker, load, client), runs)
+    bare = partial(workers.bare_rate, "consumer", broker, load, client)
+    rate, _, share = beside(bare, lambda: worker_rate(broker, load, client), runs)
     return rate, share
 
 

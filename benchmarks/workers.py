@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
@@ -45,11 +45,7 @@ class Load:
         return self.name or f"{self.format}-{self.d}-{self.k}"
 
 
-class Sample(NamedTuple):
-    """How far a process was at one time."""
-
-    time: float  # seconds
-    messages: int
+Sample = tuple[float, int]  # a time in seconds, and the messages that were done by then
 
 
 def parser_with_broker(description: str | None) -> argparse.ArgumentParser:
@@ -99,17 +95,18 @@ def fill(broker: BrokerClient, load: Load, partitions: int = PARTITIONS) -> None
 
 def sustained(samples: Sequence[Sample]) -> float:
     """Messages a second between the first and the last tenth, so that starting and ending do not count."""
-    count = samples[-1].messages
-    inner = [s for s in samples if 0.1 * count <= s.messages <= 0.9 * count]
-    if len({s.messages for s in inner}) < 2:  # only with very few messages
+    count = samples[-1][1]
+    inner = [sample for sample in samples if 0.1 * count <= sample[1] <= 0.9 * count]
+    if len({done for _, done in inner}) < 2:  # only with very few messages
         inner = list(samples)
-    first, last = inner[0], inner[-1]
-    return (last.messages - first.messages) / (last.time - first.time)
+    (began, first), (ended, last) = inner[0], inner[-1]
+    return (last - first) / (ended - began)
 
 
 def bare_rate(kind: str, broker: BrokerClient, load: Load, client: str, **options: Any) -> float:
     """Messages a second of a baseline of benchmarks/bare.py, in a process of its own."""
-    of_all = {"bootstrap": broker.bootstrap, "topic": load.topic, "client": client, "messages": load.messages}
+    of_all = {"bootstrap": broker.bootstrap, "topic": load.topic, "client": client, "messages": load.messages,
+              "format": load.format, "d": load.d, "k": load.k}  # fmt: skip
     with start("bare", kind, orjson.dumps(of_all | options).decode()) as child:
         try:
             out = child.communicate(timeout=TIMEOUT_S)[0]
@@ -145,13 +142,13 @@ def rate_of(logs: Iterable[Path], series: str, count: int) -> float:
 
 
 def samples_until(count: int, messages: Callable[[], int]) -> list[Sample]:
-    """Samples, 20 a second, until one has reached `count` messages."""
-    samples = [Sample(time.perf_counter(), messages())]
-    while samples[-1].messages < count:
+    """Samples, 20 a second, until `count` messages are done."""
+    samples = [(time.perf_counter(), messages())]
+    while samples[-1][1] < count:
         time.sleep(0.05)
-        samples.append(Sample(time.perf_counter(), messages()))
-        if samples[-1].time - samples[0].time > TIMEOUT_S:
-            raise TimeoutError(f"{samples[-1].messages} of {count} messages within {TIMEOUT_S} s")
+        samples.append((time.perf_counter(), messages()))
+        if samples[-1][0] - samples[0][0] > TIMEOUT_S:
+            raise TimeoutError(f"{samples[-1][1]} of {count} messages within {TIMEOUT_S} s")
     return samples
 
 

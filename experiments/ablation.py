@@ -157,9 +157,7 @@ def changed(_: object, regime: str, half_life: str, learner: str, seed: int) -> 
     return (*_row(best, state, k, after)[:2], curve(bins))
 
 
-def learned(
-    read: Read, order: Indices, config: LearningConfig, half_life: str, learner: str
-) -> tuple[State, F64]:  # fmt: skip
+def learned(read: Read, order: Indices, config: LearningConfig, half_life: str, learner: str) -> tuple[State, F64]:
     """The state after one pass over rows that are read in this order, and the losses of all but the first block."""
     state, start, losses, move = State.empty(config.dimensions), 0, [], LEARNERS[learner]
     with patch.object(block, "learn", _with_step(move) if move else _learn):

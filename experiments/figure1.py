@@ -36,16 +36,12 @@ WHOLE = ("incremental",)  # message by message only
 MORE = (2,)  # k beyond Table 1's; the paper's figure has four for each data set and does not name them
 SHOWN = (*((name, 1) for name in PAPERS if name != "explicit"), *((m, BLOCK) for m in ("implicit", *OWN)))
 D = {"mnist": 784, "cifar10": 3072}
+SETTINGS = [(name, k) for name in D for k in (*MORE, 5, 10, 20)]  # the panels
 
 
 def times(plan: Plan) -> Results:
     """Microseconds per message, in blocks of `size`."""
     return Results(plan.folder / "times.csv", ("d", "k", "size", "method", "repetition"), ("microseconds",))
-
-
-def settings() -> list[tuple[str, int]]:
-    """The panels."""
-    return [(name, k) for name in D for k in (*MORE, 5, 10, 20)]
 
 
 def run(plan: Plan) -> None:
@@ -121,10 +117,10 @@ def _draw(panel: Any, plan: Plan, name: str, k: int) -> None:
 
 def blocks(plan: Plan) -> dict[str, list[str]]:
     """The step sizes that were chosen, the times of what the picture shows, and how many times slower others are."""
-    chosen, shown, head = [], [], [f"{name} k={k}" for name, k in settings()]
-    cases = [(D[name], k) for name, k in settings()]
+    chosen, shown, head = [], [], [f"{name} k={k}" for name, k in SETTINGS]
+    cases = [(D[name], k) for name, k in SETTINGS]
     for name in (name for name in TUNED if name != "explicit"):
-        chosen.append([LABELS[name], *(f"{passes.eta0_of(plan, *case, name):g}" for case in settings())])
+        chosen.append([LABELS[name], *(f"{passes.eta0_of(plan, *case, name):g}" for case in SETTINGS)])
     for name, size in SHOWN:
         kind = "plain" if size == 1 else "batches" if name == "sklearn" else "blocks"
         shown.append([f"{LABELS[name]}, {kind}", *(_cell(_times(plan, *case, size, name)) for case in cases)])
@@ -171,7 +167,7 @@ def claims(plan: Plan) -> list[Claim]:
     for words, size in (("“significantly faster”: Algorithm 1 is the quickest, message by message", 1),
                         (f"the same in exact blocks of {BLOCK}", BLOCK)):  # fmt: skip
         rivals = [name for name in RIVALS if size == 1 or name not in WHOLE]
-        others = {(n, k): [_ratio(plan, D[n], k, size, m) for m in rivals] for n, k in settings()}
+        others = {(n, k): [_ratio(plan, D[n], k, size, m) for m in rivals] for n, k in SETTINGS}
         measured = [case for case, ratios in others.items() if not np.isnan(ratios).any()]
         claimed.append((words, measured, [min(others[case]) > 1 for case in measured]))
     return [claim for claim in claimed if claim[1]]
