@@ -66,23 +66,23 @@ class Row(NamedTuple):
 
 def main() -> int:
     """Run, print, write; the exit code says whether the rule holds."""
-    options = parser(__doc__)
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--only", default="", help="only streams whose name contains this; writes nothing")
-    given = options.parse_args()
-    n = MESSAGES // 10 if given.smallest else MESSAGES
-    rows: list[Row] = printed(measured(given.seed, n, given.only))
+    arguments = parser(__doc__)
+    arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--only", default="", help="only streams whose name contains this; writes nothing")
+    options = arguments.parse_args()
+    n = MESSAGES // 10 if options.smallest else MESSAGES
+    rows: list[Row] = printed(measured(options.seed, n, options.only))
     good, bad = sum(row.good for row in rows), [row.name for row in rows if row.bad]
     note = f"{good} of {len(rows)} streams are within {RATIO} × or {SMALL} %; above {LARGE} %, where IncrementalPCA is "
-    note += f"not: {', '.join(bad) or 'none'}. Seed {given.seed}."
+    note += f"not: {', '.join(bad) or 'none'}. Seed {options.seed}."
     print(note)
-    if page := None if given.only else page_of(given, DOCS / "accuracy.md"):
+    if page := None if options.only else page_of(options, DOCS / "accuracy.md"):
         write_csv(page.with_name("hard_streams.csv"), HEAD, [row.cells() for row in rows])
         shown = table(HEAD[:-1], [row.cells()[:-1] for row in rows if row.name in SHOWN])
         write_block(page, "hard", [*shown, "", *textwrap.wrap(note, 150)])
-        excess = [[name, *(f"{percent:.2g}" for percent in row)] for name, *row in tails(given.seed, n)]
+        excess = [[name, *(f"{percent:.2g}" for percent in row)] for name, *row in tails(options.seed, n)]
         write_block(page, "tails", table(("lengths", "streampca", "batch PCA"), excess))
-    return 0 if given.smallest or given.only or (good >= ENOUGH and not bad) else 1
+    return 0 if options.smallest or options.only or (good >= ENOUGH and not bad) else 1
 
 
 def measured(seed: int, n: int, only: str = "") -> Iterator[Row]:

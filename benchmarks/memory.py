@@ -48,12 +48,12 @@ FULL, SMALLEST = Size(600.0, 20, 20_000, 60_000, (1, 8, 64), 5.0), Size(4.0, 2, 
 
 def main() -> None:
     """Measure and write."""
-    given = workers.parser_with_broker(__doc__).parse_args()
-    size = SMALLEST if given.smallest else FULL
-    with tempfile.TemporaryDirectory() as folder, workers.broker_of(given) as broker:
+    options = workers.parser_with_broker(__doc__).parse_args()
+    size = SMALLEST if options.smallest else FULL
+    with tempfile.TemporaryDirectory() as folder, workers.broker_of(options) as broker:
         lines, growth = over_time(broker, Path(folder), size)
         more, extra = with_backlogs(broker, size)
-    publish(PART, given, [*lines, "", *more], [growth, extra])
+    publish(PART, options, [*lines, "", *more], [growth, extra])
 
 
 def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str], Bar]:

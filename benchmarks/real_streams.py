@@ -184,7 +184,7 @@ def _words(pieces: list[str]) -> Table:
 def _bytes(pieces: list[str]) -> Table:
     """Counts of each ASCII character."""
     codes = (np.frombuffer(piece.encode("ascii", "ignore"), np.uint8) for piece in pieces)
-    return Table(np.array([np.bincount(each, minlength=128) for each in codes]))
+    return Table(np.array([np.bincount(of_piece, minlength=128) for of_piece in codes]))
 
 
 def _shuffled(n: int, seed: int) -> Indices:

@@ -57,17 +57,17 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return options
 
 
-def page_of(given: argparse.Namespace, page: Path = PAGE) -> Path | None:
+def page_of(options: argparse.Namespace, page: Path = PAGE) -> Path | None:
     """Where the results go; nowhere when the size was the smallest and no page is named."""
-    chosen: Path | None = given.page or (None if given.smallest else page)
+    chosen: Path | None = options.page or (None if options.smallest else page)
     return chosen
 
 
-def publish(part: str, given: argparse.Namespace, lines: Sequence[str], bars: Iterable[Bar] = ()) -> None:
+def publish(part: str, options: argparse.Namespace, lines: Sequence[str], bars: Iterable[Bar] = ()) -> None:
     """Print the table and the bars of one benchmark, and write them into the page."""
     rows = [bar.row(part) for bar in bars]
     print("\n".join([*lines, *(["", *_HEAD, *rows] if rows else [])]), flush=True)
-    if page := page_of(given):
+    if page := page_of(options):
         text = page.read_text(encoding="utf-8")
         others = [row for row in block(text, "bars").splitlines()[len(_HEAD) :] if _part_of(row) != part]
         rows = sorted([*others, *rows], key=lambda row: PARTS.index(_part_of(row)))

@@ -33,12 +33,12 @@ SESSION_TIMEOUT_S = 15  # the default
 
 def main() -> None:
     """Measure and write."""
-    given = parser_with_broker(__doc__).parse_args()
+    options = parser_with_broker(__doc__).parse_args()
     cases = [(cause, named) for cause in ("SIGTERM", "kill -9") for named in (False, True)]
-    clients = CLIENTS[:1] if given.smallest else CLIENTS
+    clients = CLIENTS[:1] if options.smallest else CLIENTS
     rows: list[list[str]] = []
-    with broker_of(given) as broker, tempfile.TemporaryDirectory() as folder:
-        for cause, named in cases[1:2] if given.smallest else cases:
+    with broker_of(options) as broker, tempfile.TemporaryDirectory() as folder:
+        for cause, named in cases[1:2] if options.smallest else cases:
             cells = [cause, "one each" if named else "none"]
             for client in clients:
                 topic = broker.create_topic(f"restart-{len(rows)}-{client}", PARTITIONS)
@@ -47,13 +47,13 @@ def main() -> None:
                     group(broker, topic, Path(folder) / topic, [client], False, **settings) as members,
                     sending(broker, topic),
                 ):
-                    count = 1 if given.smallest else WORKERS
+                    count = 1 if options.smallest else WORKERS
                     own, others = rolling_restart(members, count, kill=cause != "SIGTERM", named=named)
                 cells += [f"{own:.1f}", f"{others:.1f}"]
             rows.append(cells)
             print(cells, flush=True)
     head = [f"{client}, {whose} s" for client in clients for whose in ("own,", "others',")]
-    publish(PART, given, table(["stopped by", "`group_instance_id`", *head], rows))
+    publish(PART, options, table(["stopped by", "`group_instance_id`", *head], rows))
 
 
 def rolling_restart(members: Group, restarts: int, *, kill: bool, named: bool) -> tuple[float, float]:

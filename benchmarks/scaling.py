@@ -23,18 +23,18 @@ FULL, SMALLEST = Load("float32", 3072, 100, 64_000), Load("float32", 64, 8, 20_0
 
 def main() -> None:
     """Measure and write."""
-    given = parser_with_broker(__doc__).parse_args()
-    clients = CLIENTS[:1] if given.smallest else CLIENTS
+    options = parser_with_broker(__doc__).parse_args()
+    clients = CLIENTS[:1] if options.smallest else CLIENTS
     rates: dict[tuple[str, int], list[float]] = {(client, workers): [] for client in clients for workers in (1, 2)}
-    with broker_of(given) as broker:
-        for _ in range(1 if given.smallest else RUNS):
+    with broker_of(options) as broker:
+        for _ in range(1 if options.smallest else RUNS):
             for client, workers in rates:
-                rates[client, workers].append(rate(broker, SMALLEST if given.smallest else FULL, client, workers))
+                rates[client, workers].append(rate(broker, SMALLEST if options.smallest else FULL, client, workers))
     medians = {case: median(figures) for case, figures in rates.items()}
     speed_up = {client: medians[client, 2] / medians[client, 1] for client in clients}
     rows = [[c, f"{medians[c, 1]:,.0f}", f"{medians[c, 2]:,.0f}", f"{speed_up[c]:.2f}×"] for c in clients]
     bar = Bar("Speed-up with two workers, 8 partitions, kafka-python", [speed_up["kafka-python"]], "≥", BAR, "×")
-    publish(PART, given, table(["client", "one worker, messages/s", "two workers", "speed-up"], rows), [bar])
+    publish(PART, options, table(["client", "one worker, messages/s", "two workers", "speed-up"], rows), [bar])
 
 
 def rate(broker: BrokerClient, load: Load, client: str, workers: int) -> float:

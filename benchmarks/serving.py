@@ -76,13 +76,13 @@ FULL, SMALLEST = Size({1: 6.0, 256: 12.0}, 15, 2.0, 5), Size({1: 1.0}, 1, 1.0, 1
 
 def main() -> None:
     """Measure and write."""
-    given = parser(__doc__).parse_args()
+    options = parser(__doc__).parse_args()
     for tool in ("wrk", "hey"):
         if shutil.which(tool) is None:
             sys.exit(f"{tool} is not installed: apt-get install wrk hey")
     with tempfile.TemporaryDirectory() as folder:
-        lines, bars = measured(Path(folder), SMALLEST if given.smallest else FULL)
-    publish(PART, given, lines, bars)
+        lines, bars = measured(Path(folder), SMALLEST if options.smallest else FULL)
+    publish(PART, options, lines, bars)
 
 
 def measured(folder: Path, size: Size) -> tuple[list[str], list[Bar]]:
@@ -177,8 +177,8 @@ def wrk(url: str, body: Body, seconds: float) -> float:
 
 def hey(url: str, body: Body, rate: float, seconds: float) -> tuple[float, float]:
     """p50 and p99 of the latency in ms, at a constant rate."""
-    each = f"-z {seconds:g}s -c {HEY_CONNECTIONS} -q {rate / HEY_CONNECTIONS:.3f}"
-    output = run(f"hey {each} -m POST -D {body.path} -T {TYPES[body.kind]} -o csv {url}", seconds)
+    pace = f"-z {seconds:g}s -c {HEY_CONNECTIONS} -q {rate / HEY_CONNECTIONS:.3f}"
+    output = run(f"hey {pace} -m POST -D {body.path} -T {TYPES[body.kind]} -o csv {url}", seconds)
     rows = list(csv.DictReader(io.StringIO(output)))
     assert {row["status-code"] for row in rows} == {"200"}
     times = np.array([float(row["response-time"]) for row in rows]) * 1e3

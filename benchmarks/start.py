@@ -33,12 +33,12 @@ COMMANDS = {"`streampca --help`": ["-m", "streampca", "--help"], "`import stream
 
 def main() -> None:
     """Measure and write."""
-    given = workers.parser_with_broker(__doc__).parse_args()
-    runs = 1 if given.smallest else RUNS
+    options = workers.parser_with_broker(__doc__).parse_args()
+    runs = 1 if options.smallest else RUNS
     with tempfile.TemporaryDirectory() as folder:
         seconds = {words: median(ended(words) for _ in range(runs)) for words in COMMANDS}
         seconds["sidecar, ready"] = median(sidecar(Path(folder)) for _ in range(runs))
-        with workers.broker_of(given) as broker:  # not before: the figures above are of a machine at rest
+        with workers.broker_of(options) as broker:  # not before: the figures above are of a machine at rest
             broker.create_topic(TOPIC, 1)
             workers.fill(broker, LOAD, 1)
             if runs > 1:
@@ -53,7 +53,7 @@ def main() -> None:
         Bar("Time until the sidecar is ready", [ready], "≤", 1.5, "s"),
         Bar("Time until a worker's first message is learned", [kafka_python, confluent], "≤", 2.0, "s"),
     ]
-    publish(PART, given, table(["process", "seconds"], rows), bars)
+    publish(PART, options, table(["process", "seconds"], rows), bars)
 
 
 def ended(words: str) -> float:

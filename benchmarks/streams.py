@@ -123,22 +123,22 @@ def on_page(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def main() -> int:
     """Run, print, write; the exit code says whether all bars hold."""
-    options = parser(__doc__)
-    options.add_argument("--data", type=Path, default=default_folder(), help="folder with mnist.npz and cifar10.npz")
-    options.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of orders")
-    options.add_argument("--only", default="", help="only streams whose name or order contains this; writes nothing")
-    given = options.parse_args()
-    streams = real_streams.tables(given.seed) if given.smallest else real_streams.real(given.seed, given.data)
-    chosen = (stream for stream in streams if given.only in f"{stream.name}, {stream.order}")
+    arguments = parser(__doc__)
+    arguments.add_argument("--data", type=Path, default=default_folder(), help="folder with mnist.npz and cifar10.npz")
+    arguments.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of orders")
+    arguments.add_argument("--only", default="", help="only streams whose name or order contains this; writes nothing")
+    options = arguments.parse_args()
+    streams = real_streams.tables(options.seed) if options.smallest else real_streams.real(options.seed, options.data)
+    chosen = (stream for stream in streams if options.only in f"{stream.name}, {stream.order}")
     rows: list[Row] = printed(row for stream in chosen for row in measured(stream))
     met = sum(row.met for row in rows)
-    note = f"{met} of {len(rows)} rows meet their bar. Seed {given.seed}. {machine()}"
+    note = f"{met} of {len(rows)} rows meet their bar. Seed {options.seed}. {machine()}"
     print(note)
-    if page := None if given.only else page_of(given, PAGE):
+    if page := None if options.only else page_of(options, PAGE):
         cells = [row.cells() for row in rows]
         write_csv(page.with_suffix(".csv"), HEAD, cells)
         write_block(page, "streams", [*on_page(cells), "", note])
-    return 0 if given.smallest or met == len(rows) else 1
+    return 0 if options.smallest or met == len(rows) else 1
 
 
 if __name__ == "__main__":

@@ -23,24 +23,24 @@ LOADS = {  # and the bars, by client: the share of a bare consumer's rate
 
 def main() -> None:
     """Measure and write."""
-    given = workers.parser_with_broker(__doc__).parse_args()
+    options = workers.parser_with_broker(__doc__).parse_args()
     smallest, least = next(iter(LOADS.items()))
-    loads = {replace(smallest, messages=20_000): least} if given.smallest else LOADS
+    loads = {replace(smallest, messages=20_000): least} if options.smallest else LOADS
     rows, bars = [], []
-    with workers.broker_of(given) as broker:
+    with workers.broker_of(options) as broker:
         for load, least in loads.items():
             broker.create_topic(load.topic, workers.PARTITIONS)
             workers.fill(broker, load)
             cells = [name := f"{load.format}, {load.d} × {load.k}"]
             for client in workers.CLIENTS:
-                rate, share = measured(broker, load, client, 1 if given.smallest else RUNS)
+                rate, share = measured(broker, load, client, 1 if options.smallest else RUNS)
                 cells += [f"{rate:,.0f}", f"{share:.2f}"]
                 metric = f"Worker, share of a bare {client} consumer's throughput, {name}"
                 bars.append(Bar(metric, [share], "≥", least[client], "×"))
             rows.append(cells)
             print(cells, flush=True)
             broker.delete_topic(load.topic)
-    publish(PART, given, table(["format, d × k", *workers.RATE_HEADS], rows), bars)
+    publish(PART, options, table(["format, d × k", *workers.RATE_HEADS], rows), bars)
 
 
 def measured(broker: BrokerClient, load: workers.Load, client: str, runs: int) -> tuple[float, float]:

@@ -32,21 +32,21 @@ FEWER = {"kafka-python": 16, "confluent": 1}
 
 def main() -> None:
     """Measure and write."""
-    given = workers.parser_with_broker(__doc__).parse_args()
+    options = workers.parser_with_broker(__doc__).parse_args()
     rows, shares = [], []
-    with workers.broker_of(given) as broker:
-        for full in [replace(LOADS[0], messages=10_000)] if given.smallest else LOADS:
+    with workers.broker_of(options) as broker:
+        for full in [replace(LOADS[0], messages=10_000)] if options.smallest else LOADS:
             cells = [f"{full.d} × {full.k}"]
             for client in workers.CLIENTS:
                 load = replace(full, messages=full.messages // FEWER[client])
-                rate, share = measured(broker, load, client, 1 if given.smallest else RUNS)
+                rate, share = measured(broker, load, client, 1 if options.smallest else RUNS)
                 cells += [f"{rate:,.0f}", f"{share:.2f}"]
                 if (load.d, client) != WITHOUT_BAR:
                     shares.append(share)
             rows.append(cells)
             print(cells, flush=True)
     bar = Bar("Transform throughput, share of a bare transactional loop's", shares, "≥", BAR, "×")
-    publish(PART, given, table(["d × k", *workers.RATE_HEADS], rows), [bar])
+    publish(PART, options, table(["d × k", *workers.RATE_HEADS], rows), [bar])
 
 
 def measured(broker: BrokerClient, load: workers.Load, client: str, runs: int) -> tuple[float, float]:

@@ -56,10 +56,10 @@ def parser_with_broker(description: str | None) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def broker_of(given: argparse.Namespace) -> Iterator[BrokerClient]:
+def broker_of(options: argparse.Namespace) -> Iterator[BrokerClient]:
     """The running broker that the options name; without one, a broker that is started here and stopped at the end."""
-    if given.broker:
-        with RunningBroker(given.broker) as running:
+    if options.broker:
+        with RunningBroker(options.broker) as running:
             yield running
     else:
         with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as started:

@@ -101,16 +101,16 @@ def _plain(name: str, C: F64) -> tuple[Callable[[Any, F64], Any], Any]:
 
 def _draw(panel: Any, plan: Plan, name: str, k: int) -> None:
     """One panel: curves of the excess, and at their ends how much the times vary."""
-    for each, size in SHOWN:
-        curves = passes.passes(plan).curves("excess", data=name, k=k, method=each, scale=1.0)
-        costs = times(plan).numbers("microseconds", d=D[name], k=k, size=size, method=each)
+    for learner, size in SHOWN:
+        curves = passes.passes(plan).curves("excess", data=name, k=k, method=learner, scale=1.0)
+        costs = times(plan).numbers("microseconds", d=D[name], k=k, size=size, method=learner)
         if not costs:
             continue
         seconds = [t * median(costs) / 1e6 for t in charts.points(len(curves[0]), plan.every, len(plan.data[name].X))]
-        label = LABELS[each] + (", exact blocks" if size > 1 and each == "implicit" else "")
-        charts.spread(panel, seconds, curves, "--" if size > 1 else "-", label=label, **charts.STYLES[each])
+        label = LABELS[learner] + (", exact blocks" if size > 1 and learner == "implicit" else "")
+        charts.spread(panel, seconds, curves, "--" if size > 1 else "-", label=label, **charts.STYLES[learner])
         ends = [len(plan.data[name].X) * end / 1e6 for end in (min(costs), max(costs))]
-        panel.plot(ends, [charts.mean_curve(curves)[-1]] * 2, "|-", color=charts.STYLES[each]["color"])
+        panel.plot(ends, [charts.mean_curve(curves)[-1]] * 2, "|-", color=charts.STYLES[learner]["color"])
     panel.set(xscale="log", yscale="log")
     panel.set(title=f"{charts.NAMES[name]}, k = {k}", xlabel="seconds of learning", ylabel="excess loss, %")
 
