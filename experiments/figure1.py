@@ -74,7 +74,7 @@ def cost(_: object, d: int, k: int, size: int, name: str) -> tuple[float]:
     for _round in range(BEFORE // BLOCK if name in OWN else 40):
         state = way.learn(state, rng.standard_normal((BLOCK, d)) * spectrum)
     Y = rng.standard_normal((messages, d)) * spectrum
-    blocks = Y if size == 1 else [Y[start : start + size] for start in range(0, messages, size)]
+    blocks: Any = Y if size == 1 else [Y[start : start + size] for start in range(0, messages, size)]
     step, state = _plain(name, way.basis(state)) if size == 1 else (way.learn, state)
     step(state, blocks[0])
     return (round(median(_timed(step, state, blocks) for _ in range(ROUNDS)) / messages, 2),)
