@@ -7,7 +7,8 @@ and the losses of the messages, each by the C that it met.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from statistics import median
 from typing import Any
 from unittest.mock import patch
@@ -217,21 +218,26 @@ def blocks(plan: Plan) -> dict[str, list[str]]:
     def both(words: str, learner: str, name: str) -> list[str]:
         return [words, *(cell(mean("excess", learner, "none", name, order), ".2g") for order in ORDERS)]
 
-    of_pictures, changes, rows = list(itertools.product(charts.NAMES, ORDERS)), [(r, "change") for r in REGIMES], []
-    for half_life, learner in itertools.product(HALF_LIVES, LEARNERS):
-        excess = [mean("excess", learner, half_life, stream) for stream in STREAMS]
-        losses = [more(learner, half_life, stream) for stream in STREAMS]
-        cells = ["; ".join(cell(of(excess), ".2g") for of in (median, max))]
-        cells += [cell(mean("excess", learner, half_life, *case), ".2g") for case in of_pictures]
+    def pair(number: Callable[..., float], form: str, learner: str, half_life: str, cases: Iterable[Any]) -> str:
+        return "/".join(cell(number(learner, half_life, *case), form) for case in cases)
+
+    excess, rows = partial(mean, "excess"), []
+    orders, changes = (
+        {name: [(name, order) for order in ORDERS] for name in charts.NAMES},
+        [(r, "change") for r in REGIMES],
+    )
+    for learner, half_life in ((m, h) for h in HALF_LIVES for m in LEARNERS):
+        values, losses = ([of(learner, half_life, stream) for stream in STREAMS] for of in (excess, more))
+        cells = ["/".join(cell(of(values), ".2g") for of in (median, max))]
+        cells += [pair(excess, ".2g", learner, half_life, cases) for cases in orders.values()]
         cells += [" to ".join(cell(of(losses), "+.1f") for of in (min, max))]
-        cells += [cell(more(learner, half_life, *case), "+.2f") for case in (*of_pictures, *changes)]
+        cells += [pair(more, "+.2f", learner, half_life, cases) for cases in (*orders.values(), changes)]
         rows.append([learner, half_life, *cells])
-    heads = ["hard", *(f"{name} {order}" for name, order in of_pictures)]
-    heads = [f"{column}: {head}" for column in ("excess", "loss") for head in heads]
+    heads = [f"{column}: {head}" for column in ("excess", "loss") for head in ("hard", *charts.NAMES)]
     columns = [both(f"ℓ = {n}", f"ℓ = {n}", "mnist") for n in SPARE]
     columns += [both(f"CIFAR-10, k = {WIDE}, oversampling {n}", f"oversampling {n}", "cifar10") for n in OVERSAMPLING]
     picture = ["", "![Losses after a change of regime](../experiments/results/ablation.svg)"]
-    learners = table(["step", "half-life", *heads, *(f"loss: change, {regime}" for regime in REGIMES)], rows)
+    learners = table(["step", "half-life", *heads, "loss: change"], rows)
     tables = {
         "ablation": table(["", *ORDERS.values()], [both(words, part, "mnist") for part, words in PARTS.items()]),
         "columns": table(["", *ORDERS.values()], columns),

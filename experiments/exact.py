@@ -1,4 +1,4 @@
-"""The methods with step sizes in exact blocks: the iterates of their plain steps, at the speed of matrix products.
+"""The paper's methods in exact blocks: the iterates of their plain steps, at the speed of matrix products.
 
 A block Y (B, d) enters only as P = YC (B, k) and G = YYᵀ (B, B), and leaves as C ← C Pi + YᵀZ. With p = Cᵀy and
 S = (CᵀC)⁻¹ every step is C ← C − h (Cx − y) vᵀ, of
@@ -15,7 +15,7 @@ Tests compare each with the plain form.
 
 import numpy as np
 
-from experiments.baselines import explicit
+from experiments.baselines import explicit, incremental
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled, compiled_with_free_sums
 
@@ -40,6 +40,12 @@ def learn(name: str, C: F64, Y: F64, eta: F64) -> F64:
     for part in _parts(Y, eta):
         C = orthonormal(_moved(STEPS[name], C, Y[part], np.eye(C.shape[1]), eta[part]))
     return C
+
+
+def increment(state: incremental.IncrementalState, Y: F64) -> incremental.IncrementalState:
+    """The incremental step for each message of Y (B, d)."""
+    Pi, Z, s = _increment(Y @ state.U, Y @ Y.T, state.s, state.count)
+    return incremental.IncrementalState(orthonormal(state.U @ Pi + Y.T @ Z), s, state.count + len(Y))
 
 
 def _moved(kind: int, C: F64, Y: F64, S: F64, eta: F64) -> F64:
@@ -121,3 +127,38 @@ def _block(P: F64, G: F64, S: F64, eta: F64, kind: int) -> tuple[F64, F64]:  # p
         for t in range(k):
             _add(S[t], -shrink * u[t], u)
     return Pi, Z
+
+
+@compiled
+def _increment(P: F64, G: F64, variance: F64, count: int) -> tuple[F64, F64, F64]:  # pragma: no cover - compiled
+    """Pi, Z and the next variances. Column k of the extended arrays is the residual's direction."""
+    B, k = P.shape
+    ahead = np.zeros((B, k + 1))  # the messages' coordinates along [U r/ρ]
+    ahead[:, :k] = P
+    made = np.zeros((k + B, k + 1))  # [U r/ρ] in terms of the block's first U and its messages
+    made[:k, :k] = np.eye(k)
+    variance = variance.copy()
+    for s in range(B):
+        p = ahead[s, :k].copy()
+        rho = np.sqrt(max(G[s, s] - p @ p, 0.0))
+        n = k
+        if rho > 1e-8 * np.sqrt(G[s, s]):
+            n = k + 1
+            for t in range(s + 1, B):
+                ahead[t, k] = (G[s, t] - ahead[t, :k] @ p) / rho
+            for t in range(k + s + 1):
+                made[t, k] = -(made[t, :k] @ p) / rho
+            made[k + s, k] += 1.0 / rho
+        moment = np.zeros((n, n))
+        for i in range(n):
+            for j in range(n):
+                moment[i, j] = (p[i] if i < k else rho) * (p[j] if j < k else rho) / (count + s + 1)
+        for i in range(k):
+            moment[i, i] += variance[i] * (count + s) / (count + s + 1)
+        values, V = np.linalg.eigh(moment)
+        Q = np.ascontiguousarray(V[:, ::-1][:, :k])
+        for i in range(k):
+            variance[i] = max(values[n - 1 - i], 0.0)
+        ahead[s + 1 :, :k] = np.ascontiguousarray(ahead[s + 1 :, :n]) @ Q
+        made[: k + s + 1, :k] = np.ascontiguousarray(made[: k + s + 1, :n]) @ Q
+    return made[:k, :k].copy(), made[k:, :k].copy(), variance

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import exact
-from experiments.baselines import explicit
+from experiments.baselines import explicit, incremental
 
 D, K, N = 30, 4, 300
 blocks = pytest.mark.parametrize("block", [1, 7, 50])
@@ -54,6 +54,31 @@ def test_implicit_at_every_scale(scale, k):
         x = np.linalg.solve(R, Q.T @ y)
         expected = expected - step / (1 + step * (x @ x)) * np.outer(expected @ x - y, x)
     assert relative_error(in_blocks("implicit", C, Y, eta), expected) <= 1e-8
+
+
+@blocks
+def test_incremental(block):
+    Y, _ = stream()
+    Y[40] = Y[39]  # the residual vanishes up to rounding
+    plain = blocked = incremental.start(D, K)
+    for y in Y:
+        plain = incremental.step(plain, y)
+    for start in range(0, N, block):
+        blocked = exact.increment(blocked, Y[start : start + block])
+    np.testing.assert_allclose(blocked.U @ blocked.U.T, plain.U @ plain.U.T, atol=1e-8)
+    np.testing.assert_allclose(blocked.s, plain.s, rtol=1e-8)
+    assert blocked.count == plain.count == N
+
+
+def test_incremental_within_the_span():
+    """Messages in a k-dimensional space have no residual."""
+    rng = np.random.default_rng(0)
+    Y = rng.standard_normal((60, K)) @ rng.standard_normal((K, D))
+    plain = blocked = incremental.start(D, K)
+    for y in Y:
+        plain = incremental.step(plain, y)
+    blocked = exact.increment(blocked, Y)
+    np.testing.assert_allclose(blocked.U @ blocked.U.T, plain.U @ plain.U.T, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", ["oja", "krasulina"])
