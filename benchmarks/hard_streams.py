@@ -33,9 +33,7 @@ MESSAGES, BATCH = 20_000, 256
 RATIO, SMALL, LARGE, ENOUGH = 1.25, 0.1, 0.5, 22  # the rule; percent
 
 HEAD = ("stream", "d × k", "streampca", "IncrementalPCA(K + ℓ), 256", "ratio", "within the rule")
-SHOWN = (
-    "60 other directions half way", "drifting mixture", "autocorrelated", "1 in 1,000 is 20 times as long",
-)  # fmt: skip
+SHOWN = ("60 other directions half way", "drifting mixture", "autocorrelated", "1 in 1,000 is 20 times as long")
 
 
 class Row(NamedTuple):

@@ -16,8 +16,7 @@ from benchmarks.workers import CLIENTS, LEARNED, Load, broker_of, fill, group_of
 from experiments.report import table
 from tests.broker_client import BrokerClient
 
-PART, PARTITIONS, RUNS = "scaling", 8, 5
-BAR = 1.8
+PART, PARTITIONS, RUNS, BAR = "scaling", 8, 5, 1.8
 FULL, SMALLEST = Load("float32", 3072, 100, 64_000), Load("float32", 64, 8, 20_000)
 
 

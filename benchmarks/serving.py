@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -26,8 +27,8 @@ import httpx
 import numpy as np
 import orjson
 
-from benchmarks.bare_server import bare_process
 from benchmarks.report import Bar, beside, parser, publish
+from benchmarks.workers import start
 from experiments.report import table
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
@@ -114,11 +115,23 @@ def measured(folder: Path, size: Size) -> tuple[list[str], list[Bar]]:
 def throughput(url: str, body: Body, size: Size) -> tuple[list[str], float, float]:
     """A row of the table, our share of bare FastAPI's throughput, and our throughput."""
     answer = httpx.post(url, content=body.path.read_bytes(), headers=body.headers, timeout=60).raise_for_status()
-    with bare_process(body.kind, len(answer.content), D) as bare_url:
+    with bare_process(body.kind, len(answer.content)) as bare_url:
         rate, bare, share = beside(
             lambda: wrk(bare_url, body, size.seconds), lambda: wrk(url, body, size.seconds), size.rounds
         )
     return [body.name, f"{rate:,.0f}", f"{bare:,.0f}", f"{share:.2f}"], share, rate
+
+
+@contextmanager
+def bare_process(kind: str, size: int) -> Iterator[str]:
+    """The bare application as a process; yields its address."""
+    options = {"kind": kind, "size": size, "dimensions": D}
+    with start("bare", "server", orjson.dumps(options).decode()) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
 
 
 def latency(url: str, body: Body, size: Size, rate: float, models: Models) -> tuple[list[str], float]:

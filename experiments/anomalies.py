@@ -22,7 +22,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.pca import scoring
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.pca.scoring import STATISTICS, Calibration, Scores
+from streampca.pca.scoring import STATISTICS, Calibration
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -50,7 +50,10 @@ def run(plan: Plan) -> None:
     for stream, share in STREAMS.items():
         if not results(plan).rows(stream=stream):
             streams, held_out = split(plan.data["mnist"], plan.data["cifar10"], share)
-            p = p_values(learned(streams), held_out)
+            published = learned(streams)
+            model, calibration = published.model, published.calibration or Calibration.empty()
+            scores = {kind: scoring.score(model, X / 255) for kind, X in held_out.items()}
+            p = {kind: calibration.p_values(of_kind, model.noise_variance) for kind, of_kind in scores.items()}
             for kind, name in itertools.product(held_out, STATISTICS):
                 row = row_of(getattr(p[kind], name), getattr(p[ORDINARY], name))
                 results(plan).append((stream, kind, name), row)
@@ -86,13 +89,6 @@ def grey(X: Pixels, d: int) -> Pixels:
 def _with_lines(X: Pixels) -> Pixels:
     d = X.shape[1]
     return np.concatenate([X[:, : d // 2], np.full((len(X), d // 14), 255, np.uint8), X[:, d // 2 + d // 14 :]], axis=1)
-
-
-def p_values(published: PublishedModel, held_out: dict[str, Pixels]) -> dict[str, Scores]:
-    """The p-values of the held-out pictures of each kind."""
-    model, calibration = published.model, published.calibration or Calibration.empty()
-    scores = {kind: scoring.score(model, X / 255) for kind, X in held_out.items()}
-    return {kind: calibration.p_values(of_kind, model.noise_variance) for kind, of_kind in scores.items()}
 
 
 def learned(streams: list[Pixels]) -> PublishedModel:

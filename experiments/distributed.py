@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments import charts, exact, passes
-from experiments.baselines import combine, incremental
+from experiments.baselines import explicit, incremental
 from experiments.datasets import Data
 from experiments.methods import LABELS, Method, method, published
 from experiments.plan import Job, Plan, Results, complete, curve
@@ -36,16 +36,16 @@ def runs(plan: Plan) -> Results:
     return Results(plan.folder / "distributed.csv", keys, values)
 
 
-def ks(plan: Plan) -> list[int]:
-    """The first and the last: as in the paper."""
-    return [plan.ks[0], plan.ks[-1]]
+def settings(plan: Plan) -> list[tuple[str, int]]:
+    """Data and k: the first and the last, as in the paper."""
+    return [(name, k) for name in plan.data for k in (plan.ks[0], plan.ks[-1])]
 
 
 def run(plan: Plan) -> None:
     """All methods."""
     passes.run(plan, ("implicit",), (1.0,))  # a single machine, for Table 2
     jobs = []
-    for seed, name, k, variant in itertools.product(range(plan.runs), plan.data, ks(plan), (*METHODS, *RESIGNED)):
+    for seed, (name, k), variant in itertools.product(range(plan.runs), settings(plan), (*METHODS, *RESIGNED)):
         eta0 = passes.eta0_of(plan, name, k, variant.removesuffix(LAPACK))
         jobs.append(Job((name, k, variant, seed), parallel, name, (k, variant, eta0, seed, plan.every)))
     complete("ten machines", plan, runs(plan), jobs)
@@ -76,23 +76,22 @@ def _exchanged(way: Method, name: str, states: Sequence[Any], k: int) -> tuple[F
         merged = merge(own, LearningConfig(len(own[0].C), k).columns)
         return principal_axes.principal(merged, k)[0].T, list(states)
     if name == "incremental":
-        U = exact.orthonormal(combine.average([state.U for state in states]))
+        U = exact.orthonormal(explicit.average([state.U for state in states]))
         s = np.asarray(np.mean([state.s for state in states], axis=0), np.float64)
         back: list[Any] = [incremental.IncrementalState(U, s, state.count) for state in states]
     else:
         # LAPACK's signs depend on the spans of the columns alone, not on the signs that came in, so that one
         # QR at the end gives those of a QR after every message.
         factors = [np.linalg.qr(C)[0] if name in RESIGNED else C for C, _ in states]
-        combined = combine.average(factors)
+        combined = explicit.average(factors)
         back = [(combined if name == "implicit" else exact.orthonormal(combined), t) for _, t in states]
     return way.basis(back[0]), back
 
 
 def draw(plan: Plan) -> None:
     """One panel for each setting: solid combined, dashed the machines by themselves."""
-    settings = [(name, k) for name in plan.data for k in ks(plan)]
-    with charts.picture(plan.folder / "figure2.svg", 1, len(settings)) as axes:
-        for panel, (name, k) in zip(axes[0], settings, strict=True):
+    with charts.picture(plan.folder / "figure2.svg", 1, len(settings(plan))) as axes:
+        for panel, (name, k) in zip(axes[0], settings(plan), strict=True):
             for method_name in METHODS:
                 chosen, style = {"data": name, "k": k, "method": method_name}, charts.STYLES[method_name]
                 combined, alone = (runs(plan).curves(column, **chosen) for column in ("combined", "alone"))

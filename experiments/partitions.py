@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 
 from experiments import exact, passes
-from experiments.baselines import combine
+from experiments.baselines import explicit
 from experiments.datasets import Data, Indices
 from experiments.methods import method, published
 from experiments.plan import Job, Plan, Results, complete
@@ -59,7 +59,7 @@ def combined(data: Data, k: int, count: int, split: str, way: str, eta0: float, 
         if way.startswith("gauge"):
             factor *= np.where(factor[np.abs(factor).argmax(axis=0), np.arange(k)] < 0, -1, 1)
         reference = factor if i == 0 else reference
-        total += len(part) * (combine.aligned(factor, reference) if ALIGNED in way else factor)
+        total += len(part) * (explicit.aligned(factor, reference) if ALIGNED in way else factor)
     return eta0, round(data.excess(exact.orthonormal(total)), 6)
 
 

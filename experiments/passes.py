@@ -116,9 +116,5 @@ def validate(data: Data, k: int, name: str, eta0: float, seed: int) -> tuple[flo
     held = len(order) // 10
     way = method(name, k, eta0)
     *_, last = states(way, data, order[held:], C, 0)
-    return (round(residual(data.centred(order[:held]), way.basis(last)), 6),)
-
-
-def residual(Y: NDArray[np.float64], basis: F64) -> float:
-    """Mean squared residual of the messages Y (n, d)."""
-    return float((np.sum(Y**2) - np.sum((Y @ basis) ** 2)) / len(Y))
+    Y = data.centred(order[:held])
+    return (round(float(np.sum(Y**2) - np.sum((Y @ way.basis(last)) ** 2)) / held, 6),)

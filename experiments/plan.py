@@ -17,7 +17,6 @@ from experiments.datasets import Data
 from experiments.report import RUNS
 
 FOLDER = Path(__file__).parent / "results"
-Row = dict[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +36,7 @@ class Results:
     def __init__(self, path: Path, keys: Sequence[str], values: Sequence[str]) -> None:
         self.path, self.keys, self.values = path, tuple(keys), tuple(values)
 
-    def rows(self, **chosen: Any) -> list[Row]:
+    def rows(self, **chosen: Any) -> list[dict[str, str]]:
         """All rows, or those with these values in the columns."""
         if not self.path.exists():
             return []
@@ -63,7 +62,7 @@ class Results:
 
 
 @lru_cache
-def _read(path: Path, size: int, changed: int) -> list[Row]:
+def _read(path: Path, size: int, changed: int) -> list[dict[str, str]]:
     """The rows of a file of this size, last changed then: tables ask for them hundreds of times."""
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
