@@ -21,16 +21,14 @@ def main() -> None:
     parts = parser.parse_args().parts
     if not parts:
         write_block(PAGE, "machine", [machine()])
-    failed = [part for part in parts or PARTS if not succeeds(part)]
+    failed = []
+    for part in parts or PARTS:
+        print(f"\n== {part} ==", flush=True)
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{part}"], cwd=ROOT, check=False).returncode:  # noqa: S603
+            failed.append(part)
     print(f"\n{block(PAGE.read_text(encoding='utf-8'), 'bars')}")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
-
-
-def succeeds(part: str) -> bool:
-    """Run one benchmark, which prints its progress; whether its exit code is 0."""
-    print(f"\n== {part} ==", flush=True)
-    return subprocess.run([sys.executable, "-m", f"benchmarks.{part}"], cwd=ROOT, check=False).returncode == 0  # noqa: S603
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""The baselines of `benchmarks.throughput` and `benchmarks.transform`, with the Kafka options of a worker.
+"""The baselines of `benchmarks.throughput` and `benchmarks.transform`, with a worker's Kafka options, and of `serving`.
 
 `consumer`: one thread reads and decodes with the worker's codec, and hands the vectors to the main thread through a
 bounded queue, which counts them. `loop`: consumes and produces in transactions like `streampca transform`, a value of
 the same size for each record, and computes nothing. `python -m benchmarks.bare consumer '{"bootstrap": …}'` prints
-messages a second.
+messages a second. `server`: a FastAPI application that parses the body and answers as many bytes; prints its address.
 """
 
+import io
 import queue
 import sys
 import threading
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
@@ -50,12 +52,10 @@ class Bare(NamedTuple):
     topic: str
     client: str
     messages: int
-    # Of the consumer.
-    format: str = ""
-    d: int = 0
-    k: int = 0
-    # Of the loop.
-    output: str = ""
+    format: str
+    d: int
+    k: int
+    output: str = ""  # of the loop
     size: int = 0  # bytes of an output
 
 
@@ -68,10 +68,10 @@ def main(kind: str, bare: Bare) -> None:
         step = decoding(bare, values_by_kafka_python(bare) if kafka_python else values_by_confluent(bare))
     else:
         step = transactions_by_kafka_python(bare) if kafka_python else transactions_by_confluent(bare)
-    samples = [Sample(time.perf_counter(), 0)]
-    while (done := samples[-1].messages) < bare.messages:
+    samples: list[Sample] = [(time.perf_counter(), 0)]
+    while (done := samples[-1][1]) < bare.messages:
         done += step()
-        samples.append(Sample(time.perf_counter(), done))
+        samples.append((time.perf_counter(), done))
     print(sustained(samples))
 
 
@@ -166,5 +166,32 @@ def transactions_by_confluent(bare: Bare) -> Step:
     return step
 
 
+def serve(kind: str, size: int, dimensions: int) -> None:
+    """Parse each body, answer `size` bytes."""
+    import uvicorn  # only this process needs them
+    from fastapi import FastAPI, Request, Response
+
+    from streampca.sidecar.server import listen
+
+    app, answer = FastAPI(), b"x" * size
+    parsers: dict[str, Callable[[bytes], Any]] = {
+        "json": orjson.loads,
+        "npy": lambda body: np.load(io.BytesIO(body), allow_pickle=False),
+        "raw": lambda body: np.frombuffer(body, "<f4").reshape(-1, dimensions),
+        "v2": lambda body: parsers["raw"](body[len(body) % (4 * dimensions) :]),
+    }
+    parse = parsers[kind]
+
+    @app.post("/")
+    async def echo(request: Request) -> Response:
+        parse(await request.body())
+        return Response(answer, media_type="application/json")
+
+    listening = listen("127.0.0.1", 0)
+    print(f"http://127.0.0.1:{listening.getsockname()[1]}/", flush=True)
+    uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run([listening])
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], Bare(**orjson.loads(sys.argv[2])))
+    options = orjson.loads(sys.argv[2])
+    serve(**options) if sys.argv[1] == "server" else main(sys.argv[1], Bare(**options))

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from benchmarks.report import parser, publish
+from benchmarks.report import in_turn, parser, publish
 from experiments.report import table
 from streampca.fold.codec import Codec
 from streampca.formats import schema_of, writer_of
@@ -20,47 +20,43 @@ from streampca.formats.base import Layout
 from streampca.formats.schemas import MemorySchemas, frame_of
 
 PART = "decoding"
-DIMENSIONS: tuple[int, ...] = (64, 784, 3072)
-ROUNDS, BATCH_NUMBERS, MANY = 7, 800_000, 100
-SMALLEST_NUMBERS = 64 * MANY
+MANY = 100
+FULL, SMALLEST = ((64, 784, 3072), 800_000, 7), ((64,), 64 * MANY, 1)  # dimensions, numbers in a batch, rounds
 
 Rows = NDArray[np.float64]
 FRAME = frame_of(1)
-FORMATS: dict[str, tuple[str, Callable[[Rows], list[bytes]]]] = {
-    "float32": ("float32", lambda X: values_of("float32", X)),
-    "npy, float64": ("npy", lambda X: values_of("npy", X)),
-    f"arrow, {MANY} vectors a message": ("arrow", lambda X: values_of("arrow", X, MANY)),
-    "arrow, one": ("arrow", lambda X: values_of("arrow", X)),
-    "protobuf, packed doubles": ("protobuf", lambda X: values_of("protobuf", X)),
-    "avro, array of doubles": ("avro", lambda X: values_of("avro", X)),
-    "json": ("json", lambda X: [orjson.dumps(x.tolist()) for x in X]),
-    "json, in an object with text": ("json", lambda X: [
-        orjson.dumps({"sensor": "first floor, left", "at": "2026-01-01T00:00:00Z", "v": x.tolist()}) for x in X
-    ]),
+TEXT = {"sensor": "first floor, left", "at": "2026-01-01T00:00:00Z"}
+FORMATS = {  # a worker's format, and the vectors in a message
+    "float32": ("float32", 1), "npy, float64": ("npy", 1), f"arrow, {MANY} vectors a message": ("arrow", MANY),
+    "arrow, one": ("arrow", 1), "protobuf, packed doubles": ("protobuf", 1), "avro, array of doubles": ("avro", 1),
+    "json": ("json", 1), "json, in an object with text": ("json", 1),
 }  # fmt: skip
 
 
-def values_of(kind: str, X: Rows, many: int | None = None) -> list[bytes]:
-    """The vectors as the field `v` of values, so many in one value."""
-    return writer_of(kind, frame=FRAME).write({"v": X}, None if many is None else np.full(len(X) // many, many))
+def encoded(name: str, X: Rows) -> list[bytes]:
+    """The vectors as values; where there are fields, as the field `v`."""
+    kind, many = FORMATS[name]
+    if kind == "json":
+        return [orjson.dumps({**TEXT, "v": x.tolist()} if "text" in name else x.tolist()) for x in X]
+    return writer_of(kind, frame=FRAME).write({"v": X}, None if many == 1 else np.full(len(X) // many, many))
 
 
 def main() -> None:
     """Measure and write."""
     options = parser(__doc__).parse_args()
-    dimensions, numbers, rounds = DIMENSIONS, BATCH_NUMBERS, ROUNDS
-    if options.smallest:
-        dimensions, numbers, rounds = DIMENSIONS[:1], SMALLEST_NUMBERS, 1
+    dimensions, numbers, rounds = SMALLEST if options.smallest else FULL
     rows = [[name, *(cell(name, d, numbers, rounds) for d in dimensions)] for name in FORMATS]
     publish(PART, options, table(["format", *(f"d = {d}" for d in dimensions)], rows))
 
 
 def cell(name: str, d: int, numbers: int, rounds: int) -> str:
     """One cell: our time, and the baseline's in brackets."""
-    kind, encode = FORMATS[name]
+    kind, _ = FORMATS[name]
     X = np.random.default_rng(0).standard_normal((numbers // d // MANY * MANY, d))
-    values, raw = encode(X), [x.astype("<f4" if name == "float32" else "<f8").tobytes() for x in X]
-    codec = codec_of(kind, d, "text" in name)
+    values, raw = encoded(name, X), [x.astype("<f4" if name == "float32" else "<f8").tobytes() for x in X]
+    schema = schema_of(kind, Layout({"v": True}))
+    field, schemas = "v" if schema or "text" in name or kind == "arrow" else "", {1: schema} if schema else {}
+    codec = Codec(kind, d, 1e150, field=field, schemas=MemorySchemas(schemas))
     assert len(codec.decode(values).vectors) == len(X)
 
     def plain() -> None:
@@ -70,26 +66,15 @@ def cell(name: str, d: int, numbers: int, rounds: int) -> str:
         else:
             np.frombuffer(b"".join(raw), "<f4" if name == "float32" else "<f8").astype(np.float64)
 
-    ours, other = timed([lambda: codec.decode(values), plain], rounds)
+    ours, other = map(median, in_turn(rounds, lambda: seconds(lambda: codec.decode(values)), lambda: seconds(plain)))
     return f"{ours / len(X) * 1e6:.2f} ({other / len(X) * 1e6:.2f})"
 
 
-def codec_of(kind: str, d: int, in_object: bool) -> Codec:
-    """A worker's codec, with a registry in memory."""
-    schema = schema_of(kind, Layout({"v": True}))
-    field = "v" if schema or in_object or kind == "arrow" else ""
-    return Codec(kind, d, 1e150, field=field, schemas=MemorySchemas({1: schema} if schema else {}))
-
-
-def timed(acts: list[Callable[[], object]], rounds: int) -> list[float]:
-    """The median seconds of the acts, measured in turn."""
-    seconds: list[list[float]] = [[] for _ in acts]
-    for _ in range(rounds):
-        for index, act in enumerate(acts):
-            started = time.perf_counter()
-            act()
-            seconds[index].append(time.perf_counter() - started)
-    return [median(rounds) for rounds in seconds]
+def seconds(act: Callable[[], object]) -> float:
+    """The time of one call."""
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

@@ -12,20 +12,17 @@ Where a few messages hold most of the variance, batch PCA of the rows is no trut
 directions with heavy-tailed lengths are compared with the true axes, with default settings.
 """
 
-import csv
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from benchmarks.report import page_of, parser
-from benchmarks.stream_suite import held
+from benchmarks.report import page_of, parser, printed, write_csv
 from experiments.baselines.batch import Batch
-from experiments.baselines.incremental_gram import GramIncrementalPCA
-from experiments.hard_streams import STREAMS, Rng, normal
+from experiments.baselines.incremental_gram import held, incremental
+from experiments.hard_streams import STREAMS, Rng, normal, with_factor
 from experiments.report import DOCS, table, write_block
 from streampca.pca import axes
 from streampca.pca.arrays import F64
@@ -36,9 +33,7 @@ MESSAGES, BATCH = 20_000, 256
 RATIO, SMALL, LARGE, ENOUGH = 1.25, 0.1, 0.5, 22  # the rule; percent
 
 HEAD = ("stream", "d × k", "streampca", "IncrementalPCA(K + ℓ), 256", "ratio", "within the rule")
-SHOWN = (
-    "60 other directions half way", "drifting mixture", "autocorrelated", "1 in 1,000 is 20 times as long",
-)  # fmt: skip
+SHOWN = ("60 other directions half way", "drifting mixture", "autocorrelated", "1 in 1,000 is 20 times as long")
 
 
 class Row(NamedTuple):
@@ -69,33 +64,23 @@ class Row(NamedTuple):
 
 def main() -> int:
     """Run, print, write; the exit code says whether the rule holds."""
-    options = parser(__doc__)
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--only", default="", help="only streams whose name contains this; writes nothing")
-    given = options.parse_args()
-    rows: list[Row] = []
-    n = MESSAGES // 10 if given.smallest else MESSAGES
-    with threadpool_limits(1):
-        for row in measured(given.seed, n, given.only):
-            print(" | ".join(row.cells()), flush=True)
-            rows.append(row)
+    arguments = parser(__doc__)
+    arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--only", default="", help="only streams whose name contains this; writes nothing")
+    options = arguments.parse_args()
+    n = MESSAGES // 10 if options.smallest else MESSAGES
+    rows: list[Row] = printed(measured(options.seed, n, options.only))
     good, bad = sum(row.good for row in rows), [row.name for row in rows if row.bad]
     note = f"{good} of {len(rows)} streams are within {RATIO} × or {SMALL} %; above {LARGE} %, where IncrementalPCA is "
-    note += f"not: {', '.join(bad) or 'none'}. Seed {given.seed}."
+    note += f"not: {', '.join(bad) or 'none'}. Seed {options.seed}."
     print(note)
-    if page := None if given.only else page_of(given, DOCS / "accuracy.md"):
-        with page.with_name("hard_streams.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([HEAD, *(row.cells() for row in rows)])
-        write_block(
-            page,
-            "hard",
-            [*table(HEAD[:-1], [row.cells()[:-1] for row in rows if row.name in SHOWN]), "", *textwrap.wrap(note, 150)],
-        )
-        heads = ("lengths", "streampca", "batch PCA")
-        write_block(
-            page, "tails", table(heads, [[name, *(f"{e:.2g}" for e in row)] for name, *row in tails(given.seed, n)])
-        )
-    return 0 if given.smallest or given.only or (good >= ENOUGH and not bad) else 1
+    if page := None if options.only else page_of(options, DOCS / "accuracy.md"):
+        write_csv(page.with_name("hard_streams.csv"), HEAD, [row.cells() for row in rows])
+        shown = table(HEAD[:-1], [row.cells()[:-1] for row in rows if row.name in SHOWN])
+        write_block(page, "hard", [*shown, "", *textwrap.wrap(note, 150)])
+        excess = [[name, *(f"{percent:.2g}" for percent in row)] for name, *row in tails(options.seed, n)]
+        write_block(page, "tails", table(("lengths", "streampca", "batch PCA"), excess))
+    return 0 if options.smallest or options.only or (good >= ENOUGH and not bad) else 1
 
 
 def measured(seed: int, n: int, only: str = "") -> Iterator[Row]:
@@ -104,8 +89,9 @@ def measured(seed: int, n: int, only: str = "") -> Iterator[Row]:
         if only in name:
             X, k = make(np.random.default_rng([seed, number]), n)
             batch = Batch.of(lambda X=X: [X])  # type: ignore[misc]
-            factor = LearningConfig(X.shape[1], k, oversampling=LearningConfig(X.shape[1], k).beyond)
-            yield Row(name, X.shape[1], k, batch.excess(*ours(X, k, factor)), batch.excess(*incremental(X, k)))
+            d, batches = X.shape[1], (X[i : i + BATCH] for i in range(0, n, BATCH))
+            own, other = ours(X, k, with_factor(d, k)), incremental(batches, d, held(d, k), k)
+            yield Row(name, d, k, batch.excess(*own), batch.excess(*other))
 
 
 def tails(seed: int, n: int) -> Iterator[tuple[str, float, float]]:
@@ -125,14 +111,6 @@ def ours(X: F64, k: int, config: LearningConfig) -> tuple[F64, F64]:
     """Components and mean after one pass."""
     state, _ = learn(State.empty(X.shape[1]), X, np.ones(len(X)), config)
     return axes.principal(state, k)[0], state.mean
-
-
-def incremental(X: F64, k: int) -> tuple[F64, F64]:
-    """The same of IncrementalPCA, with as many columns as our state has."""
-    pca = GramIncrementalPCA(X.shape[1], held(X.shape[1], k))
-    for i in range(0, len(X), BATCH):
-        pca.partial_fit(X[i : i + BATCH])
-    return pca.components(k), pca.mean
 
 
 LENGTHS: dict[str, Callable[[Rng, tuple[int, int]], F64]] = {

@@ -10,30 +10,19 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 import numpy as np
 import orjson
 
+from benchmarks import workers
 from benchmarks.report import Bar, publish
 from benchmarks.transform import WRITTEN, transforming
-from benchmarks.workers import (
-    CLIENTS,
-    LEARNED,
-    PARTITIONS,
-    Load,
-    broker_of,
-    counted,
-    fill,
-    metrics_url,
-    parser_with_broker,
-)  # fmt: skip
 from experiments.report import table
 from streampca.pca.learning import BLOCK
 from tests.background import every
 from tests.broker_client import BrokerClient
-from tests.guarantees.harness import group
 from tests.kafka_broker import wait_until
 from tests.sidecar.process import SidecarProcess
 
@@ -59,30 +48,30 @@ FULL, SMALLEST = Size(600.0, 20, 20_000, 60_000, (1, 8, 64), 5.0), Size(4.0, 2, 
 
 def main() -> None:
     """Measure and write."""
-    given = parser_with_broker(__doc__).parse_args()
-    size = SMALLEST if given.smallest else FULL
-    with tempfile.TemporaryDirectory() as folder, broker_of(given) as broker:
+    options = workers.parser_with_broker(__doc__).parse_args()
+    size = SMALLEST if options.smallest else FULL
+    with tempfile.TemporaryDirectory() as folder, workers.broker_of(options) as broker:
         lines, growth = over_time(broker, Path(folder), size)
-        more, extra = with_backlogs(broker, Path(folder), size)
-    publish(PART, given, [*lines, "", *more], [growth, extra])
+        more, extra = with_backlogs(broker, size)
+    publish(PART, options, [*lines, "", *more], [growth, extra])
 
 
 def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str], Bar]:
     """Resident memory of every role at some of the samples, while all are busy."""
-    load, log = Load("json", D, K, size.batch, "busy"), {client: folder / f"{client}.log" for client in CLIENTS}
-    broker.create_topic(load.topic, PARTITIONS, segment_bytes=64 * MIB)
-    settings: dict[str, Any] = {"dimensions": D, "components": K, "log_level": "info", "checkpoint_interval_s": 5}
+    load, logs = workers.Load("json", D, K, size.batch, "busy"), {c: folder / f"{c}.log" for c in workers.CLIENTS}
+    broker.create_topic(load.topic, workers.PARTITIONS, segment_bytes=64 * MIB)
     with ExitStack() as stack:
-        members = stack.enter_context(group(broker, load.topic, folder / "time", forked=False, **settings))
+        members = stack.enter_context(workers.group_of(broker, load, workers.CLIENTS[0]))
         worker = members.start()
         sidecar = stack.enter_context(SidecarProcess(members.store, forked=False, topic=load.topic))
         pids = {"worker": worker.process.pid, "sidecar": sidecar.process.pid}
-        for client in CLIENTS:
-            output = broker.create_topic(f"busy-{client}", PARTITIONS)
-            process = stack.enter_context(transforming(broker, load, client, members.store, output, log[client]))
+        for client in workers.CLIENTS:
+            output = broker.create_topic(f"busy-{client}", workers.PARTITIONS)
+            process = stack.enter_context(transforming(broker, load, client, members.store, output, logs[client]))
             pids[f"transform, {client}"] = process.pid
         produced = fill_up_to(broker, load, 0, load.messages)
-        done = {metrics_url(worker.log): LEARNED} | {metrics_url(log[client]): WRITTEN for client in CLIENTS}
+        done = {workers.metrics_url(log): WRITTEN for log in logs.values()}
+        done[workers.metrics_url(worker.log)] = workers.LEARNED
         members.wait(lambda: slowest(done) == load.messages, "all to have begun", 120)
         stack.enter_context(every(0.0, partial(httpx.post, f"{sidecar.url()}/v1/project", content=VECTORS, timeout=60)))
         samples: list[list[float]] = []
@@ -100,32 +89,31 @@ def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str]
     return table(head, rows), Bar(metric, growth, "≤", 5, "MiB")
 
 
-def fill_up_to(broker: BrokerClient, load: Load, produced: int, wanted: int) -> int:
-    """Produce a batch if fewer than `wanted` messages were; return how many were. What all have read is deleted.
+def fill_up_to(broker: BrokerClient, load: workers.Load, produced: int, total: int) -> int:
+    """Produce a batch if fewer than `total` messages were; return how many were. What all have read is deleted.
 
     Sixteen batches are left: even if all that is to be read were in one partition, it would be among these.
     """
-    if produced >= wanted:
+    if produced >= total:
         time.sleep(0.05)
         return produced
-    fill(broker, load)
-    if (read := (produced - 16 * load.messages) // PARTITIONS) > 0:
-        for partition in range(PARTITIONS):
+    workers.fill(broker, load)
+    if (read := (produced - 16 * load.messages) // workers.PARTITIONS) > 0:
+        for partition in range(workers.PARTITIONS):
             broker.delete_records(load.topic, partition, read)
     return produced + load.messages
 
 
 def slowest(done: dict[str, str]) -> int:
     """Messages that every process has done, by its metrics."""
-    return min(counted(url, series) for url, series in done.items())
+    return min(workers.counted(url, series) for url, series in done.items())
 
 
-def with_backlogs(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str], Bar]:
+def with_backlogs(broker: BrokerClient, size: Size) -> tuple[list[str], Bar]:
     """The peak for each number of partitions, and the folds' part of it."""
-    rows: list[list[str]] = []
-    peaks: list[float] = []
+    rows, peaks = [], []
     for partitions in size.partitions:
-        before, peak = backlog(broker, folder, partitions, size)
+        before, peak = backlog(broker, partitions, size)
         peaks.append(peak)
         rows.append([str(partitions), f"{before:.0f}", f"{peak:.0f}", f"{folds(partitions):.0f}"])
         print(rows[-1], flush=True)
@@ -141,19 +129,17 @@ def folds(partitions: int) -> float:
     return (partitions * (3 * factor + 2 * pending) + 4 * factor) / MIB
 
 
-def backlog(broker: BrokerClient, folder: Path, partitions: int, size: Size) -> tuple[float, float]:
+def backlog(broker: BrokerClient, partitions: int, size: Size) -> tuple[float, float]:
     """Resident memory in MiB when the worker has its partitions, and its peak until all is learned."""
-    topic = f"backlog-{partitions}"
-    broker.create_topic(topic, partitions)
-    settings: dict[str, Any] = {
-        "dimensions": BACKLOG_D, "components": BACKLOG_K, "format": "float32", "log_level": "info",
-        "checkpoint_interval_s": size.checkpoint_interval_s,
-    }  # fmt: skip
-    with group(broker, topic, folder / topic, forked=False, **settings) as members:
+    load = workers.Load("float32", BACKLOG_D, BACKLOG_K, size.backlog, f"backlog-{partitions}")
+    broker.create_topic(load.topic, partitions)
+    with workers.group_of(
+        broker, load, workers.CLIENTS[0], checkpoint_interval_s=size.checkpoint_interval_s
+    ) as members:
         worker = members.start()
         members.wait(lambda: worker.count("partitions assigned"), "the partitions", 120)
         before = resident(worker.process.pid, "VmRSS")
-        fill(broker, Load("float32", BACKLOG_D, BACKLOG_K, size.backlog, topic), partitions)
+        workers.fill(broker, load, partitions)
         members.wait_until_learned(600)
         return before, resident(worker.process.pid, "VmHWM")
 
@@ -161,8 +147,8 @@ def backlog(broker: BrokerClient, folder: Path, partitions: int, size: Size) -> 
 def resident(pid: int, kind: str) -> float:
     """MiB of a process: VmRSS now, VmHWM at its peak."""
     status = Path(f"/proc/{pid}/status")
-    found = wait_until(lambda: [line for line in status.read_text().splitlines() if line.startswith(kind)])
-    return int(found[0].split()[1]) / 1024
+    lines = wait_until(lambda: [line for line in status.read_text().splitlines() if line.startswith(kind)])
+    return int(lines[0].split()[1]) / 1024
 
 
 if __name__ == "__main__":

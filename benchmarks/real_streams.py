@@ -5,15 +5,51 @@ Tables, images, texts, prices and signals, in random order and in their own.
 
 import sysconfig
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from benchmarks.stream_suite import Indices, Rows, Stream, Table
-from experiments.datasets import load
+from experiments.datasets import Indices, load
+from streampca.pca.arrays import F64
 
+Rows = NDArray[Any]
 LINES, WORDS, PIECES = 40, 400, 20_000  # of a text: lines in a piece, commonest words, pieces
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows, kept as they are and scaled when they are read: (rows[index] − shift) · factor."""
+
+    rows: Rows  # (n, d)
+    shift: F64 | float = 0.0
+    factor: F64 | float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, index: Indices) -> F64:
+        """Some rows (n, d)."""
+        return (self.rows[index] - self.shift) * self.factor
+
+    def standardised(self) -> "Table":
+        """Columns with mean 0 and variance 1; constant columns stay 0."""
+        mean, deviation = self.rows.mean(axis=0, dtype=np.float64), self.rows.std(axis=0, dtype=np.float64)
+        return Table(self.rows, mean, 1 / np.where(deviation > 0, deviation, 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """One stream and the numbers of components to learn from it."""
+
+    name: str
+    order: str
+    table: Table
+    index: Indices  # the rows in the order in which they come
+    components: tuple[int, ...]
 
 
 def real(seed: int, folder: Path | None) -> Iterator[Stream]:
@@ -57,10 +93,8 @@ def _images(seed: int, folder: Path) -> Iterator[Stream]:
 
 def _patches_of(X: Rows, name: str) -> Table:
     """Patches of 7 × 7 or 8 × 8 pixels of the first 2,000 images."""
-    side, shape = (7, (28, 28, 1)) if name == "mnist" else (8, (3, 32, 32))
-    images = X[:2000].reshape(-1, *shape)
-    if name != "mnist":
-        images = np.moveaxis(images, 1, 3)
+    side, shape = (7, (1, 28, 28)) if name == "mnist" else (8, (3, 32, 32))
+    images = np.moveaxis(X[:2000].reshape(-1, *shape), 1, 3)
     return Table(np.concatenate([_patches(image, side) for image in images]), 0.0, 1 / 255)
 
 
@@ -150,7 +184,7 @@ def _words(pieces: list[str]) -> Table:
 def _bytes(pieces: list[str]) -> Table:
     """Counts of each ASCII character."""
     codes = (np.frombuffer(piece.encode("ascii", "ignore"), np.uint8) for piece in pieces)
-    return Table(np.array([np.bincount(each, minlength=128) for each in codes]))
+    return Table(np.array([np.bincount(of_piece, minlength=128) for of_piece in codes]))
 
 
 def _shuffled(n: int, seed: int) -> Indices:

@@ -5,10 +5,14 @@ page names the machine once; a table that was measured on another one names its 
 """
 
 import argparse
+import csv
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from statistics import median
+from typing import Any, NamedTuple
+
+from threadpoolctl import threadpool_limits
 
 from experiments.report import DOCS, block, machine, replaced, table
 
@@ -40,13 +44,9 @@ class Bar(NamedTuple):
     def row(self, part: str) -> str:
         """One line of the table of bars."""
         unit = f" {self.unit}" if self.unit not in ("", "×") else self.unit
-        cells = self.metric, f"{self._worst:,g}{unit}", f"{self.sign} {self.bar:g}{unit}", self._verdict(), f"`{part}`"
-        return f"| {' | '.join(cells)} |"
-
-    def _verdict(self) -> str:
-        if self.met:
-            return "yes"
-        return f"no: {abs(self._worst / self.bar - 1):.0%} {'short' if self.sign == '≥' else 'over'}"
+        missed = f"no: {abs(self._worst / self.bar - 1):.0%} {'short' if self.sign == '≥' else 'over'}"
+        cells = self.metric, f"{self._worst:,g}{unit}", f"{self.sign} {self.bar:g}{unit}", "yes" if self.met else missed
+        return f"| {' | '.join(cells)} | `{part}` |"
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -57,23 +57,50 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return options
 
 
-def page_of(given: argparse.Namespace, page: Path = PAGE) -> Path | None:
+def page_of(options: argparse.Namespace, page: Path = PAGE) -> Path | None:
     """Where the results go; nowhere when the size was the smallest and no page is named."""
-    found: Path | None = given.page or (None if given.smallest else page)
-    return found
+    chosen: Path | None = options.page or (None if options.smallest else page)
+    return chosen
 
 
-def publish(part: str, given: argparse.Namespace, lines: Sequence[str], bars: Iterable[Bar] = ()) -> None:
+def publish(part: str, options: argparse.Namespace, lines: Sequence[str], bars: Iterable[Bar] = ()) -> None:
     """Print the table and the bars of one benchmark, and write them into the page."""
     rows = [bar.row(part) for bar in bars]
     print("\n".join([*lines, *(["", *_HEAD, *rows] if rows else [])]), flush=True)
-    if page := page_of(given):
+    if page := page_of(options):
         text = page.read_text(encoding="utf-8")
         others = [row for row in block(text, "bars").splitlines()[len(_HEAD) :] if _part_of(row) != part]
         rows = sorted([*others, *rows], key=lambda row: PARTS.index(_part_of(row)))
         other_machine = [] if machine() == block(text, "machine") else ["", machine()]
         text = replaced(text, part, "\n".join([*lines, *other_machine]))
         page.write_text(replaced(text, "bars", "\n".join([*_HEAD, *rows])), encoding="utf-8")
+
+
+def in_turn(rounds: int, *measures: Callable[[], float]) -> list[list[float]]:
+    """The figures of each measure, one a round; the measures take turns."""
+    return [list(figures) for figures in zip(*([act() for act in measures] for _ in range(rounds)), strict=True)]
+
+
+def beside(bare: Callable[[], float], ours: Callable[[], float], rounds: int) -> tuple[float, float, float]:
+    """Our rate, the bare one, and our share of it: medians of rounds in which they take turns."""
+    rates = in_turn(rounds, bare, ours)
+    return median(rates[1]), median(rates[0]), median(own / other for other, own in zip(*rates, strict=True))
+
+
+def printed(rows: Iterable[Any]) -> list[Any]:
+    """All rows, measured in one thread; the cells of each are printed at once."""
+    measured = []
+    with threadpool_limits(1):
+        for row in rows:
+            print(" | ".join(row.cells()), flush=True)
+            measured.append(row)
+    return measured
+
+
+def write_csv(path: Path, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table as a CSV file."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([head, *rows])
 
 
 def _part_of(row: str) -> str:

@@ -8,7 +8,6 @@ The workers save five times a second; the other settings are the defaults.
 
 import itertools
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,26 +17,28 @@ import orjson
 from confluent_kafka import Producer
 
 from benchmarks.report import publish
-from benchmarks.workers import CLIENTS, broker_of, parser_with_broker
+from benchmarks.workers import CLIENTS, broker_of, owned, parser_with_broker
 from experiments.report import table
 from tests.background import every
 from tests.broker_client import BrokerClient
 from tests.guarantees.harness import Group, group, vectors
 from tests.guarantees.worker_process import WorkerProcess
+from tests.kafka_broker import wait_until
 
 PART, WORKERS, PARTITIONS = "restart", 3, 6
-SEND_INTERVAL_S, SETTLED_S, TIMEOUT_S = 0.05, 2.0, 120.0
+SEND_INTERVAL_S, SETTLED_S, TIMEOUT_S = 0.05, 3.0, 120.0
+Look = tuple[float, dict[int, int]]  # a time, and the position of each partition's newest checkpoint
 SESSION_TIMEOUT_S = 15  # the default
 
 
 def main() -> None:
     """Measure and write."""
-    given = parser_with_broker(__doc__).parse_args()
+    options = parser_with_broker(__doc__).parse_args()
     cases = [(cause, named) for cause in ("SIGTERM", "kill -9") for named in (False, True)]
-    clients = CLIENTS[:1] if given.smallest else CLIENTS
+    clients = CLIENTS[:1] if options.smallest else CLIENTS
     rows: list[list[str]] = []
-    with broker_of(given) as broker, tempfile.TemporaryDirectory() as folder:
-        for cause, named in cases[1:2] if given.smallest else cases:
+    with broker_of(options) as broker, tempfile.TemporaryDirectory() as folder:
+        for cause, named in cases[1:2] if options.smallest else cases:
             cells = [cause, "one each" if named else "none"]
             for client in clients:
                 topic = broker.create_topic(f"restart-{len(rows)}-{client}", PARTITIONS)
@@ -46,13 +47,13 @@ def main() -> None:
                     group(broker, topic, Path(folder) / topic, [client], False, **settings) as members,
                     sending(broker, topic),
                 ):
-                    count = 1 if given.smallest else WORKERS
+                    count = 1 if options.smallest else WORKERS
                     own, others = rolling_restart(members, count, kill=cause != "SIGTERM", named=named)
                 cells += [f"{own:.1f}", f"{others:.1f}"]
             rows.append(cells)
             print(cells, flush=True)
     head = [f"{client}, {whose} s" for client in clients for whose in ("own,", "others',")]
-    publish(PART, given, table(["stopped by", "`group_instance_id`", *head], rows))
+    publish(PART, options, table(["stopped by", "`group_instance_id`", *head], rows))
 
 
 def rolling_restart(members: Group, restarts: int, *, kill: bool, named: bool) -> tuple[float, float]:
@@ -62,73 +63,39 @@ def rolling_restart(members: Group, restarts: int, *, kill: bool, named: bool) -
         return members.start(**({"group_instance_id": f"worker-{number}"} if named else {}))
 
     workers, longest = [start(number) for number in range(WORKERS)], (0.0, 0.0)
-    with Gaps(members) as gaps:
+    looks: list[Look] = []
+    with every(0.02, lambda: looks.append((time.monotonic(), members.positions()))):
         for number, worker in enumerate(workers[:restarts]):
-            gaps.wait_until_all_learn()
-            own = owned(worker)
-            gaps.begin()
+            wait_until_all_learn(looks)
+            own, first = owned(worker), len(looks) - 1
             (worker.kill if kill else worker.stop)()
             start(number)
-            gaps.wait_until_all_learn()
-            of_own = max(gap for p, gap in gaps.longest.items() if p in own)
-            of_others = max(gap for p, gap in gaps.longest.items() if p not in own)
-            longest = max(longest[0], of_own), max(longest[1], of_others)
+            wait_until_all_learn(looks)
+            gaps = gaps_between(looks[first:])
+            of_own, of_others = ([gaps[p] for p in gaps if (p in own) == mine] for mine in (True, False))
+            longest = max(longest[0], *of_own), max(longest[1], *of_others)
     return longest
 
 
-def owned(worker: WorkerProcess) -> set[int]:
-    """The partitions that a worker was assigned last."""
-    assigned = [event["read_from"] for event in worker.events() if event["event"] == "partitions assigned"]
-    return {int(partition) for partition in assigned[-1]}
+def wait_until_all_learn(looks: list[Look]) -> None:
+    """Wait until, for some time from now on, the checkpoints of every partition have moved in each second."""
+    began = time.monotonic()
+
+    def settled() -> bool:
+        recent = [look for look in looks if look[0] >= max(began, time.monotonic() - SETTLED_S)]
+        return time.monotonic() - began > SETTLED_S and len(recent) > 1 and max(gaps_between(recent).values()) < 1
+
+    wait_until(settled, TIMEOUT_S, "all partitions to be learned")
 
 
-class Gaps:
-    """Watches how long the checkpoints of each partition stand still."""
-
-    def __init__(self, members: Group) -> None:
-        self._members, self._lock = members, threading.Lock()
-        self._over = threading.Event()
-        self.begin()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> "Gaps":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def begin(self) -> None:
-        """Forget the times so far."""
-        now = time.monotonic()
-        with self._lock:
-            self.longest = dict.fromkeys(range(PARTITIONS), 0.0)
-            self._moved_at = dict.fromkeys(range(PARTITIONS), now)
-
-    def wait_until_all_learn(self) -> None:
-        """Wait until every partition has moved in each second for some time."""
-        since = deadline = time.monotonic()
-        while time.monotonic() - since < SETTLED_S:
-            time.sleep(0.05)
-            if time.monotonic() - deadline > TIMEOUT_S:
-                raise TimeoutError(f"not all partitions are learned: {self.longest}")
-            with self._lock:
-                oldest = min(self._moved_at.values())
-            if time.monotonic() - oldest > 1 or oldest < deadline:
-                since = time.monotonic()
-
-    def _watch(self) -> None:
-        positions: dict[int, int] = {}
-        while not self._over.wait(0.02):
-            now, found = time.monotonic(), self._members.positions()
-            with self._lock:
-                for partition in range(PARTITIONS):
-                    gap = now - self._moved_at[partition]
-                    self.longest[partition] = max(self.longest[partition], gap)
-                    if found.get(partition, 0) > positions.get(partition, 0):
-                        self._moved_at[partition] = now
-            positions = found
+def gaps_between(looks: list[Look]) -> dict[int, float]:
+    """The longest time for which the checkpoints of each partition stood still."""
+    gaps = {}
+    for p in range(PARTITIONS):
+        moves = [now for (_, before), (now, after) in itertools.pairwise(looks) if after.get(p, 0) > before.get(p, 0)]
+        times = [looks[0][0], *moves, looks[-1][0]]
+        gaps[p] = max(after - before for before, after in itertools.pairwise(times))
+    return gaps
 
 
 @contextmanager

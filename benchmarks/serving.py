@@ -8,34 +8,59 @@ All in turn, on the loopback; medians, of throughput over fifteen rounds (a mach
 of latency over five. Needs `apt-get install wrk hey`.
 """
 
+import csv
 import io
+import re
+import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import httpx
 import numpy as np
 import orjson
 
-from benchmarks.bare_server import bare_process
-from benchmarks.load_generators import TYPES, Body, hey, wrk
-from benchmarks.report import Bar, parser, publish
+from benchmarks.report import Bar, beside, parser, publish
+from benchmarks.workers import start
 from experiments.report import table
-from streampca.fold.model_file import PublishedModel
-from streampca.pca.model import Model
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.background import every
+from tests.sidecar.known import TOPIC, known
 from tests.sidecar.process import SidecarProcess
 
-PART, TOPIC, D, K = "serving", "readings", 784, 20
+PART, D, K = "serving", 784, 20
+WRK_CONNECTIONS, HEY_CONNECTIONS = 8, 4
+RAW = "application/octet-stream;dtype=float32"
+TYPES = {"json": "application/json", "npy": "application/x-npy", "raw": RAW, "v2": "application/octet-stream"}
 LATENCY_RATE = 1 / 3  # of the throughput
 THROUGHPUT_BARS, BINARY_BAR, P99_BAR = {1: 0.8, 256: 0.7}, 0.8, 1.5
+
+
+@dataclass(frozen=True)
+class Body:
+    """The body of every request."""
+
+    kind: str
+    rows: int
+    path: Path
+    header_length: int = 0  # of the JSON in a binary request of the Open Inference Protocol
+
+    @property
+    def headers(self) -> dict[str, str]:
+        length = {"Inference-Header-Content-Length": str(self.header_length)} if self.header_length else {}
+        return {"Content-Type": TYPES[self.kind], **length}
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}, {self.rows} vector{'s' if self.rows > 1 else ''}"
 
 
 class Size(NamedTuple):
@@ -52,25 +77,25 @@ FULL, SMALLEST = Size({1: 6.0, 256: 12.0}, 15, 2.0, 5), Size({1: 1.0}, 1, 1.0, 1
 
 def main() -> None:
     """Measure and write."""
-    given = parser(__doc__).parse_args()
+    options = parser(__doc__).parse_args()
     for tool in ("wrk", "hey"):
         if shutil.which(tool) is None:
             sys.exit(f"{tool} is not installed: apt-get install wrk hey")
     with tempfile.TemporaryDirectory() as folder:
-        lines, bars = measured(Path(folder), SMALLEST if given.smallest else FULL)
-    publish(PART, given, lines, bars)
+        lines, bars = measured(Path(folder), SMALLEST if options.smallest else FULL)
+    publish(PART, options, lines, bars)
 
 
 def measured(folder: Path, size: Size) -> tuple[list[str], list[Bar]]:
     """Both tables, and the bars."""
     models = Models(DirectoryStore(folder / "store"), TOPIC)
-    models.save(model(1))
+    models.save(known(1, d=D, k=K))
     bars: list[Bar] = []
     rates, latencies, ratios = [], [], []
     with SidecarProcess(folder / "store", topic=TOPIC, log_level="info") as process:
-        place = process.url()
+        base = process.url()
         for body in bodies(folder, size):
-            url = f"{place}/v2/models/{TOPIC}/infer" if body.kind == "v2" else f"{place}/v1/project"
+            url = f"{base}/v2/models/{TOPIC}/infer" if body.kind == "v2" else f"{base}/v1/project"
             cells, share, rate = throughput(url, body, size)
             rates.append(cells)
             if body.kind == "json":
@@ -89,13 +114,24 @@ def measured(folder: Path, size: Size) -> tuple[list[str], list[Bar]]:
 
 def throughput(url: str, body: Body, size: Size) -> tuple[list[str], float, float]:
     """A row of the table, our share of bare FastAPI's throughput, and our throughput."""
-    ours, bare = [], []
-    with bare_process(body.kind, len(response(url, body)), D) as bare_url:
-        for _ in range(size.rounds):
-            bare.append(wrk(bare_url, body, size.seconds))
-            ours.append(wrk(url, body, size.seconds))
-    ratio, rate = median(o / b for o, b in zip(ours, bare, strict=True)), median(ours)
-    return [body.name, f"{rate:,.0f}", f"{median(bare):,.0f}", f"{ratio:.2f}"], ratio, rate
+    answer = httpx.post(url, content=body.path.read_bytes(), headers=body.headers, timeout=60).raise_for_status()
+    with bare_process(body.kind, len(answer.content)) as bare_url:
+        rate, bare, share = beside(
+            lambda: wrk(bare_url, body, size.seconds), lambda: wrk(url, body, size.seconds), size.rounds
+        )
+    return [body.name, f"{rate:,.0f}", f"{bare:,.0f}", f"{share:.2f}"], share, rate
+
+
+@contextmanager
+def bare_process(kind: str, size: int) -> Iterator[str]:
+    """The bare application as a process; yields its address."""
+    options = {"kind": kind, "size": size, "dimensions": D}
+    with start("bare", "server", orjson.dumps(options).decode()) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
 
 
 def latency(url: str, body: Body, size: Size, rate: float, models: Models) -> tuple[list[str], float]:
@@ -105,20 +141,11 @@ def latency(url: str, body: Body, size: Size, rate: float, models: Models) -> tu
     seconds = size.rows[body.rows]
     for _ in range(size.latency_rounds):
         quiet.append(hey(url, body, rate, seconds))
-        with every(1.0, lambda: models.save(model(models.versions()[-1] + 1))):
+        with every(1.0, lambda: models.save(known(models.versions()[-1] + 1, d=D, k=K))):
             publishing.append(hey(url, body, rate, seconds))
     ratio = median(p[1] / q[1] for p, q in zip(publishing, quiet, strict=True))
     shown = [median(p50 for p50, _ in quiet), median(p99 for _, p99 in quiet), median(p99 for _, p99 in publishing)]
     return [body.name, f"{rate:,.0f}", *(f"{ms:.2f}" for ms in shown), f"{ratio:.2f}"], ratio
-
-
-def model(version: int) -> PublishedModel:
-    """A model as a worker would publish it."""
-    rng = np.random.default_rng(version)
-    axes = np.ascontiguousarray(np.linalg.qr(rng.standard_normal((D, K)))[0].T)
-    variance = np.sort(rng.uniform(1, 9, K))[::-1].copy()
-    learned = Model(axes, variance, rng.standard_normal(D), float(variance.sum() * 2), float(version))
-    return PublishedModel(version, learned, TOPIC, published_at=time.time())
 
 
 def bodies(folder: Path, size: Size) -> Iterator[Body]:
@@ -126,45 +153,55 @@ def bodies(folder: Path, size: Size) -> Iterator[Body]:
     for rows in size.rows:
         vectors = np.random.default_rng(rows).standard_normal((rows, D))
         for kind in TYPES:
-            path = folder / f"{kind}-{rows}.body"
-            path.write_bytes(_BODIES[kind](vectors))
-            yield Body(kind, rows, path, len(v2_header(vectors)) if kind == "v2" else 0)
+            path, (content, header_length) = folder / f"{kind}-{rows}.body", encoded(kind, vectors)
+            path.write_bytes(content)
+            yield Body(kind, rows, path, header_length)
 
 
-def as_json(vectors: np.ndarray) -> bytes:
-    return orjson.dumps({"vectors": vectors}, option=orjson.OPT_SERIALIZE_NUMPY)
+def encoded(kind: str, vectors: np.ndarray) -> tuple[bytes, int]:
+    """A body of this kind, and how many of its bytes are JSON in front of a binary tensor."""
+    if kind == "json":
+        return orjson.dumps({"vectors": vectors}, option=orjson.OPT_SERIALIZE_NUMPY), 0
+    rows = vectors.astype("<f4")
+    if kind == "npy":
+        np.save(buffer := io.BytesIO(), rows)
+        return buffer.getvalue(), 0
+    if kind == "raw":
+        return rows.tobytes(), 0
+    parameters = {"binary_data_size": rows.nbytes}
+    tensor = {"name": "vectors", "shape": rows.shape, "datatype": "FP32", "parameters": parameters}
+    header = orjson.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}})
+    return header + rows.tobytes(), len(header)
 
 
-def as_npy(vectors: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, vectors.astype("<f4"))
-    return buffer.getvalue()
+def wrk(url: str, body: Body, seconds: float) -> float:
+    """Requests a second at full speed."""
+    script = body.path.with_suffix(".lua")
+    script.write_text(
+        f'wrk.method = "POST"\nwrk.body = io.open("{body.path}", "rb"):read("*a")\n'
+        + "".join(f'wrk.headers["{name}"] = "{value}"\n' for name, value in body.headers.items())
+    )
+    output = run(f"wrk -t1 -c{WRK_CONNECTIONS} -d{seconds:g}s -s {script} {url}", seconds)
+    rate = re.search(r"Requests/sec:\s+([\d.]+)", output)
+    assert rate, output
+    assert "Non-2xx" not in output, output
+    return float(rate[1])
 
 
-def as_raw(vectors: np.ndarray) -> bytes:
-    return vectors.astype("<f4").tobytes()
+def hey(url: str, body: Body, rate: float, seconds: float) -> tuple[float, float]:
+    """p50 and p99 of the latency in ms, at a constant rate."""
+    pace = f"-z {seconds:g}s -c {HEY_CONNECTIONS} -q {rate / HEY_CONNECTIONS:.3f}"
+    output = run(f"hey {pace} -m POST -D {body.path} -T {TYPES[body.kind]} -o csv {url}", seconds)
+    rows = list(csv.DictReader(io.StringIO(output)))
+    assert {row["status-code"] for row in rows} == {"200"}
+    times = np.array([float(row["response-time"]) for row in rows]) * 1e3
+    return float(np.percentile(times, 50)), float(np.percentile(times, 99))
 
 
-def v2_header(vectors: np.ndarray) -> bytes:
-    tensor = {"name": "vectors", "shape": vectors.shape, "datatype": "FP32"}
-    size = {"parameters": {"binary_data_size": 4 * vectors.size}}
-    return orjson.dumps({"inputs": [tensor | size], "parameters": {"binary_data_output": True}})
-
-
-_BODIES: dict[str, Callable[[np.ndarray], bytes]] = {
-    "json": as_json,
-    "npy": as_npy,
-    "raw": as_raw,
-    "v2": lambda v: v2_header(v) + as_raw(v),
-}
-
-
-def response(url: str, body: Body) -> bytes:
-    """The body of one response."""
-    request = urllib.request.Request(url, body.path.read_bytes(), body.headers)  # noqa: S310 - ours
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - ours
-        found: bytes = answer.read()
-    return found
+def run(command: str, seconds: float) -> str:
+    """The stdout of a load generator; its stderr is ours."""
+    words = shlex.split(command)
+    return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=seconds + 60).stdout  # noqa: S603
 
 
 if __name__ == "__main__":

@@ -17,15 +17,14 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from sklearn.decomposition import IncrementalPCA
 from threadpoolctl import threadpool_limits
 
-from benchmarks.report import Bar, parser, publish
-from benchmarks.stream_suite import held
-from experiments.baselines.incremental_gram import GramIncrementalPCA, RunningCovariance
+from benchmarks.report import Bar, in_turn, parser, publish
+from experiments.baselines.incremental_gram import GramIncrementalPCA, RunningCovariance, held
 from experiments.report import table
 from streampca.estimator.estimator import ImplicitKrasulina
 from streampca.pca import algorithm1
@@ -50,28 +49,16 @@ BARS: tuple[tuple[str, str, str, float, str, tuple[str, ...]], ...] = (  # metri
     ("Autocorrelated, as a multiple of shuffled", "autocorrelated", "≤", 1.2, "float64", ("784 × 20",)),
 )
 
-Timed = Callable[[], float]  # seconds a message
-
-
-class Learner(Protocol):
-    """A rival that learns batches."""
-
-    def partial_fit(self, V: Array) -> object:
-        """Learn a batch."""
+T = TypeVar("T")
+Timed = Callable[[], float]  # microseconds a message
 
 
 class Row(NamedTuple):
     """One size and dtype: of each contestant the times of all rounds, in µs a message."""
 
-    d: int
-    k: int
+    size: str
     dtype: str
     times: dict[str, list[float]]
-
-    @property
-    def size(self) -> str:
-        """As in the table."""
-        return f"{self.d} × {self.k}"
 
     def us(self, name: str) -> float:
         """The median of a contestant."""
@@ -134,18 +121,14 @@ def measured(d: int, k: int, dtype: str, rounds: int) -> Row:
         "ours": ours(X, config, first),
         "estimator": estimator(X, k, first),
         "sklearn": batches(X, IncrementalPCA(columns), max(BATCH, columns)),
-        "gram": lambda: min(timed() for timed in grams),
+        "gram": lambda: min(gram() for gram in grams),
         "algorithm 1": algorithm_1(X, k),
     }
     if d <= LARGEST_COVARIANCE:
         contestants["covariance"] = batches(X, RunningCovariance(d, dtype), LONG_BLOCK)
     if (d, k) == (784, 20):
         contestants["autocorrelated"] = ours(autocorrelated(X), config, first)
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(rounds):
-        for name, timed in contestants.items():
-            times[name].append(timed() * 1e6)
-    return Row(d, k, dtype, times)
+    return Row(f"{d} × {k}", dtype, dict(zip(contestants, in_turn(rounds, *contestants.values()), strict=True)))
 
 
 def autocorrelated(X: Array) -> Array:
@@ -156,57 +139,57 @@ def autocorrelated(X: Array) -> Array:
     return Y
 
 
+def timed(start: Callable[[], T], act: Callable[[T], object], messages: int) -> Timed:
+    """Microseconds a message that `act` takes, from a start that is made each time and does not count."""
+
+    def measure() -> float:
+        learner, began = start(), time.process_time()
+        act(learner)
+        return (time.process_time() - began) * 1e6 / messages
+
+    return measure
+
+
 def ours(X: Array, config: LearningConfig, first: int) -> Timed:
     """All blocks after the first messages in one call, as the worker learns the blocks of a batch."""
-    start = learn(State.empty(X.shape[1], config.dtype), X[:first], np.ones(first), config)[0]
+    state = learn(State.empty(X.shape[1], config.dtype), X[:first], np.ones(first), config)[0]
     rows = X[first : len(X) - (len(X) - first) % config.next_block(first)]
-
-    def timed() -> float:
-        began = time.process_time()
-        learn(start, rows, np.ones(len(rows)), config)
-        return (time.process_time() - began) / len(rows)
-
-    return timed
+    return timed(lambda: state, lambda start: learn(start, rows, np.ones(len(rows)), config), len(rows))
 
 
 def estimator(X: Array, k: int, first: int) -> Timed:
     """As `ours`, by batches of 1,024 rows."""
-    start = ImplicitKrasulina(k).partial_fit(X[:first])
-
-    def timed() -> float:
-        learner, began = copy.deepcopy(start), time.process_time()
-        for i in range(first, len(X) - LONG_BLOCK + 1, LONG_BLOCK):
-            learner.partial_fit(X[i : i + LONG_BLOCK])
-        return (time.process_time() - began) / ((len(X) - first) // LONG_BLOCK * LONG_BLOCK)
-
-    return timed
+    pca = ImplicitKrasulina(k).partial_fit(X[:first])
+    return timed(lambda: copy.deepcopy(pca), *_batches(X[first:], LONG_BLOCK))
 
 
-def batches(X: Array, start: Learner, size: int) -> Timed:
+def batches(X: Array, rival: Any, size: int) -> Timed:
     """A rival after its first batch; `partial_fit` replaces its arrays or adds to them, which takes as long."""
-    start.partial_fit(X[:size])
-    count = min(BATCHES, len(X) // size - 1)
+    rival.partial_fit(X[:size])
+    return timed(lambda: copy.copy(rival), *_batches(X[size : (BATCHES + 1) * size], size))
 
-    def timed() -> float:
-        learner, began = copy.copy(start), time.process_time()
-        for i in range(1, count + 1):
+
+def _batches(X: Array, size: int) -> tuple[Callable[[Any], None], int]:
+    """Learning the whole batches of rows, and how many rows these are."""
+    count = len(X) // size
+
+    def act(learner: Any) -> None:
+        for i in range(count):
             learner.partial_fit(X[i * size : (i + 1) * size])
-        return (time.process_time() - began) / (count * size)
 
-    return timed
+    return act, count * size
 
 
 def algorithm_1(X: Array, k: int) -> Timed:
     """The paper's algorithm, with S by Sherman–Morrison, one message at a time."""
     C = np.linalg.qr(np.random.default_rng(1).standard_normal((X.shape[1], k)))[0].astype(X.dtype)
 
-    def timed() -> float:
-        factor, S, began = C, np.eye(k, dtype=X.dtype), time.process_time()
+    def act(state: tuple[Array, Array]) -> None:
+        factor, S = state
         for t in range(SINGLE):
             factor, S, _ = algorithm1.sherman_morrison(factor, S, X[t], 1 / (t + 1))
-        return (time.process_time() - began) / SINGLE
 
-    return timed
+    return timed(lambda: (C, np.eye(k, dtype=X.dtype)), act, SINGLE)
 
 
 if __name__ == "__main__":

@@ -11,50 +11,49 @@ import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
+from benchmarks import workers
 from benchmarks.report import Bar, publish
-from benchmarks.serving import model
-from benchmarks.workers import CLIENTS, LEARNED, broker_of, counted, metrics_url, parser_with_broker, samples_until
 from experiments.report import table
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.broker_client import BrokerClient
-from tests.guarantees.harness import group
 from tests.guarantees.worker_process import own_interpreter
 from tests.ports import free_ports
+from tests.sidecar.known import TOPIC, known
 
-PART, TOPIC, D, K, MESSAGES = "start", "readings", 784, 20, 2000
+PART, D, K = "start", 784, 20
+LOAD = workers.Load("float32", D, K, 2000, TOPIC)
 RUNS, TIMEOUT_S = 5, 120.0
 COMMANDS = {"`streampca --help`": ["-m", "streampca", "--help"], "`import streampca`": ["-c", "import streampca"]}
 
 
 def main() -> None:
     """Measure and write."""
-    given = parser_with_broker(__doc__).parse_args()
-    runs = 1 if given.smallest else RUNS
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        found = {words: median(ended(words) for _ in range(runs)) for words in COMMANDS}
-        found["sidecar, ready"] = median(sidecar(folder) for _ in range(runs))
-        with broker_of(given) as broker:  # not before: the figures above are of a machine at rest
-            fill(broker)
+    options = workers.parser_with_broker(__doc__).parse_args()
+    runs = 1 if options.smallest else RUNS
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = {words: median(ended(words) for _ in range(runs)) for words in COMMANDS}
+        seconds["sidecar, ready"] = median(sidecar(Path(folder)) for _ in range(runs))
+        with workers.broker_of(options) as broker:  # not before: the figures above are of a machine at rest
+            broker.create_topic(TOPIC, 1)
+            workers.fill(broker, LOAD, 1)
             if runs > 1:
-                worker(broker, folder / "first", CLIENTS[0])  # fills numba's cache
-            for client in CLIENTS:
-                seconds = [worker(broker, folder / f"{client}-{i}", client) for i in range(runs)]
-                found[f"worker, first message learned, {client}"] = median(seconds)
-    rows = [[words, f"{seconds:.3g}"] for words, seconds in found.items()]
-    *commands, ready, kafka_python, confluent = found.values()
+                worker(broker, workers.CLIENTS[0])  # fills numba's cache
+            for client in workers.CLIENTS:
+                times = [worker(broker, client) for _ in range(runs)]
+                seconds[f"worker, first message learned, {client}"] = median(times)
+    rows = [[process, f"{time_s:.3g}"] for process, time_s in seconds.items()]
+    *commands, ready, kafka_python, confluent = seconds.values()
     bars = [
         Bar("Time of `streampca --help` and `import streampca`", commands, "≤", 0.3, "s"),
         Bar("Time until the sidecar is ready", [ready], "≤", 1.5, "s"),
         Bar("Time until a worker's first message is learned", [kafka_python, confluent], "≤", 2.0, "s"),
     ]
-    publish(PART, given, table(["process", "seconds"], rows), bars)
+    publish(PART, options, table(["process", "seconds"], rows), bars)
 
 
 def ended(words: str) -> float:
@@ -67,45 +66,27 @@ def ended(words: str) -> float:
 
 def sidecar(folder: Path) -> float:
     """Seconds until `/readyz` answers 200."""
-    Models(DirectoryStore(folder / "served"), TOPIC).save(model(1))
+    Models(DirectoryStore(folder / "served"), TOPIC).save(known(1, d=D, k=K))
     (port,) = free_ports(1)
     settings = {"STREAMPCA_TOPIC": TOPIC, "STREAMPCA_STORE": str(folder / "served"), "STREAMPCA_PORT": str(port)}
     began = time.perf_counter()
     with own_interpreter(["serve"], {**os.environ, **settings}, folder / "log") as process:
         try:
-            while not answers(f"http://127.0.0.1:{port}/readyz"):
-                if process.poll() is not None or time.perf_counter() - began > TIMEOUT_S:
-                    raise ChildProcessError(f"the sidecar did not start:\n{(folder / 'log').read_text()}")
+            while process.poll() is None and time.perf_counter() - began < TIMEOUT_S:
+                with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
+                    return time.perf_counter() - began
                 time.sleep(0.01)
-            return time.perf_counter() - began
+            raise ChildProcessError(f"the sidecar did not start:\n{(folder / 'log').read_text()}")
         finally:
             process.kill()
 
 
-def answers(url: str) -> bool:
-    """Whether a server answers with status 200."""
-    try:
-        with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - our own
-            return True
-    except OSError:
-        return False
-
-
-def fill(broker: BrokerClient) -> None:
-    """A topic with messages."""
-    broker.create_topic(TOPIC, 1)
-    rows = np.random.default_rng(0).standard_normal((MESSAGES, D)).astype("<f4")
-    broker.produce(TOPIC, 0, [row.tobytes() for row in rows])
-
-
-def worker(broker: BrokerClient, store: Path, client: str) -> float:
+def worker(broker: BrokerClient, client: str) -> float:
     """Seconds until the first message is learned."""
-    settings = {"dimensions": D, "components": K, "format": "float32", "group_id": store.name, "log_level": "info",
-                "checkpoint_interval_s": 5}  # fmt: skip
-    with group(broker, TOPIC, store, [client], False, **settings) as members:
+    with workers.group_of(broker, LOAD, client) as members:
         began = time.perf_counter()
-        url = metrics_url(members.start().log)
-        return samples_until(1, lambda: counted(url, LEARNED))[-1].time - began
+        url = workers.metrics_url(members.start().log)
+        return workers.samples_until(1, lambda: workers.counted(url, workers.LEARNED))[-1][0] - began
 
 
 if __name__ == "__main__":

@@ -10,24 +10,21 @@ words. All rows are written into docs/accuracy.csv, and some of them into docs/a
 is missed. Synthetic streams: `hard_streams.py`.
 """
 
-import csv
 import secrets
 import sys
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from sklearn.utils import gen_batches
-from threadpoolctl import threadpool_limits
 
 from benchmarks import real_streams
-from benchmarks.report import page_of, parser
-from benchmarks.stream_suite import Stream, held
+from benchmarks.real_streams import Stream
+from benchmarks.report import page_of, parser, printed, write_csv
 from experiments.baselines.batch import Batch
 from experiments.baselines.frequent_directions import FrequentDirections
-from experiments.baselines.incremental_gram import GramIncrementalPCA
+from experiments.baselines.incremental_gram import held, incremental
 from experiments.datasets import default_folder
 from experiments.report import DOCS, machine, table, write_block
 from streampca.estimator.estimator import ImplicitKrasulina
@@ -88,14 +85,6 @@ def ours(stream: Stream, k: int) -> Components:
     return pca.components_.astype(np.float64), pca.mean_.astype(np.float64)
 
 
-def incremental(stream: Stream, k: int, columns: int, batch: int) -> Components:
-    """IncrementalPCA."""
-    pca = GramIncrementalPCA(stream.table.rows.shape[1], columns)
-    for piece in _batches(stream, batch, columns):
-        pca.partial_fit(piece)
-    return pca.components(k), pca.mean
-
-
 def frequent_directions(stream: Stream, k: int, columns: int) -> Components:
     """The leading directions of the sketch about the mean of all rows."""
     sketch, total = FrequentDirections(stream.table.rows.shape[1], columns), np.zeros(stream.table.rows.shape[1])
@@ -116,15 +105,13 @@ def _batches(stream: Stream, size: int, min_rows: int = 0) -> Iterator[F64]:
 def measured(stream: Stream) -> Iterator[Row]:
     """One row for each number of components."""
     batch = Batch.of(lambda: _batches(stream, CHUNK))
+    d = stream.table.rows.shape[1]
     for k in stream.components:
-        columns = held(stream.table.rows.shape[1], k)
-        rivals = (
-            incremental(stream, k, k, BATCH),
-            incremental(stream, k, columns, SMALL_BATCH),
-            frequent_directions(stream, k, columns),
-        )
-        excess = tuple(batch.excess(*rival) for rival in rivals)
-        yield Row(stream, k, batch.excess(*ours(stream, k)), excess)
+        columns = held(d, k)
+        rivals = [incremental(_batches(stream, size, held_columns), d, held_columns, k)
+                  for held_columns, size in ((k, BATCH), (columns, SMALL_BATCH))]  # fmt: skip
+        rivals.append(frequent_directions(stream, k, columns))
+        yield Row(stream, k, batch.excess(*ours(stream, k)), tuple(batch.excess(*rival) for rival in rivals))
 
 
 def on_page(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -136,33 +123,22 @@ def on_page(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def main() -> int:
     """Run, print, write; the exit code says whether all bars hold."""
-    options = parser(__doc__)
-    options.add_argument("--data", type=Path, default=default_folder(), help="folder with mnist.npz and cifar10.npz")
-    options.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of orders")
-    options.add_argument("--only", default="", help="only streams whose name or order contains this; writes nothing")
-    given = options.parse_args()
-    rows: list[Row] = []
-    with threadpool_limits(1):
-        for stream in _streams(given):
-            for row in measured(stream):
-                print(" | ".join(row.cells()), flush=True)
-                rows.append(row)
+    arguments = parser(__doc__)
+    arguments.add_argument("--data", type=Path, default=default_folder(), help="folder with mnist.npz and cifar10.npz")
+    arguments.add_argument("--seed", type=int, default=secrets.randbelow(10_000), help="of orders")
+    arguments.add_argument("--only", default="", help="only streams whose name or order contains this; writes nothing")
+    options = arguments.parse_args()
+    streams = real_streams.tables(options.seed) if options.smallest else real_streams.real(options.seed, options.data)
+    chosen = (stream for stream in streams if options.only in f"{stream.name}, {stream.order}")
+    rows: list[Row] = printed(row for stream in chosen for row in measured(stream))
     met = sum(row.met for row in rows)
-    note = f"{met} of {len(rows)} rows meet their bar. Seed {given.seed}. {machine()}"
+    note = f"{met} of {len(rows)} rows meet their bar. Seed {options.seed}. {machine()}"
     print(note)
-    page = None if given.only else page_of(given, PAGE)
-    if page:
+    if page := None if options.only else page_of(options, PAGE):
         cells = [row.cells() for row in rows]
-        with page.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([HEAD, *cells])
+        write_csv(page.with_suffix(".csv"), HEAD, cells)
         write_block(page, "streams", [*on_page(cells), "", note])
-    return 0 if given.smallest or met == len(rows) else 1
-
-
-def _streams(given: Namespace) -> Iterator[Stream]:
-    """Those of the options."""
-    streams = real_streams.tables(given.seed) if given.smallest else real_streams.real(given.seed, given.data)
-    return (each for each in streams if given.only in f"{each.name}, {each.order}")
+    return 0 if options.smallest or met == len(rows) else 1
 
 
 if __name__ == "__main__":

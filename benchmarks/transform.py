@@ -13,22 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
-from benchmarks.report import Bar, publish
-from benchmarks.workers import (
-    CLIENTS,
-    PARTITIONS,
-    Load,
-    bare_rate,
-    broker_of,
-    counted,
-    fill,
-    metrics_url,
-    parser_with_broker,
-    samples_until,
-    sustained,
-)  # fmt: skip
+from benchmarks import workers
+from benchmarks.report import Bar, beside, publish
 from experiments.report import table
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
@@ -39,61 +26,60 @@ from tests.sidecar.known import known
 PART, RUNS, BAR = "transform", 9, 0.6
 WITHOUT_BAR = (784, "confluent")  # the bare loop looks at no byte of the records, and costs half of what transform does
 WRITTEN = 'streampca_transform_records_total{outcome="written",'  # the series
-LOADS = (Load("float32", 64, 8, 800_000), Load("float32", 784, 20, 300_000))
+LOADS = (workers.Load("float32", 64, 8, 800_000), workers.Load("float32", 784, 20, 300_000))
 FEWER = {"kafka-python": 16, "confluent": 1}
 
 
 def main() -> None:
     """Measure and write."""
-    given = parser_with_broker(__doc__).parse_args()
+    options = workers.parser_with_broker(__doc__).parse_args()
     rows, shares = [], []
-    with broker_of(given) as broker:
-        for full in [replace(LOADS[0], messages=10_000)] if given.smallest else LOADS:
+    with workers.broker_of(options) as broker:
+        for full in [replace(LOADS[0], messages=10_000)] if options.smallest else LOADS:
             cells = [f"{full.d} × {full.k}"]
-            for client in CLIENTS:
+            for client in workers.CLIENTS:
                 load = replace(full, messages=full.messages // FEWER[client])
-                rate, share = measured(broker, load, client, 1 if given.smallest else RUNS)
+                rate, share = measured(broker, load, client, 1 if options.smallest else RUNS)
                 cells += [f"{rate:,.0f}", f"{share:.2f}"]
                 if (load.d, client) != WITHOUT_BAR:
                     shares.append(share)
             rows.append(cells)
             print(cells, flush=True)
-    head = [f"{client}, {words}" for client in CLIENTS for words in ("messages/s", "share")]
     bar = Bar("Transform throughput, share of a bare transactional loop's", shares, "≥", BAR, "×")
-    publish(PART, given, table(["d × k", *head], rows), [bar])
+    publish(PART, options, table(["d × k", *workers.RATE_HEADS], rows), [bar])
 
 
-def measured(broker: BrokerClient, load: Load, client: str, runs: int) -> tuple[float, float]:
+def measured(broker: BrokerClient, load: workers.Load, client: str, runs: int) -> tuple[float, float]:
     """Transform's messages a second, and its share of the bare loop's."""
-    broker.create_topic(load.topic, PARTITIONS)
-    fill(broker, load)
-    bare = {"bootstrap": broker.bootstrap, "topic": load.topic, "client": client, "messages": load.messages}
-    pairs = []
-    for _ in range(runs):
-        output = broker.create_topic(f"bare-{time.monotonic_ns()}", PARTITIONS)
-        bare_loop = bare_rate("loop", **bare, output=output, size=4 * (load.k + 1))
+    broker.create_topic(load.topic, workers.PARTITIONS)
+    workers.fill(broker, load)
+
+    def bare_loop() -> float:
+        output = broker.create_topic(f"bare-{time.monotonic_ns()}", workers.PARTITIONS)
+        rate = workers.bare_rate("loop", broker, load, client, output=output, size=4 * (load.k + 1))
         broker.delete_topic(output)
-        pairs.append((bare_loop, transform_rate(broker, load, client)))
+        return rate
+
+    rate, _, share = beside(bare_loop, lambda: transform_rate(broker, load, client), runs)
     broker.delete_topic(load.topic)
-    return median(ours for _, ours in pairs), median(ours / bare for bare, ours in pairs)
+    return rate, share
 
 
-def transform_rate(broker: BrokerClient, load: Load, client: str) -> float:
-    """Of `streampca transform` with its default intervals, by its own metrics."""
-    output = broker.create_topic(f"projected-{time.monotonic_ns()}", PARTITIONS)
+def transform_rate(broker: BrokerClient, load: workers.Load, client: str) -> float:
+    """Messages a second of `streampca transform` with its default intervals, by its own metrics."""
+    output = broker.create_topic(f"projected-{time.monotonic_ns()}", workers.PARTITIONS)
     with tempfile.TemporaryDirectory() as folder:
         store, log = Path(folder) / "store", Path(folder) / "log"
         Models(DirectoryStore(store), load.topic).save(known(7, d=load.d, k=load.k))
         with transforming(broker, load, client, store, output, log):
-            url = metrics_url(log)
-            samples = samples_until(load.messages, lambda: counted(url, WRITTEN))
+            rate = workers.rate_of([log], WRITTEN, load.messages)
     broker.delete_topic(output)
-    return sustained(samples)
+    return rate
 
 
 @contextmanager
 def transforming(
-    broker: BrokerClient, load: Load, client: str, store: Path, output: str, log: Path
+    broker: BrokerClient, load: workers.Load, client: str, store: Path, output: str, log: Path
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """`streampca transform` of this topic, in a group of its own, killed at the end."""
     settings = {

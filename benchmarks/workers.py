@@ -6,11 +6,11 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
@@ -18,13 +18,15 @@ from confluent_kafka import Producer
 
 from benchmarks.report import parser
 from tests.broker_client import BrokerClient, RunningBroker
-from tests.guarantees.harness import group
+from tests.guarantees.harness import Group, group
+from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker, wait_until
 
 ROOT = Path(__file__).parents[1]
 CLIENTS = ("kafka-python", "confluent")
 PARTITIONS = 4
 TIMEOUT_S = 600
+RATE_HEADS = [f"{client}, {words}" for client in CLIENTS for words in ("messages/s", "share")]
 LEARNED = 'streampca_messages_total{outcome="learned",'  # the series
 
 
@@ -43,11 +45,7 @@ class Load:
         return self.name or f"{self.format}-{self.d}-{self.k}"
 
 
-class Sample(NamedTuple):
-    """How far a process was at one time."""
-
-    time: float  # seconds
-    messages: int
+Sample = tuple[float, int]  # a time in seconds, and the messages that were done by then
 
 
 def parser_with_broker(description: str | None) -> argparse.ArgumentParser:
@@ -58,10 +56,10 @@ def parser_with_broker(description: str | None) -> argparse.ArgumentParser:
 
 
 @contextmanager
-def broker_of(given: argparse.Namespace) -> Iterator[BrokerClient]:
+def broker_of(options: argparse.Namespace) -> Iterator[BrokerClient]:
     """The running broker that the options name; without one, a broker that is started here and stopped at the end."""
-    if given.broker:
-        with RunningBroker(given.broker) as running:
+    if options.broker:
+        with RunningBroker(options.broker) as running:
             yield running
     else:
         with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker") as started:
@@ -97,17 +95,19 @@ def fill(broker: BrokerClient, load: Load, partitions: int = PARTITIONS) -> None
 
 def sustained(samples: Sequence[Sample]) -> float:
     """Messages a second between the first and the last tenth, so that starting and ending do not count."""
-    count = samples[-1].messages
-    inner = [s for s in samples if 0.1 * count <= s.messages <= 0.9 * count]
-    if len({s.messages for s in inner}) < 2:  # only with very few messages
+    count = samples[-1][1]
+    inner = [sample for sample in samples if 0.1 * count <= sample[1] <= 0.9 * count]
+    if len({done for _, done in inner}) < 2:  # only with very few messages
         inner = list(samples)
-    first, last = inner[0], inner[-1]
-    return (last.messages - first.messages) / (last.time - first.time)
+    (began, first), (ended, last) = inner[0], inner[-1]
+    return (last - first) / (ended - began)
 
 
-def bare_rate(kind: str, **options: Any) -> float:
+def bare_rate(kind: str, broker: BrokerClient, load: Load, client: str, **options: Any) -> float:
     """Messages a second of a baseline of benchmarks/bare.py, in a process of its own."""
-    with start("bare", kind, orjson.dumps(options).decode()) as child:
+    of_all = {"bootstrap": broker.bootstrap, "topic": load.topic, "client": client, "messages": load.messages,
+              "format": load.format, "d": load.d, "k": load.k}  # fmt: skip
+    with start("bare", kind, orjson.dumps(of_all | options).decode()) as child:
         try:
             out = child.communicate(timeout=TIMEOUT_S)[0]
         finally:
@@ -117,41 +117,49 @@ def bare_rate(kind: str, **options: Any) -> float:
     return float(out)
 
 
-def worker_rate(broker: BrokerClient, load: Load, client: str) -> float:
-    """Messages a second of `streampca worker`, by its own metrics."""
-    settings = {"dimensions": load.d, "components": load.k, "format": load.format, "dtype": "float32",
-                "log_level": "info", "checkpoint_interval_s": 5, "session_timeout_s": 6,
-                "group_id": f"w-{time.monotonic_ns()}"}  # fmt: skip
+@contextmanager
+def group_of(broker: BrokerClient, load: Load, client: str, **settings: Any) -> Iterator[Group]:
+    """A new consumer group with a new store, which learns a topic with one client; killed at the end."""
+    defaults = {"dimensions": load.d, "components": load.k, "format": load.format, "log_level": "info",
+                "checkpoint_interval_s": 5, "group_id": f"w-{time.monotonic_ns()}"}  # fmt: skip
     with (
         tempfile.TemporaryDirectory() as folder,
-        group(broker, load.topic, Path(folder), [client], False, **settings) as members,
+        group(broker, load.topic, Path(folder), [client], False, **defaults | settings) as members,
     ):
-        worker = members.start()
-        url = metrics_url(worker.log)
-        samples = samples_until(load.messages, lambda: counted(url, LEARNED))
-        worker.stop()
-    return sustained(samples)
+        yield members
+
+
+def owned(worker: WorkerProcess) -> set[int]:
+    """The partitions that a worker was assigned last, by its log."""
+    assigned = [event["read_from"] for event in worker.events() if event["event"] == "partitions assigned"]
+    return {int(partition) for partition in assigned[-1]} if assigned else set()
+
+
+def rate_of(logs: Iterable[Path], series: str, count: int) -> float:
+    """Messages a second that processes do together until they have done `count`, by their metrics."""
+    urls = [metrics_url(log) for log in logs]
+    return sustained(samples_until(count, lambda: sum(counted(url, series) for url in urls)))
 
 
 def samples_until(count: int, messages: Callable[[], int]) -> list[Sample]:
-    """Samples, 20 a second, until one has reached `count` messages."""
-    samples = [Sample(time.perf_counter(), messages())]
-    while samples[-1].messages < count:
+    """Samples, 20 a second, until `count` messages are done."""
+    samples = [(time.perf_counter(), messages())]
+    while samples[-1][1] < count:
         time.sleep(0.05)
-        samples.append(Sample(time.perf_counter(), messages()))
-        if samples[-1].time - samples[0].time > TIMEOUT_S:
-            raise TimeoutError(f"{samples[-1].messages} of {count} messages within {TIMEOUT_S} s")
+        samples.append((time.perf_counter(), messages()))
+        if samples[-1][0] - samples[0][0] > TIMEOUT_S:
+            raise TimeoutError(f"{samples[-1][1]} of {count} messages within {TIMEOUT_S} s")
     return samples
 
 
 def metrics_url(log: Path) -> str:
     """Where a process serves its metrics, as its log says; waits for its start."""
 
-    def found() -> list[str]:
-        events = [orjson.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+    def urls() -> list[str]:
+        events = (orjson.loads(line) for line in log.read_text().splitlines() if line.endswith("}"))
         return [event["metrics"] for event in events if "metrics" in event]
 
-    return str(wait_until(found, 120, "the start")[0])
+    return str(wait_until(urls, 120, "the start")[0])
 
 
 def counted(url: str, series: str) -> int:

@@ -7,9 +7,8 @@ and the losses of the messages, each by the C that it met.
 """
 
 import itertools
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from functools import partial
 from statistics import median
 from typing import Any
 from unittest.mock import patch
@@ -19,11 +18,10 @@ import numpy as np
 from experiments import charts, passes
 from experiments.baselines.batch import Batch
 from experiments.datasets import Data, Indices
-from experiments.hard_streams import STREAMS
+from experiments.hard_streams import STREAMS, with_factor
 from experiments.methods import method
-from experiments.plan import Job, Plan, complete
-from experiments.report import table
-from experiments.results import Results, average, cell, curve
+from experiments.plan import Job, Plan, Results, complete, curve
+from experiments.report import average, cell, table
 from streampca.pca import axes, learning
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import block
@@ -119,18 +117,17 @@ def run(plan: Plan) -> None:
 def hard(_: object, stream: str, half_life: str, learner: str) -> Values:
     """One of the hard streams, always with a factor, though they are narrow enough for a covariance."""
     X, k = STREAMS[stream](np.random.default_rng([0, list(STREAMS).index(stream)]), MESSAGES)
-    state, losses = learned(X.__getitem__, np.arange(len(X)), _with_factor(X, k), half_life, learner)
-    return _row(weighted(X.__getitem__, np.arange(len(X)), half_life), state, k, losses)
+    rows = np.arange(len(X))
+    state, losses = learned(X.__getitem__, rows, with_factor(X.shape[1], k), half_life, learner)
+    return _row(weighted(X.__getitem__, rows, half_life), state, k, losses)
 
 
 def pictures(
-    data: Data, k: int, order: str, half_life: str, learner: str, over: int | None = None, spare: int | None = None
-) -> Values:  # fmt: skip
+    data: Data, k: int, order: str, half_life: str, learner: str, over: int | None = None, spare: int = learning.SPARE
+) -> Values:
     """One pass over the pictures, with other numbers of columns if given."""
     rows = _in_order(data, order)
-    with ExitStack() as patched:
-        if spare is not None:
-            patched.enter_context(patch.object(learning, "SPARE", spare))
+    with patch.object(learning, "SPARE", spare):
         state, losses = learned(data.pixels, rows, LearningConfig(data.d, k, over), half_life, learner)
     return _row(data.batch if half_life == "none" else weighted(data.pixels, rows, half_life), state, k, losses)
 
@@ -155,24 +152,16 @@ def changed(_: object, regime: str, half_life: str, learner: str, seed: int) -> 
     X += 0.3 * rng.standard_normal((n, d))
     if degrees := REGIMES[regime]:
         X *= np.sqrt((degrees - 2) / rng.chisquare(degrees, (n, 1)))
-    state, losses = learned(X.__getitem__, np.arange(n), _with_factor(X, k), half_life, learner)
+    state, losses = learned(X.__getitem__, np.arange(n), with_factor(d, k), half_life, learner)
     best, after = Batch.of(lambda: [X[BEFORE:]]), losses[-AFTER:]
     bins = [after[i:j].mean() / best.loss(k) for i, j in itertools.pairwise(_EDGES - 1)]
     return (*_row(best, state, k, after)[:2], curve(bins))
 
 
-def _with_factor(X: F64, k: int) -> LearningConfig:
-    return LearningConfig(X.shape[1], k, LearningConfig(X.shape[1], k).beyond)
-
-
-def learned(
-    read: Read, order: Indices, config: LearningConfig, half_life: str, learner: str
-) -> tuple[State, F64]:  # fmt: skip
+def learned(read: Read, order: Indices, config: LearningConfig, half_life: str, learner: str) -> tuple[State, F64]:
     """The state after one pass over rows that are read in this order, and the losses of all but the first block."""
     state, start, losses, move = State.empty(config.dimensions), 0, [], LEARNERS[learner]
-    with ExitStack() as patched:
-        if move:
-            patched.enter_context(patch.object(block, "learn", _with_step(move)))
+    with patch.object(block, "learn", _with_step(move) if move else _learn):
         while start < len(order):
             old = state.count >= config.start + learning.YOUNG
             V = read(order[start : start + (_ROWS if old else config.next_block(state.count))])
@@ -216,39 +205,42 @@ def _draw(plan: Plan) -> None:
             panel.set(xlabel="messages after the change", ylabel="loss / batch PCA's")
 
 
-def blocks(folder: Path) -> dict[str, list[str]]:
-    """The table of all, and what docs/mathematics.md shows of it."""
-    cases: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for row in results(Plan({}, folder)).rows():
-        cases.setdefault((row["learner"], row["half-life"], row["stream"], row["order"]), []).append(row)
+def blocks(plan: Plan) -> dict[str, list[str]]:
+    """The table of all steps, and the tables of docs/mathematics.md, which keeps its own until all runs are there."""
 
-    def mean(column: str, *case: str) -> float:
-        return average([float(row[column]) for row in cases.get(case, [])])
+    def mean(column: str, learner: str, half_life: str, stream: str, order: str = "") -> float:
+        case = {"stream": stream, "order": order, "half-life": half_life, "learner": learner}
+        return average(results(plan).numbers(column, **case))
 
-    def more(*case: str) -> float:
-        return 100 * (mean("loss", *case) / mean("loss", "implicit", *case[1:]) - 1)
+    def more(learner: str, *case: str) -> float:
+        return 100 * (mean("loss", learner, *case) / mean("loss", "implicit", *case) - 1)
 
     def both(words: str, learner: str, name: str) -> list[str]:
         return [words, *(cell(mean("excess", learner, "none", name, order), ".2g") for order in ORDERS)]
 
-    of_pictures, changes, rows = list(itertools.product(charts.NAMES, ORDERS)), [(r, "change") for r in REGIMES], []
-    for half_life, learner in itertools.product(HALF_LIVES, LEARNERS):
-        excess = [mean("excess", learner, half_life, stream, "") for stream in STREAMS]
-        losses = [more(learner, half_life, stream, "") for stream in STREAMS]
-        cells = ["; ".join(cell(of(excess), ".2g") for of in (median, max))]
-        cells += [cell(mean("excess", learner, half_life, *case), ".2g") for case in of_pictures]
+    def pair(number: Callable[..., float], form: str, learner: str, half_life: str, cases: Iterable[Any]) -> str:
+        return "/".join(cell(number(learner, half_life, *case), form) for case in cases)
+
+    excess, rows = partial(mean, "excess"), []
+    orders, changes = (
+        {name: [(name, order) for order in ORDERS] for name in charts.NAMES},
+        [(r, "change") for r in REGIMES],
+    )
+    for learner, half_life in ((m, h) for h in HALF_LIVES for m in LEARNERS):
+        values, losses = ([of(learner, half_life, stream) for stream in STREAMS] for of in (excess, more))
+        cells = ["/".join(cell(of(values), ".2g") for of in (median, max))]
+        cells += [pair(excess, ".2g", learner, half_life, cases) for cases in orders.values()]
         cells += [" to ".join(cell(of(losses), "+.1f") for of in (min, max))]
-        cells += [cell(more(learner, half_life, *case), "+.2f") for case in (*of_pictures, *changes)]
+        cells += [pair(more, "+.2f", learner, half_life, cases) for cases in (*orders.values(), changes)]
         rows.append([learner, half_life, *cells])
-    heads = ["hard", *(f"{name} {order}" for name, order in of_pictures)]
-    heads = [f"{column}: {head}" for column in ("excess", "loss") for head in heads]
+    heads = [f"{column}: {head}" for column in ("excess", "loss") for head in ("hard", *charts.NAMES)]
     columns = [both(f"ℓ = {n}", f"ℓ = {n}", "mnist") for n in SPARE]
     columns += [both(f"CIFAR-10, k = {WIDE}, oversampling {n}", f"oversampling {n}", "cifar10") for n in OVERSAMPLING]
     picture = ["", "![Losses after a change of regime](../experiments/results/ablation.svg)"]
+    learners = table(["step", "half-life", *heads, "loss: change"], rows)
     tables = {
-        "learner": table(["step", "half-life", *heads, *(f"loss: change, {regime}" for regime in REGIMES)], rows)
-        + picture * (folder / "ablation.svg").exists(),
         "ablation": table(["", *ORDERS.values()], [both(words, part, "mnist") for part, words in PARTS.items()]),
         "columns": table(["", *ORDERS.values()], columns),
-    }  # docs/mathematics.md keeps its tables until all of their runs are there
-    return {name: lines for name, lines in tables.items() if name == "learner" or "–" not in "".join(lines)}
+    }
+    complete_ones = {name: lines for name, lines in tables.items() if "–" not in "".join(lines)}
+    return {"learner": learners + picture * (plan.folder / "ablation.svg").exists()} | complete_ones

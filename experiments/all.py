@@ -4,6 +4,7 @@ Without names all of them. Only runs that are missing in experiments/results are
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits
@@ -13,8 +14,8 @@ from experiments.datasets import NAMES, Data, default_folder
 from experiments.plan import FOLDER, Plan
 from experiments.report import DOCS, machine, table, write_block
 
-EXPERIMENTS = {each.__name__.rpartition(".")[2]: each
-               for each in (table1, figure1, distributed, partitions, ablation, rate, gaps, anomalies)}  # fmt: skip
+EXPERIMENTS = {"table1": table1, "figure1": figure1, "distributed": distributed, "partitions": partitions,
+               "ablation": ablation, "rate": rate, "gaps": gaps, "anomalies": anomalies}  # fmt: skip
 
 
 def main() -> None:
@@ -24,15 +25,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=default_folder(), help="folder with mnist.npz and cifar10.npz")
     parser.add_argument("--only", choices=NAMES, help="one data set only")
     parser.add_argument("--runs", type=int, default=10, help="of each kind; those there are already count (10)")
-    parser.add_argument("--slow-runs", type=int, default=10, help="of IncrementalPCA (10)")
     options = parser.parse_args()
     with threadpool_limits(1):
         data = {name: Data.cached(name, options.data) for name in NAMES if options.only in (None, name)}
-    plan = Plan(data, FOLDER, options.runs, options.slow_runs)
+    plan = Plan(data, runs=options.runs)
     for name in options.names or EXPERIMENTS:
         EXPERIMENTS[name].run(plan)
     (FOLDER / "machine.txt").write_text(f"{machine()} The cores were shared with other work.\n", encoding="utf-8")
-    for name, lines in blocks(FOLDER).items():
+    for name, lines in blocks(plan).items():
         write_block(page_with(name), name, lines)
 
 
@@ -41,20 +41,19 @@ def page_with(name: str) -> Path:
     return next(page for page in sorted(DOCS.glob("*.md")) if f"<!-- {name} -->" in page.read_text(encoding="utf-8"))
 
 
-def blocks(folder: Path) -> dict[str, list[str]]:
-    """All blocks of pages, from the results in a folder."""
-    claims = [claim for each in (table1, figure1, distributed) for claim in each.claims(folder)]
-    described = (folder / "machine.txt").read_text(encoding="utf-8").strip()
+def blocks(plan: Plan) -> dict[str, list[str]]:
+    """All blocks of pages, from the results in the plan's folder."""
+    claims = [claim for experiment in (table1, figure1, distributed) for claim in experiment.claims(plan)]
     lines = table(["claim", "settings in which it holds", "except"], [_row(*claim) for claim in claims])
-    of_all = {"claims": [*lines, "", described]}
-    for each in EXPERIMENTS.values():
-        of_all |= each.blocks(folder)
+    of_all = {"claims": [*lines, "", (plan.folder / "machine.txt").read_text(encoding="utf-8").strip()]}
+    for experiment in EXPERIMENTS.values():
+        of_all |= experiment.blocks(plan)
     return {name: lines if len(lines) > 2 else [*lines, "", "No runs yet."] for name, lines in of_all.items()}
 
 
-def _row(claim: str, settings: dict[str, bool]) -> list[str]:
-    exceptions = [setting for setting, holds in settings.items() if not holds]
-    return [claim, f"{len(settings) - len(exceptions)} of {len(settings)}", ", ".join(exceptions) or "–"]
+def _row(claim: str, settings: Sequence[tuple[str, int]], holds: Sequence[bool]) -> list[str]:
+    exceptions = [f"{name} k={k}" for (name, k), holds_here in zip(settings, holds, strict=True) if not holds_here]
+    return [claim, f"{sum(holds)} of {len(settings)}", ", ".join(exceptions) or "–"]
 
 
 if __name__ == "__main__":

@@ -7,17 +7,14 @@ hundred, or in twenty, is foreign. Held-out pictures of all kinds are then score
 import itertools
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.charts import picture
 from experiments.datasets import Data
-from experiments.plan import Plan
+from experiments.plan import Plan, Results, curve
 from experiments.report import table
-from experiments.results import Results, curve
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.decoded import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
@@ -25,7 +22,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.pca import scoring
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.pca.scoring import STATISTICS, Calibration, Scores
+from streampca.pca.scoring import STATISTICS, Calibration
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -42,14 +39,6 @@ _GRID = np.logspace(-3.5, 0, 36)
 Pixels = NDArray[np.uint8]
 
 
-class Split(NamedTuple):
-    """The pictures that are learned, with their partitions, and the held-out ones of each kind."""
-
-    learned: Pixels
-    partition: NDArray[np.int64]
-    held_out: dict[str, Pixels]
-
-
 def results(plan: Plan) -> Results:
     """A row for each stream, kind of picture and statistic."""
     values = ("auc", *(f"at {level}" for level in LEVELS), "curve")
@@ -60,17 +49,19 @@ def run(plan: Plan) -> None:
     """All streams, as far as they are missing, and the picture."""
     for stream, share in STREAMS.items():
         if not results(plan).rows(stream=stream):
-            split = split_of(plan.data["mnist"], plan.data["cifar10"], share)
-            found = p_values(split, EVERY)
-            for kind, name in itertools.product(split.held_out, STATISTICS):
-                results(plan).append(
-                    (stream, kind, name), row_of(getattr(found[kind], name), getattr(found[ORDINARY], name))
-                )
+            streams, held_out = split(plan.data["mnist"], plan.data["cifar10"], share)
+            published = learned(streams)
+            model, calibration = published.model, published.calibration or Calibration.empty()
+            scores = {kind: scoring.score(model, X / 255) for kind, X in held_out.items()}
+            p = {kind: calibration.p_values(of_kind, model.noise_variance) for kind, of_kind in scores.items()}
+            for kind, name in itertools.product(held_out, STATISTICS):
+                row = row_of(getattr(p[kind], name), getattr(p[ORDINARY], name))
+                results(plan).append((stream, kind, name), row)
     _draw(plan)
 
 
-def split_of(digits: Data, photographs: Data, share: float) -> Split:
-    """With this share of foreign pictures among the learned ones, a third of each kind."""
+def split(digits: Data, photographs: Data, share: float) -> tuple[list[Pixels], dict[str, Pixels]]:
+    """The learned pictures of each partition, with this share of foreign ones, a third of each kind; the held-out."""
     rng = np.random.default_rng(0)
     order = rng.permutation(len(digits.X))
     cut = int(len(order) * (1 - HELD_OUT))
@@ -84,7 +75,7 @@ def split_of(digits: Data, photographs: Data, share: float) -> Split:
     for make, which in zip(foreign.values(), chosen, strict=True):
         learned[which] = make(learned[which])
     kinds = {ORDINARY: held_out} | {kind: make(held_out) for kind, make in foreign.items()}
-    return Split(learned, digits.y[order[:cut]], kinds)
+    return [learned[digits.y[order[:cut]] == p] for p in range(PARTITIONS)], kinds
 
 
 def grey(X: Pixels, d: int) -> Pixels:
@@ -100,29 +91,16 @@ def _with_lines(X: Pixels) -> Pixels:
     return np.concatenate([X[:, : d // 2], np.full((len(X), d // 14), 255, np.uint8), X[:, d // 2 + d // 14 :]], axis=1)
 
 
-def p_values(split: Split, every: int) -> dict[str, Scores]:
-    """The p-values of the held-out pictures of each kind, by the last version published."""
-    published, found = learned(split, every), {}
-    model, calibration = published.model, published.calibration or Calibration.empty()
-    for kind, X in split.held_out.items():
-        scores = scoring.score(model, X / 255)
-        found[kind] = calibration.p_values(scores, model.noise_variance)
-    return found
-
-
-def learned(split: Split, every: int) -> PublishedModel:
+def learned(streams: list[Pixels]) -> PublishedModel:
     """The last version of a worker that owns all partitions."""
-    fold_config = FoldConfig(LearningConfig(split.learned.shape[1], COMPONENTS))
-    store = MemoryStore()
-    checkpoints = Checkpoints(store, "pictures")
-    models = Models(store, "pictures")
+    fold_config, store = FoldConfig(LearningConfig(streams[0].shape[1], COMPONENTS)), MemoryStore()
+    checkpoints, models = Checkpoints(store, "pictures"), Models(store, "pictures")
     publisher = Publisher(checkpoints, models, fold_config, time.time)
-    streams = {p: split.learned[split.partition == p] for p in range(PARTITIONS)}
-    folds = dict.fromkeys(streams, Fold.empty(fold_config.learning))
-    for start in range(0, max(map(len, streams.values())), every):
+    folds = [Fold.empty(fold_config.learning)] * PARTITIONS
+    for start in range(0, max(map(len, streams)), EVERY):
         saved = []
-        for p, pictures in streams.items():
-            if len(batch := pictures[start : start + every] / 255):
+        for p, pictures in enumerate(streams):
+            if len(batch := pictures[start : start + EVERY] / 255):
                 folds[p], _ = folds[p].take(batch_of_rows(batch, start + len(batch)), fold_config)
                 saved.append(Checkpoint("pictures", "", p, folds[p], fold_config.as_dict()))
                 checkpoints.save(saved[-1])
@@ -151,18 +129,18 @@ def _draw(plan: Plan) -> None:
         for panel, stream in zip(axes.flat, STREAMS, strict=True):
             panel.plot(_GRID, _GRID, ":", color="gray", label="uniform")
             for row in results(plan).rows(stream=stream, statistic="score"):
-                panel.plot(_GRID, [float(value) for value in row["curve"].split()], label=row["kind"])
+                panel.plot(_GRID, list(map(float, row["curve"].split())), label=row["kind"])
             panel.set(xscale="log", yscale="log", ylim=(3e-4, 1.3), title=f"stream: {stream}",
                       xlabel="p of the score", ylabel="share of held-out pictures")  # fmt: skip
 
 
-def blocks(folder: Path) -> dict[str, list[str]]:
+def blocks(plan: Plan) -> dict[str, list[str]]:
     """A table for each stream."""
     lines = ["Share of the held-out pictures at or below each p, and the area under the curve (AUC) of telling foreign",
              "pictures from digits:", ""]  # fmt: skip
     for stream in STREAMS:
         rows = []
-        for row in results(Plan({}, folder)).rows(stream=stream):
+        for row in results(plan).rows(stream=stream):
             shares = [f"{float(row[f'at {level}']):.4f}" for level in LEVELS]
             area = "–" if row["kind"] == ORDINARY else f"{float(row['auc']):.3f}"
             rows.append([row["kind"], NAMES[row["statistic"]], *shares, area])

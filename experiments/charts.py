@@ -7,15 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-COLOURS = {
-    "oja": "tab:blue",
-    "krasulina": "tab:orange",
-    "incremental": "tab:green",
-    "implicit": "tab:red",
-    "default": "black",
-    "sklearn": "tab:purple",
+STYLES: dict[str, dict[str, Any]] = {
+    "oja": {"color": "tab:blue", "linewidth": 3.5, "alpha": 0.4},  # wide and pale: Krasulina's line hides it
+    "krasulina": {"color": "tab:orange"},
+    "incremental": {"color": "tab:green"},
+    "implicit": {"color": "tab:red"},
+    "default": {"color": "black"},
+    "sklearn": {"color": "tab:purple"},
 }
-WIDE = {"oja": {"linewidth": 3.5, "alpha": 0.4}}  # a wide pale line shows on both sides of Krasulina's, which hides it
 NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "streampca", "font.size": 8, "lines.linewidth": 1.1}
 
@@ -48,11 +47,6 @@ def _compact(svg: str) -> str:
     svg = re.sub(r"\d+\.\d{4,}", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), svg)
     svg = re.sub(r'(<use [^>]*) style="stroke: #000000; stroke-width: [\d.]+"', r"\1", svg)
     return re.sub(r"\n +", "\n", re.sub(r" \nL ", "L", svg))
-
-
-def style(method: str) -> dict[str, Any]:
-    """Colour and width of a method's lines."""
-    return {"color": COLOURS[method]} | WIDE.get(method, {})
 
 
 def spread(panel: Any, x: Sequence[float], curves: Sequence[Sequence[float]], line: str = "-", **look: Any) -> None:

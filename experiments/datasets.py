@@ -21,8 +21,7 @@ _OPENML = {"mnist": "mnist_784", "cifar10": "CIFAR_10"}
 
 def default_folder() -> Path | None:
     """The folder that STREAMPCA_DATA names, if it is set."""
-    named = os.environ.get("STREAMPCA_DATA")
-    return Path(named) if named else None
+    return Path(named) if (named := os.environ.get("STREAMPCA_DATA")) else None
 
 
 def load(name: str, folder: Path | None) -> tuple[Pixels, Indices]:

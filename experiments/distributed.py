@@ -3,20 +3,20 @@
 Beside them our way: each machine keeps its own fold, nothing is sent back, and the folds are merged to be looked at.
 """
 
+import itertools
 from collections.abc import Sequence
-from pathlib import Path
+from functools import reduce
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from experiments import charts, passes
-from experiments.baselines import combine, incremental
+from experiments import charts, exact, passes
+from experiments.baselines import explicit, incremental
 from experiments.datasets import Data
-from experiments.methods import LABELS, TUNED, Method, method, published
-from experiments.plan import Job, Plan, complete
-from experiments.report import table
-from experiments.results import Claim, Results, average, by_setting, curve, spread
+from experiments.methods import LABELS, Method, method, published
+from experiments.plan import Job, Plan, Results, complete, curve
+from experiments.report import Claim, average, spread, table
 from streampca.pca import axes as principal_axes
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
@@ -36,22 +36,18 @@ def runs(plan: Plan) -> Results:
     return Results(plan.folder / "distributed.csv", keys, values)
 
 
-def ks(plan: Plan) -> list[int]:
-    """The first and the last: as in the paper."""
-    return [plan.ks[0], plan.ks[-1]]
+def settings(plan: Plan) -> list[tuple[str, int]]:
+    """Data and k: the first and the last, as in the paper."""
+    return [(name, k) for name in plan.data for k in (plan.ks[0], plan.ks[-1])]
 
 
 def run(plan: Plan) -> None:
     """All methods."""
     passes.run(plan, ("implicit",), (1.0,))  # a single machine, for Table 2
     jobs = []
-    for seed in range(plan.runs):
-        for name in plan.data:
-            for k in ks(plan):
-                for each in (*METHODS, *RESIGNED):
-                    plain = each.removesuffix(LAPACK)
-                    eta0 = passes.chosen(passes.validations(plan), name, k, plain) if plain in TUNED else 1.0
-                    jobs.append(Job((name, k, each, seed), parallel, name, (k, each, eta0, seed, plan.every)))
+    for seed, (name, k), variant in itertools.product(range(plan.runs), settings(plan), (*METHODS, *RESIGNED)):
+        eta0 = passes.eta0_of(plan, name, k, variant.removesuffix(LAPACK))
+        jobs.append(Job((name, k, variant, seed), parallel, name, (k, variant, eta0, seed, plan.every)))
     complete("ten machines", plan, runs(plan), jobs)
     draw(plan)
 
@@ -63,7 +59,8 @@ def parallel(data: Data, k: int, name: str, eta0: float, seed: int, every: int) 
     states, combined, alone, start = [way.start(C) for _ in parts], [], [], 0
     while start < len(parts[0]):
         stop = start + every
-        states = [_learn(way, s, data, part[start:stop], start) for s, part in zip(states, parts, strict=True)]
+        blocks = [map(data.centred, passes.in_blocks(part[start:stop], start)) for part in parts]
+        states = [reduce(way.learn, rows, state) for rows, state in zip(blocks, states, strict=True)]
         losses = data.losses(np.stack([way.basis(state) for state in states]))
         alone.append(100 * (fmean(losses) / data.batch.loss(k) - 1))
         basis, states = _exchanged(way, name, states, k)
@@ -72,83 +69,70 @@ def parallel(data: Data, k: int, name: str, eta0: float, seed: int, every: int) 
     return eta0, round(data.loss(basis), 6), curve(combined), curve(alone)
 
 
-def _learn(way: Method, state: Any, data: Data, index: Any, start: int) -> Any:
-    for rows in passes.in_blocks(index, start):
-        state = way.learn(state, data.centred(rows))
-    return state
-
-
 def _exchanged(way: Method, name: str, states: Sequence[Any], k: int) -> tuple[F64, list[Any]]:
     """The basis of the combined model, and the machines' states after it has been sent back to them."""
     if name == "default":
         own = [published(state, k) for state in states]
         merged = merge(own, LearningConfig(len(own[0].C), k).columns)
         return principal_axes.principal(merged, k)[0].T, list(states)
-    back = _sent_back(name, states)
-    return way.basis(back[0]), back
-
-
-def _sent_back(name: str, states: Sequence[Any]) -> list[Any]:
-    if name == "implicit":
-        C = combine.average([C for C, _ in states])
-        return [(C, t) for _, t in states]
     if name == "incremental":
-        U = np.asarray(combine.average_orthonormal([state.U for state in states]), np.float64)
+        U = exact.orthonormal(explicit.average([state.U for state in states]))
         s = np.asarray(np.mean([state.s for state in states], axis=0), np.float64)
-        return [incremental.IncrementalState(U, s, state.count) for state in states]
-    # LAPACK's signs depend on the spans of the columns alone, not on the signs that came in, so that one
-    # QR at the end gives those of a QR after every message.
-    signed = [np.linalg.qr(C)[0] if name in RESIGNED else C for C, _ in states]
-    C = combine.average_orthonormal(signed)
-    return [(C, t) for _, t in states]
+        back: list[Any] = [incremental.IncrementalState(U, s, state.count) for state in states]
+    else:
+        # LAPACK's signs depend on the spans of the columns alone, not on the signs that came in, so that one
+        # QR at the end gives those of a QR after every message.
+        factors = [np.linalg.qr(C)[0] if name in RESIGNED else C for C, _ in states]
+        combined = explicit.average(factors)
+        back = [(combined if name == "implicit" else exact.orthonormal(combined), t) for _, t in states]
+    return way.basis(back[0]), back
 
 
 def draw(plan: Plan) -> None:
     """One panel for each setting: solid combined, dashed the machines by themselves."""
-    settings = [(name, k) for name in plan.data for k in ks(plan)]
-    with charts.picture(plan.folder / "figure2.svg", 1, len(settings)) as axes:
-        for panel, (name, k) in zip(axes[0], settings, strict=True):
-            for each in METHODS:
-                label = f"{LABELS[each]}{', folds merged' if each == 'default' else ''}"
-                combined, alone = (runs(plan).curves(c, data=name, k=k, method=each) for c in ("combined", "alone"))
+    with charts.picture(plan.folder / "figure2.svg", 1, len(settings(plan))) as axes:
+        for panel, (name, k) in zip(axes[0], settings(plan), strict=True):
+            for method_name in METHODS:
+                chosen, style = {"data": name, "k": k, "method": method_name}, charts.STYLES[method_name]
+                combined, alone = (runs(plan).curves(column, **chosen) for column in ("combined", "alone"))
                 t = charts.points(len(combined[0]), plan.every, len(plan.data[name].X) // MACHINES)
-                charts.spread(panel, t, combined, label=label, **charts.style(each))
-                panel.plot(t, charts.mean_curve(alone), "--", **charts.style(each))
-            panel.set_yscale("log")
-            title = f"{charts.NAMES.get(name, name)}, k = {k}"
-            panel.set(title=title, xlabel="messages of each machine", ylabel="excess loss, %")
+                label = LABELS[method_name] + ", folds merged" * (method_name == "default")
+                charts.spread(panel, t, combined, label=label, **style)
+                panel.plot(t, charts.mean_curve(alone), "--", **style)
+            panel.set(title=f"{charts.NAMES[name]}, k = {k}", yscale="log")
+            panel.set(xlabel="messages of each machine", ylabel="excess loss, %")
         charts.explain(axes[0, 0], {"-": "solid: the ten combined", "--": "dashed: one machine alone, on average"})
 
 
-def blocks(folder: Path) -> dict[str, list[str]]:
+def blocks(plan: Plan) -> dict[str, list[str]]:
     """The table."""
-    single, several = passes.passes(Plan({}, folder)), runs(Plan({}, folder))
-    alone = [spread(single.numbers("loss", data=n, k=k, method="implicit", scale=1.0)) for n, k in PAPER]
+    alone = [spread(passes.passes(plan).numbers("loss", data=n, k=k, method="implicit", scale=1.0)) for n, k in PAPER]
     rows = [["Imp. Krasulina, single", *(f"{c} ({p})" for c, (p, _) in zip(alone, PAPER.values(), strict=True))]]
-    for each in ("implicit", *METHODS[:2], *RESIGNED, "incremental", "default"):
-        cells = [spread(several.numbers("loss", data=n, k=k, method=each)) for n, k in PAPER]
-        if each == "implicit":
+    for variant in ("implicit", *METHODS[:2], *RESIGNED, "incremental", "default"):
+        cells = [spread(losses) for losses in _losses(plan, variant)]
+        if variant == "implicit":
             cells = [f"{cell} ({paper:.2f})" for cell, (_, paper) in zip(cells, PAPER.values(), strict=True)]
-        label = "merged" if each == "default" else "averaged" + (LAPACK if each in RESIGNED else "")
-        rows.append([f"{LABELS[each.removesuffix(LAPACK)]}, {label}", *cells])
+        label = "merged" if variant == "default" else "averaged" + (LAPACK if variant in RESIGNED else "")
+        rows.append([f"{LABELS[variant.removesuffix(LAPACK)]}, {label}", *cells])
     return {"table2": table(["", *(f"{name} k={k}" for name, k in PAPER)], rows)}
 
 
-def claims(folder: Path) -> list[Claim]:
+def _losses(plan: Plan, variant: str) -> list[list[float]]:
+    """The combined losses of all runs, in the order of PAPER."""
+    return [runs(plan).numbers("loss", data=name, k=k, method=variant) for name, k in PAPER]
+
+
+def claims(plan: Plan) -> list[Claim]:
     """The paper's claims about ten machines and ours, and the settings in which they hold here."""
-    several = runs(Plan({}, folder))
-    loss = {
-        m: [average(several.numbers("loss", data=n, k=k, method=m)) for n, k in PAPER] for m in (*METHODS, *RESIGNED)
-    }
+    loss = {variant: [average(losses) for losses in _losses(plan, variant)] for variant in (*METHODS, *RESIGNED)}
     every = range(len(PAPER))
     others = [min(loss[m][i] for m in (*METHODS[:3], *RESIGNED)) for i in every]
     paper = [combined for _, combined in PAPER.values()]
     implicit, ours, cases = loss["implicit"], loss["default"], list(PAPER)
     return [
-        ("Table 2's losses of ten machines, to 0.05",
-         by_setting((abs(implicit[i] - paper[i]) <= 0.05 for i in every), cases)),
-        ("“excellent performance”: least loss of all that are averaged",
-         by_setting((implicit[i] <= others[i] for i in every), cases)),
-        ("ours: merged once, less loss than all that are averaged",
-         by_setting((ours[i] < min(others[i], implicit[i]) for i in every), cases)),
+        ("Table 2's losses of ten machines, to 0.05", cases, [abs(implicit[i] - paper[i]) <= 0.05 for i in every]),
+        ("“excellent performance”: least loss of all that are averaged", cases,
+         [implicit[i] <= others[i] for i in every]),
+        ("ours: merged once, less loss than all that are averaged", cases,
+         [ours[i] < min(others[i], implicit[i]) for i in every]),
     ]  # fmt: skip

@@ -16,7 +16,7 @@ Tests compare each with the plain form.
 import numpy as np
 
 from experiments.baselines import explicit, incremental
-from streampca.pca.arrays import F64
+from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled, compiled_with_free_sums
 
 OJA, KRASULINA, EXPLICIT, IMPLICIT = range(4)
@@ -25,7 +25,7 @@ GROWTH = 1e5  # C is orthonormalised before its columns may have grown by more t
 _LARGEST_GROWTH = 1e3  # of CᵀC within a block without QR: three digits of (CᵀC)⁻¹
 
 
-def orthonormal(C: F64) -> F64:
+def orthonormal(C: Array) -> F64:
     """QR(C), as `explicit.orthonormal`."""
     return np.asarray(explicit.orthonormal(C), np.float64)
 

@@ -7,11 +7,10 @@ deleted first, `python -m experiments.all figure1` measures them again.
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import nan
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -20,9 +19,8 @@ import numpy as np
 from experiments import charts, passes
 from experiments.baselines import explicit, incremental
 from experiments.methods import BLOCK, LABELS, SKLEARN_BATCH, TUNED, method
-from experiments.plan import Job, Plan, complete
-from experiments.report import table
-from experiments.results import Claim, Results, by_setting, cell
+from experiments.plan import Job, Plan, Results, complete
+from experiments.report import Claim, cell, table
 from experiments.table1 import METHODS
 from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
@@ -37,18 +35,12 @@ RIVALS = ("oja", "krasulina", "incremental")
 MORE = (2,)  # k beyond Table 1's; the paper's figure has four for each data set and does not name them
 SHOWN = (*((name, 1) for name in PAPERS if name != "explicit"), *((m, BLOCK) for m in ("implicit", *OWN)))
 D = {"mnist": 784, "cifar10": 3072}
-
-Times = Callable[[int, int, int, str], list[float]]  # of d, k, the size of blocks and a method
+SETTINGS = [(name, k) for name in D for k in (*MORE, 5, 10, 20)]  # the panels
 
 
 def times(plan: Plan) -> Results:
     """Microseconds per message, in blocks of `size`."""
     return Results(plan.folder / "times.csv", ("d", "k", "size", "method", "repetition"), ("microseconds",))
-
-
-def settings() -> list[tuple[str, int]]:
-    """The panels."""
-    return [(name, k) for name in D for k in (*MORE, 5, 10, 20)]
 
 
 def run(plan: Plan) -> None:
@@ -67,7 +59,7 @@ def run(plan: Plan) -> None:
 def jobs() -> Iterator[Job]:
     """All times, one repetition after the other."""
     for repetition, d, k in itertools.product(range(REPETITIONS), DIMENSIONS, KS):
-        for name, size in (*itertools.product(PAPERS, SIZES), *((each, BLOCK) for each in OWN)):
+        for name, size in (*itertools.product(PAPERS, SIZES), *((name, BLOCK) for name in OWN)):
             yield Job((d, k, size, name, repetition), cost, "", (d, k, size, name))
 
 
@@ -80,93 +72,84 @@ def cost(_: object, d: int, k: int, size: int, name: str) -> tuple[float]:
     for _round in range(BEFORE // BLOCK if name in OWN else 40):
         state = way.learn(state, rng.standard_normal((BLOCK, d)) * spectrum)
     Y = rng.standard_normal((messages, d)) * spectrum
-    learn = partial(_messages, name, way.basis(state)) if size == 1 else partial(_blocks, way.learn, state, size)
-    learn(Y[:size])
-    return (round(median(_timed(learn, Y) for _ in range(ROUNDS)), 2),)
+    blocks: Any = Y if size == 1 else [Y[start : start + size] for start in range(0, messages, size)]
+    step, state = _plain(name, way.basis(state)) if size == 1 else (way.learn, state)
+    step(state, blocks[0])
+    return (round(median(_timed(step, state, blocks) for _ in range(ROUNDS)) / messages, 2),)
 
 
-def _timed(learn: Callable[[F64], None], Y: F64) -> float:
+def _timed(step: Callable[[Any, F64], Any], state: Any, blocks: Iterable[F64]) -> float:
     began = time.process_time()
-    learn(Y)
-    return 1e6 * (time.process_time() - began) / len(Y)
+    for block in blocks:
+        state = step(state, block)
+    return 1e6 * (time.process_time() - began)
 
 
-def _blocks(learn: Callable[[Any, F64], Any], state: Any, size: int, Y: F64) -> None:
-    for start in range(0, len(Y), size):
-        state = learn(state, Y[start : start + size])
-
-
-def _messages(name: str, C: F64, Y: F64) -> None:
-    step, state = {
+def _plain(name: str, C: F64) -> tuple[Callable[[Any, F64], Any], Any]:
+    """The message-by-message step and its first state."""
+    steps: dict[str, tuple[Callable[[Any, F64], Any], Any]] = {
         "oja": (partial(explicit.oja, eta=1e-4), C),
         "krasulina": (partial(explicit.krasulina, eta=1e-4), C),
         "explicit": (partial(explicit.without_qr, eta=1e-4), C),
         "implicit": (lambda factor, y: algorithm1.meyer(factor, y, 1e-2)[0], algorithm1.Factor.of(C)),
         "incremental": (incremental.step, incremental.IncrementalState(C, np.ones(C.shape[1]), 1000)),
-    }[name]
-    for y in Y:
-        state = step(state, y)  # type: ignore[operator]
+    }
+    return steps[name]
 
 
 def _draw(panel: Any, plan: Plan, name: str, k: int) -> None:
     """One panel: curves of the excess, and at their ends how much the times vary."""
-    for each, size in SHOWN:
-        curves = passes.passes(plan).curves("excess", data=name, k=k, method=each, scale=1.0)
-        costs = times(plan).numbers("microseconds", d=D[name], k=k, size=size, method=each)
+    for learner, size in SHOWN:
+        curves = passes.passes(plan).curves("excess", data=name, k=k, method=learner, scale=1.0)
+        costs = times(plan).numbers("microseconds", d=D[name], k=k, size=size, method=learner)
         if not costs:
             continue
         seconds = [t * median(costs) / 1e6 for t in charts.points(len(curves[0]), plan.every, len(plan.data[name].X))]
-        label = LABELS[each] + (", exact blocks" if size > 1 and each == "implicit" else "")
-        charts.spread(panel, seconds, curves, "--" if size > 1 else "-", label=label, **charts.style(each))
+        label = LABELS[learner] + (", exact blocks" if size > 1 and learner == "implicit" else "")
+        charts.spread(panel, seconds, curves, "--" if size > 1 else "-", label=label, **charts.STYLES[learner])
         ends = [len(plan.data[name].X) * end / 1e6 for end in (min(costs), max(costs))]
-        panel.plot(ends, [charts.mean_curve(curves)[-1]] * 2, "|-", color=charts.COLOURS[each])
+        panel.plot(ends, [charts.mean_curve(curves)[-1]] * 2, "|-", color=charts.STYLES[learner]["color"])
     panel.set(xscale="log", yscale="log")
-    panel.set(title=f"{charts.NAMES.get(name, name)}, k = {k}", xlabel="seconds of learning", ylabel="excess loss, %")
+    panel.set(title=f"{charts.NAMES[name]}, k = {k}", xlabel="seconds of learning", ylabel="excess loss, %")
 
 
-def blocks(folder: Path) -> dict[str, list[str]]:
+def blocks(plan: Plan) -> dict[str, list[str]]:
     """The step sizes that were chosen, the times of what the picture shows, and how many times slower others are."""
-    plan, of, head = Plan({}, folder), _times(folder), [f"{name} k={k}" for name, k in settings()]
-    cases, validations = [(D[name], k) for name, k in settings()], passes.validations(plan)
-    chosen, shown = [], []
+    chosen, shown, head = [], [], [f"{name} k={k}" for name, k in SETTINGS]
+    cases = [(D[name], k) for name, k in SETTINGS]
     for name in (name for name in TUNED if name != "explicit"):
-        chosen.append([LABELS[name], *(f"{passes.chosen(validations, *case, name):g}" for case in settings())])
+        chosen.append([LABELS[name], *(f"{passes.eta0_of(plan, *case, name):g}" for case in SETTINGS)])
     for name, size in SHOWN:
         kind = "plain" if size == 1 else "batches" if name == "sklearn" else "blocks"
-        shown.append([f"{LABELS[name]}, {kind}", *(_cell(of(*case, size, name)) for case in cases)])
+        shown.append([f"{LABELS[name]}, {kind}", *(_cell(_times(plan, *case, size, name)) for case in cases)])
     sizes = [f"in blocks of {size}" if size > 1 else "message by message" for size in SIZES]
     factors = [
-        [LABELS[name], *(_range([_ratio(of, *case, size, name) for case in cases]) for size in SIZES)]
+        [LABELS[name], *(_range([_ratio(plan, *case, size, name) for case in cases]) for size in SIZES)]
         for name in PAPERS if name != "implicit"
     ]  # fmt: skip
     grid = [
-        [f"{d}", f"{k}", *(_range([_ratio(of, d, k, size, m)]) for m in ("oja", "incremental") for size in SIZES)]
+        [f"{d} × {k}", *("/".join(_range([_ratio(plan, d, k, n, m)]) for n in SIZES) for m in ("oja", "incremental"))]
         for d, k in itertools.product(DIMENSIONS, KS)
     ]
-    columns = [f"{words}{size}" for words in ("Oja, B=", "Incremental, B=") for size in SIZES]
     return {
         "rates": table(["η₀", *head], chosen),
-        "times": table(["µs/message", *head], shown),
-        "factors": table(["time / implicit update's", *sizes], factors),
-        "blocks": table(["d", "k", *columns], grid),
+        "times": table(["µs/message", *head], shown, labels=1),
+        "factors": table(["time / implicit update's", *sizes], factors, labels=1),
+        "blocks": table(["d × k", "Oja", "Incremental"], grid),
     }
 
 
-def _times(folder: Path) -> Times:
-    costs: dict[tuple[str, ...], list[float]] = {}
-    for row in times(Plan({}, folder)).rows():
-        costs.setdefault((row["d"], row["k"], row["size"], row["method"]), []).append(float(row["microseconds"]))
-    return lambda *case: costs.get(tuple(map(str, case)), [nan])
+def _times(plan: Plan, d: int, k: int, size: int, name: str) -> list[float]:
+    return times(plan).numbers("microseconds", d=d, k=k, size=size, method=name) or [nan]
 
 
-def _ratio(of: Times, d: int, k: int, size: int, name: str) -> float:
-    return median(of(d, k, size, name)) / median(of(d, k, size, "implicit"))
+def _ratio(plan: Plan, d: int, k: int, size: int, name: str) -> float:
+    return median(_times(plan, d, k, size, name)) / median(_times(plan, d, k, size, "implicit"))
 
 
 def _range(values: list[float]) -> str:
     """From the least to the greatest; a dash where one is missing."""
-    ends = dict.fromkeys(cell(end, ".1f") for end in (np.min(values), np.max(values)))
-    return " to ".join(ends)
+    return " to ".join(dict.fromkeys(cell(end, ".1f") for end in (np.min(values), np.max(values))))
 
 
 def _cell(values: list[float]) -> str:
@@ -175,12 +158,12 @@ def _cell(values: list[float]) -> str:
     return cell(median(values), ".0f") + spread
 
 
-def claims(folder: Path) -> list[Claim]:
+def claims(plan: Plan) -> list[Claim]:
     """The paper's claims about time, in the settings that were measured."""
-    of, claimed = _times(folder), []
+    claimed = []
     for words, size in (("“significantly faster”: Algorithm 1 is the quickest, message by message", 1),
                         (f"the same in exact blocks of {BLOCK}", BLOCK)):  # fmt: skip
-        others = {(n, k): [_ratio(of, D[n], k, size, m) for m in RIVALS] for n, k in settings()}
+        others = {(n, k): [_ratio(plan, D[n], k, size, m) for m in RIVALS] for n, k in SETTINGS}
         measured = [case for case, ratios in others.items() if not np.isnan(ratios).any()]
-        claimed.append((words, by_setting((min(others[case]) > 1 for case in measured), measured)))
-    return [(words, holds) for words, holds in claimed if holds]
+        claimed.append((words, measured, [min(others[case]) > 1 for case in measured]))
+    return [claim for claim in claimed if claim[1]]

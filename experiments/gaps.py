@@ -7,15 +7,13 @@ mean of all pictures. Each model is compared with batch PCA of the complete pict
 import itertools
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.datasets import Data
-from experiments.plan import Job, Plan, complete
+from experiments.plan import Job, Plan, Results, complete
 from experiments.report import table
-from experiments.results import Results
 from streampca.fold.decoded import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.arrays import F64
@@ -27,9 +25,10 @@ SHOWN = 20  # in the table; the CSV file has both
 _BATCH = 2048
 
 Entries = NDArray[np.bool_]
+Remove = Callable[[F64, np.random.Generator], Entries]
 
 
-def _at_random(share: float) -> Callable[[F64, np.random.Generator], Entries]:
+def _at_random(share: float) -> Remove:
     return lambda X, random: np.asarray(random.random(X.shape) < share)
 
 
@@ -39,17 +38,13 @@ def _runs(X: F64, random: np.random.Generator) -> Entries:
     return np.asarray(index < 3 * d // 10)
 
 
-def _bright(X: F64, random: np.random.Generator) -> Entries:
-    return np.asarray(random.random(X.shape) < 0.6 * X)
-
-
-GAPS: dict[str, Callable[[F64, np.random.Generator], Entries]] = {
+GAPS: dict[str, Remove] = {
     "none": lambda X, random: np.zeros(X.shape, np.bool_),
     "10 % at random": _at_random(0.1),
     "30 % at random": _at_random(0.3),
     "60 % at random": _at_random(0.6),
     "30 % in one run of pixels": _runs,
-    "the brighter, the likelier": _bright,
+    "the brighter, the likelier": lambda X, random: np.asarray(random.random(X.shape) < 0.6 * X),
 }
 
 
@@ -74,18 +69,14 @@ def one_pass(data: Data, gaps: str, k: int, filled: str) -> tuple[str, str, str]
     started = time.process_time()
     fold = learned(V, k, impute=filled == "impute")
     seconds = time.process_time() - started
-    model = model_of(fold.provisional(_config(V, k, impute=True).learning), k)
+    model = model_of(fold.provisional(LearningConfig(data.d, k, impute=True)), k)
     excess = data.batch.excess(model.components.astype(np.float64), model.mean.astype(np.float64))
     return f"{excess:.4f}", f"{model.total_variance / float(X.var(axis=0).sum()):.4f}", f"{seconds:.4f}"
 
 
-def _config(V: F64, k: int, *, impute: bool) -> FoldConfig:
-    return FoldConfig(LearningConfig(V.shape[1], k, impute=impute))
-
-
 def learned(V: F64, k: int, *, impute: bool) -> Fold:
     """The fold of the messages V (n, d)."""
-    config = _config(V, k, impute=impute)
+    config = FoldConfig(LearningConfig(V.shape[1], k, impute=impute))
     fold = Fold.empty(config.learning)
     for start in range(0, len(V), _BATCH):
         batch = V[start : start + _BATCH]
@@ -93,12 +84,12 @@ def learned(V: F64, k: int, *, impute: bool) -> Fold:
     return fold
 
 
-def blocks(folder: Path) -> dict[str, list[str]]:
+def blocks(plan: Plan) -> dict[str, list[str]]:
     """The table of one number of components."""
     rows = []
     for gaps in GAPS:
         ours, mean, without = (
-            results(Plan({}, folder)).rows(gaps=kind, k=SHOWN, filled=filled)[0]
+            results(plan).rows(gaps=kind, k=SHOWN, filled=filled)[0]
             for kind, filled in ((gaps, "impute"), (gaps, "mean"), ("none", "impute"))
         )
         ratio = float(ours["seconds"]) / float(without["seconds"])

@@ -6,9 +6,15 @@ import numpy as np
 
 from experiments.datasets import Indices
 from streampca.pca.arrays import F64
+from streampca.pca.learning import LearningConfig
 
 Rng = np.random.Generator
 Made = tuple[F64, int]  # rows (n, d), k
+
+
+def with_factor(d: int, k: int) -> LearningConfig:
+    """Settings with which a factor is learned, though the stream is narrow enough for a covariance."""
+    return LearningConfig(d, k, oversampling=LearningConfig(d, k).beyond)
 
 
 def basis(rng: Rng, d: int, k: int) -> F64:
@@ -30,7 +36,7 @@ def other_directions(rng: Rng, n: int) -> Made:
     B, half = basis(rng, 400, 120), n // 2
     coordinates = normal(rng, n, np.tile(np.linspace(3, 1, 60), 2))
     coordinates[:half, 60:] = coordinates[half:, :60] = 0
-    return coordinates @ B.T + 0.3 * normal(rng, n, np.ones(400)), 20
+    return coordinates @ B.T + 0.3 * rng.standard_normal((n, 400)), 20
 
 
 def new_sensors(rng: Rng, n: int) -> Made:
@@ -42,13 +48,13 @@ def new_sensors(rng: Rng, n: int) -> Made:
 def drifting_mixture(rng: Rng, n: int) -> Made:
     d, kinds, t = 384, 25, np.linspace(0, 1, n)[:, None]
     (begin, end), kind = 2 * rng.standard_normal((2, kinds, d)), rng.integers(kinds, size=n)
-    return (1 - t) * begin[kind] + t * end[kind] + normal(rng, n, np.ones(d)), 20
+    return (1 - t) * begin[kind] + t * end[kind] + rng.standard_normal((n, d)), 20
 
 
 def returning_regimes(rng: Rng, n: int) -> Made:
     B, regime = basis(rng, 300, 120), pieces(n, 24) % 6
     coordinates = normal(rng, n, np.tile(np.linspace(3, 1, 20), 6)) * (np.arange(120) // 20 == regime[:, None])
-    return coordinates @ B.T + 0.2 * normal(rng, n, np.ones(300)), 20
+    return coordinates @ B.T + 0.2 * rng.standard_normal((n, 300)), 20
 
 
 def one_hot(rng: Rng, n: int) -> F64:
@@ -71,10 +77,8 @@ def outliers(rng: Rng, n: int) -> Made:
 def rotating_planes(rng: Rng, n: int) -> Made:
     B, angle = basis(rng, 300, 40), np.linspace(0, np.pi / 2, n)[:, None]
     a = normal(rng, n, np.linspace(4, 2, 20))
-    return (
-        a * np.cos(angle) @ B[:, :20].T + a * np.sin(angle) @ B[:, 20:].T + 0.5 * normal(rng, n, np.ones(300)),
-        10,
-    )
+    X = a * np.cos(angle) @ B[:, :20].T + a * np.sin(angle) @ B[:, 20:].T
+    return X + 0.5 * rng.standard_normal((n, 300)), 10
 
 
 def autocorrelated(rng: Rng, n: int) -> Made:
@@ -97,7 +101,7 @@ def shot_noise(rng: Rng, n: int) -> Made:
     X = 10 * shots * rng.exponential(1, (n, d))
     for t in range(1, n):
         X[t] += 0.8 * X[t - 1]
-    return X + 0.1 * normal(rng, n, np.ones(d)), 10
+    return X + 0.1 * rng.standard_normal((n, d)), 10
 
 
 def hashed(rng: Rng, n: int) -> Made:
@@ -117,7 +121,7 @@ def bursts(rng: Rng, n: int) -> Made:
 
 def comes_and_goes(rng: Rng, n: int) -> Made:
     B, session = basis(rng, 300, 105), pieces(n, 100)
-    X = normal(rng, n, np.linspace(1.5, 1, 5)) @ B[:, :5].T + 0.1 * normal(rng, n, np.ones(300))
+    X = normal(rng, n, np.linspace(1.5, 1, 5)) @ B[:, :5].T + 0.1 * rng.standard_normal((n, 300))
     return X + 5 * rng.standard_normal((n, 1)) * B[:, 5 + session].T, 5
 
 
@@ -145,7 +149,7 @@ def blobs(rng: Rng, n: int) -> Made:
     x, y = np.linspace(2, 18, n) + rng.normal(0, 2, n), rng.uniform(0, 20, n)
     grid = np.arange(20)
     across, down = (np.exp(-0.2 * (grid - centre[:, None]) ** 2) for centre in (x, y))
-    return (down[:, :, None] * across[:, None]).reshape(n, 400) + 0.05 * normal(rng, n, np.ones(400)), 20
+    return (down[:, :, None] * across[:, None]).reshape(n, 400) + 0.05 * rng.standard_normal((n, 400)), 20
 
 
 def rare_binary(rng: Rng, n: int) -> Made:
@@ -155,7 +159,7 @@ def rare_binary(rng: Rng, n: int) -> Made:
 
 STREAMS: dict[str, Callable[[Rng, int], Made]] = {
     "low rank plus noise": lambda rng, n: (
-        normal(rng, n, np.linspace(6, 1, 30)) @ basis(rng, 300, 30).T + 0.3 * normal(rng, n, np.ones(300)),
+        normal(rng, n, np.linspace(6, 1, 30)) @ basis(rng, 300, 30).T + 0.3 * rng.standard_normal((n, 300)),
         10,
     ),
     "power-law spectrum": lambda rng, n: (normal(rng, n, np.arange(1.0, 401) ** -0.5) @ basis(rng, 400, 400).T, 20),
@@ -176,7 +180,7 @@ STREAMS: dict[str, Callable[[Rng, int], Made]] = {
     "rotating planes": rotating_planes,
     "autocorrelated": autocorrelated,
     "walking mean": lambda rng, n: (
-        np.cumsum(0.02 * normal(rng, n, np.ones(300)), axis=0) + normal(rng, n, np.linspace(2, 0.5, 300)),
+        np.cumsum(0.02 * rng.standard_normal((n, 300)), axis=0) + normal(rng, n, np.linspace(2, 0.5, 300)),
         10,
     ),
     "devices in sequence": devices,

@@ -88,10 +88,10 @@ def _default(k: int) -> Method:
     """
 
     def learn(state: tuple[State, Messages], Y: F64) -> tuple[State, Messages]:
-        return learn_whole_blocks(LearningConfig(Y.shape[1], k), *state, _messages(Y))[:2]
+        return learn_whole_blocks(LearningConfig(Y.shape[1], k), *state, Messages(Y, np.ones(len(Y))))[:2]
 
     def start(C: F64) -> tuple[State, Messages]:
-        return State.empty(len(C)), _messages(np.zeros((0, len(C))))
+        return State.empty(len(C)), Messages(np.zeros((0, len(C))), np.zeros(0))
 
     return Method(start, learn, lambda state: axes.principal(published(state, k), k)[0].T)
 
@@ -100,11 +100,6 @@ def published(state: tuple[State, Messages], k: int) -> State:
     """The state of all messages of the default method, as it would be published."""
     learned, waiting = state
     return learning.learn(learned, *waiting, LearningConfig(waiting.V.shape[1], k))[0]
-
-
-def _messages(Y: F64) -> Messages:
-    """Messages that forget nothing."""
-    return Messages(Y, np.ones(len(Y)))
 
 
 def _sklearn(k: int) -> Method:

@@ -4,17 +4,16 @@ Factors are averaged as they are, and each rotated to be nearest to the first on
 averages the factors U diag(√λ) of the partitions' covariances, with the signs of published models.
 """
 
-from pathlib import Path
+import itertools
 
 import numpy as np
 
 from experiments import exact, passes
-from experiments.baselines import combine
+from experiments.baselines import explicit
 from experiments.datasets import Data, Indices
 from experiments.methods import method, published
-from experiments.plan import Job, Plan, complete
-from experiments.report import table
-from experiments.results import Results, spread
+from experiments.plan import Job, Plan, Results, complete
+from experiments.report import spread, table
 from streampca.pca import axes
 from streampca.pca.learning import LearningConfig
 from streampca.pca.merge import Merger, pooled
@@ -37,21 +36,19 @@ def run(plan: Plan) -> None:
     k, jobs = plan.ks[-1], []
     for seed in range(plan.runs):
         for name in plan.data:
-            implicit = passes.chosen(passes.validations(plan), name, k, "implicit")
-            for partitions, split, way in ((p, s, w) for p in PARTITIONS for s in SPLITS for w in WAYS):
-                arguments = (k, partitions, split, way, implicit if way.startswith("average") else 1.0, seed)
-                jobs.append(Job((name, k, partitions, split, way, seed), combined, name, arguments))
+            implicit = passes.eta0_of(plan, name, k, "implicit")
+            for case in itertools.product(PARTITIONS, SPLITS, WAYS):
+                eta0 = implicit if case[-1].startswith("average") else 1.0
+                jobs.append(Job((name, k, *case, seed), combined, name, (k, *case, eta0, seed)))
     complete("partitions", plan, runs(plan), jobs)
 
 
-def combined(
-    data: Data, k: int, partitions: int, split: str, way: str, eta0: float, seed: int
-) -> tuple[float, float]:  # fmt: skip
+def combined(data: Data, k: int, count: int, split: str, way: str, eta0: float, seed: int) -> tuple[float, float]:
     """η₀ and the percent of excess of all partitions combined; nothing is sent back."""
     order, C = passes.beginning(data, k, seed)
     if split == "skewed":
         order = order[np.argsort(data.y[order], kind="stable")]
-    parts = np.array_split(order, partitions)
+    parts = np.array_split(order, count)
     if way == "merge":
         return eta0, round(_merged(data, k, parts), 6)
     learner = method("gauge" if way.startswith("gauge") else "implicit", k, eta0)
@@ -62,7 +59,7 @@ def combined(
         if way.startswith("gauge"):
             factor *= np.where(factor[np.abs(factor).argmax(axis=0), np.arange(k)] < 0, -1, 1)
         reference = factor if i == 0 else reference
-        total += len(part) * (combine.aligned(factor, reference) if ALIGNED in way else factor)
+        total += len(part) * (explicit.aligned(factor, reference) if ALIGNED in way else factor)
     return eta0, round(data.excess(exact.orthonormal(total)), 6)
 
 
@@ -77,9 +74,9 @@ def _merged(data: Data, k: int, parts: list[Indices]) -> float:
     return data.batch.excess(axes.principal(merged, k)[0], merged.mean)
 
 
-def blocks(folder: Path) -> dict[str, list[str]]:
+def blocks(plan: Plan) -> dict[str, list[str]]:
     """The table of excesses, and what each partition sends."""
-    results, rows, sent = runs(Plan({}, folder)), [], []
+    results, rows, sent = runs(plan), [], []
     for case in dict.fromkeys((row["data"], row["partitions"], row["split"]) for row in results.rows()):
         chosen = dict(zip(("data", "partitions", "split"), case, strict=True))
         losses = [results.numbers("excess", way=way, **chosen) for way in WAYS]
@@ -91,6 +88,6 @@ def blocks(folder: Path) -> dict[str, list[str]]:
             sent.append([name, f"{k}", f"{8 * (numbers + d) // 1024}", f"{8 * d * k // 1024}"])
     heads = [way.replace("gauge", "unit gauge") for way in WAYS]
     return {
-        "partitions": table(["data", "partitions", "split", *heads], rows),
+        "partitions": table(["data", "partitions", "split", *heads], rows, labels=3),
         "sent": table(["KiB sent by each", "k", "fold", "factor"], sent),
     }

@@ -5,6 +5,7 @@ of the data that is held out: one pass over the rest for each value of a grid. T
 that tenth get two passes more, and of these the one with the least mean is chosen.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 
 from experiments.datasets import Data, Indices
 from experiments.methods import BLOCK, TUNED, WARM_UP, Method, method
-from experiments.plan import Job, Plan, complete
-from experiments.results import Results, average, curve
+from experiments.plan import Job, Plan, Results, complete, curve
+from experiments.report import average
 from streampca.pca.arrays import F64
 
 GRID = tuple(float(f"{m}e{e}") for e in range(-3, 4) for m in (1, 3))  # 0.001, 0.003, … 3000
@@ -36,7 +37,7 @@ def passes(plan: Plan) -> Results:
 
 def choose(plan: Plan, methods: Sequence[str]) -> None:
     """Run the grid, and the best of it again, for those of the methods that have an η₀."""
-    cases = [(name, k, tuned) for name in plan.data for k in plan.ks for tuned in TUNED if tuned in methods]
+    cases = [case for case in itertools.product(plan.data, plan.ks, TUNED) if case[-1] in methods]
     _validate(plan, [(*case, eta0, 0) for case in cases for eta0 in grid(case[-1])])
     again = [(*case, eta0, seed) for case in cases for eta0 in finalists(validations(plan), *case) for seed in (1, 2)]
     _validate(plan, again)
@@ -48,8 +49,7 @@ def grid(tuned: str) -> tuple[float, ...]:
 
 
 def _validate(plan: Plan, keys: Sequence[tuple[str, int, str, float, int]]) -> None:
-    jobs = [Job(key, validate, key[0], key[1:]) for key in keys]
-    complete("η₀ by validation", plan, validations(plan), jobs)
+    complete("η₀ by validation", plan, validations(plan), [Job(key, validate, key[0], key[1:]) for key in keys])
 
 
 def finalists(results: Results, name: str, k: int, tuned: str) -> list[float]:
@@ -60,33 +60,25 @@ def finalists(results: Results, name: str, k: int, tuned: str) -> list[float]:
 
 def chosen(results: Results, name: str, k: int, tuned: str) -> float:
     """The η₀ with the least mean loss on the held-out tenth."""
+    losses = {eta0: results.numbers("loss", data=name, k=k, method=tuned, eta0=eta0)
+              for eta0 in finalists(results, name, k, tuned)}  # fmt: skip
+    return min(losses, key=lambda eta0: average(losses[eta0]))
 
-    def mean_loss(eta0: float) -> float:
-        return average(results.numbers("loss", data=name, k=k, method=tuned, eta0=eta0))
 
-    return min(finalists(results, name, k, tuned), key=mean_loss)
+def eta0_of(plan: Plan, name: str, k: int, any_method: str) -> float:
+    """The η₀ that validation chose for a method; 1 for those without."""
+    return chosen(validations(plan), name, k, any_method) if any_method in TUNED else 1.0
 
 
 def run(plan: Plan, methods: Sequence[str], scales: Sequence[float]) -> None:
-    """What is missing of the methods' runs at these scales of η₀; methods without η₀ have scale 1."""
+    """What is missing of the methods' runs at these scales of η₀, seed by seed; methods without η₀ have scale 1."""
     choose(plan, methods)
     jobs = []
-    for name, k, chosen_method, scale, seed in cases(plan, methods, scales):
-        eta0 = chosen(validations(plan), name, k, chosen_method) * scale if chosen_method in TUNED else 1.0
-        arguments = (k, chosen_method, eta0, seed, plan.every if scale == 1 else 0)
-        jobs.append(Job((name, k, chosen_method, scale, seed), one_pass, name, arguments))
+    for seed, name, k, any_method in itertools.product(range(plan.runs), plan.data, plan.ks, methods):
+        for scale in scales if any_method in TUNED else (1.0,):
+            arguments = (k, any_method, eta0_of(plan, name, k, any_method) * scale, seed, plan.every * (scale == 1))
+            jobs.append(Job((name, k, any_method, scale, seed), one_pass, name, arguments))
     complete("passes", plan, passes(plan), jobs)
-
-
-def cases(plan: Plan, methods: Sequence[str], scales: Sequence[float]) -> Iterator[tuple[str, int, str, float, int]]:
-    """Every run, seed by seed, so that a run that is cut short has some of each."""
-    for seed in range(plan.runs):
-        methods = [each for each in methods if each != "sklearn" or seed < plan.slow_runs]
-        for name in plan.data:
-            for k in plan.ks:
-                for each in methods:
-                    for scale in scales if each in TUNED else (1.0,):
-                        yield name, k, each, scale, seed
 
 
 def beginning(data: Data, k: int, seed: int) -> tuple[Indices, F64]:
@@ -101,9 +93,7 @@ def in_blocks(rows: NDArray[Any], start: int = 0) -> list[NDArray[Any]]:
     return np.split(rows, cuts[cuts > 0])
 
 
-def states(
-    way: Method, data: Data, order: Indices, C: F64, every: int, *, center: bool = True
-) -> Iterator[Any]:  # fmt: skip
+def states(way: Method, data: Data, order: Indices, C: F64, every: int = 0, center: bool = True) -> Iterator[Any]:
     """The state each time that another `every` messages are learned, and at the end; centred by the batch mean."""
     state, seen = way.start(C), 0
     for rows in in_blocks(order):
@@ -126,9 +116,5 @@ def validate(data: Data, k: int, name: str, eta0: float, seed: int) -> tuple[flo
     held = len(order) // 10
     way = method(name, k, eta0)
     *_, last = states(way, data, order[held:], C, 0)
-    return (round(residual(data.centred(order[:held]), way.basis(last)), 6),)
-
-
-def residual(Y: NDArray[np.float64], basis: F64) -> float:
-    """Mean squared residual of the messages Y (n, d)."""
-    return float((np.sum(Y**2) - np.sum((Y @ basis) ** 2)) / len(Y))
+    Y = data.centred(order[:held])
+    return (round(float(np.sum(Y**2) - np.sum((Y @ way.basis(last)) ** 2)) / held, 6),)

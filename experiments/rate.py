@@ -10,9 +10,8 @@ whole at the start.
 """
 
 import itertools
-from pathlib import Path
+from functools import reduce
 from statistics import fmean
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,9 +19,8 @@ from experiments import passes
 from experiments.baselines.batch import Batch
 from experiments.datasets import Data
 from experiments.methods import WARM_UP, method
-from experiments.plan import Job, Plan, complete
-from experiments.report import table
-from experiments.results import Results, average, cell, curve, spread
+from experiments.plan import Job, Plan, Results, complete, curve
+from experiments.report import average, cell, spread, table
 from streampca.pca.arrays import F64
 
 RUNS, GROUPS, MESSAGES = 100, 10, 102_400
@@ -32,18 +30,14 @@ COLUMNS = (20, 32)  # K of the learner on the paper's data, k = 20
 PREDICTED = "predicted"
 
 
-class Spectrum(NamedTuple):
-    """A stream of independent Gaussian coordinates with these variances, and a learner of K columns for it."""
-
-    variances: F64
-    columns: int
+Spectrum = tuple[F64, int]  # variances of independent Gaussian coordinates, and the columns K of the learner
 
 
 def spectra() -> dict[str, Spectrum]:
     """One without spare columns for each ratio, and two streams that need them."""
-    flat = {f"K = 3, λ₄ = {q:g} λ₃": Spectrum(np.r_[np.ones(3), np.full(DIMENSIONS - 3, q)], 3) for q in RATIOS}
+    flat = {f"K = 3, λ₄ = {q:g} λ₃": (np.r_[np.ones(3), np.full(DIMENSIONS - 3, q)], 3) for q in RATIOS}
     two_close = np.r_[np.ones(3), 0.9, 0.9, np.full(DIMENSIONS - 5, 0.25)]
-    spare = {f"K = {K}, λ₄ = λ₅ = 0.9 λ₃, λ₆ = 0.25 λ₃": Spectrum(two_close, K) for K in (3, 5)}
+    spare = {f"K = {K}, λ₄ = λ₅ = 0.9 λ₃, λ₆ = 0.25 λ₃": (two_close, K) for K in (3, 5)}
     return flat | spare
 
 
@@ -78,8 +72,7 @@ def gaussian(_: object, variances: F64, columns: int, run: int) -> tuple[str, st
     for point in points:
         Y = rng.standard_normal((point - start, d)) * np.sqrt(variances)
         moment += Y.T @ Y
-        for part in passes.in_blocks(Y, start):
-            state = way.learn(state, part)
+        state = reduce(way.learn, passes.in_blocks(Y, start), state)
         ours.append(truth.excess(way.basis(state)[:, :SERVED].T, truth.mean))
         batch.append(truth.excess(np.linalg.eigh(moment)[1][:, : -SERVED - 1 : -1].T, truth.mean))
         start = point
@@ -133,21 +126,21 @@ def slope(excess: list[float]) -> float:
     return float(np.polyfit(np.log(times(MESSAGES)[late]), np.log(excess[late]), 1)[0])
 
 
-def blocks(folder: Path) -> dict[str, list[str]]:
+def blocks(plan: Plan) -> dict[str, list[str]]:
     """Slopes, and the excess at the end."""
     curves: dict[tuple[str, bool], list[dict[str, list[float]]]] = {}
-    for row in results(Plan({}, folder)).rows():
+    for row in results(plan).rows():
         values = {column: [float(value) for value in row[column].split()] for column in ("excess", "batch")}
         curves.setdefault((row["stream"], row["run"] == PREDICTED), []).append(values)
     rows, ends = [], []
-    for name, spectrum in spectra().items():
+    for name, (variances, columns) in spectra().items():
         runs, theories = curves.pop((name, False), []), curves.pop((name, True), [])
         if not runs:
             continue
         (theory,) = theories
         groups = [runs[i::GROUPS] for i in range(min(GROUPS, len(runs)))]
         slopes = [slope([fmean(values) for values in zip(*(r["excess"] for r in g), strict=True)]) for g in groups]
-        ratio = spectrum.variances[spectrum.columns] / spectrum.variances[SERVED - 1]
+        ratio = variances[columns] / variances[SERVED - 1]
         cells = [f"{-min(1.0, 2 * (1 - ratio)):.2f}", f"{slope(theory['excess']):.2f}", spread(slopes)]
         for column in ("excess", "batch"):
             cells += [f"{fmean(r[column][-1] for r in runs):.3g}", f"{theory[column][-1]:.3g}"]

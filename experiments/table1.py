@@ -5,15 +5,13 @@ explains the paper's is tried beside it.
 """
 
 import itertools
-from pathlib import Path
 from statistics import fmean, stdev
 
 from experiments import passes
 from experiments.methods import LABELS, TUNED
 from experiments.passes import SCALES
-from experiments.plan import Job, Plan, complete
-from experiments.report import table
-from experiments.results import Claim, Results, average, by_setting, spread
+from experiments.plan import Job, Plan, Results, complete
+from experiments.report import Claim, average, spread, table
 
 METHODS = ("oja", "krasulina", "explicit", "incremental", "implicit", "default", "sklearn")
 PROBABLE = {("mnist", 20): 2.0, ("cifar10", 5): 0.1, ("cifar10", 10): 1.0}  # the paper's η₀ where it is not ours
@@ -36,24 +34,18 @@ PAPER = {  # mean and standard deviation, in the order of SETTINGS
 
 
 def run(plan: Plan) -> None:
-    """Every method, every scale."""
-    results = batch_losses(plan)
+    """Every method at every scale; Oja and Krasulina also at the paper's probable η₀."""
     for name, data in plan.data.items():
         for k in plan.ks:
-            if not results.rows(data=name, k=k):
-                results.append((name, k), (f"{data.batch.loss(k):.6f}",))
-    run_at_probable(plan)
-    passes.run(plan, METHODS, SCALES)
-
-
-def run_at_probable(plan: Plan) -> None:
-    """Oja and Krasulina at the paper's probable η₀."""
+            if not batch_losses(plan).rows(data=name, k=k):
+                batch_losses(plan).append((name, k), (f"{data.batch.loss(k):.6f}",))
     jobs = []
     for seed, (name, k), method, scale in itertools.product(range(plan.runs), PROBABLE, METHODS[:2], SCALES):
         if name in plan.data and k in plan.ks:
             arguments = (k, method, PROBABLE[name, k] * scale, seed, 0)
             jobs.append(Job((name, k, method + AT_PROBABLE, scale, seed), passes.one_pass, name, arguments))
     complete("at the paper's probable η₀", plan, passes.passes(plan), jobs)
+    passes.run(plan, METHODS, SCALES)
 
 
 def batch_losses(plan: Plan) -> Results:
@@ -61,29 +53,28 @@ def batch_losses(plan: Plan) -> Results:
     return Results(plan.folder / "batch.csv", ("data", "k"), ("loss",))
 
 
-def blocks(folder: Path) -> dict[str, list[str]]:
+def blocks(plan: Plan) -> dict[str, list[str]]:
     """The table, and which of its cells differ from the paper's."""
-    batch = [f"{loss:.2f} ({paper:.2f})" for loss, paper in zip(_batch_losses(folder), PAPER_BATCH, strict=True)]
+    batch = [f"{loss:.2f} ({paper:.2f})" for loss, paper in zip(_batch_losses(plan), PAPER_BATCH, strict=True)]
     rows = [["Batch PCA", "–", *batch]]
-    for method in (*METHODS[:2], *(each + AT_PROBABLE for each in METHODS[:2]), *METHODS[2:]):
+    for method in (*METHODS[:2], *(rival + AT_PROBABLE for rival in METHODS[:2]), *METHODS[2:]):
         plain = method.removesuffix(AT_PROBABLE)
         for scale in SCALES if plain in TUNED else (1.0,):
             paper = [f" ({mean:.2f}±{deviation:.2f})" for mean, deviation in PAPER.get((plain, scale), ())]
-            cells = [
-                spread(losses) + p if losses else "as above"
-                for losses, p in zip(_losses(folder, method, scale), paper or [""] * len(SETTINGS), strict=True)
-            ]
+            pairs = zip(_losses(plan, method, scale), paper or [""] * len(SETTINGS), strict=True)
+            missing = "as above" if method != plain else "–"
+            cells = [spread(losses) + of_paper if losses else missing for losses, of_paper in pairs]
             label = f"{scale:g}" if plain in TUNED else "–"
             rows.append([LABELS[plain] + method.removeprefix(plain), label, *cells])
     head = ["method", "η₀ ×", *(f"{name} k={k}" for name, k in SETTINGS)]
-    return {"table1": table(head, rows), "differ": _differing(folder)}
+    return {"table1": table(head, rows, labels=2), "differ": _differing(plan)}
 
 
-def _differing(folder: Path) -> list[str]:
+def _differing(plan: Plan) -> list[str]:
     """The cells in which we differ from the paper, with our η₀ and with its probable one."""
     rows = []
     for (method, scale), cells in PAPER.items():
-        ours, tried = (_losses(folder, method + suffix, scale) for suffix in ("", AT_PROBABLE))
+        ours, tried = (_losses(plan, method + suffix, scale) for suffix in ("", AT_PROBABLE))
         for setting, cell, losses, probable in zip(SETTINGS, cells, ours, tried, strict=True):
             if _differs(losses, *cell):
                 explained = "–" if not probable else spread(probable) + (" differs" * _differs(probable, *cell))
@@ -91,10 +82,8 @@ def _differing(folder: Path) -> list[str]:
                 case = [f"{LABELS[method]}, η₀ × {scale:g}", f"{name} k={k}"]
                 rows.append([*case, f"{cell[0]:.2f}±{cell[1]:.2f}", spread(losses), explained])
     remain = sum(row[-1] == "–" or row[-1].endswith("differs") for row in rows)
-    count = (
-        f"Of the paper's {len(PAPER) * len(SETTINGS)} cells {len(rows)} differ from ours by more than {SURE} standard "
-    )
-    count += f"errors and {ROUNDING}; at its probable η₀ {remain} do."
+    count = f"Of the paper's {len(PAPER) * len(SETTINGS)} cells {len(rows)} differ from ours by more than {SURE} "
+    count += f"standard errors and {ROUNDING}; at its probable η₀ {remain} do."
     return [count, "", *table(["method", "setting", "paper", "at our η₀", "at its probable η₀"], rows)]
 
 
@@ -104,34 +93,31 @@ def _differs(losses: list[float], mean: float, deviation: float) -> bool:
     return abs(fmean(losses) - mean) > SURE * error + ROUNDING
 
 
-def _losses(folder: Path, method: str, scale: float) -> list[list[float]]:
-    """Of all runs, in the order of SETTINGS."""
-    results = passes.passes(Plan({}, folder))
-    return [results.numbers("loss", data=name, k=k, method=method, scale=scale) for name, k in SETTINGS]
+def _losses(plan: Plan, method: str, scale: float) -> list[list[float]]:
+    """The losses of all runs, in the order of SETTINGS."""
+    return [passes.passes(plan).numbers("loss", data=n, k=k, method=method, scale=scale) for n, k in SETTINGS]
 
 
-def _batch_losses(folder: Path) -> list[float]:
-    """Of batch PCA, in the order of SETTINGS; NaN where it is missing."""
-    results = batch_losses(Plan({}, folder))
-    return [average(results.numbers("loss", data=name, k=k)) for name, k in SETTINGS]
+def _batch_losses(plan: Plan) -> list[float]:
+    """The losses of batch PCA, in the order of SETTINGS; NaN where one is missing."""
+    return [average(batch_losses(plan).numbers("loss", data=name, k=k)) for name, k in SETTINGS]
 
 
-def claims(folder: Path) -> list[Claim]:
+def claims(plan: Plan) -> list[Claim]:
     """The paper's claims about its Table 1 and ours, and the settings in which they hold here."""
     tried = [(method, scale) for method in METHODS for scale in (SCALES if method in TUNED else (1.0,))]
-    mean = {each: [average(losses) for losses in _losses(folder, *each)] for each in tried}
+    mean = {case: [average(losses) for losses in _losses(plan, *case)] for case in tried}
     every = range(len(SETTINGS))
     implicit, ours = mean["implicit", 1.0], mean["default", 1.0]
     best = [min(mean[m, 1.0][i] for m in METHODS[:4]) for i in every]
     worst = {m: [max(mean[m, s][i] for s in SCALES) for i in every] for m in TUNED}
-    over = max(100 * (loss / batch - 1) for loss, batch in zip(ours, _batch_losses(folder), strict=True))
+    over = max(100 * (loss / batch - 1) for loss, batch in zip(ours, _batch_losses(plan), strict=True))
     return [
-        ("Table 1's losses of the implicit update, to 0.05",
-         by_setting((abs(implicit[i] - PAPER["implicit", 1.0][i][0]) <= 0.05 for i in every), SETTINGS)),
-        ("“superior convergence”: least loss, each at its η₀",
-         by_setting((implicit[i] <= best[i] for i in every), SETTINGS)),
-        ("“more stable”: least loss at the worse of η₀/10 and 10 η₀",
-         by_setting((worst["implicit"][i] < min(worst[m][i] for m in METHODS[:3]) for i in every), SETTINGS)),
-        (f"ours: less loss, without η₀; at most {over:.1g} % over batch PCA",
-         by_setting((ours[i] < min(best[i], implicit[i]) for i in every), SETTINGS)),
+        ("Table 1's losses of the implicit update, to 0.05", SETTINGS,
+         [abs(implicit[i] - PAPER["implicit", 1.0][i][0]) <= 0.05 for i in every]),
+        ("“superior convergence”: least loss, each at its η₀", SETTINGS, [implicit[i] <= best[i] for i in every]),
+        ("“more stable”: least loss at the worse of η₀/10 and 10 η₀", SETTINGS,
+         [worst["implicit"][i] < min(worst[m][i] for m in METHODS[:3]) for i in every]),
+        (f"ours: less loss, without η₀; at most {over:.1g} % over batch PCA", SETTINGS,
+         [ours[i] < min(best[i], implicit[i]) for i in every]),
     ]  # fmt: skip

@@ -3,10 +3,13 @@
     Oja                       C ← QR(C + η/N YYᵀC)
     Krasulina                 X = CᵀY        C ← QR(C − η/N (CX − Y)Xᵀ)              eq. 9; Tang 2019
     Krasulina without QR      X = C†Y        C ← C − η/N (CX − Y)Xᵀ                  the display after eq. 11
+    Several machines          C = Σ αᵢ Cᵢ / Σ αᵢ, for Oja and Krasulina then QR      eq. 17
 
 Krasulina's gradient is Oja's, projected onto the tangent space of the Stiefel manifold. Messages are Y (N, d), or one
 message (d,); step sizes have the unit of one over a variance, without QR they depend on the scale of C, too.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -40,3 +43,16 @@ def without_qr(C: Array, Y: Array, eta: float) -> Array:
 def _descended(C: Array, Y: Array, X: Array, eta: float) -> Array:
     step: Array = C - eta / len(Y) * ((C @ X - Y.T) @ X.T)
     return step
+
+
+def average(factors: Sequence[Array], weights: Sequence[float] | None = None) -> Array:
+    """Eq. 17 of factors (d, k): weighted by αᵢ ≥ 0, such as each one's number of messages; None: all alike."""
+    combined: Array = np.average(np.stack(factors), axis=0, weights=weights)
+    return combined
+
+
+def aligned(C: Array, reference: Array) -> Array:
+    """The factor C (d, k), rotated from the right to be nearest to another (orthogonal Procrustes problem)."""
+    U, _, Vt = np.linalg.svd(C.T @ reference)
+    turned: Array = C @ (U @ Vt)
+    return turned

@@ -5,10 +5,13 @@ to the batch's; the leading singular vectors of these rows are the next factor. 
 and with fewer columns than rows the same comes from RᵀR. That is quicker, and loses what is below √ε of the largest.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 from scipy.linalg import eigh
 
 from streampca.pca.arrays import F64, Array
+from streampca.pca.learning import SPARE, LearningConfig
 
 
 class GramIncrementalPCA:
@@ -44,6 +47,19 @@ def _leading(A: Array, count: int) -> tuple[Array, Array]:
     n = len(A)
     variance, U = np.linalg.eigh(A) if 4 * count > n else eigh(A, subset_by_index=(n - count, n - 1))
     return variance[::-1][:count], U[:, ::-1][:, :count]
+
+
+def held(d: int, k: int) -> int:
+    """Columns that our state holds where it keeps a factor, K + ℓ, and so those of rivals."""
+    return min(k + LearningConfig(d, k).beyond + SPARE, d)
+
+
+def incremental(batches: Iterable[F64], d: int, columns: int, k: int) -> tuple[F64, F64]:
+    """Components (k, d) and mean of IncrementalPCA with so many columns."""
+    pca = GramIncrementalPCA(d, columns)
+    for batch in batches:
+        pca.partial_fit(batch)
+    return pca.components(k), pca.mean
 
 
 class RunningCovariance:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -84,9 +85,10 @@ def test_the_serving_benchmark_runs(tmp_path: Path) -> None:
 
 
 def test_the_stderr_of_a_failing_child_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    broker, load = SimpleNamespace(bootstrap="127.0.0.1:1"), workers.Load("json", 3, 2, 1)
     with pytest.raises(subprocess.CalledProcessError):
-        workers.bare_rate("consumer")
-    assert "missing 4 required positional arguments" in capfd.readouterr().err
+        workers.bare_rate("consumer", broker, load, "confluent", speed=1)
+    assert "unexpected keyword argument 'speed'" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.baselines import combine
+from experiments.baselines import explicit
 from experiments.baselines.batch import Batch
 from experiments.baselines.explicit import krasulina, oja, orthonormal
 from streampca.pca.arrays import F64
@@ -130,10 +130,10 @@ def test_the_average_is_the_minimum_of_the_weighted_distances(seed: int, machine
     def objective(A: F64) -> float:
         return float(sum(a * np.sum((F - A) ** 2) for a, F in zip(alpha, factors, strict=True)))
 
-    best = combine.average(factors, list(alpha))
+    best = explicit.average(factors, list(alpha))
     assert np.abs(gradient(objective, best)).max() <= 1e-6
-    assert close(combine.average(factors, list(7 * alpha)), best, 1e-12)
-    assert close(combine.average(factors), np.mean(factors, axis=0), 1e-12)
+    assert close(explicit.average(factors, list(7 * alpha)), best, 1e-12)
+    assert close(explicit.average(factors), np.mean(factors, axis=0), 1e-12)
 
 
 @given(seeds)
@@ -142,6 +142,6 @@ def test_alignment_undoes_a_rotation_and_is_the_nearest_one(seed: int) -> None:
     random = np.random.default_rng(seed)
     C, other = random.standard_normal((2, 6, 3))
     R = np.linalg.qr(random.standard_normal((3, 3)))[0]
-    assert close(combine.aligned(C @ R, C), C, 1e-9)
-    nearest = np.linalg.norm(combine.aligned(C, other) - other)
+    assert close(explicit.aligned(C @ R, C), C, 1e-9)
+    nearest = np.linalg.norm(explicit.aligned(C, other) - other)
     assert nearest <= np.linalg.norm(C @ R - other) + 1e-12

@@ -15,7 +15,7 @@ PLAN = Plan({})
 
 
 def test_pages_are_up_to_date():
-    for name, lines in blocks(FOLDER).items():
+    for name, lines in blocks(PLAN).items():
         page = page_with(name).read_text(encoding="utf-8")
         assert block(page, name) == "\n".join(lines), f"{name}: run python -m experiments.all"
 
@@ -51,7 +51,7 @@ VALIDATED = sorted({(row["data"], row["k"], row["method"]) for row in passes.val
 
 def test_every_method_of_the_paper_is_validated_in_every_setting():
     methods = [method for method in TUNED if method != "explicit"]  # not in the paper's table or figure
-    assert {(data, str(k), method) for data, k in figure1.settings() for method in methods} <= set(VALIDATED)
+    assert {(data, str(k), method) for data, k in figure1.SETTINGS for method in methods} <= set(VALIDATED)
 
 
 @pytest.mark.parametrize(("data", "k", "method"), VALIDATED)
