@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.formats.base import Counts, Fields, ReaderOptions, WriterOptions
+from streampca.formats.base import Counts, Fields, Reader, ReaderOptions, Writer
 from streampca.formats.packing import VectorBytes, VectorError, bytes_of_rows, check_length, side_by_side
 from streampca.pca.arrays import Array
 
@@ -22,13 +22,7 @@ _HEADER_READERS = {
 _WARNINGS = threading.Lock()  # warning filters are global: two threads must not change them at the same time
 
 
-class NpyReader:
-    """See `formats.base.Reader`."""
-
-    dtype = np.dtype(np.float64)
-    size = None
-    is_batch = False
-
+class NpyReader(Reader):
     def __init__(self, options: ReaderOptions) -> None:
         self._dimensions = options.dimensions
 
@@ -41,11 +35,8 @@ class NpyReader:
         return value[header.size :] if header.dtype == self.dtype else numbers.astype(self.dtype).data
 
 
-class NpyWriter:
-    """See `formats.base.Writer`: the numbers of all fields one after the other, in their type; with `counts`, rows."""
-
-    def __init__(self, options: WriterOptions) -> None:
-        pass
+class NpyWriter(Writer):
+    """The numbers of all fields one after the other, in their type; with `counts`, rows."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         rows = side_by_side(fields)
