@@ -103,7 +103,7 @@ def _files(source: str) -> list[str]:
 
 
 def _is_data(path: str) -> bool:
-    """Whether we read files of that name. Names that start with _ or . are engines' temporary files."""
+    """Return whether files of that name are read. Names that start with _ or . are engines' temporary files."""
     return bool(_kind(path)) and not any(name.startswith(("_", ".")) for name in path.split("/"))
 
 

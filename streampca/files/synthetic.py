@@ -19,7 +19,7 @@ class Truth:
     basis: F64  # (k, d), orthonormal rows
     loss_ratio: float  # share of the variance that lies outside
 
-    def found(self, components: Array) -> float:
+    def coverage(self, components: Array) -> float:
         """Share of the subspace that the components (k, d) cover: the mean squared cosine of the angles between."""
         return float((self._cosines(components) ** 2).mean())
 

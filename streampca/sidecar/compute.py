@@ -43,7 +43,7 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
 
 
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
-    """How unusual vectors are: T², squared distance, score, p-values, and the dimensions that contribute most."""
+    """Scores of vectors: T², squared distance, score, p-values, and the dimensions that contribute most."""
     projected, most = _projected(published, request.vectors, limits), request.contributions
     fields, vectors = _scores(published, projected), projected.vectors
     if most:

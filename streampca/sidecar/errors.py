@@ -24,9 +24,6 @@ _PLAIN_JSON = ("/v2", "/invocations", "/ping")  # paths of protocols with errors
 _DESCRIBED = 20  # mistakes
 
 
-Headers = Mapping[str, str]
-
-
 class Problem(Enum):
     """The types of errors."""
 
@@ -53,12 +50,10 @@ class Problem(Enum):
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
         return self.value[0]
 
     @property
     def title(self) -> str:
-        """What it means."""
         return self.value[1]
 
     @property
@@ -90,12 +85,12 @@ def busy() -> RequestError:
 
 def error_response(error: Exception, scope: Scope) -> Response:
     """The answer to an exception."""
-    known = _request_error(error, scope)
-    problem, text = known.problem, str(known)
+    refusal = _request_error(error, scope)
+    problem, text = refusal.problem, str(refusal)
     content = {"type": problem.type, "title": problem.title, "status": problem.status}
-    body = orjson.dumps({**content, "detail": text, "error": text, **known.members})
+    body = orjson.dumps({**content, "detail": text, "error": text, **refusal.members})
     plain = scope["path"].startswith(_PLAIN_JSON)
-    return Response(body, problem.status, dict(known.headers or {}), "application/json" if plain else PROBLEM_JSON)
+    return Response(body, problem.status, dict(refusal.headers or {}), "application/json" if plain else PROBLEM_JSON)
 
 
 def add_error_handlers(app: FastAPI, metrics: SidecarMetrics) -> None:

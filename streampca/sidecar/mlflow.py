@@ -63,7 +63,7 @@ class MlflowEndpoints:
         )
 
     async def ping(self) -> Response:
-        """Whether to send requests here, as /readyz says."""
+        """Succeed if requests should be sent here, as /readyz does."""
         self._engine.check_ready()
         return Response("\n", media_type="text/plain")
 

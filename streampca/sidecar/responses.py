@@ -68,15 +68,10 @@ def npz(fields: dict[str, Any]) -> memoryview:
     return buffer.getbuffer()
 
 
-def accepts(accept: str, *media_types: str) -> bool:
-    """Whether the Accept header lists one of these media types before JSON."""
-    for part in accept.lower().split(","):
-        media_type = part.split(";")[0].strip()
-        if media_type in media_types:
-            return True
-        if media_type == JSON:
-            return False
-    return False
+def accepts(accept: str, expected: str) -> bool:
+    """Return whether the Accept header lists this media type before JSON."""
+    media_types = [part.split(";")[0].strip() for part in accept.lower().split(",")]
+    return next((media_type == expected for media_type in media_types if media_type in (expected, JSON)), False)
 
 
 def json_bytes(content: Any) -> bytes:

@@ -73,7 +73,7 @@ class V1Endpoints:
         )
 
     async def score(self, request: Request) -> Response:
-        """How unusual vectors are: T², squared distance, score, p-values, and the dimensions that contribute most."""
+        """Scores of vectors: T², squared distance, score, p-values, and the dimensions that contribute most."""
         read = partial(parse, schema=schemas.ScoreRequest, query=schemas.ScoreQuery)
         return await self._engine.answer(
             request, operation="score", parse=read, compute=compute.score, respond=_respond
@@ -114,11 +114,11 @@ class V1Endpoints:
         raise RequestError(Problem.UNKNOWN_PATH, f"there is no :predict. {self._use_v2('/infer')}")
 
     async def healthz(self) -> Response:
-        """Whether the process responds. For liveness probes."""
+        """Answer as long as the process responds. For liveness probes."""
         return json_response({"status": "ok"})
 
     async def readyz(self) -> Response:
-        """Whether to send requests here: a model is loaded and not too old, and the store can be read."""
+        """Succeed if requests should be sent here: a model is loaded and not too old, and the store can be read."""
         self._engine.check_ready()
         version = self._engine.current_version
         return json_response({"version": version}, version_header(version))
