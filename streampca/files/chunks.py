@@ -28,8 +28,6 @@ _KINDS = {"parquet": "parquet", "arrow": "arrow", "feather": "arrow", "csv": "cs
 
 
 class Chunk(NamedTuple):
-    """Some rows of a file."""
-
     path: str  # absolute, or a URL
     size: int  # of the file
     changed_ns: int  # when the file was changed; two of one name are different files

@@ -25,8 +25,6 @@ _CHUNK_ROWS = 4096
 
 
 class RowChunk(NamedTuple):
-    """Some rows of a file."""
-
     vectors: Array  # (n, d)
     share: float  # of the file that has been read
     others: Mapping[str, Any] = {}  # the other columns of a table: texts of CSV, arrays of Parquet
@@ -34,8 +32,6 @@ class RowChunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a file."""
-
     path: Path
     dimensions: int
     chunks: Callable[[], Iterator[RowChunk]]

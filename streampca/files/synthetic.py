@@ -46,7 +46,6 @@ class LowRank:
 
     @property
     def dimensions(self) -> int:
-        """d."""
         return int(self.basis.shape[1])
 
     @property
@@ -57,7 +56,6 @@ class LowRank:
         return Truth(self.basis, (d - k) * noise / (d * noise + float((self.deviations**2).sum())))
 
     def draw(self, n: int) -> F32:
-        """n vectors (n, d)."""
         k, d = self.basis.shape
         signal = (self._random.standard_normal((n, k)) * self.deviations) @ self.basis
         return (self.mean + signal + _NOISE * self._random.standard_normal((n, d))).astype(np.float32)

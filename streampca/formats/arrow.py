@@ -57,8 +57,6 @@ class ArrowReader(Reader):
 
 
 class ArrowWriter(Writer):
-    """A column for each field."""
-
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         ends = range(1, len(next(iter(fields.values()))) + 1) if counts is None else np.cumsum(counts).tolist()
         return [
@@ -68,7 +66,6 @@ class ArrowWriter(Writer):
 
 
 def stream_of(columns: Mapping[str, Column]) -> bytes:
-    """A stream of one record batch."""
     batch, out = pa.record_batch(dict(columns)), pa.BufferOutputStream()
     with pa.ipc.new_stream(out, batch.schema) as writer:
         writer.write_batch(batch)
@@ -82,7 +79,6 @@ def column_of(values: Array) -> Column:
 
 
 def fixed_size_lists(rows: Array) -> Column:
-    """Rows (n, d) as a column."""
     return pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[-1])
 
 

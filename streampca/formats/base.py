@@ -21,8 +21,6 @@ Counts: TypeAlias = NDArray[np.int64] | None
 
 
 class ReaderOptions(NamedTuple):
-    """Arguments of a reader; see `formats.reader_of`."""
-
     format: str
     dimensions: int
     field: str
@@ -36,8 +34,6 @@ class ReaderOptions(NamedTuple):
 
 
 class WriterOptions(NamedTuple):
-    """Arguments of a writer; see `formats.writer_of`."""
-
     format: str
     around: tuple[str, ...]
     frame: bytes

@@ -49,8 +49,6 @@ class NpyWriter(Writer):
 
 
 class Header(NamedTuple):
-    """The header of a file."""
-
     size: int  # bytes before the data
     dtype: np.dtype[Any]
     shape: tuple[int, ...]

@@ -66,7 +66,6 @@ class _MessageReader:
             self._packed_type = message_factory.GetMessageClass(_message_type(_with_bytes(files, field), indexes))
 
     def read(self, payload: bytes) -> VectorBytes:
-        """The vector of one message."""
         numbers = None if self._packed_type is None else self._packed(_parsed(self._packed_type, payload))
         return self._with_original(_parsed(self._original_type, payload)) if numbers is None else numbers
 

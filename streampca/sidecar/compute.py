@@ -21,8 +21,6 @@ _ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The fields of an answer, and the number of vectors in the request."""
-
     version: int
     fields: dict[str, Any]
     vectors: int = 0

@@ -40,8 +40,6 @@ Returned = TypeVar("Returned")
 
 
 class Engine:
-    """Finds models, and answers requests with them."""
-
     def __init__(
         self, cache: ModelCache, metrics: SidecarMetrics, settings: ServeSettings, recent: RecentVectors
     ) -> None:

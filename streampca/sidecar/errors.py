@@ -25,8 +25,6 @@ _DESCRIBED = 20  # mistakes
 
 
 class Problem(Enum):
-    """The types of errors."""
-
     MALFORMED_BODY = 400, "The body is not of its media type, or its compression is damaged."
     NO_TOKEN = 401, "The request needs a token and has none."
     UNKNOWN_TOKEN = 401, "The token is not in `tokens_file` (any more)."
@@ -58,7 +56,6 @@ class Problem(Enum):
 
     @property
     def type(self) -> str:
-        """The URN that names it."""
         return "urn:streampca:error:" + self.name.lower().replace("_", "-")
 
 
@@ -84,7 +81,6 @@ def busy() -> RequestError:
 
 
 def error_response(error: Exception, scope: Scope) -> Response:
-    """The answer to an exception."""
     refusal = _request_error(error, scope)
     problem, text = refusal.problem, str(refusal)
     content = {"type": problem.type, "title": problem.title, "status": problem.status}
@@ -119,7 +115,6 @@ _PROBLEMS: dict[type[Exception], Problem] = {
 
 
 def _request_error(error: Exception, scope: Scope) -> RequestError:
-    """Translate any exception."""
     match error:
         case RequestError():
             return error

@@ -26,7 +26,6 @@ class ChunkedResponse(StreamingResponse):
         self._chunks = chunks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for chunk in self._chunks:  # without the task that a StreamingResponse starts to listen for the client's end
             await send({"type": "http.response.body", "body": chunk, "more_body": True})

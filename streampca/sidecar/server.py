@@ -36,7 +36,6 @@ class Connection(H11Protocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
         super().connection_made(transport)
         self.loop.call_later(REQUEST_WITHIN_S, self._close_without_request)
 

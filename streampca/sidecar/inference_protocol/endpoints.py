@@ -19,13 +19,10 @@ ModelVersion = Annotated[VersionNumber, Path(description="Version of the model."
 
 
 class InferenceEndpoints:
-    """The endpoints, one method each."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def add_to(self, app: FastAPI) -> None:
-        """Add their routes."""
         options: dict[str, Any] = {"tags": ["open inference protocol"], "responses": errors_of(ErrorResponse, JSON)}
         model = "/v2/models/{model_name}"
         version = model + "/versions/{model_version}"

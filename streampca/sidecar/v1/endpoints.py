@@ -24,13 +24,10 @@ VersionPath = Annotated[str, WithJsonSchema(ANY_VERSION), Path(description="Vers
 
 
 class V1Endpoints:
-    """The endpoints, one method each."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def add_to(self, app: FastAPI) -> None:
-        """Add their routes."""
         errors = errors_of(schemas.ErrorResponse)
         for endpoint, request, query, answer in (
             (self.project, schemas.ProjectRequest, schemas.ProjectQuery, schemas.ProjectResponse),
