@@ -186,19 +186,6 @@ def test_invalid_requests_and_closed_connections_do_no_harm(server: HealthServer
     assert get(server, "/healthz")[0] == 200
 
 
-def test_a_port_in_use_is_an_error_that_names_the_setting(server: HealthServer, health: HealthListener) -> None:
-    with pytest.raises(SettingsError, match=rf"127\.0\.0\.1:{server.server_port}.*metrics_port") as error:
-        health_server("127.0.0.1", server.server_port, CollectorRegistry(), health).__enter__()
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(("host", "port"), [("203.0.113.1", 0), ("no such host", 0), ("127.0.0.1", 70000)])
-def test_an_invalid_address_is_an_error_of_one_line(health: HealthListener, host: str, port: int) -> None:
-    with pytest.raises(SettingsError, match=r"\(set host and metrics_port\)$") as error:
-        health_server(host, port, CollectorRegistry(), health).__enter__()
-    assert "\n" not in str(error.value)
-
-
 def test_it_also_listens_on_ipv6(health: HealthListener) -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
