@@ -10,11 +10,17 @@ from typing import Any
 
 import httpx
 import numpy as np
+import orjson
 import pytest
 from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
+from streampca.sidecar.parsing import parse
+from streampca.sidecar.request import RawRequest
+from streampca.sidecar.request_arrays import Limits
+from streampca.sidecar.v1.schemas import ProjectQuery, ProjectRequest
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.sidecar.http_client import Client, error_of
@@ -49,10 +55,10 @@ def bodies_of(rows: np.ndarray) -> list[tuple[bytes, str]]:
 
 def assert_alike(answer: httpx.Response, expected: httpx.Response) -> None:
     """Equal within the rounding of float32, in which vectors of float32 are projected."""
-    found = answer.json()
-    assert found.keys() == expected.json().keys()
+    content = answer.json()
+    assert content.keys() == expected.json().keys()
     for name, values in expected.json().items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(content[name], values, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("query", ["", "?version=10", "?basis=whitened", "?version=10&basis=whitened"])
@@ -100,6 +106,10 @@ def test_one_row_needs_no_second_axis(client: Client) -> None:
     [
         ("/v1/project", ["coordinates", "residual"]),
         ("/v1/reconstruct?of=vectors", ["squared_error", "vectors"]),
+        (
+            "/v1/score?contributions=2",
+            ["score", "spe", "spe_contributions", "spe_dimensions", "t2", "t2_contributions", "t2_dimensions"],
+        ),
     ],
 )
 def test_npz_answers_have_the_fields_of_json_answers(client: Client, path: str, names: list[str]) -> None:
@@ -107,21 +117,20 @@ def test_npz_answers_have_the_fields_of_json_answers(client: Client, path: str, 
     answer = send(client, path, VECTORS.tobytes(), RAW, Accept=f"{NPZ}, application/json;q=0.5")
     assert answer.headers["content-type"] == NPZ
     assert answer.headers["x-model-version"] == "20"
-    with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
-        assert sorted(arrays) == [*names, "version"]
-        assert arrays["version"] == 20
+    with np.load(io.BytesIO(answer.content), allow_pickle=False) as fields:
+        assert sorted(fields) == [*names, "version"]
+        assert fields["version"] == 20
         for name in names:
-            assert arrays[name].dtype == np.float64
-            np.testing.assert_array_equal(arrays[name], expected[name])
+            assert fields[name].dtype == (np.int64 if "dimensions" in name else np.float64)
+            np.testing.assert_array_equal(fields[name], expected[name])
 
 
 def test_the_types_of_request_and_answer_are_independent(client: Client) -> None:
     question = {"coordinates": COORDINATES.tolist()}
     answer = client.post("/v1/reconstruct", json=question, headers={"Accept": NPZ})
-    with np.load(io.BytesIO(answer.content)) as arrays:
-        np.testing.assert_array_equal(
-            arrays["vectors"], client.post("/v1/reconstruct", json=question).json()["vectors"]
-        )
+    with np.load(io.BytesIO(answer.content)) as fields:
+        expected = client.post("/v1/reconstruct", json=question).json()
+        np.testing.assert_array_equal(fields["vectors"], expected["vectors"])
     for accept in ("*/*", "application/json", f"application/json, {NPZ}", NPY):
         answer = send(client, "/v1/project", VECTORS.tobytes(), RAW, Accept=accept)
         assert answer.headers["content-type"] == "application/json"
@@ -233,6 +242,20 @@ def test_a_body_may_be_compressed(client: Client, encoding: str, compress: Calla
     assert "use gzip, deflate or none" in error_of(other, 415)
 
 
+@settings(deadline=None)
+@given(
+    arrays(
+        np.float64,
+        st.tuples(st.integers(1, 4), st.integers(0, 5)),
+        elements=st.floats(allow_nan=False, allow_infinity=False),
+    )
+)
+def test_rows_in_json_keep_their_bits(rows: np.ndarray) -> None:
+    text = orjson.dumps({"vectors": rows}, option=orjson.OPT_SERIALIZE_NUMPY)
+    vectors = parse(RawRequest(text), Limits(50, 1000), ProjectRequest, ProjectQuery).vectors
+    assert (vectors.shape, vectors.dtype, vectors.tobytes()) == (rows.shape, rows.dtype, rows.tobytes())
+
+
 HEADERS = st.builds(
     lambda descr, order, shape, data: (
         b"\x93NUMPY\x01\x00"
@@ -266,8 +289,8 @@ def test_never_a_500_for_any_bytes(client: Client, path: str, body: bytes, kind:
     if answer.status_code != 200:
         error_of(answer, answer.status_code)
     elif accept == NPZ:
-        with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
-            assert all(np.isfinite(arrays[name]).all() for name in arrays)
+        with np.load(io.BytesIO(answer.content), allow_pickle=False) as fields:
+            assert all(np.isfinite(fields[name]).all() for name in fields)
     else:
         assert b"null" not in answer.content
         json.loads(answer.content)
