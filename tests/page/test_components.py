@@ -12,9 +12,8 @@ from tests.page.steps import Opened, status
 from tests.sidecar.known import known, known_model
 
 
-def test_figures_are_a_table_that_the_keyboard_opens(models: Models, opened: Opened) -> None:
-    models.save(known(10, d=7000))
-    page = opened("?tab=components")
+def test_figures_are_a_table_that_the_keyboard_opens(opened: Opened) -> None:
+    page = opened("?tab=components", known(10, d=7000))
     expect(page.locator("#scree-chart")).to_have_attribute(
         "aria-label", re.compile("^Scree: Component 1, share .* %, cumulative .* %$")
     )
@@ -32,9 +31,7 @@ def test_figures_are_a_table_that_the_keyboard_opens(models: Models, opened: Ope
 
 
 def test_shows_the_sampling_error_if_it_is_known(models: Models, opened: Opened) -> None:
-    models.save(known(10))
-    page = opened("?tab=components")
-    status(page, "Serving version 10")
+    page = opened("?tab=components", known(10))
     expect(page.locator("#errors")).to_be_hidden()
     models.save(replace(known(20), subspace_error=0.04321, axis_errors=[0.01, np.pi / 2]))
     expected = "Sampling error, estimated: 0.04321 of 2 for the plane of all components; 0.57° to 90° for the axes."
@@ -48,9 +45,8 @@ def test_shows_the_sampling_error_if_it_is_known(models: Models, opened: Opened)
         assert page.locator("#components figcaption").evaluate_all(overlapping) == 0
 
 
-def test_components_are_pictures_if_a_shape_is_entered(models: Models, opened: Opened) -> None:
-    models.save(known(10, d=12))
-    page = opened("?tab=components")
+def test_components_are_pictures_if_a_shape_is_entered(opened: Opened) -> None:
+    page = opened("?tab=components", known(10, d=12))
     canvas = page.locator("#components canvas").first
     expect(canvas).to_have_attribute("width", "12")
     page.get_by_label("Show vectors as pictures of").fill("3×4")
@@ -71,10 +67,7 @@ def test_components_are_pictures_if_a_shape_is_entered(models: Models, opened: O
 
 
 def test_two_versions_are_compared(models: Models, opened: Opened) -> None:
-    for version in (10, 20, 30):
-        models.save(known(version, d=12, k=3))
-    page = opened("?tab=components&shape=3×4")
-    status(page, "Serving version 30")
+    page = opened("?tab=components&shape=3×4", known(10, d=12, k=3), known(20, d=12, k=3), known(30, d=12, k=3))
     expect(page.locator("#other-value")).to_have_text("none")
     expect(page.locator("#angles")).to_be_hidden()
     expect(page.locator("#components figure")).to_have_count(3)

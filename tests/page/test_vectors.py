@@ -15,10 +15,8 @@ from tests.page.steps import Opened, project, status
 from tests.sidecar.known import known, known_model
 
 
-def test_a_recent_vector_is_described_under_the_pointer_and_in_the_table(models: Models, opened: Opened) -> None:
-    models.save(known(10))
-    page = opened("?tab=vectors")
-    status(page, "Serving version 10")
+def test_a_recent_vector_is_described_under_the_pointer_and_in_the_table(opened: Opened) -> None:
+    page = opened("?tab=vectors", known(10))
     expect(page.locator("#recent-empty")).to_be_visible()
     vectors = np.array([[1.0, 2, 3, 4, 5], [0, 0, 0, 0, 1]])
     project(page, vectors.tolist())
@@ -41,11 +39,8 @@ def test_a_recent_vector_is_described_under_the_pointer_and_in_the_table(models:
     expect(tip).to_contain_text(f"residual {float(f'{residual[right]:.4g}'):g}, p –")
 
 
-def test_a_pasted_vector_is_projected_by_the_selected_version(models: Models, opened: Opened) -> None:
-    for version in (10, 20):
-        models.save(known(version))
-    page = opened("?tab=vectors")
-    status(page, "Serving version 20")
+def test_a_pasted_vector_is_projected_by_the_selected_version(opened: Opened) -> None:
+    page = opened("?tab=vectors", known(10), known(20))
     vector = [0.5, -1.0, 2.0, 3.25, 0.0]
     request = json.dumps({"vectors": [vector]})
     for text, version in ((json.dumps(vector), 20), ("0.5 -1; 2,\n3.25 0", 10), (request, 10)):
@@ -99,9 +94,7 @@ PAINTED = """canvas => {
 
 def test_recent_vectors_are_coloured_by_age_or_p(models: Models, opened: Opened) -> None:
     model = known_model(10)
-    models.save(known(10))
-    page = opened("?tab=vectors&colour=p")
-    status(page, "Serving version 10")
+    page = opened("?tab=vectors&colour=p", known(10))
 
     def dated(route) -> None:  # type: ignore[no-untyped-def]
         content = route.fetch().json()

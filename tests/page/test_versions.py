@@ -12,9 +12,7 @@ from tests.sidecar.process import SidecarProcess
 
 
 def test_shows_the_newest_model(models: Models, opened: Opened) -> None:
-    models.save(known(1200))
-    page = opened()
-    status(page, "Serving version 1,200")
+    page = opened("", known(1200))
     expect(page.locator("#topic")).to_have_text(TOPIC)
     expect(page.locator("#version")).to_have_text("1,200")
     expect(page.locator("#loss")).to_have_text("12.5 %")
@@ -38,10 +36,8 @@ def test_shows_the_newest_model(models: Models, opened: Opened) -> None:
     expect(page.locator("#loss-chart .u-legend")).to_contain_text("50 %")
 
 
-def test_other_topics_of_the_store_can_be_shown(store: DirectoryStore, models: Models, opened: Opened) -> None:
-    models.save(known(10))
-    page = opened()
-    status(page, "Serving version 10")
+def test_other_topics_of_the_store_can_be_shown(store: DirectoryStore, opened: Opened) -> None:
+    page = opened("", known(10))
     expect(page.get_by_label("Topic")).to_be_hidden()
     other = Models(store, "orders")
     for version in (7, 8):
@@ -107,10 +103,7 @@ def test_shows_why_the_sidecar_is_not_ready(page: Page, models: Models, store: D
 
 
 def test_the_slider_selects_earlier_versions(models: Models, opened: Opened) -> None:
-    for version in (10, 20, 30):
-        models.save(known(version))
-    page = opened()
-    status(page, "Serving version 30")
+    page = opened("", known(10), known(20), known(30))
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")
     status(page, "Showing the earlier version 20; the newest is 30")
