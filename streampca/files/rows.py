@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.errors import InputError, needs
+from streampca.errors import InputError, naming_the_extra
 from streampca.files import npy
 from streampca.files.columns import matching
 from streampca.formats.json import loads
@@ -121,13 +121,11 @@ def _jsonl(path: Path, gaps: bool) -> Rows:
 
 def _parquet(path: Path, gaps: bool, column: str | None, others: bool) -> Rows:
     """A column of lists of numbers, or several columns of numbers."""
-    try:  # here: an optional dependency
+    with naming_the_extra(f"{path}: reading Parquet", "arrow"):
         from pyarrow import parquet
 
         from streampca.files import chunks as tables
         from streampca.formats import arrow
-    except ImportError:
-        raise InputError(needs(f"{path}: reading Parquet", "pyarrow", "arrow")) from None
     with path.open("rb") as file:
         schema, total = parquet.read_schema(file), parquet.read_metadata(file).num_rows
     if column is None and len(schema.names) != 1:

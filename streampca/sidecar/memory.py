@@ -8,7 +8,7 @@ WAIT_S = 1.0
 
 
 class Memory:
-    """Counts reserved bytes; False: they do not fit, now or soon. A single request always fits. Only on the event loop."""
+    """Counts reserved bytes; False: they do not fit. A single request always fits. Only for use on the event loop."""
 
     def __init__(self) -> None:
         self._reserved, self._released = 0, asyncio.Event()
