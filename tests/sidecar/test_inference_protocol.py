@@ -20,8 +20,8 @@ ROWS = np.random.default_rng(0).standard_normal((3, D))
 
 
 def tensor(**changes: Any) -> dict[str, Any]:
-    given = {"name": "vectors", "shape": [3, D], "datatype": "FP64", "data": ROWS.tolist()} | changes
-    return {"inputs": [{name: value for name, value in given.items() if value is not None}]}
+    fields = {"name": "vectors", "shape": [3, D], "datatype": "FP64", "data": ROWS.tolist()} | changes
+    return {"inputs": [{name: value for name, value in fields.items() if value is not None}]}
 
 
 def as_bytes(content: dict[str, Any], rest: bytes, **headers: str) -> dict[str, Any]:
@@ -31,14 +31,14 @@ def as_bytes(content: dict[str, Any], rest: bytes, **headers: str) -> dict[str, 
 
 def values(answer: httpx.Response) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
-    return {each["name"]: np.reshape(each["data"], each["shape"]) for each in answer.json()["outputs"]}
+    return {output["name"]: np.reshape(output["data"], output["shape"]) for output in answer.json()["outputs"]}
 
 
 def test_data_may_be_flat_or_rows(client: Client) -> None:
     rows, flat = (client.post(INFER, json=tensor(data=data)) for data in (ROWS.tolist(), ROWS.ravel().tolist()))
     assert rows.content == flat.content
     expected = client.post("/v1/project", json={"vectors": ROWS.tolist()}).json()
-    assert all(np.array_equal(found, expected[name]) for name, found in values(rows).items())
+    assert all(np.array_equal(value, expected[name]) for name, value in values(rows).items())
     assert values(client.post(INFER, json=tensor(shape=[0, D], data=[])))["coordinates"].shape == (0, 2)
 
 

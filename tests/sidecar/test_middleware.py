@@ -95,8 +95,8 @@ def test_what_a_request_logs_has_its_id(app: FastAPI, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(app.state.model_cache, "versions", versions)
     with capture_logs([structlog.contextvars.merge_contextvars]) as logged, Client(app) as client:
-        for given in ("mine-8", "mine-9"):
-            client.get("/v1/models", headers={"X-Request-Id": given})
+        for request_id in ("mine-8", "mine-9"):
+            client.get("/v1/models", headers={"X-Request-Id": request_id})
     assert [event["request_id"] for event in logged if event["event"] == "asked"] == ["mine-8", "mine-9"]
 
 

@@ -55,7 +55,7 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
     assert content["version"] == version
     np.testing.assert_allclose(content["coordinates"], coordinates[:, [x - 1, y - 1]], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(content["residual"], residual, rtol=1e-5, atol=1e-5)
-    assert all(abs(at - time.time()) < 60 for at in [*content["at"], *(each["at"] for each in content["worst"])])
+    assert all(abs(at - time.time()) < 60 for at in [*content["at"], *(vector["at"] for vector in content["worst"])])
     assert set(content) == {"version", "coordinates", "at", "residual", "p", "worst"}
 
 
@@ -74,18 +74,18 @@ def test_the_most_unusual_ones_are_described(store: MemoryStore, settings: Serve
     np.testing.assert_allclose(content["p"], scores["p"], rtol=1e-6)
     worst = np.argsort(-np.array(scores["score"]))[:5]
     assert worst[:2].tolist() == [8, 7]
-    for found, i in zip(content["worst"], worst, strict=True):
-        assert found["score"] == pytest.approx(scores["score"][i], rel=1e-4)
-        assert found["p"] == pytest.approx(scores["p"][i])
-        assert found["dimensions"] == scores["spe_dimensions"][i]
-        assert found["contributions"] == pytest.approx(scores["spe_contributions"][i], rel=1e-3)
+    for described, i in zip(content["worst"], worst, strict=True):
+        assert described["score"] == pytest.approx(scores["score"][i], rel=1e-4)
+        assert described["p"] == pytest.approx(scores["p"][i])
+        assert described["dimensions"] == scores["spe_dimensions"][i]
+        assert described["contributions"] == pytest.approx(scores["spe_contributions"][i], rel=1e-3)
 
 
 def test_without_past_scores_there_is_no_p(client: Client) -> None:
     project(client, VECTORS)
     content = get_recent(client)
     assert content["p"] is None
-    assert [each["p"] for each in content["worst"]] == [None] * 5
+    assert [vector["p"] for vector in content["worst"]] == [None] * 5
 
 
 @pytest.mark.parametrize("query", ["x=0", "x=3", "y=0", f"y={K + 1}", "x=-1", f"x={10**30}"])
