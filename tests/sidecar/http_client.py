@@ -8,7 +8,13 @@ import httpx
 from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 
+from streampca.fold.model_file import PublishedModel
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar.app import create_app
 from streampca.sidecar.errors import Problem
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.sidecar.known import TOPIC
 
 
 class Client:
@@ -42,6 +48,14 @@ class Client:
 
     def post(self, path: str, **more: Any) -> httpx.Response:
         return self.request("POST", path, **more)
+
+
+def client_of(*published: PublishedModel, **settings: Any) -> Client:
+    """A client of an application whose store has these models."""
+    store = MemoryStore()
+    for model in published:
+        Models(store, TOPIC, keep=10).save(model)
+    return Client(create_app(store, ServeSettings(topic=TOPIC, **settings)))
 
 
 def error_of(answer: httpx.Response, status: int) -> str:

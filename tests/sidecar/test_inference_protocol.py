@@ -7,12 +7,9 @@ import numpy as np
 import orjson
 import pytest
 
-from streampca.settings.commands import ServeSettings
-from streampca.sidecar.app import create_app
 from streampca.sidecar.request import LENGTH
-from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client, error_of
+from tests.sidecar.http_client import Client, client_of, error_of
 from tests.sidecar.known import TOPIC, D
 
 INFER = f"/v2/models/{TOPIC}/infer"
@@ -87,7 +84,7 @@ def test_a_wrong_length_of_the_json_is_refused(client: Client) -> None:
 
 
 def test_before_the_first_model_nothing_is_ready() -> None:
-    with Client(create_app(MemoryStore(), ServeSettings(topic=TOPIC))) as client:
+    with client_of() as client:
         assert client.get("/v2/health/live").json() == {"live": True}
         for path in ("/v2/health/ready", f"/v2/models/{TOPIC}/ready", f"/v2/models/{TOPIC}", "/ping"):
             assert "no model has been published yet" in error_of(client.get(path), 503)

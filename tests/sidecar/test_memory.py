@@ -13,14 +13,10 @@ import numpy as np
 import orjson
 import pytest
 
-from streampca.settings.commands import ServeSettings
 from streampca.sidecar import compute, engine, memory
-from streampca.sidecar.app import create_app
 from streampca.sidecar.request import LENGTH
-from streampca.stores.memory import MemoryStore
-from streampca.stores.models import Models
 from tests.broker_process import wait_until
-from tests.sidecar.http_client import Client, error_of
+from tests.sidecar.http_client import client_of, error_of
 from tests.sidecar.known import TOPIC, known, known_model
 from tests.sidecar.process import connect, reached, serving
 
@@ -207,18 +203,16 @@ def is_whole(large: Measured) -> bool:
     return True
 
 
-def test_too_many_numbers(store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_MAX_NUMBERS", 100)
-    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+    with client_of(known(1)) as client:
         body = np.zeros((21, 5), "<f4").tobytes()
         answer = client.post("/v1/project", content=body, headers={"Content-Type": RAW})
         assert error_of(answer, 413) == "vectors has 105 numbers, at most 100 are allowed: send fewer rows"
         assert f'streampca_limits_reached_total{{limit="numbers",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
 
 
-def test_without_memory_a_large_request_is_refused_for_the_moment(
-    store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_memory_a_large_request_is_refused_for_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     large: dict[str, Any] = {"content": bytes(180_000), "headers": {"Content-Type": RAW}}
     monkeypatch.setattr(memory, "LIMIT_BYTES", 0)
     monkeypatch.setattr(memory, "WAIT_S", 0.01)
@@ -230,7 +224,7 @@ def test_without_memory_a_large_request_is_refused_for_the_moment(
         refused.append(await client.asynchronous("POST", "/v1/project", json={"vectors": [[0.0] * 5]}))
         yield bytes(90_000)
 
-    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+    with client_of(known(1)) as client:
         assert client.post("/v1/project", content=slow(), headers=large["headers"]).status_code == 200
         assert error_of(refused[0], 503) == "too many large requests at once: try again"
         assert refused[0].headers["retry-after"] == "1"
@@ -239,13 +233,11 @@ def test_without_memory_a_large_request_is_refused_for_the_moment(
         assert f'streampca_limits_reached_total{{limit="memory",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
 
 
-def test_a_request_that_gets_no_memory_can_be_tried_again(
-    store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_gets_no_memory_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*arguments: object) -> None:
         raise MemoryError("Unable to allocate 7.63 MiB")
 
-    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+    with client_of(known(1)) as client:
         with monkeypatch.context() as failing:
             failing.setattr(compute, "project", fails)
             refused = client.post("/v1/project", json={"vectors": [[0.0] * 5]})

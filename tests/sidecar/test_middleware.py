@@ -6,11 +6,8 @@ import structlog
 from fastapi import FastAPI
 from structlog.testing import capture_logs
 
-from streampca.settings.commands import ServeSettings
-from streampca.sidecar.app import create_app
-from streampca.stores.memory import MemoryStore
-from tests.sidecar.http_client import Client
-from tests.sidecar.known import TOPIC, D
+from tests.sidecar.http_client import Client, client_of
+from tests.sidecar.known import D
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104
 
@@ -51,8 +48,8 @@ def test_security_headers_are_on_every_response(client: Client, path: str) -> No
         (ANY_ADDRESS, "*.example", "pca.example", 200),
     ],
 )
-def test_allowed_hosts(store: MemoryStore, listens_on: str, setting: str | None, host: str, status: int) -> None:
-    with Client(create_app(store, ServeSettings(topic=TOPIC, host=listens_on, allowed_hosts=setting))) as client:
+def test_allowed_hosts(listens_on: str, setting: str | None, host: str, status: int) -> None:
+    with client_of(host=listens_on, allowed_hosts=setting) as client:
         for path in ("/healthz", "/v1/page/workers", "/"):
             assert client.get(path, headers={"Host": host}).status_code == status
 

@@ -10,14 +10,11 @@ from fastapi import FastAPI
 
 from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
-from streampca.settings.commands import ServeSettings
-from streampca.sidecar.app import create_app
 from streampca.sidecar.page import recent_vectors as module
 from streampca.sidecar.page.recent_vectors import RecentVectors
-from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client, error_of
-from tests.sidecar.known import TOPIC, D, K, known, known_model
+from tests.sidecar.http_client import Client, client_of, error_of
+from tests.sidecar.known import D, K, known, known_model
 
 CHANCE = np.random.default_rng(0)
 VECTORS = CHANCE.normal(size=(7, D)) * 3
@@ -59,13 +56,12 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
     assert set(content) == {"version", "coordinates", "at", "residual", "p", "worst"}
 
 
-def test_the_most_unusual_ones_are_described(store: MemoryStore, settings: ServeSettings) -> None:
+def test_the_most_unusual_ones_are_described() -> None:
     model = known_model(30)
     past = scoring.score(model, CHANCE.normal(size=(2000, D)))
     calibration = Calibration.empty().with_scores(past, model.noise_variance)
-    Models(store, TOPIC).save(replace(known(30), calibration=calibration))
     odd = model.mean + np.diag([0, -90.0, 40.0, 0, 0])[[2, 1]]
-    with Client(create_app(store, settings)) as client:
+    with client_of(replace(known(30), calibration=calibration)) as client:
         project(client, [*VECTORS, *odd])
         content = get_recent(client)
         scores = client.post(
@@ -101,9 +97,9 @@ def test_without_projections_there_are_no_vectors(client: Client) -> None:
     }  # fmt: skip
 
 
-def test_an_unknown_version_is_404_and_no_model_503(client: Client, settings: ServeSettings) -> None:
+def test_an_unknown_version_is_404_and_no_model_503(client: Client) -> None:
     assert client.get("/v1/page/recent?version=15").status_code == 404
-    with Client(create_app(MemoryStore(), settings)) as empty:
+    with client_of() as empty:
         assert empty.get("/v1/page/recent").status_code == 503
 
 
