@@ -58,12 +58,14 @@ def client_of(*published: PublishedModel, **settings: Any) -> Client:
     return Client(create_app(store, ServeSettings(topic=TOPIC, **settings)))
 
 
-def error_of(answer: httpx.Response, status: int) -> str:
-    """The sentence of an error, which must have this status and the form of its protocol."""
+def error_of(answer: httpx.Response, expected: int | Problem) -> str:
+    """The sentence of an error, which must be of this type or status, and have the form of its protocol."""
+    status = expected if isinstance(expected, int) else expected.status
     assert answer.status_code == status, answer.text
     content = answer.json()
     assert {"type", "title", "status", "detail", "error"} <= set(content)
-    assert Problem[content["type"].removeprefix("urn:streampca:error:").upper().replace("-", "_")].status == status
+    problem = Problem[content["type"].removeprefix("urn:streampca:error:").upper().replace("-", "_")]
+    assert expected in (problem, problem.status)
     assert (content["status"], content["detail"]) == (status, content["error"])
     path = answer.request.url.path
     media_type = "json" if path.startswith(("/v2", "/invocations", "/ping")) else "problem+json"

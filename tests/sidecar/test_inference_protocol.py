@@ -7,6 +7,7 @@ import numpy as np
 import orjson
 import pytest
 
+from streampca.sidecar.errors import Problem
 from streampca.sidecar.request import LENGTH
 from streampca.stores.models import Models
 from tests.sidecar.http_client import Client, client_of, error_of
@@ -47,6 +48,10 @@ def test_an_output_says_for_itself_whether_it_is_binary(client: Client) -> None:
     first, second = orjson.loads(answer.content[:length])["outputs"]
     assert (len(first["data"]), second["parameters"]) == (3, {"binary_data_size": 48})
     assert len(answer.content) == length + 48
+
+
+def test_another_model_is_unknown(client: Client) -> None:
+    assert f"this sidecar serves '{TOPIC}'" in error_of(client.get("/v2/models/other"), Problem.UNKNOWN_MODEL)
 
 
 def test_p_needs_past_scores(client: Client, models: Models) -> None:

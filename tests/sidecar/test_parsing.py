@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from streampca.sidecar.errors import Problem
 from streampca.sidecar.parsing import parse
 from streampca.sidecar.request import RawRequest
 from streampca.sidecar.request_arrays import Limits
@@ -61,27 +62,22 @@ def assert_alike(answer: httpx.Response, expected: httpx.Response) -> None:
         np.testing.assert_allclose(content[name], values, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("query", ["", "?version=10", "?basis=whitened", "?version=10&basis=whitened"])
-def test_projects_binary_vectors_as_those_in_json(client: Client, query: str) -> None:
-    parameters: dict[str, Any] = dict(pair.split("=") for pair in query[1:].split("&") if pair)
-    if "version" in parameters:
-        parameters["version"] = int(parameters["version"])
-    expected = client.post("/v1/project", json={"vectors": VECTORS.tolist(), **parameters})
-    assert expected.status_code == 200
-    for body, kind in bodies_of(VECTORS):
-        answer = send(client, f"/v1/project{query}", body, kind)
-        assert answer.headers["x-model-version"] == expected.headers["x-model-version"]
-        assert_alike(answer, expected)
-
-
-@pytest.mark.parametrize(("of", "rows"), [("vectors", VECTORS), ("coordinates", COORDINATES)])
-def test_reconstructs_binary_rows_as_those_in_json(client: Client, of: str, rows: np.ndarray) -> None:
-    for basis in ("principal", "whitened"):
-        expected = client.post("/v1/reconstruct", json={of: rows.tolist(), "basis": basis, "version": 10})
-        assert expected.json()["version"] == 10
+@pytest.mark.parametrize(
+    ("path", "field", "rows"),
+    [
+        ("/v1/project?", "vectors", VECTORS),
+        ("/v1/reconstruct?of=vectors", "vectors", VECTORS),
+        ("/v1/reconstruct?of=coordinates", "coordinates", COORDINATES),
+    ],
+)
+def test_binary_rows_have_the_answers_of_json(client: Client, path: str, field: str, rows: np.ndarray) -> None:
+    options: list[dict[str, Any]] = [{}, {"version": 10}, {"basis": "whitened"}, {"version": 10, "basis": "principal"}]
+    for fields in options:
+        expected = client.post(path.partition("?")[0], json={field: rows.tolist(), **fields})
+        assert expected.json()["version"] == fields.get("version", 20)
+        query = "".join(f"&{name}={value}" for name, value in fields.items())
         for body, kind in bodies_of(rows):
-            answer = send(client, f"/v1/reconstruct?of={of}&basis={basis}&version=10", body, kind)
-            assert_alike(answer, expected)
+            assert_alike(send(client, path + query, body, kind), expected)
 
 
 @pytest.mark.parametrize("dtype", ["u1", "<i2", ">i8", "f2", "<f8", ">f8", "<f4", ">f4"])
@@ -217,13 +213,16 @@ def test_the_size_of_an_answer_is_limited(client: Client, app: FastAPI, store: M
 
 @pytest.mark.parametrize("kind", ["application/octet-stream", "application/octet-stream;dtype=int8"])
 def test_bytes_must_say_which_numbers_they_are(client: Client, kind: str) -> None:
-    text = error_of(send(client, "/v1/project", VECTORS.astype(float).tobytes(), kind), 415)
+    answer = send(client, "/v1/project", VECTORS.astype(float).tobytes(), kind)
+    text = error_of(answer, Problem.UNSUPPORTED_TYPE)
     assert text.endswith("send Content-Type: application/octet-stream;dtype=float32")
 
 
 def test_pages_of_other_sites_may_not_send_requests(client: Client) -> None:
-    for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
-        assert send(client, "/v1/project", VECTORS.tobytes(), RAW, **{"Sec-Fetch-Site": site}).status_code == status
+    for site, status in (("same-origin", 200), ("none", 200), ("cross-site", 403)):
+        answer = send(client, "/v1/project", VECTORS.tobytes(), RAW, **{"Sec-Fetch-Site": site})
+        assert answer.status_code == status
+    assert "let its own server do it" in error_of(answer, Problem.CROSS_SITE)
 
 
 @pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])

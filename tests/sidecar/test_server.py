@@ -1,10 +1,9 @@
 """The sidecar as users run it: a process, a real port, a real folder, signals."""
 
-import asyncio
 import signal
 import socket
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -36,77 +35,44 @@ def models(tmp_path: Path) -> Models:
 # --- switching versions under load ----------------------------------------------------------------------------------
 
 VERSIONS = range(1, 52)
-CONNECTIONS = 8
 
 
-class LoadGenerator:
-    """Sequential requests on one connection; each answer is checked against the model of its version."""
-
-    def __init__(self, url: str, seed: int) -> None:
-        self._url, self._rng = url, np.random.default_rng(seed)
-        self.versions: list[int] = []
-
-    async def run(self, done: asyncio.Event) -> None:
-        limits = httpx.Limits(max_connections=1)
-        async with httpx.AsyncClient(base_url=self._url, limits=limits, timeout=60) as client:
-            while not done.is_set():
-                await self._ask(client)
-
-    async def _ask(self, client: httpx.AsyncClient) -> None:
-        rows = self._rng.normal(size=(int(self._rng.choice([1, 3, 600])), D))
-        answer = await client.post("/v1/project", content=orjson.dumps({"vectors": rows.tolist()}))
-        assert answer.status_code == 200, answer.text
-        content = answer.json()
-        model = known_model(content["version"])
-        coordinates, residual = model.project(rows)
-        np.testing.assert_allclose(content["coordinates"], coordinates, rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(content["residual"], residual, rtol=1e-12, atol=1e-12)
-        assert answer.headers["x-model-version"] == str(content["version"])
-        self.versions.append(content["version"])
-
-
-def publish(models: Models, next_version: threading.Semaphore) -> None:
-    for version in VERSIONS:
-        assert next_version.acquire(timeout=60)
-        models.save(known(version))
-
-
-async def wait_until_served(loads: list[LoadGenerator], version: int) -> None:
-    """Wait until each has had an answer of this version."""
-    deadline = time.monotonic() + 60
-    while not all(load.versions and load.versions[-1] >= version for load in loads):
-        assert time.monotonic() < deadline, f"version {version} was not loaded"
-        await asyncio.sleep(0.005)
-
-
-async def under_load(url: str, models: Models) -> list[LoadGenerator]:
-    """Publish fifty versions, each after the previous one is in use."""
-    loads = [LoadGenerator(url, seed) for seed in range(CONNECTIONS)]
-    done, next_version = asyncio.Event(), threading.Semaphore(1)
-    writer = threading.Thread(target=publish, args=(models, next_version), daemon=True)
-    writer.start()
-    async with asyncio.TaskGroup() as tasks:
-        for load in loads:
-            tasks.create_task(load.run(done))
-        for version in VERSIONS:
-            await wait_until_served(loads, version)
-            next_version.release()
-        done.set()
-    writer.join(timeout=30)
-    return loads
+def load(url: str, seed: int, versions: list[int], done: threading.Event) -> None:
+    """Send requests on one connection, and check each answer against the model of its version."""
+    rng = np.random.default_rng(seed)
+    with httpx.Client(base_url=url, timeout=60) as client:
+        while not done.is_set():
+            rows = rng.normal(size=(int(rng.choice([1, 3, 600])), D))
+            answer = client.post("/v1/project", content=orjson.dumps({"vectors": rows.tolist()}))
+            assert answer.status_code == 200, answer.text
+            content = answer.json()
+            coordinates, residual = known_model(content["version"]).project(rows)
+            np.testing.assert_allclose(content["coordinates"], coordinates, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(content["residual"], residual, rtol=1e-12, atol=1e-12)
+            assert answer.headers["x-model-version"] == str(content["version"])
+            versions.append(content["version"])
 
 
 @pytest.mark.timeout(120)
 def test_versions_switch_under_load_without_a_failed_request(models: Models, tmp_path: Path) -> None:
-    with SidecarProcess(tmp_path) as sidecar:
-        loads = asyncio.run(under_load(sidecar.url(), models))
+    """Each version is published once all clients have had an answer of the one before."""
+    done, versions = threading.Event(), [list[int]() for _ in range(8)]
+    with SidecarProcess(tmp_path) as sidecar, ThreadPoolExecutor(len(versions)) as threads:
+        url = sidecar.url()
+        loads = [threads.submit(load, url, seed, own, done) for seed, own in enumerate(versions)]
+        try:
+            for version in VERSIONS:
+                models.save(known(version))
+                wait_until(lambda v=version: all(v in own[-1:] for own in versions) or any(one.done() for one in loads))
+        finally:
+            done.set()
+        for one in loads:
+            one.result()
         code, log = sidecar.end(within_s=60)
     assert (code, "error" in log) == (0, False), log
-    assert sum(len(load.versions) for load in loads) >= 300
-    seen = {version for load in loads for version in load.versions}
-    assert seen == set(VERSIONS)
-    for load in loads:
-        assert load.versions == sorted(load.versions), "versions went backwards on a connection"
+    for own in versions:
+        assert own == sorted(own), "versions went backwards on a connection"
+        assert set(own) == set(VERSIONS)
 
 
 # --- the end --------------------------------------------------------------------------------------------------------
