@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import orjson
 
 from streampca.errors import InputError, naming_the_extra
-from streampca.formats import npy
+from streampca.formats import npy, writer_of
 from streampca.pca.arrays import Array
 
 TABLES = (".csv", ".parquet")  # files that keep the other columns
@@ -61,10 +60,9 @@ def _npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
 
 
 def _jsonl(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
-    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+    writer = writer_of("json")
     yield lambda coordinates, residual, columns: file.writelines(
-        orjson.dumps({"coordinates": row, "residual": distance}, option=option)
-        for row, distance in zip(coordinates, residual, strict=True)
+        value + b"\n" for value in writer.write({"coordinates": coordinates, "residual": residual})
     )
 
 
