@@ -49,7 +49,11 @@ def connect(url: str) -> socket.socket:
     connected = socket.socket()
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connected.settimeout(30)
-    connected.connect((address.hostname, address.port))
+    try:
+        connected.connect((address.hostname, address.port))
+    except OSError:
+        connected.close()
+        raise
     return connected
 
 

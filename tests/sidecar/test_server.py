@@ -56,7 +56,7 @@ def load(url: str, seed: int, versions: list[int], done: threading.Event) -> Non
 @pytest.mark.timeout(120)
 def test_versions_switch_under_load_without_a_failed_request(models: Models, tmp_path: Path) -> None:
     """Each version is published once all clients have had an answer of the one before."""
-    done, versions = threading.Event(), [list[int]() for _ in range(8)]
+    done, versions = threading.Event(), [list[int]() for _ in range(4)]
     with SidecarProcess(tmp_path) as sidecar, ThreadPoolExecutor(len(versions)) as threads:
         url = sidecar.url()
         loads = [threads.submit(load, url, seed, own, done) for seed, own in enumerate(versions)]
