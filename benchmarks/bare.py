@@ -171,7 +171,7 @@ def serve(kind: str, size: int, dimensions: int) -> None:
     import uvicorn  # only this process needs them
     from fastapi import FastAPI, Request, Response
 
-    from streampca.sidecar.server import listen
+    from streampca.process.listening import listen
 
     app, answer = FastAPI(), b"x" * size
     parsers: dict[str, Callable[[bytes], Any]] = {
@@ -187,7 +187,7 @@ def serve(kind: str, size: int, dimensions: int) -> None:
         parse(await request.body())
         return Response(answer, media_type="application/json")
 
-    listening = listen("127.0.0.1", 0)
+    listening = listen("127.0.0.1", 0, "port")
     print(f"http://127.0.0.1:{listening.getsockname()[1]}/", flush=True)
     uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run([listening])
 

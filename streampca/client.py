@@ -47,7 +47,7 @@ class ReconstructAnswer(NamedTuple):
 
 
 class ScoreAnswer(NamedTuple):
-    """How unusual vectors are, (n,) each; p are None if the model has no past scores."""
+    """Scores of vectors, (n,) each, the higher the more unusual; p are None if the model has no past scores."""
 
     version: int
     t2: F64
@@ -86,12 +86,12 @@ def from_coordinates(
 
 
 def score(vectors: ArrayLike, *, version: Version = None) -> Call[ScoreAnswer]:
-    """How unusual vectors (n, d) are."""
+    """Scores (n,) of vectors (n, d)."""
     return _of_rows("score", vectors, ScoreAnswer, version=version)
 
 
 def model(*, version: Version = None) -> Call[dict[str, Any]]:
-    """What `/v1/model` says of the model."""
+    """The model's metadata, as `/v1/model` answers."""
     return Call("GET", "/v1/model", lambda answer: dict(orjson.loads(answer.content)), _params(version=version))
 
 
@@ -132,7 +132,7 @@ Arguments = ParamSpec("Arguments")
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Whether a retry may help: no model yet, too many requests, or a restart."""
+    """Return whether a retry may help: no model yet, too many requests, or a restart."""
     return isinstance(error, httpx.ConnectError) or (isinstance(error, SidecarError) and error.status == 503)
 
 

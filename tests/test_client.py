@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,36 +10,30 @@ import numpy as np
 import pytest
 
 from streampca.client import AsyncClient, Client, SidecarError
-from streampca.stores.directory import DirectoryStore
-from streampca.stores.models import Models
-from tests.sidecar.known import TOPIC, D, K, known, known_model
-from tests.sidecar.process import SidecarProcess
+from tests.sidecar.known import D, K, known, known_model
+from tests.sidecar.process import serving
 
 VECTORS = np.random.default_rng(0).standard_normal((6, D))
 KINDS = [Client, AsyncClient]
 
 
-def call(kind: type, url: str, act: str, *given: Any, options: Any = None, **more: Any) -> Any:
+def call(kind: type, url: str, act: str, *arguments: Any, options: Any = None, **more: Any) -> Any:
     """The result of one method of a client of this kind."""
     client = kind(url, **(options or {}))
     if kind is Client:
         with client:
-            return getattr(client, act)(*given, **more)
+            return getattr(client, act)(*arguments, **more)
 
     async def run() -> Any:
         async with client:
-            return await getattr(client, act)(*given, **more)
+            return await getattr(client, act)(*arguments, **more)
 
     return asyncio.run(run())
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("store")
-    models = Models(DirectoryStore(folder), TOPIC)
-    for version in (10, 20):
-        models.save(known(version))
-    with SidecarProcess(folder) as sidecar:
+    with serving(tmp_path_factory.mktemp("store"), known(10), known(20)) as sidecar:
         yield sidecar.url()
 
 
@@ -48,11 +41,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_arrays_go_in_and_arrays_come_out(kind: type, url: str) -> None:
     model = known_model(20)
     for vectors in (VECTORS, VECTORS.astype(np.float32), np.asfortranarray(VECTORS), VECTORS.astype(">f8")):
-        found = call(kind, url, "project", vectors)
-        assert found.version == 20
+        projected = call(kind, url, "project", vectors)
+        assert projected.version == 20
         coordinates, residual = model.project(vectors.astype(vectors.dtype.newbyteorder("=")))
-        assert np.array_equal(found.coordinates, coordinates)
-        assert np.array_equal(found.residual, residual)
+        assert np.array_equal(projected.coordinates, coordinates)
+        assert np.array_equal(projected.residual, residual)
     whitened = call(kind, url, "project", VECTORS.tolist(), basis="whitened", version=10)
     assert (whitened.version, whitened.coordinates.shape) == (10, (6, K))
     back = call(kind, url, "from_coordinates", whitened.coordinates, basis="whitened", version=10)
@@ -110,9 +103,9 @@ def test_an_answer_of_another_server_is_an_error() -> None:
         call(Client, "http://proxy", "model", options={"transport": transport})
 
 
-def test_both_have_the_same_methods(tmp_path: Path) -> None:
+def test_both_have_the_same_methods() -> None:
     def signatures(kind: type) -> dict[str, Any]:
-        methods = {name: each for name, each in vars(kind).items() if not name.startswith("_") and name != "close"}
-        return {name: inspect.signature(each) for name, each in methods.items()}
+        methods = {name: method for name, method in vars(kind).items() if not name.startswith("_") and name != "close"}
+        return {name: inspect.signature(method) for name, method in methods.items()}
 
     assert signatures(Client) == signatures(AsyncClient)

@@ -43,8 +43,7 @@ def with_onnxruntime(path: Path) -> F64:
     coordinates, residual = session.run(["coordinates", "residual"], {"vectors": VECTORS})
     assert residual == pytest.approx(known(20).model.project(VECTORS)[1], rel=1e-6, abs=1e-12)
     assert session.get_modelmeta().custom_metadata_map == {"topic": TOPIC, "version": "20"}
-    found: F64 = coordinates
-    return found
+    return np.asarray(coordinates)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +61,9 @@ def test_the_tool_projects_as_the_model_does(
         out = tmp_path / f"out-{source}"
         done = CliRunner().invoke(app, ["export", str(tmp_path / source), "--to", kind, "-o", str(out)])
         assert done.exit_code == 0, done.output
-        found = read(out)
-        assert found.shape == (9, K)
-        assert found == pytest.approx(known(20).model.project(VECTORS)[0], rel=tolerance, abs=tolerance)
+        projected = read(out)
+        assert projected.shape == (9, K)
+        assert projected == pytest.approx(known(20).model.project(VECTORS)[0], rel=tolerance, abs=tolerance)
 
 
 @pytest.mark.parametrize("tool", ["onnxruntime", "sklearn", "faiss"])
@@ -118,6 +117,6 @@ def test_a_pipeline_with_the_estimator_becomes_onnx(whiten: bool, dtype: type, t
     pipeline = make_pipeline(StandardScaler(), ImplicitKrasulina(3, whiten=whiten)).fit(X)
     graph = skl2onnx.to_onnx(pipeline, X[:1])
     session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"X": X})
-    assert found.dtype == dtype
-    assert found == pytest.approx(pipeline.transform(X), rel=tolerance, abs=tolerance)
+    (projected,) = session.run(None, {"X": X})
+    assert projected.dtype == dtype
+    assert projected == pytest.approx(pipeline.transform(X), rel=tolerance, abs=tolerance)

@@ -1,6 +1,5 @@
 """A member's HTTP port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
 
-import errno
 import io
 import socket
 import ssl
@@ -9,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from socketserver import TCPServer, ThreadingMixIn
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -17,9 +16,9 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from streampca.consumer_group import listener as events
 from streampca.consumer_group.listener import Listener, MemberEvent
-from streampca.errors import StreampcaError
 from streampca.fold.events import SourceStatus
 from streampca.process.bearer_tokens import AccessError, BearerTokens
+from streampca.process.listening import address_of, listen
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -83,11 +82,8 @@ def health_server(
     context: ssl.SSLContext | None = None,
     tokens: BearerTokens | None = None,
 ) -> Iterator["HealthServer"]:
-    """Serve on `port` (0: any free one) from a thread of its own. Raises `StreampcaError`, naming what to change."""
-    try:
-        server = (_HealthServerIPv6 if ":" in host else HealthServer)((host, port), _Handler)
-    except (OSError, OverflowError) as error:
-        raise StreampcaError(_explanation(host, port, error)) from None
+    """Serve on `port` (0: any free one) from a thread of its own. Raises `SettingsError`."""
+    server = HealthServer(listen(host, port, "metrics_port"))
     server.set_app(_app(registry, health, tokens))
     if context:  # each thread shakes hands for itself
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -166,24 +162,19 @@ class HealthServer(ThreadingMixIn, WSGIServer):
 
     scheme = "http"
     daemon_threads = True  # the process's exit waits for no client
-    request_queue_size = 128  # connections not accepted yet
+
+    def __init__(self, listening: socket.socket) -> None:
+        super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        self.server_name, self.server_port = listening.getsockname()[:2]
+        self.setup_environ()
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
 
     @property
     def url(self) -> str:
         """The URL of its metrics."""
-        host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
-        return f"{self.scheme}://{host}:{self.server_port}/metrics"
-
-    def server_activate(self) -> None:
-        """Listen."""
-        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        super().server_activate()
-
-    def server_bind(self) -> None:
-        """Bind without looking up the host's full name, which is slow where there is no name server."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-        self.setup_environ()
+        return f"{self.scheme}://{address_of(self.socket)}/metrics"
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own: as long as there are few, they leave descriptors for checkpoints."""
@@ -201,17 +192,3 @@ class HealthServer(ThreadingMixIn, WSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect in the middle of a request."""
-
-
-class _HealthServerIPv6(HealthServer):
-    address_family = socket.AF_INET6
-
-
-def _explanation(host: str, port: int, error: OSError | OverflowError) -> str:
-    where = f"cannot listen on {host}:{port} for /metrics and /healthz"
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return f"{where}: the port is in use; set metrics_port to a free one, or to 0 for any"
-    if isinstance(error, OSError) and error.errno == errno.EACCES:
-        return f"{where}: no permission for ports below 1024; set metrics_port to a higher one"
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return f"{where}: {reason}; set host and metrics_port"

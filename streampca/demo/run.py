@@ -195,7 +195,7 @@ def _progress(elapsed: float, model: PublishedModel | None, rate: float, truth: 
     }
     if truth is not None:
         angle = truth.largest_angle(components)
-        figures["subspace found"] = f"{truth.found(components):.3%} (largest angle {angle:.2f}°)"
+        figures["subspace found"] = f"{truth.coverage(components):.3%} (largest angle {angle:.2f}°)"
     return f"{elapsed:5.1f} s  " + "  ".join(f"{name}: {value}" for name, value in figures.items())
 
 

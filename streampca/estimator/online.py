@@ -24,11 +24,9 @@ class OnlineLearner:
 
     @property
     def seen(self) -> int:
-        """The number of vectors."""
         return self.fold.stats.learned
 
     def add(self, V: Array) -> None:
-        """Learn vectors (n, d)."""
         past_scores = copy(self.past_scores)
         self.fold, _ = self.fold.take(batch_of_rows(V, self.seen + len(V)), self.config, past_scores.before_block)
         self.past_scores, self._model = past_scores, None
@@ -40,7 +38,6 @@ class OnlineLearner:
 
     @property
     def model(self) -> Model:
-        """The model of all messages seen."""
         if self._model is None:
             state = self.state
             self._model = model_of(state, number_of_components(state, self.past_scores.components))

@@ -28,8 +28,6 @@ _KINDS = {"parquet": "parquet", "arrow": "arrow", "feather": "arrow", "csv": "cs
 
 
 class Chunk(NamedTuple):
-    """Some rows of a file."""
-
     path: str  # absolute, or a URL
     size: int  # of the file
     changed_ns: int  # when the file was changed; two of one name are different files
@@ -103,7 +101,7 @@ def _files(source: str) -> list[str]:
 
 
 def _is_data(path: str) -> bool:
-    """Whether we read files of that name. Names that start with _ or . are engines' temporary files."""
+    """Return whether files of that name are read. Names that start with _ or . are engines' temporary files."""
     return bool(_kind(path)) and not any(name.startswith(("_", ".")) for name in path.split("/"))
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import orjson
 
-from streampca.errors import InputError, needs
+from streampca.errors import InputError, naming_the_extra
+from streampca.formats import npy, writer_of
 from streampca.pca.arrays import Array
 
 TABLES = (".csv", ".parquet")  # files that keep the other columns
@@ -46,28 +46,23 @@ def _headings(k: int) -> list[str]:
 
 
 def _npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
-    rows = 0
-
-    def header() -> None:  # numpy leaves room in it for more rows
-        numbers = {"descr": "<f8", "fortran_order": False, "shape": (rows, k)}
-        np.lib.format.write_array_header_1_0(file, numbers)
+    rows, dtype = 0, np.dtype("<f8")
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
         nonlocal rows
-        file.write(np.ascontiguousarray(coordinates, "<f8").data)
+        file.write(np.ascontiguousarray(coordinates, dtype).data)
         rows += len(coordinates)
 
-    header()
+    file.write(npy.header_of(dtype, (0, k)))  # with room for more rows
     yield write
     file.seek(0)
-    header()
+    file.write(npy.header_of(dtype, (rows, k)))
 
 
 def _jsonl(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
-    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+    writer = writer_of("json")
     yield lambda coordinates, residual, columns: file.writelines(
-        orjson.dumps({"coordinates": row, "residual": distance}, option=option)
-        for row, distance in zip(coordinates, residual, strict=True)
+        value + b"\n" for value in writer.write({"coordinates": coordinates, "residual": residual})
     )
 
 
@@ -95,13 +90,11 @@ def _texts(name: str, column: Any) -> list[str]:
 
 
 def _parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
-    try:  # here: an optional dependency
+    with naming_the_extra("writing Parquet", "arrow"):
         import pyarrow as pa
         from pyarrow import parquet
 
         from streampca.formats.arrow import column_of
-    except ImportError:
-        raise InputError(needs("writing Parquet", "pyarrow", "arrow")) from None
     kinds = {name: pa.string() if kind is None else kind for name, kind in others.items()}
     schema = pa.schema({**kinds, "coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
 

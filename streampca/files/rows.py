@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.errors import InputError, needs
+from streampca.errors import InputError, naming_the_extra
 from streampca.files import npy
 from streampca.files.columns import matching
 from streampca.formats.json import loads
@@ -25,8 +25,6 @@ _CHUNK_ROWS = 4096
 
 
 class RowChunk(NamedTuple):
-    """Some rows of a file."""
-
     vectors: Array  # (n, d)
     share: float  # of the file that has been read
     others: Mapping[str, Any] = {}  # the other columns of a table: texts of CSV, arrays of Parquet
@@ -34,8 +32,6 @@ class RowChunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a file."""
-
     path: Path
     dimensions: int
     chunks: Callable[[], Iterator[RowChunk]]
@@ -131,13 +127,11 @@ def _jsonl(path: Path, gaps: bool) -> Rows:
 
 def _parquet(path: Path, gaps: bool, column: str | None, others: bool) -> Rows:
     """A column of lists of numbers, or several columns of numbers."""
-    try:  # here: an optional dependency
+    with naming_the_extra(f"{path}: reading Parquet", "arrow"):
         from pyarrow import parquet
 
         from streampca.files import chunks as tables
         from streampca.formats import arrow
-    except ImportError:
-        raise InputError(needs(f"{path}: reading Parquet", "pyarrow", "arrow")) from None
     with path.open("rb") as file:
         schema, total = parquet.read_schema(file), parquet.read_metadata(file).num_rows
     if column is None and len(schema.names) != 1:

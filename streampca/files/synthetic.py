@@ -19,7 +19,7 @@ class Truth:
     basis: F64  # (k, d), orthonormal rows
     loss_ratio: float  # share of the variance that lies outside
 
-    def found(self, components: Array) -> float:
+    def coverage(self, components: Array) -> float:
         """Share of the subspace that the components (k, d) cover: the mean squared cosine of the angles between."""
         return float((self._cosines(components) ** 2).mean())
 
@@ -46,7 +46,6 @@ class LowRank:
 
     @property
     def dimensions(self) -> int:
-        """d."""
         return int(self.basis.shape[1])
 
     @property
@@ -57,7 +56,6 @@ class LowRank:
         return Truth(self.basis, (d - k) * noise / (d * noise + float((self.deviations**2).sum())))
 
     def draw(self, n: int) -> F32:
-        """n vectors (n, d)."""
         k, d = self.basis.shape
         signal = (self._random.standard_normal((n, k)) * self.deviations) @ self.basis
         return (self.mean + signal + _NOISE * self._random.standard_normal((n, d))).astype(np.float32)

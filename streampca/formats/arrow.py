@@ -8,18 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streampca.formats.base import MAX_BATCH_BYTES, Counts, Fields, ReaderOptions, WriterOptions
+from streampca.formats.base import MAX_BATCH_BYTES, Counts, Fields, Reader, ReaderOptions, Writer
 from streampca.formats.packing import NULL_HINT, VectorBytes, VectorError, check_length, check_size, listed
 from streampca.pca.arrays import F64, Array
 
 Column: TypeAlias = Any  # pyarrow has no types
 
 
-class ArrowReader:
-    """See `formats.base.Reader`. One bad row makes the whole value invalid."""
+class ArrowReader(Reader):
+    """One bad row makes the whole value invalid."""
 
-    dtype = np.dtype(np.float64)
-    size = None
     is_batch = True
 
     def __init__(self, options: ReaderOptions) -> None:
@@ -58,12 +56,7 @@ class ArrowReader:
         return 0
 
 
-class ArrowWriter:
-    """See `formats.base.Writer`: a column for each field."""
-
-    def __init__(self, options: WriterOptions) -> None:
-        pass
-
+class ArrowWriter(Writer):
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         ends = range(1, len(next(iter(fields.values()))) + 1) if counts is None else np.cumsum(counts).tolist()
         return [
@@ -73,7 +66,6 @@ class ArrowWriter:
 
 
 def stream_of(columns: Mapping[str, Column]) -> bytes:
-    """A stream of one record batch."""
     batch, out = pa.record_batch(dict(columns)), pa.BufferOutputStream()
     with pa.ipc.new_stream(out, batch.schema) as writer:
         writer.write_batch(batch)
@@ -87,12 +79,10 @@ def column_of(values: Array) -> Column:
 
 
 def fixed_size_lists(rows: Array) -> Column:
-    """Rows (n, d) as a column."""
     return pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[-1])
 
 
 def is_list(kind: Any) -> bool:
-    """Whether the values of a column of this type are lists."""
     return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 

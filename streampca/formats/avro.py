@@ -13,16 +13,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import fastavro
-import numpy as np
 
-from streampca.formats.base import Counts, Fields, Layout, ReaderOptions, WriterOptions
+from streampca.formats.base import Counts, Fields, Layout, Reader, ReaderOptions, Writer
 from streampca.formats.packing import (
     NumberPacker,
     VectorBytes,
     VectorError,
+    at_path,
     float64_of,
     interleaved,
-    missing_field,
     type_name,
     varint,
 )
@@ -33,16 +32,9 @@ _SIZES = {"float": 4, "double": 8}
 _MAX_TYPES = 10_000  # in a schema; a named type counts wherever it is used
 
 
-class AvroReader:
-    """See `formats.base.Reader`."""
-
-    dtype = np.dtype(np.float64)
-    size = None
-    is_batch = False
-
+class AvroReader(Reader):
     def __init__(self, options: ReaderOptions) -> None:
-        self._dimensions, self._field = options.dimensions, options.field
-        self._path = options.field.split(".") if options.field else []
+        self._dimensions, self._path = options.dimensions, options.path
         self._packer = NumberPacker(options.dimensions, gaps=options.gaps)
         self._decoders = SchemaCache(options.schemas, "AVRO", self._decoder)
 
@@ -74,7 +66,7 @@ class AvroReader:
     def _one_block(self, value: bytes, schema: Any) -> VectorBytes | None:
         """The numbers of an array written as one block of d items; None for anything else."""
         try:
-            block = self._at_path(_whole(value, schema))
+            block = at_path(_whole(value, schema), self._path, "Avro record")
         except Exception:  # of any kind: a value with another layout is read as if it were random
             return None
         if not isinstance(block, dict) or block.get("count") != self._dimensions or block.get("end") != 0:
@@ -88,29 +80,19 @@ class AvroReader:
             raise
         except Exception as error:  # of many kinds: EOFError, IndexError, UnicodeDecodeError …
             raise VectorError("undecodable", f"not Avro of its schema: {type(error).__name__}") from None
-        vector = self._at_path(datum)
+        vector = at_path(datum, self._path, "Avro record")
         if isinstance(vector, bytes):
             return float64_of(vector, self._dimensions)
         if not isinstance(vector, list):
             raise VectorError("undecodable", f"expected an array of numbers, not {type_name(vector)}")
         return self._packer.pack(vector, booleans=True)
 
-    def _at_path(self, datum: Any) -> Any:
-        for name in self._path:
-            if not isinstance(datum, dict) or name not in datum:
-                raise missing_field(self._field, name, datum, "Avro record")
-            datum = datum[name]
-        return datum
 
-
-class AvroWriter:
-    """See `formats.base.Writer`. An array is one block and the empty one that ends it; a record adds no bytes."""
-
-    def __init__(self, options: WriterOptions) -> None:
-        self._frame = options.frame
+class AvroWriter(Writer):
+    """An array is one block and the empty one that ends it; a record adds no bytes."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        parts: list[bytes | Array] = [self._frame]
+        parts: list[bytes | Array] = [self._options.frame]
         for values in fields.values():
             parts += [varint(2 * values.shape[1]), values, b"\0"] if values.ndim == 2 else [values]
         return interleaved(parts)
@@ -146,7 +128,7 @@ def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
     uses = itertools.count(1)
 
     def takes_bytes(schema: Any, around: tuple[str, ...]) -> bool:
-        """Whether every value of a type takes at least a byte; `around`: the named types that it is part of."""
+        """Return whether every value of a type takes at least a byte; `around`: the named types that it is part of."""
         if next(uses) > _MAX_TYPES:
             raise VectorError("undecodable", f"schemas of more than {_MAX_TYPES} types are not supported")
         if isinstance(schema, list):

@@ -1,7 +1,8 @@
 """The contract of a format: a reader turns a Kafka value into the numbers of its vectors, a writer the opposite."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,38 +21,35 @@ Counts: TypeAlias = NDArray[np.int64] | None
 
 
 class ReaderOptions(NamedTuple):
-    """Arguments of a reader; see `formats.reader_of`."""
-
     format: str
     dimensions: int
     field: str
     schemas: Schemas | None
     gaps: bool
 
+    @property
+    def path(self) -> list[str]:
+        """The names in `field`, which are separated by dots."""
+        return self.field.split(".") if self.field else []
+
 
 class WriterOptions(NamedTuple):
-    """Arguments of a writer; see `formats.writer_of`."""
-
     format: str
     around: tuple[str, ...]
     frame: bytes
 
 
-class Reader(Protocol):
+class Reader(ABC):
     """One format, for vectors of d numbers."""
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the numbers that `read` returns."""
+    dtype: np.dtype[Any] = np.dtype(np.float64)
+    """The type of the numbers that `read` returns."""
+    size: int | None = None
+    """Bytes of a value, if every value of that size is d numbers as it stands; None if values must be parsed."""
+    is_batch = False
+    """A value holds any number of vectors; otherwise it holds one."""
 
-    @property
-    def size(self) -> int | None:
-        """Bytes of a value, if every value of that size is d numbers as it stands; None if values must be parsed."""
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether a value holds any number of vectors; otherwise it holds one."""
-
+    @abstractmethod
     def read(self, value: bytes) -> VectorBytes:
         """The d numbers of a value, or n·d numbers of a batch.
 
@@ -60,9 +58,13 @@ class Reader(Protocol):
         """
 
 
-class Writer(Protocol):
+class Writer(ABC):
     """One format, for rows of named fields; a reader with the path of one of them reads it again."""
 
+    def __init__(self, options: WriterOptions) -> None:
+        self._options = options
+
+    @abstractmethod
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """The values of n > 0 rows: one for each, or one for so many each. Avro and Protobuf hold one row only."""
 
@@ -70,7 +72,7 @@ class Writer(Protocol):
 class Layout(NamedTuple):
     """The fields of a value, for its schema."""
 
-    fields: Mapping[str, bool]  # name → whether it is a vector, else a number
+    fields: Mapping[str, bool]  # name → True for a vector, False for a number
     around: tuple[str, ...] = ()  # names of the objects that they are inside of
     record: str = "Vector"  # the name of their type
 

@@ -7,47 +7,36 @@ from typing import Any
 import numpy as np
 import orjson
 
-from streampca.formats.base import Counts, Fields, ReaderOptions, WriterOptions
-from streampca.formats.packing import NumberPacker, VectorBytes, VectorError, listed, missing_field, type_name
+from streampca.formats.base import Counts, Fields, Reader, ReaderOptions, Writer
+from streampca.formats.packing import NumberPacker, VectorBytes, VectorError, at_path, listed, type_name
 
 _MAX_CANDIDATES = 16  # letters to check one by one before searching the text for the whole word
 _COUNTED_BYTES = 256 * 1024  # at once: the processor's cache holds them
 
 
-class JsonReader:
-    """See `formats.base.Reader`. With `gaps` an entry may be null or NaN; both give NaN."""
-
-    dtype = np.dtype(np.float64)
-    size = None
-    is_batch = False
+class JsonReader(Reader):
+    """With `gaps` an entry may be null or NaN; both give NaN."""
 
     def __init__(self, options: ReaderOptions) -> None:
-        self._field, self._path = options.field, options.field.split(".") if options.field else []
-        self._packer, self._gaps = NumberPacker(options.dimensions, gaps=options.gaps), options.gaps
+        self._path, self._gaps = options.path, options.gaps
+        self._packer = NumberPacker(options.dimensions, gaps=options.gaps)
 
     def read(self, value: bytes) -> VectorBytes:
         return self._packer.pack(self._array(value), booleans=may_hold_booleans(value))
 
     def _array(self, text: bytes) -> list[Any]:
-        value = loads(text, nan=self._gaps)
-        for name in self._path:
-            if not isinstance(value, dict) or name not in value:
-                raise missing_field(self._field, name, value, "JSON object")
-            value = value[name]
+        value = at_path(loads(text, nan=self._gaps), self._path, "JSON object")
         if not isinstance(value, list):
             hint = f" with {listed(value)}: set `field` to where the vector is" if isinstance(value, dict) else ""
             raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(value)}{hint}")
         return value
 
 
-class JsonWriter:
-    """See `formats.base.Writer`. Values are objects, inside of others with the names `around`; NaN becomes null.
+class JsonWriter(Writer):
+    """Values are objects, inside of others with the names `around`; NaN becomes null.
 
     With `counts` the fields hold lists.
     """
-
-    def __init__(self, options: WriterOptions) -> None:
-        self._around = options.around
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         names, columns = list(fields), [column.tolist() for column in fields.values()]
@@ -57,7 +46,7 @@ class JsonWriter:
         rows = (
             columns[0] if names == [""] else [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         )
-        for name in reversed(self._around):
+        for name in reversed(self._options.around):
             rows = [{name: row} for row in rows]
         return [orjson.dumps(row) for row in rows]
 
@@ -75,7 +64,7 @@ def loads(text: bytes, *, nan: bool = False) -> Any:
 
 
 def may_hold_booleans(text: bytes) -> bool:
-    """Whether a text contains true or false anywhere; if not, no entry of any array is a boolean."""
+    """Return whether a text contains true or false; if not, no entry of any array is a boolean."""
     return _contains(text, b"true") or _contains(text, b"false")
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.formats.base import Counts, Fields, ReaderOptions, WriterOptions
+from streampca.formats.base import Counts, Fields, Reader, ReaderOptions, Writer
 from streampca.formats.packing import VectorBytes, VectorError, bytes_of_rows, check_length, side_by_side
 from streampca.pca.arrays import Array
 
@@ -22,18 +22,12 @@ _HEADER_READERS = {
 _WARNINGS = threading.Lock()  # warning filters are global: two threads must not change them at the same time
 
 
-class NpyReader:
-    """See `formats.base.Reader`."""
-
-    dtype = np.dtype(np.float64)
-    size = None
-    is_batch = False
-
+class NpyReader(Reader):
     def __init__(self, options: ReaderOptions) -> None:
         self._dimensions = options.dimensions
 
     def read(self, value: bytes) -> VectorBytes:
-        header = _header_of(value)
+        header = _checked_header(value)
         if len(header.shape) != 1:
             raise VectorError("wrong_length", f"an .npy array with {len(header.shape)} axes, not one")
         check_length(header.shape[0], self._dimensions)
@@ -41,25 +35,20 @@ class NpyReader:
         return value[header.size :] if header.dtype == self.dtype else numbers.astype(self.dtype).data
 
 
-class NpyWriter:
-    """See `formats.base.Writer`: the numbers of all fields one after the other, in their type; with `counts`, rows."""
-
-    def __init__(self, options: WriterOptions) -> None:
-        pass
+class NpyWriter(Writer):
+    """The numbers of all fields one after the other, in their type; with `counts`, rows."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         rows = side_by_side(fields)
         values = bytes_of_rows(rows, counts)
         if counts is None:
-            header = _encoded_header(rows.dtype, rows.shape[1:])
+            header = header_of(rows.dtype, rows.shape[1:])
             return [header + value for value in values]
         lengths = zip(values, counts.tolist(), strict=True)
-        return [_encoded_header(rows.dtype, (length, *rows.shape[1:])) + value for value, length in lengths]
+        return [header_of(rows.dtype, (length, *rows.shape[1:])) + value for value, length in lengths]
 
 
 class Header(NamedTuple):
-    """The header of a file."""
-
     size: int  # bytes before the data
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -68,14 +57,14 @@ class Header(NamedTuple):
 
 def parse_array(data: bytes) -> Array:
     """An array of any shape, in its own type and without copying. Raises `VectorError`."""
-    header = _header_of(data)
+    header = _checked_header(data)
     try:
         return _numbers(data, header).reshape(header.shape, order="F" if header.fortran_order else "C")
     except ValueError:
         raise VectorError("undecodable", f"not an .npy array: no array has the shape {header.shape}") from None
 
 
-def _header_of(data: bytes) -> Header:
+def _checked_header(data: bytes) -> Header:
     """The header of an array of real numbers. Raises `VectorError`."""
     header = _parsed_header(data[: _header_size(data)])
     if header.dtype.kind not in "fiu" or header.dtype.itemsize > 8:
@@ -110,7 +99,8 @@ def _parsed_header(header: bytes) -> Header:
         raise VectorError("undecodable", "not an .npy array: its header cannot be read") from None
 
 
-def _encoded_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+def header_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """The bytes before the numbers of an array in C order."""
     out = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         out, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}

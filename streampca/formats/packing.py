@@ -57,6 +57,15 @@ class NumberPacker:
             raise VectorError("undecodable", f"{entry.format(i)} must be a number, not {type_name(row[i])}{hint}")
 
 
+def at_path(value: Any, path: Sequence[str], kind: str) -> Any:
+    """The entry at a path through objects. Raises `VectorError`; `kind` is what it calls the value."""
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            raise missing_field(".".join(path), name, value, kind)
+        value = value[name]
+    return value
+
+
 def missing_field(field: str, name: str, value: Any, kind: str) -> VectorError:
     """The error for a value without the field `name`, the part of the path `field` that is missing.
 

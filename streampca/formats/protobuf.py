@@ -7,12 +7,11 @@ is not packed is read with the original schema.
 
 from collections.abc import Callable
 
-import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from streampca.formats.base import Counts, Fields, Layout, ReaderOptions, WriterOptions
+from streampca.formats.base import Counts, Fields, Layout, Reader, ReaderOptions, Writer
 from streampca.formats.packing import (
     NumberPacker,
     VectorBytes,
@@ -36,15 +35,9 @@ _NUMBERS = {
 }  # fmt: skip
 
 
-class ProtobufReader:
-    """See `formats.base.Reader`."""
-
-    dtype = np.dtype(np.float64)
-    size = None
-    is_batch = False
-
+class ProtobufReader(Reader):
     def __init__(self, options: ReaderOptions) -> None:
-        self._dimensions, self._path = options.dimensions, options.field.split(".")
+        self._dimensions, self._path = options.dimensions, options.path
         self._files = SchemaCache(options.schemas, "PROTOBUF", compiled)
         self._messages: dict[tuple[int, tuple[int, ...]], _MessageReader] = {}
 
@@ -73,7 +66,6 @@ class _MessageReader:
             self._packed_type = message_factory.GetMessageClass(_message_type(_with_bytes(files, field), indexes))
 
     def read(self, payload: bytes) -> VectorBytes:
-        """The vector of one message."""
         numbers = None if self._packed_type is None else self._packed(_parsed(self._packed_type, payload))
         return self._with_original(_parsed(self._original_type, payload)) if numbers is None else numbers
 
@@ -102,11 +94,8 @@ class _MessageReader:
         return message
 
 
-class ProtobufWriter:
-    """See `formats.base.Writer`. Vectors are packed; messages around the fields have the number 1."""
-
-    def __init__(self, options: WriterOptions) -> None:
-        self._frame, self._depth = options.frame, len(options.around)
+class ProtobufWriter(Writer):
+    """Vectors are packed; messages around the fields have the number 1."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         parts, size = list[bytes | Array](), 0
@@ -116,10 +105,10 @@ class ProtobufWriter:
             parts += [tag, values]
             size += len(tag) + 8 * width
         around = b""
-        for _ in range(self._depth):
+        for _ in self._options.around:
             tag = b"\x0a" + varint(size)
             around, size = tag + around, size + len(tag)
-        return interleaved([self._frame + b"\0" + around, *parts])
+        return interleaved([self._options.frame + b"\0" + around, *parts])
 
 
 def schema_of(layout: Layout) -> WriterSchema:

@@ -2,15 +2,11 @@
 
 import numpy as np
 
-from streampca.formats.base import Counts, Fields, ReaderOptions, WriterOptions
+from streampca.formats.base import Counts, Fields, Reader, ReaderOptions, Writer
 from streampca.formats.packing import VectorError, bytes_of_rows, side_by_side
 
 
-class RawReader:
-    """See `formats.base.Reader`."""
-
-    is_batch = False
-
+class RawReader(Reader):
     def __init__(self, options: ReaderOptions) -> None:
         self._format, self._dimensions = options.format, options.dimensions
         self.dtype = np.dtype(options.format).newbyteorder("<")
@@ -26,11 +22,8 @@ class RawReader:
         return value
 
 
-class RawWriter:
-    """See `formats.base.Writer`: the numbers of all fields one after the other, for each row."""
-
-    def __init__(self, options: WriterOptions) -> None:
-        self._dtype = np.dtype(options.format).newbyteorder("<")
+class RawWriter(Writer):
+    """The numbers of all fields one after the other, for each row."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        return bytes_of_rows(side_by_side(fields).astype(self._dtype), counts)
+        return bytes_of_rows(side_by_side(fields).astype(np.dtype(self._options.format).newbyteorder("<")), counts)

@@ -1,6 +1,5 @@
 """Answers as plain functions of a model and a parsed request; no HTTP, no clock."""
 
-import io
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import partition_name
+from streampca.formats import npy
 from streampca.pca import scoring
 from streampca.pca.arrays import Array
 from streampca.pca.scoring import Projection
@@ -21,8 +21,6 @@ _ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The fields of an answer, and the number of vectors in the request."""
-
     version: int
     fields: dict[str, Any]
     vectors: int = 0
@@ -43,7 +41,7 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
 
 
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
-    """How unusual vectors are: T², squared distance, score, p-values, and the dimensions that contribute most."""
+    """Scores of vectors: T², squared distance, score, p-values, and the dimensions that contribute most."""
     projected, most = _projected(published, request.vectors, limits), request.contributions
     fields, vectors = _scores(published, projected), projected.vectors
     if most:
@@ -152,6 +150,5 @@ def components(published: PublishedModel, limits: Limits) -> Answer:
 
 def components_npy(published: PublishedModel) -> list[memoryview]:
     """The axes, rows of length d, as the two parts of an `.npy` file in the model's own dtype; they are not copied."""
-    array, header = np.ascontiguousarray(published.model.components), io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
-    return [header.getbuffer(), array.reshape(-1).view(np.uint8).data]
+    array = np.ascontiguousarray(published.model.components)
+    return [memoryview(npy.header_of(array.dtype, array.shape)), array.reshape(-1).view(np.uint8).data]

@@ -29,7 +29,7 @@ _MAX_NUMBERS = 1_000_000  # in a request, and in an answer: 8 MB
 
 
 class ParsedRequest(Protocol):
-    """What a dialect has made of a request; its version is None for the newest."""
+    """A request as a dialect has parsed it; its version is None for the newest."""
 
     @property
     def version(self) -> int | None: ...
@@ -40,8 +40,6 @@ Returned = TypeVar("Returned")
 
 
 class Engine:
-    """Finds models, and answers requests with them."""
-
     def __init__(
         self, cache: ModelCache, metrics: SidecarMetrics, settings: ServeSettings, recent: RecentVectors
     ) -> None:
@@ -109,7 +107,7 @@ class Engine:
         return await self.in_thread(partial(work, lambda _: published))
 
     def _is_quick(self, raw: RawRequest) -> bool:
-        """Whether to project takes little time. Filling gaps does not, nor does parsing much text, nor unpacking."""
+        """Return whether projecting takes little time: not if it fills gaps, unpacks, or parses much text."""
         current = self._cache.current
         if raw.is_compressed or raw.json_bytes > _QUICK_BYTES:
             return False

@@ -24,12 +24,7 @@ _PLAIN_JSON = ("/v2", "/invocations", "/ping")  # paths of protocols with errors
 _DESCRIBED = 20  # mistakes
 
 
-Headers = Mapping[str, str]
-
-
 class Problem(Enum):
-    """The types of errors."""
-
     MALFORMED_BODY = 400, "The body is not of its media type, or its compression is damaged."
     NO_TOKEN = 401, "The request needs a token and has none."
     UNKNOWN_TOKEN = 401, "The token is not in `tokens_file` (any more)."
@@ -53,17 +48,14 @@ class Problem(Enum):
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
         return self.value[0]
 
     @property
     def title(self) -> str:
-        """What it means."""
         return self.value[1]
 
     @property
     def type(self) -> str:
-        """The URN that names it."""
         return "urn:streampca:error:" + self.name.lower().replace("_", "-")
 
 
@@ -89,13 +81,12 @@ def busy() -> RequestError:
 
 
 def error_response(error: Exception, scope: Scope) -> Response:
-    """The answer to an exception."""
-    known = _request_error(error, scope)
-    problem, text = known.problem, str(known)
+    refusal = _request_error(error, scope)
+    problem, text = refusal.problem, str(refusal)
     content = {"type": problem.type, "title": problem.title, "status": problem.status}
-    body = orjson.dumps({**content, "detail": text, "error": text, **known.members})
+    body = orjson.dumps({**content, "detail": text, "error": text, **refusal.members})
     plain = scope["path"].startswith(_PLAIN_JSON)
-    return Response(body, problem.status, dict(known.headers or {}), "application/json" if plain else PROBLEM_JSON)
+    return Response(body, problem.status, dict(refusal.headers or {}), "application/json" if plain else PROBLEM_JSON)
 
 
 def add_error_handlers(app: FastAPI, metrics: SidecarMetrics) -> None:
@@ -124,7 +115,6 @@ _PROBLEMS: dict[type[Exception], Problem] = {
 
 
 def _request_error(error: Exception, scope: Scope) -> RequestError:
-    """Translate any exception."""
     match error:
         case RequestError():
             return error

@@ -8,13 +8,12 @@ WAIT_S = 1.0
 
 
 class Memory:
-    """Counts reserved bytes. A single request always fits. Only for use on the event loop."""
+    """Counts reserved bytes; False: they do not fit. A single request always fits. Only for use on the event loop."""
 
     def __init__(self) -> None:
         self._reserved, self._released = 0, asyncio.Event()
 
     def try_reserve(self, size: int) -> bool:
-        """Reserve the bytes if they fit now."""
         if size > SMALL_BYTES:
             if self._reserved and self._reserved + size > LIMIT_BYTES:
                 return False
@@ -22,7 +21,6 @@ class Memory:
         return True
 
     async def reserve(self, size: int) -> bool:
-        """Reserve the bytes if they fit soon."""
         if self.try_reserve(size):  # without a timer, which costs more than all else here
             return True
         try:
@@ -34,7 +32,6 @@ class Memory:
         return True
 
     def release(self, size: int) -> None:
-        """Give back reserved bytes."""
         if size > SMALL_BYTES:
             self._reserved -= size
             self._released.set()

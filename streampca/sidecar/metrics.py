@@ -52,11 +52,9 @@ class SidecarMetrics:
         GCCollector(registry=self.registry)
 
     def observe_request(self, route: str, code: int, seconds: float) -> None:
-        """Count and time one request."""
         self._durations(route, code).observe(seconds)
 
     def count_vectors(self, act: str, vectors: int) -> None:
-        """Count the vectors of one request."""
         self._vectors[act].inc(vectors)
 
     def count_limit(self, limit: str) -> None:

@@ -91,13 +91,11 @@ class _Answer:
         self.request_id, self.status = request_id, 0
 
     async def reserve_body(self, size: int) -> None:
-        """Wait until there is memory for the body."""
         if not await self._memory.reserve(size):
             raise _NoMemoryError
         self._reserved = size
 
     def release(self) -> None:
-        """Give back what is reserved."""
         self._memory.release(self._reserved)
         self._reserved = 0
 

@@ -42,13 +42,10 @@ _BODY = body_of(Instances)
 
 
 class MlflowEndpoints:
-    """The endpoints, one method each."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def add_to(self, app: FastAPI) -> None:
-        """Add their routes."""
         errors = errors_of(ErrorResponse, JSON)
         tags: list[str | Enum] = ["MLflow"]
         post = app.post("/invocations", tags=tags, response_model=Predictions, responses=errors, openapi_extra=_BODY)
@@ -63,7 +60,7 @@ class MlflowEndpoints:
         )
 
     async def ping(self) -> Response:
-        """Whether to send requests here, as /readyz says."""
+        """Succeed if requests should be sent here, as /readyz does."""
         self._engine.check_ready()
         return Response("\n", media_type="text/plain")
 

@@ -1,4 +1,4 @@
-"""How `/openapi.json` describes what endpoints parse and make by themselves, and what it says of all."""
+"""Descriptions in `/openapi.json` of bodies and answers that endpoints handle themselves."""
 
 from typing import Any
 

@@ -34,7 +34,6 @@ class RawRequest:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether the body is to be unpacked."""
         return self.headers.get(b"content-encoding", b"").lower() in _COMPRESSED
 
     @property
@@ -74,14 +73,14 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
     headers = dict(request.scope["headers"])
     encoding = headers.get(b"content-encoding", b"identity").lower()
     if encoding not in (b"identity", *_COMPRESSED):
-        text = f"Content-Encoding {_text(encoding)} is not supported: use gzip, deflate or none"
+        text = f"Content-Encoding {encoding.decode('latin-1')} is not supported: use gzip, deflate or none"
         raise RequestError(Problem.UNSUPPORTED_TYPE, text)
     if (_declared_bytes(headers) or 0) > max_bytes:
         raise _too_long(max_bytes)
     if headers.get(b"sec-fetch-site") == b"cross-site":
         text = "a page of another site may not send requests: let its own server do it"
         raise RequestError(Problem.CROSS_SITE, text)
-    media_type = _text(headers.get(b"content-type", b"")).lower().replace(" ", "").replace('"', "")
+    media_type = headers.get(b"content-type", b"").decode("latin-1").lower().replace(" ", "").replace('"', "")
     media_type = media_type if media_type in RAW else media_type.partition(";")[0]
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
@@ -122,10 +121,6 @@ async def _read(request: Request, max_bytes: int) -> bytes:
             raise _too_long(max_bytes)
         more = message.get("more_body", False)
     return b"".join(chunks)
-
-
-def _text(header: bytes) -> str:
-    return header.decode("latin-1")
 
 
 def _too_long(max_bytes: int) -> RequestError:

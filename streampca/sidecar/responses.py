@@ -26,7 +26,6 @@ class ChunkedResponse(StreamingResponse):
         self._chunks = chunks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for chunk in self._chunks:  # without the task that a StreamingResponse starts to listen for the client's end
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -68,15 +67,10 @@ def npz(fields: dict[str, Any]) -> memoryview:
     return buffer.getbuffer()
 
 
-def accepts(accept: str, *media_types: str) -> bool:
-    """Whether the Accept header lists one of these media types before JSON."""
-    for part in accept.lower().split(","):
-        media_type = part.split(";")[0].strip()
-        if media_type in media_types:
-            return True
-        if media_type == JSON:
-            return False
-    return False
+def accepts(accept: str, expected: str) -> bool:
+    """Return whether the Accept header lists this media type before JSON."""
+    media_types = [part.split(";")[0].strip() for part in accept.lower().split(",")]
+    return next((media_type == expected for media_type in media_types if media_type in (expected, JSON)), False)
 
 
 def json_bytes(content: Any) -> bytes:

@@ -2,10 +2,7 @@
 
 import asyncio
 import contextlib
-import errno
-import os
 import resource
-import socket
 from functools import partial
 
 import structlog
@@ -13,7 +10,8 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from streampca.errors import SettingsError, StoreBusyError
+from streampca.errors import StoreBusyError
+from streampca.process.listening import BACKLOG, address_of, listen
 from streampca.process.metrics import StoreMetrics
 from streampca.process.start import started
 from streampca.process.tls import server_context
@@ -27,7 +25,6 @@ log = structlog.get_logger()
 _FINISH_WITHIN_S = 5  # for requests in flight at shutdown
 _KEEP_ALIVE_S = 75  # longer than load balancers do, so that they close idle connections and we do not
 REQUEST_WITHIN_S = 10.0  # of a new connection
-_BACKLOG = 128  # connections that are not accepted yet
 _MAX_FILES = 1024  # also of connections that send nothing: some 20 MB
 _FILES_PER_CONNECTION = 2  # for each connection that is answered: more get 503, and some remain for the store
 
@@ -39,7 +36,6 @@ class Connection(H11Protocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
         super().connection_made(transport)
         self.loop.call_later(REQUEST_WITHIN_S, self._close_without_request)
 
@@ -57,14 +53,14 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     with contextlib.suppress(StoreBusyError):  # others end the start; later, all are only logged
         Models(store, settings.topic).versions()
     with started() as process:  # before the app, since FastAPI finds the tracer
-        listening = listen(settings.host, settings.port)
+        listening = listen(settings.host, settings.port, "port")
         server = uvicorn.Server(_config(settings, create_app(store, settings, store_metrics)))
         stop = partial(setattr, server, "should_exit", True)
         process.threads.notify = stop
         if location := store.missing():
             log.warning("store does not exist yet", path=location)
         scheme = "https" if settings.tls_folder else "http"
-        log.info("serving", url=f"{scheme}://{_shown(listening)}", topic=settings.topic)
+        log.info("serving", url=f"{scheme}://{address_of(listening)}", topic=settings.topic)
         # The handlers of signals precede uvicorn's own ones: it raises the signal again after its shutdown, which would
         # otherwise end the process with the signal's status.
         process.run(partial(server.run, sockets=[listening]), lambda signal: stop())
@@ -75,7 +71,7 @@ def _config(settings: ServeSettings, app: FastAPI) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         http=Connection,
-        backlog=_BACKLOG,
+        backlog=BACKLOG,
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -92,30 +88,9 @@ def _config(settings: ServeSettings, app: FastAPI) -> uvicorn.Config:
     return config
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens on the address; on `::` for IPv4, too. Raises `SettingsError`."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-    try:
-        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
-    except OSError as error:
-        in_use = error.errno == errno.EADDRINUSE
-        cause = "no such host" if isinstance(error.__context__, socket.gaierror) else os.strerror(error.errno or 0)
-        remedy = "stop the process there or set STREAMPCA_PORT" if in_use else "set STREAMPCA_HOST"
-        raise SettingsError(f"cannot listen on {host}:{port}: {cause} ({remedy})") from None
-    # Inherited by connections: with Nagle's algorithm, answers on a kept-alive one wait 40 ms for an acknowledgement.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listening
-
-
 def _limit_files() -> int:
     """Limit the files that the process may open, and with them its connections; returns their number."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = min(soft, _MAX_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     return files
-
-
-def _shown(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

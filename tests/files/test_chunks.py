@@ -98,13 +98,13 @@ def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> No
     pa.csv.write_csv(numbers, tmp_path / "d.csv")
     write_deltalake(tmp_path / "e", lists)
     pq.write_table(numbers, tmp_path / "f.parquet")
-    found = []
+    checkpoints = []
     for name, columns in (("a.parquet", ("embedding",)), ("b.npy", ("vector",)), ("c.arrow", ("embedding",)),
                           ("d.csv", ("f_*",)), ("e", ("embedding",)), ("f.parquet", ("f_*",))):  # fmt: skip
         chunks = chunks_of([str(tmp_path / name)])
         backfill = BackfillPlan("readings", backfill_of(5).fold_config, columns_of(chunks[0], columns[0]))
-        found.append(files.encode(execute(MemoryStore(), backfill, chunks, here, lambda done: None)[0]))
-    assert len(set(found)) == 1
+        checkpoints.append(files.encode(execute(MemoryStore(), backfill, chunks, here, lambda done: None)[0]))
+    assert len(set(checkpoints)) == 1
 
 
 @pytest.mark.parametrize("value", [0.0, None], ids=["zeros, which take no space", "others"])

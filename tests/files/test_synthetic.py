@@ -13,16 +13,16 @@ def test_the_truth_matches_the_stream() -> None:
     _, variances, axes = np.linalg.svd(Y, full_matrices=False)
     share_outside = (variances[3:] ** 2).sum() / (variances**2).sum()
     assert share_outside == pytest.approx(vectors.truth.loss_ratio, rel=0.01)
-    assert vectors.truth.found(axes[:3]) > 0.99
+    assert vectors.truth.coverage(axes[:3]) > 0.99
     assert vectors.truth.largest_angle(axes[:3]) < 10
 
 
 def test_share_found_and_largest_angle() -> None:
     axes = np.eye(6)
     truth = Truth(axes[:2], 0.5)
-    assert truth.found(axes[:2]) == pytest.approx(1)
+    assert truth.coverage(axes[:2]) == pytest.approx(1)
     assert truth.largest_angle(axes[:2]) == pytest.approx(0, abs=1e-6)
-    assert truth.found(axes[[1, 3]]) == pytest.approx(0.5)
+    assert truth.coverage(axes[[1, 3]]) == pytest.approx(0.5)
     assert truth.largest_angle(axes[[1, 3]]) == pytest.approx(90)
     tilted = np.stack([axes[0], (axes[1] + axes[2]) / np.sqrt(2)])
     assert truth.largest_angle(tilted) == pytest.approx(45)

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from streampca.stores.directory import DirectoryStore
-from streampca.stores.models import Models
 from tests.foreign_clients.environment import SCRIPTS, interpreter, run
-from tests.sidecar.known import TOPIC, known
-from tests.sidecar.process import SidecarProcess
+from tests.sidecar.known import known
+from tests.sidecar.process import serving
 
 pytestmark = pytest.mark.slow
 
@@ -22,11 +20,7 @@ def python() -> Path:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A sidecar with the versions 10 and 20."""
-    folder = tmp_path_factory.mktemp("store")
-    models = Models(DirectoryStore(folder), TOPIC)
-    for version in (10, 20):
-        models.save(known(version))
-    with SidecarProcess(folder) as sidecar:
+    with serving(tmp_path_factory.mktemp("store"), known(10), known(20)) as sidecar:
         yield sidecar.url()
 
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-def found() -> str | None:
+def installed() -> str | None:
     """The installed browser's path."""
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
@@ -20,7 +20,7 @@ def chromium() -> Iterator[Browser]:
     """The browser, closed at the end of the block."""
     sandbox = [] if os.geteuid() else ["--no-sandbox"]  # root has none
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found(), args=sandbox)
+        browser = playwright.chromium.launch(executable_path=installed(), args=sandbox)
         try:
             yield browser
         finally:

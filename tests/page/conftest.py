@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from streampca.fold.model_file import PublishedModel
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.page.browser import Complaints, chromium, found
+from tests.page.browser import Complaints, chromium, installed
+from tests.page.steps import status
 from tests.sidecar.known import TOPIC
 from tests.sidecar.process import SidecarProcess
 
@@ -19,7 +21,7 @@ expect.set_options(timeout=60_000)
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Of module scope: while the browser is open, its event loop runs in this thread, and asyncio allows only one."""
-    if found() is None:
+    if installed() is None:
         reason = "Chromium is needed: `make browser` installs it"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
     with chromium() as browser:
@@ -59,11 +61,15 @@ def page(context: BrowserContext) -> Iterator[Page]:
 
 
 @pytest.fixture
-def opened(page: Page, sidecar: str) -> Callable[[], Page]:
-    """Opens the sidecar's page."""
+def opened(page: Page, sidecar: str, models: Models) -> Callable[..., Page]:
+    """Opens the sidecar's page; with models, saves them before and waits until the last is served."""
 
-    def open_it(query: str = "") -> Page:
+    def open_it(query: str = "", *published: PublishedModel) -> Page:
+        for model in published:
+            models.save(model)
         page.goto(f"{sidecar}/{query}")
+        if published:
+            status(page, f"Serving version {published[-1].version:,}")
         return page
 
     return open_it

@@ -4,24 +4,23 @@ Like the experiments it reads the data from the folder STREAMPCA_DATA, or downlo
 """
 
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from experiments import datasets
+from tests.broker_process import wait_until
 from tests.page.browser import chromium
+from tests.ports import free_ports
 
 _IMAGES = Path(__file__).parents[2] / "docs" / "images"
 _VERSIONS = 30  # enough points for the curves
-_TIMEOUT_S = 240.0
 
 
 def main() -> None:
@@ -30,60 +29,36 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         file = Path(folder) / "mnist.npy"
         np.save(file, (pixels[order] / 255).astype(np.float32))
-        port = _free_port()
+        [port] = free_ports(1)
         demo = subprocess.Popen(
             [sys.executable, "-m", "streampca", "demo", "--file", str(file), "--port", str(port), "--rate", "200"],
             stdout=subprocess.DEVNULL,
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            _wait_for_versions(url)
-            _desktop(browser, url)
-            _phone(browser, url)
+            wait_until(lambda: _versions(url) > _VERSIONS, 240, f"{_VERSIONS} versions")
+            _take(browser, url, "page.png", viewport={"width": 1280, "height": 900}, color_scheme="light")
+            phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "device_scale_factor": 1.5}
+            _take(browser, url, "page-phone.png", color_scheme="dark", **phone)
         finally:
             demo.send_signal(signal.SIGINT)
             demo.wait(30)
 
 
-def _desktop(browser: Browser, url: str) -> None:
-    with browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light") as context:
+def _take(browser: Browser, url: str, image: str, **options: Any) -> None:
+    with browser.new_context(**options) as context:
         page = context.new_page()
-        _look(page, f"{url}/?range=900")
+        page.goto(f"{url}/?range=900")
+        expect(page.locator("#status")).to_contain_text("Serving version", timeout=20_000)
         expect(page.locator("#losses-chart canvas")).to_be_visible()
-        page.screenshot(path=_IMAGES / "page.png", full_page=True)
+        page.screenshot(path=_IMAGES / image, full_page=not options.get("is_mobile"))
 
 
-def _phone(browser: Browser, url: str) -> None:
-    with browser.new_context(
-        viewport={"width": 390, "height": 844}, color_scheme="dark", is_mobile=True, device_scale_factor=1.5
-    ) as context:
-        page = context.new_page()
-        _look(page, f"{url}/?range=900")
-        page.screenshot(path=_IMAGES / "page-phone.png")
-
-
-def _look(page: Page, url: str) -> None:
-    page.goto(url)
-    expect(page.locator("#status")).to_contain_text("Serving version", timeout=20_000)
-
-
-def _wait_for_versions(url: str) -> None:
-    deadline = time.monotonic() + _TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as answer:  # noqa: S310 - our own http
-                if answer.read().count(b",") > _VERSIONS:
-                    return
-        except (urllib.error.URLError, OSError):
-            pass
-        time.sleep(0.5)
-    raise SystemExit(f"the demo published fewer than {_VERSIONS} versions within {_TIMEOUT_S:.0f} s")
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+def _versions(url: str) -> int:
+    try:
+        return len(httpx.get(f"{url}/v1/models").json()["versions"])
+    except httpx.TransportError:
+        return 0
 
 
 if __name__ == "__main__":

@@ -75,3 +75,20 @@ def test_a_terminal_shows_text() -> None:
     assert "model published" in stream.text()
     assert "version=5 seconds=0.1" in stream.text()  # in the order of the arguments
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", stream.text())
+
+
+def test_one_line_a_minute_for_a_repeating_fault() -> None:
+    now = [0.0]
+    once = logs.OncePerMinute("asyncio", clock=lambda: now[0])
+
+    def passes(name: str, text: str, error: Exception | None = None) -> bool:
+        exc_info = (type(error), error, None) if error else None
+        return once.filter(logging.LogRecord(name, logging.ERROR, "", 0, text, (), exc_info))
+
+    assert [passes("asyncio", "socket.accept() out of system resource") for _ in range(3)] == [True, False, False]
+    assert passes("asyncio", "another")
+    assert passes("asyncio", "another", ValueError("x"))
+    assert not passes("asyncio", "another", ValueError("x"))
+    assert all(passes("streampca", "ours") for _ in range(3))
+    now[0] = 60.0
+    assert passes("asyncio", "socket.accept() out of system resource")

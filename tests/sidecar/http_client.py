@@ -8,7 +8,13 @@ import httpx
 from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 
+from streampca.fold.model_file import PublishedModel
+from streampca.settings.commands import ServeSettings
+from streampca.sidecar.app import create_app
 from streampca.sidecar.errors import Problem
+from streampca.stores.memory import MemoryStore
+from streampca.stores.models import Models
+from tests.sidecar.known import TOPIC
 
 
 class Client:
@@ -44,12 +50,22 @@ class Client:
         return self.request("POST", path, **more)
 
 
-def error_of(answer: httpx.Response, status: int) -> str:
-    """The sentence of an error, which must have this status and the form of its protocol."""
+def client_of(*published: PublishedModel, **settings: Any) -> Client:
+    """A client of an application whose store has these models."""
+    store = MemoryStore()
+    for model in published:
+        Models(store, TOPIC, keep=10).save(model)
+    return Client(create_app(store, ServeSettings(topic=TOPIC, **settings)))
+
+
+def error_of(answer: httpx.Response, expected: int | Problem) -> str:
+    """The sentence of an error, which must be of this type or status, and have the form of its protocol."""
+    status = expected if isinstance(expected, int) else expected.status
     assert answer.status_code == status, answer.text
     content = answer.json()
     assert {"type", "title", "status", "detail", "error"} <= set(content)
-    assert Problem[content["type"].removeprefix("urn:streampca:error:").upper().replace("-", "_")].status == status
+    problem = Problem[content["type"].removeprefix("urn:streampca:error:").upper().replace("-", "_")]
+    assert expected in (problem, problem.status)
     assert (content["status"], content["detail"]) == (status, content["error"])
     path = answer.request.url.path
     media_type = "json" if path.startswith(("/v2", "/invocations", "/ping")) else "problem+json"

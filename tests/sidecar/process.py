@@ -9,10 +9,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+import httpx
+
+from streampca.fold.model_file import PublishedModel
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
 from tests.forked import ForkedProcess
 from tests.sidecar.known import TOPIC
 
@@ -38,26 +44,38 @@ START_TIMEOUT_S = 30.0
 
 def connect(url: str) -> socket.socket:
     """A connection whose client can take little before it reads."""
-    place = urlsplit(url)
-    assert place.hostname is not None
+    address = urlsplit(url)
+    assert address.hostname is not None
     connected = socket.socket()
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connected.settimeout(30)
-    connected.connect((place.hostname, place.port))
+    try:
+        connected.connect((address.hostname, address.port))
+    except OSError:
+        connected.close()
+        raise
     return connected
+
+
+def reached(url: str, limit: str) -> float:
+    """How often requests have reached a limit."""
+    text = httpx.get(f"{url}/metrics", timeout=60).text
+    name = f'streampca_limits_reached_total{{limit="{limit}",topic="{TOPIC}"}} '
+    line = next(line for line in text.splitlines() if line.startswith(name))
+    return float(line.split()[1])
 
 
 class SidecarProcess:
     """Starts on entry, accepts requests once `url` returns, is killed on exit if it still runs.
 
-    Forked from a process that has imported everything, unless its memory or its start is measured.
+    Forked from a process that has imported everything, unless its memory is measured. Runs the lines `first` first.
     """
 
     process: ForkedProcess | subprocess.Popen[bytes]
 
-    def __init__(self, store: Path | str, *, forked: bool = True, **settings: Any) -> None:
+    def __init__(self, store: Path | str, *, first: str = "", forked: bool = True, **settings: Any) -> None:
         self._settings = {"topic": TOPIC, "store": str(store), "port": 0} | settings
-        self._forked = forked
+        self._program, self._forked = f"{first}\n{PROGRAM}", forked
         self._read = 0  # bytes of the log
 
     def __enter__(self) -> Self:
@@ -65,11 +83,11 @@ class SidecarProcess:
         self._log = Path(self._folder.name) / "log"
         arguments = [json.dumps(self._settings)]
         if self._forked:
-            self.process = ForkedProcess(arguments, os.environ, self._log.with_name("out"), self._log, PROGRAM)
+            self.process = ForkedProcess(arguments, os.environ, self._log.with_name("out"), self._log, self._program)
         else:
             with self._log.open("wb") as errors:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-W", "error", "-c", PROGRAM, *arguments], stderr=errors
+                    [sys.executable, "-W", "error", "-c", self._program, *arguments], stderr=errors
                 )
         return self
 
@@ -108,3 +126,13 @@ class SidecarProcess:
     def ended(self, within_s: float) -> tuple[int, str]:
         code = self.process.wait(within_s)
         return code, self._log.read_text(errors="replace")[self._read :]
+
+
+@contextmanager
+def serving(folder: Path, *published: PublishedModel, **options: Any) -> Iterator[SidecarProcess]:
+    """A sidecar on a store with these models."""
+    models = Models(DirectoryStore(folder), TOPIC)
+    for model in published:
+        models.save(model)
+    with SidecarProcess(folder, **options) as process:
+        yield process

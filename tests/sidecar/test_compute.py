@@ -1,6 +1,7 @@
 """Projections, reconstructions and scores over HTTP agree with NumPy, with scikit-learn and with `pca.scoring`."""
 
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,8 @@ from streampca.fold.model_file import PublishedModel
 from streampca.pca import scoring
 from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
-from streampca.settings.commands import ServeSettings
 from streampca.sidecar import engine
-from streampca.sidecar.app import create_app
-from streampca.stores.memory import MemoryStore
-from streampca.stores.models import Models
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, client_of, error_of
 from tests.sidecar.known import TOPIC, D, known_model
 
 CHANCE = np.random.default_rng(0)
@@ -52,14 +49,12 @@ def test_projects_onto_the_axes_of_the_requested_version(client: Client, paramet
     assert set(answer) == {"version", "coordinates", "residual"}
 
 
-def test_agrees_with_scikit_learn(store: MemoryStore) -> None:
+def test_agrees_with_scikit_learn() -> None:
     data = CHANCE.normal(size=(200, 6)) @ CHANCE.normal(size=(6, 6)) + CHANCE.normal(size=6)
     pca, white = PCA(3).fit(data), PCA(3, whiten=True).fit(data)
     total = float(pca.explained_variance_.sum() / pca.explained_variance_ratio_.sum())
     model = Model(pca.components_, pca.explained_variance_, pca.mean_, total, 200.0)
-    models = Models(store, TOPIC)
-    models.save(PublishedModel(200, model, TOPIC))
-    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+    with client_of(PublishedModel(200, model, TOPIC)) as client:
         some = data[:9]
         answer = post(client, "/v1/project", vectors=some.tolist())
         np.testing.assert_allclose(answer["coordinates"], pca.transform(some), atol=1e-12)
@@ -85,17 +80,6 @@ def test_reconstructs_from_coordinates_and_from_vectors(client: Client) -> None:
     np.testing.assert_allclose(by_vectors["squared_error"], projected["residual"], rtol=1e-12)
 
 
-@pytest.mark.parametrize("basis", ["principal", "whitened"])
-def test_many_rows_get_the_same_answers_as_few(models: Models, store: MemoryStore, basis: str) -> None:
-    """A long body is processed in a thread, a short one is not; the numbers are the same up to rounding."""
-    rows = CHANCE.normal(size=(3000, D))
-    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
-        many = post(client, "/v1/project", vectors=rows.tolist(), basis=basis)
-        few = [post(client, "/v1/project", vectors=[row], basis=basis) for row in rows[::500].tolist()]
-    for field in ("coordinates", "residual"):
-        np.testing.assert_allclose(many[field][::500], [one[field][0] for one in few], rtol=1e-10, atol=1e-12)
-
-
 def test_no_vectors_in_no_vectors_out(client: Client) -> None:
     assert post(client, "/v1/project", vectors=[]) == {"version": 20, "coordinates": [], "residual": []}
     assert post(client, "/v1/reconstruct", coordinates=[]) == {"version": 20, "vectors": []}
@@ -107,11 +91,9 @@ def test_integers_are_numbers(client: Client) -> None:
     assert whole == post(client, "/v1/project", vectors=[[1.0, 2.0, 3.0, 4.0, 18446744073709551615.0]])
 
 
-def test_a_model_in_float32_is_served(store: MemoryStore) -> None:
-    models = Models(store, TOPIC)
+def test_a_model_in_float32_is_served() -> None:
     model = known_model(1, dtype=np.float32)
-    models.save(PublishedModel(1, model, TOPIC))
-    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+    with client_of(PublishedModel(1, model, TOPIC)) as client:
         answer = post(client, "/v1/project", vectors=VECTORS.tolist())
         np.testing.assert_allclose(answer["coordinates"], (VECTORS - model.mean) @ model.components.T, rtol=1e-12)
         npy = client.get("/v1/model/components", headers={"Accept": "application/x-npy"})
@@ -147,28 +129,21 @@ def model_with_past() -> tuple[Model, Calibration]:
 
 
 @pytest.fixture
-def calibrated(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Client:
+def calibrated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setattr(engine, "_MAX_NUMBERS", 1000)
     model, calibration = model_with_past()
-    Models(store, TOPIC).save(PublishedModel(30, model, TOPIC, calibration=calibration))
-    return Client(create_app(store, ServeSettings(topic=TOPIC)))
+    with client_of(PublishedModel(30, model, TOPIC, calibration=calibration)) as client:
+        yield client
 
 
-@pytest.fixture
-def imputing(store: MemoryStore) -> Client:
+def test_vectors_with_gaps_get_what_is_to_be_expected_of_them() -> None:
     model, calibration = model_with_past()
     published = PublishedModel(30, model, TOPIC, calibration=calibration, settings={"missing": "impute"})
-    Models(store, TOPIC).save(published)
-    return Client(create_app(store, ServeSettings(topic=TOPIC)))
-
-
-def test_vectors_with_gaps_get_what_is_to_be_expected_of_them(imputing: Client) -> None:
-    model, _ = model_with_past()
     holes = np.where(CHANCE.random(VECTORS.shape) < 0.3, np.nan, VECTORS)
     holes[:, 0] = VECTORS[:, 0]
     nulls = [[None if np.isnan(entry) else entry for entry in row] for row in holes.tolist()]
     filled, scores = scoring.complete(model, holes).vectors, scoring.score(model, holes)
-    with imputing as client:
+    with client_of(published) as client:
         answers = {act: post(client, f"/v1/{act}", vectors=nulls) for act in ("score", "project", "reconstruct")}
         binary = client.post("/v1/project", content=npy(holes), headers={"content-type": "application/x-npy"}).json()
         raw = {"content-type": "application/octet-stream;dtype=float32"}
@@ -182,15 +157,15 @@ def test_vectors_with_gaps_get_what_is_to_be_expected_of_them(imputing: Client) 
     assert np.array(answers["reconstruct"]["vectors"]) == pytest.approx(model.reconstruct(model.project(filled)[0]))
     assert binary == answers["project"]
     assert np.array(single["coordinates"]) == pytest.approx(np.array(binary["coordinates"]), rel=1e-4, abs=1e-4)
-    assert (empty.status_code, empty.json()["error"]) == (422, "vectors[1] has no number")
+    assert error_of(empty, 422) == "vectors[1] has no number"
 
 
 def test_scores(calibrated: Client) -> None:
     model, calibration = model_with_past()
     scores = scoring.score(model, VECTORS)
     p = calibration.p_values(scores, model.noise_variance)
-    with calibrated as client:
-        answer = post(client, "/v1/score", vectors=VECTORS.tolist())
+    assert "too large" in error_of(calibrated.post("/v1/score", json={"vectors": [[1e200] * D]}), 422)
+    answer = post(calibrated, "/v1/score", vectors=VECTORS.tolist())
     assert answer.pop("version") == 30
     expected = scores._asdict() | {"p": p.score, "p_t2": p.t2, "p_spe": p.spe}
     assert answer == {name: values.tolist() for name, values in expected.items()}
@@ -198,9 +173,11 @@ def test_scores(calibrated: Client) -> None:
 
 
 def test_contributions(calibrated: Client) -> None:
-    with calibrated as client:
-        answer = post(client, "/v1/score", vectors=VECTORS.tolist(), contributions=2)
-        all_of_them = post(client, "/v1/score", vectors=VECTORS.tolist(), contributions=100)
+    refused = calibrated.post("/v1/score", json={"vectors": [[1.0] * D] * 100, "contributions": 3})
+    assert "ask for at most 2 contributions" in error_of(refused, 413)
+    assert "contributions" in error_of(calibrated.post("/v1/score", json={"vectors": [], "contributions": -1}), 422)
+    answer = post(calibrated, "/v1/score", vectors=VECTORS.tolist(), contributions=2)
+    all_of_them = post(calibrated, "/v1/score", vectors=VECTORS.tolist(), contributions=100)
     which, values = scoring.largest_contributions(model_with_past()[0], VECTORS, 2)
     assert [answer["t2_dimensions"], answer["spe_dimensions"]] == which.tolist()
     np.testing.assert_allclose(answer["t2_contributions"], values.t2)
@@ -211,35 +188,21 @@ def test_contributions(calibrated: Client) -> None:
 
 def test_many_rows_are_scored_like_each_alone(calibrated: Client) -> None:
     many = CHANCE.normal(size=(150, D))
-    with calibrated as client:
-        together = post(client, "/v1/score", vectors=many.tolist(), contributions=1)
-        alone = [post(client, "/v1/score", vectors=[vector], contributions=1) for vector in many[::40].tolist()]
+    together = post(calibrated, "/v1/score", vectors=many.tolist(), contributions=1)
+    alone = [post(calibrated, "/v1/score", vectors=[vector], contributions=1) for vector in many[::40].tolist()]
     for field in set(together) - {"version"}:
-        np.testing.assert_allclose(together[field][::40], [each[field][0] for each in alone], rtol=1e-9)
-
-
-def test_a_binary_request_has_the_same_answer(calibrated: Client) -> None:
-    with calibrated as client:
-        plain = post(client, "/v1/score", vectors=VECTORS.tolist(), contributions=2)
-        response = client.post(
-            "/v1/score?contributions=2",
-            content=VECTORS.astype("<f8").tobytes(),
-            headers={"Content-Type": "application/octet-stream;dtype=float64", "Accept": "application/x-npz"},
-        )
-    with np.load(io.BytesIO(response.content)) as arrays:
-        assert {name: arrays[name].tolist() for name in arrays} == plain
+        np.testing.assert_allclose(together[field][::40], [answer[field][0] for answer in alone], rtol=1e-9)
 
 
 def test_a_projection_has_the_scores_that_are_asked_for(calibrated: Client) -> None:
-    with calibrated as client:
-        scores = post(client, "/v1/score", vectors=VECTORS.tolist())
-        plain = post(client, "/v1/project", vectors=VECTORS.tolist(), basis="whitened")
-        more = post(client, "/v1/project", vectors=VECTORS.tolist(), basis="whitened", fields=["p", "t2"])
-        binary = client.post(
-            "/v1/project?fields=p,t2&basis=whitened",
-            content=npy(VECTORS),
-            headers={"Content-Type": "application/x-npy"},
-        ).json()
+    scores = post(calibrated, "/v1/score", vectors=VECTORS.tolist())
+    plain = post(calibrated, "/v1/project", vectors=VECTORS.tolist(), basis="whitened")
+    more = post(calibrated, "/v1/project", vectors=VECTORS.tolist(), basis="whitened", fields=["p", "t2"])
+    binary = calibrated.post(
+        "/v1/project?fields=p,t2&basis=whitened",
+        content=npy(VECTORS),
+        headers={"Content-Type": "application/x-npy"},
+    ).json()
     assert more == binary == plain | {name: scores[name] for name in ("p", "t2")}
 
 
@@ -250,21 +213,3 @@ def test_a_model_without_past_scores_has_no_p(client: Client) -> None:
     response = client.post("/v1/score", json={"vectors": VECTORS.tolist()}, headers={"Accept": "application/x-npz"})
     with np.load(io.BytesIO(response.content)) as arrays:
         assert set(arrays) == {"version", "t2", "spe", "score"}
-
-
-@pytest.mark.parametrize(
-    ("content", "status", "text"),
-    [
-        ({"vectors": [[1e200] * D]}, 422, "too large"),
-        ({"vectors": [[1.0] * (D + 1)]}, 422, "this model has 5"),
-        ({"vectors": [[1.0] * D], "contributions": -1}, 422, "contributions"),
-        ({"vectors": [[1.0] * D], "contributions": 1.5}, 422, "contributions"),
-        ({"vectors": [[1.0] * D], "basis": "whitened"}, 422, "unknown field 'basis'"),
-        ({"vectors": [[1.0] * D] * 100, "contributions": 3}, 413, "ask for at most 2 contributions"),
-    ],
-)
-def test_mistakes(calibrated: Client, content: dict[str, Any], status: int, text: str) -> None:
-    with calibrated as client:
-        answer = client.post("/v1/score", json=content)
-    assert answer.status_code == status
-    assert text in answer.json()["error"]

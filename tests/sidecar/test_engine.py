@@ -141,6 +141,17 @@ class SlowStore(MemoryStore):
             self.now -= 1
         return super().read(name)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Reads wait until the end of the block."""
+        self.reads.clear()
+        self.most = 0
+        self.released.clear()
+        try:
+            yield
+        finally:
+            self.released.set()
+
 
 def statuses(client: Client, paths: list[str]) -> Counter[int]:
     with ThreadPoolExecutor(len(paths)) as threads:
@@ -160,20 +171,6 @@ def served(store: SlowStore) -> Client:
     return Client(create_app(store, ServeSettings(topic=TOPIC)))
 
 
-def begin(store: SlowStore) -> None:
-    store.reads.clear()
-    store.most = 0
-    store.released.clear()
-
-
-@contextmanager
-def released_at_the_end(store: SlowStore) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        store.released.set()
-
-
 def test_requests_for_one_version_share_one_load(slow: SlowStore, monkeypatch: pytest.MonkeyPatch) -> None:
     paths, looked_up = [path.format(7) for path in PATHS] * 10, [0]
     find = Engine.find
@@ -184,9 +181,8 @@ def test_requests_for_one_version_share_one_load(slow: SlowStore, monkeypatch: p
 
     monkeypatch.setattr(Engine, "find", counted)
     with served(slow) as client, ThreadPoolExecutor(1) as background:
-        begin(slow)
-        asked = background.submit(statuses, client, paths)
-        with released_at_the_end(slow):
+        with slow.held():
+            asked = background.submit(statuses, client, paths)
             wait_until(lambda: looked_up[0] == len(paths))
         assert asked.result() == {200: len(paths)}
         assert sum(slow.reads.values()) == 1
@@ -194,9 +190,8 @@ def test_requests_for_one_version_share_one_load(slow: SlowStore, monkeypatch: p
 
 def test_one_old_version_is_loaded_at_a_time_and_the_newest_waits_for_none(slow: SlowStore) -> None:
     with served(slow) as client, ThreadPoolExecutor(1) as background:
-        begin(slow)
-        asked = background.submit(statuses, client, [PATHS[i % 3].format(i + 1) for i in range(39)])
-        with released_at_the_end(slow):
+        with slow.held():
+            asked = background.submit(statuses, client, [PATHS[i % 3].format(i + 1) for i in range(39)])
             wait_until(lambda: sum(slow.reads.values()) == 1)
             assert client.get("/v1/model").status_code == 200
             assert client.post("/v1/reconstruct", json={"coordinates": [[1.0, 2.0]]}).status_code == 200

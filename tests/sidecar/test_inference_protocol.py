@@ -7,12 +7,10 @@ import numpy as np
 import orjson
 import pytest
 
-from streampca.settings.commands import ServeSettings
-from streampca.sidecar.app import create_app
+from streampca.sidecar.errors import Problem
 from streampca.sidecar.request import LENGTH
-from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client, error_of
+from tests.sidecar.http_client import Client, client_of, error_of
 from tests.sidecar.known import TOPIC, D
 
 INFER = f"/v2/models/{TOPIC}/infer"
@@ -20,8 +18,8 @@ ROWS = np.random.default_rng(0).standard_normal((3, D))
 
 
 def tensor(**changes: Any) -> dict[str, Any]:
-    given = {"name": "vectors", "shape": [3, D], "datatype": "FP64", "data": ROWS.tolist()} | changes
-    return {"inputs": [{name: value for name, value in given.items() if value is not None}]}
+    fields = {"name": "vectors", "shape": [3, D], "datatype": "FP64", "data": ROWS.tolist()} | changes
+    return {"inputs": [{name: value for name, value in fields.items() if value is not None}]}
 
 
 def as_bytes(content: dict[str, Any], rest: bytes, **headers: str) -> dict[str, Any]:
@@ -31,14 +29,14 @@ def as_bytes(content: dict[str, Any], rest: bytes, **headers: str) -> dict[str, 
 
 def values(answer: httpx.Response) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
-    return {each["name"]: np.reshape(each["data"], each["shape"]) for each in answer.json()["outputs"]}
+    return {output["name"]: np.reshape(output["data"], output["shape"]) for output in answer.json()["outputs"]}
 
 
 def test_data_may_be_flat_or_rows(client: Client) -> None:
     rows, flat = (client.post(INFER, json=tensor(data=data)) for data in (ROWS.tolist(), ROWS.ravel().tolist()))
     assert rows.content == flat.content
     expected = client.post("/v1/project", json={"vectors": ROWS.tolist()}).json()
-    assert all(np.array_equal(found, expected[name]) for name, found in values(rows).items())
+    assert all(np.array_equal(value, expected[name]) for name, value in values(rows).items())
     assert values(client.post(INFER, json=tensor(shape=[0, D], data=[])))["coordinates"].shape == (0, 2)
 
 
@@ -50,6 +48,10 @@ def test_an_output_says_for_itself_whether_it_is_binary(client: Client) -> None:
     first, second = orjson.loads(answer.content[:length])["outputs"]
     assert (len(first["data"]), second["parameters"]) == (3, {"binary_data_size": 48})
     assert len(answer.content) == length + 48
+
+
+def test_another_model_is_unknown(client: Client) -> None:
+    assert f"this sidecar serves '{TOPIC}'" in error_of(client.get("/v2/models/other"), Problem.UNKNOWN_MODEL)
 
 
 def test_p_needs_past_scores(client: Client, models: Models) -> None:
@@ -87,7 +89,7 @@ def test_a_wrong_length_of_the_json_is_refused(client: Client) -> None:
 
 
 def test_before_the_first_model_nothing_is_ready() -> None:
-    with Client(create_app(MemoryStore(), ServeSettings(topic=TOPIC))) as client:
+    with client_of() as client:
         assert client.get("/v2/health/live").json() == {"live": True}
         for path in ("/v2/health/ready", f"/v2/models/{TOPIC}/ready", f"/v2/models/{TOPIC}", "/ping"):
             assert "no model has been published yet" in error_of(client.get(path), 503)

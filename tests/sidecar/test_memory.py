@@ -6,24 +6,19 @@ import select
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
 import orjson
 import pytest
 
-from streampca.settings.commands import ServeSettings
 from streampca.sidecar import compute, engine, memory
-from streampca.sidecar.app import create_app
 from streampca.sidecar.request import LENGTH
-from streampca.stores.directory import DirectoryStore
-from streampca.stores.memory import MemoryStore
-from streampca.stores.models import Models
 from tests.broker_process import wait_until
-from tests.sidecar.http_client import Client, error_of
+from tests.sidecar.http_client import client_of, error_of
 from tests.sidecar.known import TOPIC, known, known_model
-from tests.sidecar.process import SidecarProcess, connect
+from tests.sidecar.process import connect, reached, serving
 
 MIB = 2**20
 BODY = 16 * MIB  # the default limit
@@ -61,49 +56,35 @@ BODIES: dict[str, Callable[[], bytes]] = {  # made when they are sent: 16 MiB ea
 STATUSES = {"rows": (200, 422), "closing brackets": (400,)}
 
 
+class Measured(NamedTuple):
+    """A sidecar whose memory is measured."""
+
+    url: str
+    status: Path
+
+    @property
+    def peak(self) -> float:
+        """Its peak memory so far, MiB."""
+        line = next(line for line in self.status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
+
+
 @contextlib.contextmanager
-def sidecar(folder: Path, d: int = 1000, k: int = 20) -> Iterator[tuple[str, Callable[[], float]]]:
-    """Its URL, and its peak memory in MiB so far."""
-    Models(DirectoryStore(folder), TOPIC).save(known(1, d=d, k=k))
-    with SidecarProcess(folder, forked=False) as process:
-        status = Path(f"/proc/{process.process.pid}/status")
-
-        def peak() -> float:
-            line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-            return int(line.split()[1]) / 1024
-
-        yield process.url(), peak
+def measured(folder: Path, d: int) -> Iterator[Measured]:
+    with serving(folder, known(1, d=d, k=20), forked=False) as process:
+        yield Measured(process.url(), Path(f"/proc/{process.process.pid}/status"))
 
 
-def post(path: str, body: bytes) -> bytes:
-    return b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(body)) + body
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    with measured(tmp_path_factory.mktemp("store"), d=1000) as sidecar:
+        yield sidecar
 
 
-@pytest.mark.slow
-def test_one_request_of_any_kind_is_harmless(tmp_path: Path) -> None:
-    with sidecar(tmp_path) as (url, peak), httpx.Client(base_url=url, timeout=120) as client:
-        for name, make in BODIES.items():
-            body = make()
-            for path in ("/v1/project", "/v1/reconstruct"):
-                answer = client.post(path, content=body)
-                assert answer.status_code in STATUSES.get(name, (413, 422)), (name, answer.text[:200])
-                assert peak() < PEAK_MIB, (name, path, peak())
-
-
-@pytest.mark.slow
-def test_many_large_requests_at_once_are_harmless(tmp_path: Path) -> None:
-    with sidecar(tmp_path) as (url, peak), httpx.Client(base_url=url, timeout=120) as client:
-        body = BODIES["rows"]()
-
-        def send(i: int) -> tuple[int, str | None]:
-            answer = client.post("/v1/reconstruct" if i % 2 else "/v1/project", content=body)
-            return answer.status_code, answer.headers.get("retry-after")
-
-        with ThreadPoolExecutor(CLIENTS) as threads:
-            found = set(threads.map(send, range(CLIENTS)))
-        assert found <= {(200, None), (503, "1")}
-        assert (200, None) in found
-        assert peak() < PEAK_MIB, peak()
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    with measured(tmp_path_factory.mktemp("store"), d=100_000) as sidecar:
+        yield sidecar
 
 
 def infer(**more: Any) -> bytes:
@@ -126,85 +107,112 @@ MISTAKES: dict[str, tuple[str, Callable[[], bytes], dict[str, str]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_takes_little_memory_and_many_at_once_not_much(name: str, tmp_path: Path) -> None:
-    path, make, headers = MISTAKES[name]
-    with sidecar(tmp_path) as (url, peak), httpx.Client(base_url=url, timeout=120) as client:
-        body = make()
+def test_mistakes_take_little_memory_and_many_at_once_not_much(small: Measured) -> None:
+    with httpx.Client(base_url=small.url, timeout=120) as client:
         client.post("/v1/project", content=orjson.dumps({"vectors": [[1.0] * 1000]}))
-        idle = peak()
+        idle = small.peak
 
-        def send(_: int) -> int:
-            return client.post(path, content=body, headers=headers).status_code
+        def send(name: str) -> int:
+            path, _, headers = MISTAKES[name]
+            return client.post(path, content=bodies[name], headers=headers).status_code
 
-        assert send(0) in (400, 413, 422)
-        assert peak() - idle < 64
-        with ThreadPoolExecutor(40) as threads:
-            assert set(threads.map(send, range(80))) <= {400, 413, 422, 503}
-        assert peak() - idle < 300
-
-
-REQUESTS = {
-    "reconstruct": post("/v1/reconstruct", orjson.dumps({"coordinates": [[1.0] * 20] * 10})),
-    "npz": post("/v1/reconstruct", orjson.dumps({"coordinates": [[1.0] * 20] * 10})).replace(
-        b"Host:", b"Accept: application/x-npz\r\nHost:"
-    ),
-    "gzip": post("/v1/reconstruct", orjson.dumps({"coordinates": [[1.0] * 20] * 10})).replace(
-        b"Host:", b"Accept-Encoding: gzip\r\nHost:"
-    ),
-    "components": b"GET /v1/model/components HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-npy\r\n\r\n",
-}
+        bodies = {name: make() for name, (_, make, _) in MISTAKES.items()}
+        for name in MISTAKES:
+            assert send(name) in (400, 413, 422), name
+            assert small.peak - idle < 64, name
+        for name in MISTAKES:
+            with ThreadPoolExecutor(40) as threads:
+                assert set(threads.map(send, [name] * 40)) <= {400, 413, 422, 503}
+            assert small.peak - idle < 300, name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REQUESTS)
-def test_unread_answers_are_harmless(name: str, tmp_path: Path) -> None:
-    with sidecar(tmp_path, d=100_000) as (url, peak), contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(connect(url)) for _ in range(CLIENTS)]
+def test_one_request_of_any_kind_is_harmless(small: Measured) -> None:
+    with httpx.Client(base_url=small.url, timeout=120) as client:
+        for name, make in BODIES.items():
+            body = make()
+            for path in ("/v1/project", "/v1/reconstruct"):
+                answer = client.post(path, content=body)
+                assert answer.status_code in STATUSES.get(name, (413, 422)), (name, answer.text[:200])
+                assert small.peak < PEAK_MIB, (name, path)
+
+
+@pytest.mark.slow
+def test_many_large_requests_at_once_are_harmless(small: Measured) -> None:
+    with httpx.Client(base_url=small.url, timeout=120) as client:
+        body = BODIES["rows"]()
+
+        def send(i: int) -> tuple[int, str | None]:
+            answer = client.post("/v1/reconstruct" if i % 2 else "/v1/project", content=body)
+            return answer.status_code, answer.headers.get("retry-after")
+
+        with ThreadPoolExecutor(CLIENTS) as threads:
+            answers = set(threads.map(send, range(CLIENTS)))
+        assert {(200, None)} <= answers <= {(200, None), (503, "1")}
+        assert small.peak < PEAK_MIB
+
+
+@pytest.mark.slow
+def test_silent_connections_are_harmless(small: Measured) -> None:
+    """While they last they keep others out, which is a proxy's job to prevent."""
+    with contextlib.ExitStack() as stack:
+        for i in range(1100):  # more than the files that the sidecar may open; the others wait to be accepted
+            stack.enter_context(connect(small.url)).sendall(b"GET /healthz HTTP/1.1\r\n" + b"x: " * (5000 * (i % 2)))
+    wait_until(lambda: httpx.get(f"{small.url}/healthz", timeout=60).status_code == 200, 60)
+    assert small.peak < PEAK_MIB
+
+
+COORDINATES = orjson.dumps({"coordinates": [[1.0] * 20] * 10})
+REQUESTS = {
+    name: b"POST /v1/reconstruct HTTP/1.1\r\n%sHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
+    % (header, len(COORDINATES), COORDINATES)
+    for name, header in {
+        "json": b"", "npz": b"Accept: application/x-npz\r\n", "gzip": b"Accept-Encoding: gzip\r\n",
+        "last": b"Connection: close\r\n",
+    }.items()
+} | {
+    "components": b"GET /v1/model/components HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-npy\r\n\r\n"
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["json", "npz", "gzip", "components"])
+def test_unread_answers_are_harmless(name: str, large: Measured) -> None:
+    refused_before = reached(large.url, "memory")
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connect(large.url)) for _ in range(CLIENTS)]
         for client in clients:
             client.sendall(REQUESTS[name] * 3)
         answers = [client.recv(12) for client in clients]
         assert {b"HTTP/1.1 200"} < set(answers) <= {b"HTTP/1.1 200", b"HTTP/1.1 503"}
-        none = f'limits_reached_total{{limit="memory",topic="{TOPIC}"}} 0.0'
-        wait_until(lambda: none not in httpx.get(f"{url}/metrics", timeout=60).text)
-        assert peak() < PEAK_MIB, peak()
+        wait_until(lambda: reached(large.url, "memory") > refused_before)
+        assert large.peak < PEAK_MIB
+    wait_until(lambda: is_whole(large), what="an answer after the clients are gone")
 
 
-@pytest.mark.slow
-def test_silent_connections_are_harmless(tmp_path: Path) -> None:
-    """While they last they keep others out, which is a proxy's job to prevent."""
-    with sidecar(tmp_path) as (url, peak):
-        with contextlib.ExitStack() as stack:
-            for i in range(1100):  # more than the files that the sidecar may open; the others wait to be accepted
-                stack.enter_context(connect(url)).sendall(b"GET /healthz HTTP/1.1\r\n" + b"x: " * (5000 * (i % 2)))
-        wait_until(lambda: httpx.get(f"{url}/healthz", timeout=60).status_code == 200, 60)
-        assert peak() < PEAK_MIB, peak()
-
-
-@pytest.mark.slow
-def test_an_unread_answer_that_is_read_at_last_is_whole(tmp_path: Path) -> None:
-    with sidecar(tmp_path, d=100_000) as (url, _), connect(url) as client:
-        client.sendall(REQUESTS["reconstruct"].replace(b"Host:", b"Connection: close\r\nHost:"))
+def is_whole(large: Measured) -> bool:
+    """Send a request whose answer is long, and check the answer; False if there is no memory for it."""
+    with connect(large.url) as client:
+        client.sendall(REQUESTS["last"])
         assert select.select([client], [], [], 60)[0]  # the rest waits for the client
-        text = b"".join(iter(lambda: client.recv(MIB), b""))
+        head, _, content = b"".join(iter(lambda: client.recv(MIB), b"")).partition(b"\r\n\r\n")
+    if head.startswith(b"HTTP/1.1 503"):
+        return False
     model = known_model(1, d=100_000, k=20)
-    np.testing.assert_allclose(
-        orjson.loads(text.partition(b"\r\n\r\n")[2])["vectors"], model.reconstruct(np.ones((10, 20))), atol=1e-12
-    )
+    np.testing.assert_allclose(orjson.loads(content)["vectors"], model.reconstruct(np.ones((10, 20))), atol=1e-12)
+    return True
 
 
-def test_too_many_numbers(store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_MAX_NUMBERS", 100)
-    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+    with client_of(known(1)) as client:
         body = np.zeros((21, 5), "<f4").tobytes()
         answer = client.post("/v1/project", content=body, headers={"Content-Type": RAW})
         assert error_of(answer, 413) == "vectors has 105 numbers, at most 100 are allowed: send fewer rows"
         assert f'streampca_limits_reached_total{{limit="numbers",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
 
 
-def test_without_memory_a_large_request_is_refused_for_the_moment(
-    store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_memory_a_large_request_is_refused_for_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     large: dict[str, Any] = {"content": bytes(180_000), "headers": {"Content-Type": RAW}}
     monkeypatch.setattr(memory, "LIMIT_BYTES", 0)
     monkeypatch.setattr(memory, "WAIT_S", 0.01)
@@ -216,7 +224,7 @@ def test_without_memory_a_large_request_is_refused_for_the_moment(
         refused.append(await client.asynchronous("POST", "/v1/project", json={"vectors": [[0.0] * 5]}))
         yield bytes(90_000)
 
-    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+    with client_of(known(1)) as client:
         assert client.post("/v1/project", content=slow(), headers=large["headers"]).status_code == 200
         assert error_of(refused[0], 503) == "too many large requests at once: try again"
         assert refused[0].headers["retry-after"] == "1"
@@ -225,13 +233,11 @@ def test_without_memory_a_large_request_is_refused_for_the_moment(
         assert f'streampca_limits_reached_total{{limit="memory",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
 
 
-def test_a_request_that_gets_no_memory_can_be_tried_again(
-    store: MemoryStore, models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_gets_no_memory_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*arguments: object) -> None:
         raise MemoryError("Unable to allocate 7.63 MiB")
 
-    with Client(create_app(store, ServeSettings(topic=TOPIC))) as client:
+    with client_of(known(1)) as client:
         with monkeypatch.context() as failing:
             failing.setattr(compute, "project", fails)
             refused = client.post("/v1/project", json={"vectors": [[0.0] * 5]})

@@ -6,11 +6,9 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
-from streampca.settings.commands import ServeSettings
-from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client
+from tests.sidecar.http_client import Client, client_of
 from tests.sidecar.known import TOPIC, D, file_of, known, known_model
 
 ROW = [1.0] * D
@@ -41,8 +39,8 @@ def test_metrics_describe_the_model_in_use(client: Client) -> None:
     assert samples['streampca_model_load_failures_total{cause="damaged"}'] == 0
 
 
-def test_without_a_model_there_are_no_model_metrics(settings: ServeSettings) -> None:
-    with Client(create_app(MemoryStore(), settings)) as client:
+def test_without_a_model_there_are_no_model_metrics() -> None:
+    with client_of() as client:
         assert not [name for name in scraped(client) if name.startswith("streampca_model_") and "failures" not in name]
 
 

@@ -15,9 +15,9 @@ ROW = [1.0] * D
 def test_the_openapi_document_is_valid(client: Client) -> None:
     content = client.get("/openapi.json").json()
     OpenAPI.model_validate(content)
-    operations = [each for path in content["paths"].values() for each in path.values()]
-    assert len({each["operationId"] for each in operations}) == len(operations)
-    assert all(each["tags"] for each in operations)
+    operations = [operation for path in content["paths"].values() for operation in path.values()]
+    assert len({operation["operationId"] for operation in operations}) == len(operations)
+    assert all(operation["tags"] for operation in operations)
 
 
 @pytest.mark.parametrize(

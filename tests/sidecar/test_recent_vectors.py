@@ -10,14 +10,11 @@ from fastapi import FastAPI
 
 from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
-from streampca.settings.commands import ServeSettings
-from streampca.sidecar.app import create_app
 from streampca.sidecar.page import recent_vectors as module
 from streampca.sidecar.page.recent_vectors import RecentVectors
-from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.http_client import Client, error_of
-from tests.sidecar.known import TOPIC, D, K, known, known_model
+from tests.sidecar.http_client import Client, client_of, error_of
+from tests.sidecar.known import D, K, known, known_model
 
 CHANCE = np.random.default_rng(0)
 VECTORS = CHANCE.normal(size=(7, D)) * 3
@@ -55,17 +52,16 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
     assert content["version"] == version
     np.testing.assert_allclose(content["coordinates"], coordinates[:, [x - 1, y - 1]], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(content["residual"], residual, rtol=1e-5, atol=1e-5)
-    assert all(abs(at - time.time()) < 60 for at in [*content["at"], *(each["at"] for each in content["worst"])])
+    assert all(abs(at - time.time()) < 60 for at in [*content["at"], *(vector["at"] for vector in content["worst"])])
     assert set(content) == {"version", "coordinates", "at", "residual", "p", "worst"}
 
 
-def test_the_most_unusual_ones_are_described(store: MemoryStore, settings: ServeSettings) -> None:
+def test_the_most_unusual_ones_are_described() -> None:
     model = known_model(30)
     past = scoring.score(model, CHANCE.normal(size=(2000, D)))
     calibration = Calibration.empty().with_scores(past, model.noise_variance)
-    Models(store, TOPIC).save(replace(known(30), calibration=calibration))
     odd = model.mean + np.diag([0, -90.0, 40.0, 0, 0])[[2, 1]]
-    with Client(create_app(store, settings)) as client:
+    with client_of(replace(known(30), calibration=calibration)) as client:
         project(client, [*VECTORS, *odd])
         content = get_recent(client)
         scores = client.post(
@@ -74,18 +70,18 @@ def test_the_most_unusual_ones_are_described(store: MemoryStore, settings: Serve
     np.testing.assert_allclose(content["p"], scores["p"], rtol=1e-6)
     worst = np.argsort(-np.array(scores["score"]))[:5]
     assert worst[:2].tolist() == [8, 7]
-    for found, i in zip(content["worst"], worst, strict=True):
-        assert found["score"] == pytest.approx(scores["score"][i], rel=1e-4)
-        assert found["p"] == pytest.approx(scores["p"][i])
-        assert found["dimensions"] == scores["spe_dimensions"][i]
-        assert found["contributions"] == pytest.approx(scores["spe_contributions"][i], rel=1e-3)
+    for described, i in zip(content["worst"], worst, strict=True):
+        assert described["score"] == pytest.approx(scores["score"][i], rel=1e-4)
+        assert described["p"] == pytest.approx(scores["p"][i])
+        assert described["dimensions"] == scores["spe_dimensions"][i]
+        assert described["contributions"] == pytest.approx(scores["spe_contributions"][i], rel=1e-3)
 
 
 def test_without_past_scores_there_is_no_p(client: Client) -> None:
     project(client, VECTORS)
     content = get_recent(client)
     assert content["p"] is None
-    assert [each["p"] for each in content["worst"]] == [None] * 5
+    assert [vector["p"] for vector in content["worst"]] == [None] * 5
 
 
 @pytest.mark.parametrize("query", ["x=0", "x=3", "y=0", f"y={K + 1}", "x=-1", f"x={10**30}"])
@@ -101,9 +97,9 @@ def test_without_projections_there_are_no_vectors(client: Client) -> None:
     }  # fmt: skip
 
 
-def test_an_unknown_version_is_404_and_no_model_503(client: Client, settings: ServeSettings) -> None:
+def test_an_unknown_version_is_404_and_no_model_503(client: Client) -> None:
     assert client.get("/v1/page/recent?version=15").status_code == 404
-    with Client(create_app(MemoryStore(), settings)) as empty:
+    with client_of() as empty:
         assert empty.get("/v1/page/recent").status_code == 503
 
 

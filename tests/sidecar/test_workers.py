@@ -22,16 +22,15 @@ def report(store: MemoryStore, name: str, age: float) -> ProcessStatus:
 def workers(client: Client) -> list[dict[str, Any]]:
     answer = client.get("/v1/page/workers")
     assert answer.status_code == 200
-    found: list[dict[str, Any]] = answer.json()["workers"]
-    return found
+    return list(answer.json()["workers"])
 
 
 def test_reports_are_sorted_by_name_and_have_an_age(client: Client, store: MemoryStore) -> None:
     b, a = report(store, "b", age=100), report(store, "a", age=0)
     assert abs(client.get("/v1/page/workers").json()["now"] - time.time()) < 60
-    found = workers(client)
-    assert 0 <= found[0].pop("silent_s") < 60 <= found[1].pop("silent_s") < 160
-    assert found == [a.model_dump(), b.model_dump()]
+    reports = workers(client)
+    assert 0 <= reports[0].pop("silent_s") < 60 <= reports[1].pop("silent_s") < 160
+    assert reports == [a.model_dump(), b.model_dump()]
 
 
 def test_without_workers_there_are_no_reports(client: Client) -> None:
@@ -43,9 +42,9 @@ def test_old_damaged_and_foreign_reports_are_ignored(client: Client, store: Memo
         report(store, name, age)
     store.write(f"workers/{TOPIC}/broken.json", b"{")
     store.write("workers/other/x.json", b"{")
-    found = workers(client)
-    assert [one["name"] for one in found] == ["ahead", "recent"]
-    assert found[0]["silent_s"] == 0
+    reports = workers(client)
+    assert [one["name"] for one in reports] == ["ahead", "recent"]
+    assert reports[0]["silent_s"] == 0
 
 
 def test_those_of_another_topic_on_request(client: Client, store: MemoryStore) -> None:

@@ -19,13 +19,10 @@ ModelVersion = Annotated[VersionNumber, Path(description="Version of the model."
 
 
 class InferenceEndpoints:
-    """The endpoints, one method each."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def add_to(self, app: FastAPI) -> None:
-        """Add their routes."""
         options: dict[str, Any] = {"tags": ["open inference protocol"], "responses": errors_of(ErrorResponse, JSON)}
         model = "/v2/models/{model_name}"
         version = model + "/versions/{model_version}"
@@ -52,22 +49,22 @@ class InferenceEndpoints:
         return json_response({"name": "streampca", "version": __version__, "extensions": extensions})
 
     async def server_live(self) -> Response:
-        """Whether the process responds."""
+        """Answer as long as the process responds."""
         return json_response({"live": True})
 
     async def server_ready(self) -> Response:
-        """Whether to send requests here, as /readyz says."""
+        """Succeed if requests should be sent here, as /readyz does."""
         self._engine.check_ready()
         return json_response({"ready": True})
 
     async def model_ready(self, model_name: ModelName) -> Response:
-        """Whether the newest version can be used."""
+        """Succeed if the newest version can be used."""
         self._check(model_name)
         self._engine.check_ready()
         return json_response({"name": model_name, "ready": True})
 
     async def version_ready(self, model_name: ModelName, model_version: ModelVersion) -> Response:
-        """Whether a version can be used."""
+        """Succeed if a version can be used."""
         await self._engine.find(model_version)
         return await self.model_ready(model_name)
 

@@ -29,8 +29,6 @@ _HISTORIES = 3  # of topics that are not served
 
 
 class PageEndpoints:
-    """The endpoints, one method each."""
-
     def __init__(
         self,
         cache: ModelCache,

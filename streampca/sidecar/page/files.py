@@ -17,8 +17,6 @@ HEADERS = {
 
 
 class PageFiles(StaticFiles):
-    """Serves the page's files."""
-
     def __init__(self, folder: Path = FOLDER) -> None:
         super().__init__(directory=folder)
 

@@ -39,11 +39,11 @@ class HistoryReader:
         listed = self._models.versions()
         for pruned in set(self._figures).difference(listed):
             del self._figures[pruned]
-        wanted = [other for other in listed if other > version]
-        for missing in wanted:
+        later = [other for other in listed if other > version]
+        for missing in later:
             if missing not in self._figures and not self.closed.is_set():
                 self._read(missing)
-        return [figures for version in wanted if (figures := self._figures.get(version)) is not None]
+        return [figures for version in later if (figures := self._figures.get(version)) is not None]
 
     def close(self) -> None:
         """Stop a call of `after` in another thread once the current file is read."""

@@ -85,14 +85,14 @@ def _limit(dimensions: int) -> int:
 
 
 def _unusual(published: PublishedModel, vectors: Array, scores: Scores) -> tuple[F64 | None, list[Described]]:
-    """p of each vector (n, d), None without past scores; and the vectors with the highest scores, with their places."""
+    """p of each vector (n, d), None without past scores; and the vectors with the highest scores, by index."""
     model, p = published.model, None
     if published.calibration is not None:
         p = published.calibration.p_values(scores, model.noise_variance).score
     worst = np.argsort(-scores.score, kind="stable")[:_WORST]
-    found, values = scoring.largest_contributions(model, vectors[worst], _DIMENSIONS)
+    largest, values = scoring.largest_contributions(model, vectors[worst], _DIMENSIONS)
     described = []
-    for i, dimensions, contributions in zip(worst.tolist(), found[1].tolist(), values.spe.tolist(), strict=True):
+    for i, dimensions, contributions in zip(worst.tolist(), largest[1].tolist(), values.spe.tolist(), strict=True):
         about = {"score": float(scores.score[i]), "p": None if p is None else float(p[i])}
         described.append((i, {**about, "dimensions": dimensions, "contributions": contributions}))
     return p, described

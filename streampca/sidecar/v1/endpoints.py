@@ -24,13 +24,10 @@ VersionPath = Annotated[str, WithJsonSchema(ANY_VERSION), Path(description="Vers
 
 
 class V1Endpoints:
-    """The endpoints, one method each."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def add_to(self, app: FastAPI) -> None:
-        """Add their routes."""
         errors = errors_of(schemas.ErrorResponse)
         for endpoint, request, query, answer in (
             (self.project, schemas.ProjectRequest, schemas.ProjectQuery, schemas.ProjectResponse),
@@ -73,7 +70,7 @@ class V1Endpoints:
         )
 
     async def score(self, request: Request) -> Response:
-        """How unusual vectors are: T², squared distance, score, p-values, and the dimensions that contribute most."""
+        """Scores of vectors: T², squared distance, score, p-values, and the dimensions that contribute most."""
         read = partial(parse, schema=schemas.ScoreRequest, query=schemas.ScoreQuery)
         return await self._engine.answer(
             request, operation="score", parse=read, compute=compute.score, respond=_respond
@@ -114,11 +111,11 @@ class V1Endpoints:
         raise RequestError(Problem.UNKNOWN_PATH, f"there is no :predict. {self._use_v2('/infer')}")
 
     async def healthz(self) -> Response:
-        """Whether the process responds. For liveness probes."""
+        """Answer as long as the process responds. For liveness probes."""
         return json_response({"status": "ok"})
 
     async def readyz(self) -> Response:
-        """Whether to send requests here: a model is loaded and not too old, and the store can be read."""
+        """Succeed if requests should be sent here: a model is loaded and not too old, and the store can be read."""
         self._engine.check_ready()
         version = self._engine.current_version
         return json_response({"version": version}, version_header(version))

@@ -72,7 +72,7 @@ class RowsRequest(BaseModel):
 
 
 class ProjectQuery(RowsRequest):
-    """How to project."""
+    """Options of a projection."""
 
     basis: Basis = Field("principal", description=_BASIS)
     fields: ScoreFields = Field(
@@ -105,7 +105,7 @@ class ProjectResponse(BaseModel):
 
 
 class ReconstructQuery(RowsRequest):
-    """How to reconstruct what a binary body holds."""
+    """Options of a reconstruction from a binary body."""
 
     basis: CoordinatesBasis = "principal"
     of: Literal["coordinates", "vectors"] | None = Field(None, description="What a binary body holds.")
@@ -130,7 +130,7 @@ class ReconstructResponse(BaseModel):
 
 
 class ScoreQuery(RowsRequest):
-    """What to answer with."""
+    """Options of scoring."""
 
     contributions: Annotated[int, Field(ge=0)] = Field(
         0, description="Number of dimensions to name for each vector, those that contribute most; at most d."
@@ -146,7 +146,7 @@ class ScoreRequest(ScoreQuery):
 
 
 class ScoreResponse(BaseModel):
-    """How unusual vectors are."""
+    """Scores of vectors."""
 
     version: Version
     t2: T2

@@ -26,11 +26,11 @@ def asked(vectors: Any, fields: dict[str, Any]) -> dict[str, Any]:
 def projected(dtype: str) -> dict[str, Any]:
     """Coordinates, residual, score and reconstruction of vectors of this type."""
     raw = VECTORS.astype(dtype).tobytes(), f"application/octet-stream;dtype=float{8 * int(dtype[1])}"
-    found = post("/v1/project?fields=score", *raw)
-    return found | {"reconstruction": post("/v1/reconstruct?of=vectors", *raw)["vectors"]}
+    answer = post("/v1/project?fields=score", *raw)
+    return answer | {"reconstruction": post("/v1/reconstruct?of=vectors", *raw)["vectors"]}
 
 
-def same(found: Any, expected: Any) -> None:
+def same(actual: Any, expected: Any) -> None:
     """Assert that two arrays have the same bits."""
-    assert found.dtype == np.float64, found.dtype
-    assert np.array_equal(found, expected), (found, expected)
+    assert actual.dtype == np.float64, actual.dtype
+    assert np.array_equal(actual, expected), (actual, expected)

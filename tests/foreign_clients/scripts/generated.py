@@ -30,9 +30,9 @@ def make() -> None:
 
 def call(name: str, **arguments: Any) -> Any:
     """The answer of the operation of this name."""
-    found = list((FOLDER / PACKAGE / "api").rglob(f"{name}.py"))
-    assert len(found) == 1, (name, found)
-    module = importlib.import_module(".".join(found[0].relative_to(FOLDER).with_suffix("").parts))
+    modules = list((FOLDER / PACKAGE / "api").rglob(f"{name}.py"))
+    assert len(modules) == 1, (name, modules)
+    module = importlib.import_module(".".join(modules[0].relative_to(FOLDER).with_suffix("").parts))
     client = importlib.import_module(PACKAGE).Client(base_url=URL, raise_on_unexpected_status=True)
     answer = module.sync_detailed(client=client, **arguments)
     assert answer.status_code == 200, (name, answer.content)
@@ -44,12 +44,12 @@ models = importlib.import_module(f"{PACKAGE}.models")
 rows = VECTORS.tolist()
 import numpy as np  # noqa: E402
 
-found = call("project", body=models.ProjectRequest(vectors=rows))
-same(np.array(found.coordinates), asked(VECTORS, {})["coordinates"])
+projected = call("project", body=models.ProjectRequest(vectors=rows))
+same(np.array(projected.coordinates), asked(VECTORS, {})["coordinates"])
 whitened = call("project", body=models.ProjectRequest(vectors=rows, basis=models.ProjectRequestBasis.WHITENED))
 same(np.array(whitened.coordinates), asked(VECTORS, {"basis": "whitened"})["coordinates"])
 assert call("project", body=models.ProjectRequest(vectors=rows), version="latest").version == 20
-back = call("reconstruct", body=models.ReconstructRequest(coordinates=found.coordinates))
+back = call("reconstruct", body=models.ReconstructRequest(coordinates=projected.coordinates))
 assert np.shape(back.vectors) == VECTORS.shape
 assert len(call("score", body=models.ScoreRequest(vectors=rows, contributions=2)).t2_dimensions) == len(rows)
 assert call("model").version == call("model_version", version=20).version == 20

@@ -8,14 +8,14 @@ import requests
 from expected import VECTORS, asked, same
 from mlflow.pyfunc.scoring_server.client import ScoringServerClient
 
-place = urlsplit(sys.argv[1])
-client = ScoringServerClient(place.hostname, place.port)
+address = urlsplit(sys.argv[1])
+client = ScoringServerClient(address.hostname, address.port)
 client.wait_server_ready(10)
 assert client.get_version()
 for data in (VECTORS, pd.DataFrame(VECTORS, columns=list("abcde"))):
     for params in ({}, {"basis": "whitened"}):
-        found = client.invoke(data, params).get_predictions()
-        same(found.to_numpy(), asked(VECTORS, params)["coordinates"])
+        predictions = client.invoke(data, params).get_predictions()
+        same(predictions.to_numpy(), asked(VECTORS, params)["coordinates"])
 instances = requests.post(f"{sys.argv[1]}/invocations", json={"instances": VECTORS.tolist()}, timeout=10).json()
 assert instances == {"predictions": asked(VECTORS, {})["coordinates"].tolist()}
 try:

@@ -37,10 +37,10 @@ def synchronous() -> None:
     assert client.get_server_metadata()["name"] == "streampca"
     metadata = client.get_model_metadata(TOPIC)
     assert metadata["versions"] == ["10", str(NEWEST)]
-    assert [each["name"] for each in metadata["inputs"]] == ["vectors"]
+    assert [tensor["name"] for tensor in metadata["inputs"]] == ["vectors"]
     assert metadata["inputs"][0]["shape"] == [-1, VECTORS.shape[1]]
     assert client.get_model_metadata(TOPIC, "10")["versions"] == ["10"]
-    assert {each["version"] for each in client.get_model_repository_index()} == {"10", str(NEWEST)}
+    assert {entry["version"] for entry in client.get_model_repository_index()} == {"10", str(NEWEST)}
     names = ["reconstruction", "score", "coordinates"]
     for dtype, binary, out, packed in product(("f4", "f8"), (True, False), (True, False), (None, "gzip", "deflate")):
         expected = projected(dtype)
@@ -51,7 +51,7 @@ def synchronous() -> None:
         )  # fmt: skip
         check(result, expected, names)
         assert result.get_response()["id"] == "a"
-        assert [each["name"] for each in result.get_response()["outputs"]] == names
+        assert [tensor["name"] for tensor in result.get_response()["outputs"]] == names
     named = http.InferInput("input-0", list(VECTORS.shape), "FP64").set_data_from_numpy(VECTORS)
     check(client.infer(TOPIC, [named]), projected("f8"), ["coordinates"])
     result = client.infer(TOPIC, inputs(http, "f8", True))

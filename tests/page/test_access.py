@@ -1,0 +1,135 @@
+"""The page in a real Chromium for everybody: on a phone, by the keyboard, by a screen reader, with a token."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from streampca.pca import scoring
+from streampca.pca.scoring import Calibration
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.page.browser import Complaints
+from tests.page.steps import Opened, report_member, status
+from tests.process.test_bearer_tokens import line
+from tests.sidecar.known import known, known_model
+from tests.sidecar.process import SidecarProcess
+
+TABS = {  # and what is shown last
+    "Over time": "#losses-chart canvas", "Components": "#components canvas", "Vectors": "#p-chart canvas",
+    "Workers": "#transform-ended",
+}  # fmt: skip
+
+
+def test_fits_a_phone_in_the_dark(browser: Browser, models: Models, sidecar: str) -> None:
+    models.save(known(123_456_789, d=784, k=20))
+    with browser.new_context(
+        viewport={"width": 360, "height": 740}, color_scheme="dark", has_touch=True, is_mobile=True
+    ) as context:
+        page = context.new_page()
+        complaints = Complaints(page)
+        page.goto(sidecar)
+        status(page, "Serving version 123,456,789")
+        for tab in TABS:
+            page.get_by_role("radio", name=tab).check()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        expect(page.locator("#components figure")).to_have_count(20)
+        red, green, blue = re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[:3]
+        assert max(map(int, (red, green, blue))) < 64
+        page.emulate_media(color_scheme="light")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != f"rgb({red}, {green}, {blue})"
+        page.get_by_role("radio", name="Components").check()
+        expect(page.locator("#scree-chart canvas")).to_be_visible()
+        assert complaints.all == []
+
+
+def test_axe_finds_nothing(browser: Browser, models: Models, store: DirectoryStore, sidecar: str) -> None:
+    for version in (10, 20):
+        calibration = Calibration.empty().with_scores(scoring.score(known_model(version), np.eye(5)), 1.0)
+        models.save(replace(known(version), calibration=calibration, partition_losses={0: 0.1, 1: 0.2}))
+    Models(store, "orders").save(known(10))
+    for name, silent_s in (("busy", 0), ("ended", 100)):
+        report_member(store, name, silent_s, {"0": 1_000})
+    for width in (1440, 390):
+        with browser.new_context(viewport={"width": width, "height": 900}) as context:
+            page = context.new_page()
+            complaints = Complaints(page)
+            page.goto(f"{sidecar}/?tab=vectors&with=10")
+            for button in ("Fill in an example", "Project"):
+                page.get_by_role("button", name=button).click()
+                expect(page.locator("#try-message" if button != "Project" else "#try-summary")).not_to_be_empty()
+            for tab, shown in TABS.items():
+                page.get_by_role("radio", name=tab).check()
+                expect(page.locator(shown).first).to_be_visible()
+                for summary in page.locator(".panel:not([hidden]) summary:visible").all():
+                    summary.click()
+                for scheme in ("light", "dark"):
+                    page.emulate_media(color_scheme=scheme)
+                    result = Axe().run(page)
+                    assert result.violations_count == 0, result.generate_report()
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert complaints.all == []
+
+
+def test_everything_can_be_reached_by_the_keyboard(opened: Opened) -> None:
+    page = opened("", known(10), known(20))
+    active = "(({id, name, className}) => id || name || className)(document.activeElement)"
+
+    def reach(*names: str) -> None:
+        """Press Tab until the last of these has the focus; the others have had it before, in this order."""
+        reached: list[str] = []
+        while not reached or reached[-1] != names[-1]:
+            assert len(reached) < 30
+            page.keyboard.press("Tab")
+            reached.append(page.evaluate(active))
+        assert [name for name in reached if name in names] == [*names]
+
+    reach("skip", "slider", "follow", "tab", "range", "log")
+    for tab, names in {
+        "Components": ["other", "shape"], "Vectors": ["recent-x", "recent-y", "colour", "vector", "example"],
+        "Workers": ["scroll"],
+    }.items():  # fmt: skip
+        page.locator("[name=tab]:checked").focus()
+        page.keyboard.press("ArrowRight")
+        expect(page.get_by_role("radio", name=tab)).to_be_focused()
+        expect(page.locator(f"#{tab.lower()}-panel")).to_be_visible()
+        reach(*names)
+
+
+def test_works_behind_a_prefix(page: Page, models: Models, sidecar: str) -> None:
+    models.save(known(10))
+
+    def forward(route) -> None:  # type: ignore[no-untyped-def]
+        route.fulfill(response=route.fetch(url=route.request.url.replace("/pca/", "/")))
+
+    page.route("**/*", lambda route: route.abort())  # nothing else is there
+    page.route("**/pca/**", forward)  # tried first
+    page.goto(f"{sidecar}/pca/")
+    status(page, "Serving version 10")
+    page.unroute_all(behavior="wait")
+
+
+def test_the_page_asks_for_a_token(
+    models: Models, store: DirectoryStore, tmp_path: Path, context: BrowserContext
+) -> None:
+    models.save(known(10))
+    (tmp_path / "tokens").write_text(line("read", "ada"))
+    page = context.new_page()
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept("ada" if asked[1:] else "wrong")))
+    with SidecarProcess(store.root, tokens_file=str(tmp_path / "tokens")) as process:
+        page.goto(process.url())
+        status(page, "Serving version 10")
+        page.reload()
+        status(page, "Serving version 10")
+        with page.expect_download() as saved:
+            page.get_by_role("link", name="Model as JSON").click()
+        assert saved.value.suggested_filename == "model.json"
+        assert json.loads(saved.value.path().read_bytes())["version"] == 10
+        page.get_by_role("link", name="Metrics").click()
+        status(page, "this token may not do that: it lacks the scope metrics")
+    assert asked == ["A token for this sidecar:"] * 2

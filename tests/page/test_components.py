@@ -1,0 +1,125 @@
+"""Components of one version, and of two that are compared, in a real Chromium."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+from playwright.sync_api import expect
+from scipy.linalg import subspace_angles
+
+from streampca.stores.models import Models
+from tests.page.steps import Opened, status
+from tests.sidecar.known import known, known_model
+
+
+def test_figures_are_a_table_that_the_keyboard_opens(opened: Opened) -> None:
+    page = opened("?tab=components", known(10, d=7000))
+    expect(page.locator("#scree-chart")).to_have_attribute(
+        "aria-label", re.compile("^Scree: Component 1, share .* %, cumulative .* %$")
+    )
+    figures = page.get_by_role("region", name="Figures of Scree")
+    expect(figures.locator("tr")).to_have_count(0)  # filled when it is opened
+    page.locator("#scree-chart + details summary").focus()
+    page.keyboard.press("Enter")
+    expect(figures.locator("th")).to_have_text(["Component", "share", "cumulative"])
+    expect(figures.locator("tbody tr")).to_have_count(2)
+    page.locator("#components + details summary").click()
+    components = page.get_by_role("region", name="Figures of Components")
+    expect(components.locator("caption")).to_have_text("The 2,500 of 7,000 dimensions with the largest entries")
+    largest = np.abs(known_model(10, d=7000).components).max(axis=0).argsort()[-2500:]
+    assert components.locator("td:first-child").all_text_contents() == [str(j) for j in sorted(largest)]
+
+
+def test_shows_the_sampling_error_if_it_is_known(models: Models, opened: Opened) -> None:
+    page = opened("?tab=components", known(10))
+    expect(page.locator("#errors")).to_be_hidden()
+    models.save(replace(known(20), subspace_error=0.04321, axis_errors=[0.01, np.pi / 2]))
+    expected = "Sampling error, estimated: 0.04321 of 2 for the plane of all components; 0.57° to 90° for the axes."
+    expect(page.locator("#errors")).to_have_text(expected)
+    expect(page.locator("#components figure").first).to_contain_text("± 0.57°")
+    for shape in ("", "1×5"):  # strips, pictures
+        page.locator("#shape").fill(shape)
+        page.locator("#shape").press("Enter")
+        expect(page.locator("#components.pictures")).to_have_count(1 if shape else 0)
+        overlapping = "captions => captions.filter(({scrollWidth, clientWidth}) => scrollWidth > clientWidth).length"
+        assert page.locator("#components figcaption").evaluate_all(overlapping) == 0
+
+
+def test_components_are_pictures_if_a_shape_is_entered(opened: Opened) -> None:
+    page = opened("?tab=components", known(10, d=12))
+    canvas = page.locator("#components canvas").first
+    expect(canvas).to_have_attribute("width", "12")
+    page.get_by_label("Show vectors as pictures of").fill("3×4")
+    page.keyboard.press("Enter")
+    expect(canvas).to_have_attribute("width", "4")
+    expect(canvas).to_have_attribute("height", "3")
+    assert "shape=3" in page.url
+    page.reload()
+    expect(canvas).to_have_attribute("height", "3")
+
+    page.get_by_label("Show vectors as pictures of").fill("5x5")
+    page.keyboard.press("Enter")
+    expect(page.locator("#shape-message")).to_have_text("5×5 are 25 numbers, the vectors have 12")
+    expect(canvas).to_have_attribute("height", "1")
+    page.get_by_label("Show vectors as pictures of").fill("2×2×3")
+    page.keyboard.press("Enter")
+    expect(canvas).to_have_attribute("width", "2")
+
+
+def test_two_versions_are_compared(models: Models, opened: Opened) -> None:
+    page = opened("?tab=components&shape=3×4", known(10, d=12, k=3), known(20, d=12, k=3), known(30, d=12, k=3))
+    expect(page.locator("#other-value")).to_have_text("none")
+    expect(page.locator("#angles")).to_be_hidden()
+    expect(page.locator("#components figure")).to_have_count(3)
+    page.get_by_label("Compare with").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#other-value")).to_contain_text("10 (1 of 3), published")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#other-value")).to_contain_text("20 (2 of 3), published")
+    shown, other = known_model(30, d=12, k=3), known_model(20, d=12, k=3)
+    expect(page.locator("#compared")).to_have_text("In version 20, all explain 50 %.")
+    for chart in ("scree", "angles"):
+        page.locator(f"#{chart}-chart + details summary").click()
+
+    def column(chart: str, i: int) -> list[float]:
+        cells = page.locator(f"#{chart}-chart + details td:nth-child({i})").all_text_contents()
+        return [float(cell.rstrip(" %°")) for cell in cells]
+
+    expect(page.locator("#scree-chart + details th").last).to_have_text("version 20")
+    np.testing.assert_allclose(column("scree", 2), 100 * shown.explained_variance_ratio, rtol=1e-2)
+    np.testing.assert_allclose(column("scree", 4), 100 * other.explained_variance_ratio, rtol=1e-2)
+    cosines = np.abs((shown.components * other.components).sum(axis=1))
+    np.testing.assert_allclose(column("angles", 2), np.degrees(np.arccos(cosines)), rtol=0.06)  # two digits
+    principal = np.sort(subspace_angles(shown.components.T, other.components.T))
+    np.testing.assert_allclose(column("angles", 3), np.degrees(principal), rtol=0.06)
+    expect(page.locator("#components figure")).to_have_count(6)
+    expect(page.locator("#components figcaption").nth(1)).to_contain_text("1 · compared, ")
+    expect(page.locator("#components canvas").nth(1)).to_have_attribute("width", "4")
+
+    models.save(known(40, d=12, k=3))  # the newest is followed, the other remains
+    status(page, "Serving version 40")
+    expect(page.locator("#other-value")).to_contain_text("20 (2 of 4), published")
+    page.locator("#other").fill("-1")
+    expect(page.locator("#components figure")).to_have_count(3)
+    assert "with" not in page.url
+
+
+def test_the_scripts_compute_angles_and_labels(opened: Opened) -> None:
+    """Also tiny angles and right ones, and where both subspaces are the same; labels of an axis differ."""
+    page = opened()
+    chance = np.random.default_rng(0)
+    angles = np.array([0.0, 1e-6, 0.3, 1.2, np.pi / 2])
+    basis = np.linalg.qr(chance.normal(size=(30, 10)))[0].T
+    one = basis[:5]
+    other = np.cos(angles)[:, None] * one + np.sin(angles)[:, None] * basis[5:]
+    turned = np.linalg.qr(chance.normal(size=(5, 5)))[0] @ other
+    call = "lists => import('/page/angles.js').then(({principalAngles}) => principalAngles(...lists))"
+    np.testing.assert_allclose(page.evaluate(call, [one.tolist(), turned.tolist()]), angles, atol=1e-7)
+    np.testing.assert_allclose(page.evaluate(call, [one.tolist(), one.tolist()]), np.zeros(5), atol=1e-7)
+    call = "([name, ...values]) => import('/page/format.js').then((format) => format[name](...values))"
+    assert page.evaluate(call, ["percents", [0.0154, 0.01541], 1e-5]) == ["1.540 %", "1.541 %"]
+    assert page.evaluate(call, ["percents", [0, 0.25, 0.5], 0.25]) == ["0 %", "25 %", "50 %"]
+    assert page.evaluate(call, ["percents", [0.025, 0.05], 0.025]) == ["2.5 %", "5.0 %"]
+    assert page.evaluate(call, ["spans", [0, 5400, 10800]]) == ["0 h", "1.5 h", "3 h"]
+    days = [text.count("\n") for text in page.evaluate(call, ["moments", [0, 3600, 48 * 3600]])]
+    assert days == [1, 0, 1]

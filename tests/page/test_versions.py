@@ -1,0 +1,159 @@
+"""The versions and topics that the page shows, in a real Chromium."""
+
+from dataclasses import replace
+
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.page.steps import Opened, status
+from tests.sidecar.known import TOPIC, known
+from tests.sidecar.process import SidecarProcess
+
+
+def test_shows_the_newest_model(models: Models, opened: Opened) -> None:
+    page = opened("", known(1200))
+    expect(page.locator("#topic")).to_have_text(TOPIC)
+    expect(page.locator("#version")).to_have_text("1,200")
+    expect(page.locator("#loss")).to_have_text("12.5 %")
+    expect(page.locator("#explained")).to_have_text("50 %")
+    expect(page.locator("#shape-of-model")).to_have_text("5 → 2")
+    for tab, chart in (
+        ("Components", "scree"),
+        ("Vectors", "recent"),
+        ("Over time", "loss"),
+        ("Over time", "explained"),
+    ):
+        page.get_by_role("radio", name=tab).check()
+        expect(page.locator(f"#{chart}-chart canvas")).to_be_visible()
+    expect(page.locator("#components figure")).to_have_count(2)
+    expect(page.locator("#loss-chart .u-legend")).to_contain_text("12.5 %")  # without a pointer
+    expect(page.locator("#explained-chart .u-legend")).to_contain_text("50 %")
+
+    models.save(replace(known(2000), loss_ewma=0.5))  # appears without a reload
+    status(page, "Serving version 2,000")
+    expect(page.locator("#slider-value")).to_contain_text("2,000 (2 of 2), published")
+    expect(page.locator("#loss-chart .u-legend")).to_contain_text("50 %")
+
+
+def test_other_topics_of_the_store_can_be_shown(store: DirectoryStore, opened: Opened) -> None:
+    page = opened("", known(10))
+    expect(page.get_by_label("Topic")).to_be_hidden()
+    other = Models(store, "orders")
+    for version in (7, 8):
+        other.save(replace(known(version), topic="orders"))
+    page.reload()
+    page.get_by_label("Topic").select_option("orders")
+    status(page, f"Newest version 8; this sidecar serves {TOPIC}")
+    assert page.url.endswith("/?topic=orders")
+    expect(page.get_by_role("link", name="Model as JSON")).to_have_attribute(
+        "href", "v1/page/model?version=8&topic=orders"
+    )
+    expect(page.get_by_role("radio", name="Vectors")).to_be_hidden()
+    page.get_by_role("radio", name="Components").check()
+    expect(page.locator("#scree-chart canvas")).to_be_visible()
+    expect(page.locator("#components")).to_be_hidden()
+    page.locator("#slider").focus()
+    page.keyboard.press("ArrowLeft")
+    status(page, "Showing the earlier version 7; the newest is 8")
+    other.save(replace(known(9), topic="orders"))
+    status(page, "the newest is 9")
+    page.get_by_label("Topic").select_option(TOPIC)
+    status(page, "Serving version 10")
+    expect(page.get_by_role("radio", name="Vectors")).to_be_visible()
+
+
+def test_shows_that_there_is_no_model_and_then_the_first(store: DirectoryStore, models: Models, opened: Opened) -> None:
+    page = opened()
+    expect(page.get_by_role("heading", name="No model yet")).to_be_visible()
+    status(page, "there is no store at")
+    store.root.mkdir()
+    status(page, "no model has been published yet")
+    expect(page.locator("#model")).to_be_hidden()
+    models.save(known(10))
+    status(page, "Serving version 10")
+    expect(page.get_by_role("heading", name="No model yet")).to_be_hidden()
+
+
+def test_shows_when_the_sidecar_is_down_and_up_again(browser: Browser, models: Models, store: DirectoryStore) -> None:
+    models.save(known(10))
+    with browser.new_context() as context:
+        page = context.new_page()
+        with SidecarProcess(store.root) as process:
+            url = process.url()
+            page.goto(url)
+            status(page, "Serving version 10")
+        status(page, "The sidecar has not responded since")
+        expect(page.locator("#version")).to_have_text("10")
+        page.get_by_role("radio", name="Vectors").check()
+        page.locator("#vector").fill("1 2 3 4 5")
+        page.get_by_role("button", name="Project").click()
+        expect(page.locator("#try-message")).to_have_text("the sidecar does not respond")
+        with SidecarProcess(store.root, port=int(url.rpartition(":")[2])) as process:
+            process.url()
+            status(page, "Serving version 10")
+
+
+def test_shows_why_the_sidecar_is_not_ready(page: Page, models: Models, store: DirectoryStore) -> None:
+    models.save(known(10, published_at=1e9))
+    with SidecarProcess(store.root, model_max_age_s=60) as process:
+        page.goto(process.url())
+        status(page, "Not ready: the newest model was published")
+        page.goto("about:blank")
+
+
+def test_the_slider_selects_earlier_versions(models: Models, opened: Opened) -> None:
+    page = opened("", known(10), known(20), known(30))
+    page.locator("#slider").focus()
+    page.keyboard.press("ArrowLeft")
+    status(page, "Showing the earlier version 20; the newest is 30")
+    expect(page.locator("#version")).to_have_text("20")
+    expect(page.get_by_role("button", name="Follow the newest")).to_have_attribute("aria-pressed", "false")
+
+    models.save(known(40))
+    status(page, "the newest is 40")
+    expect(page.locator("#version")).to_have_text("20")
+
+    page.get_by_role("button", name="Follow the newest").click()
+    status(page, "Serving version 40")
+
+
+def test_a_link_keeps_what_is_seen(
+    store: DirectoryStore, models: Models, opened: Opened, context: BrowserContext
+) -> None:
+    orders = Models(store, "orders")
+    for version in (10, 20, 30):
+        models.save(known(version, k=3))
+        orders.save(replace(known(version + 1), topic="orders"))
+    page = opened()
+    status(page, "Serving version 30")
+    page.get_by_label("Log scale for losses").check()
+    page.get_by_role("radio", name="Last hour").check()
+    page.locator("#slider").fill("1")
+    status(page, "Showing the earlier version 20")
+    page.get_by_role("radio", name="Components").check()
+    page.get_by_label("Compare with").fill("0")
+    expect(page.locator("#other-value")).to_contain_text("10 (1 of 3)")
+    page.get_by_role("radio", name="Vectors").check()
+    page.get_by_label("Component of the horizontal axis").select_option("3")
+    page.get_by_label("Component of the vertical axis").select_option("1")
+
+    linked = context.new_page()
+    linked.goto(page.url)
+    status(linked, "Showing the earlier version 20")
+    expect(linked.locator("#vectors-panel")).to_be_visible()
+    expect(linked.get_by_label("Component of the horizontal axis")).to_have_value("3")
+    expect(linked.get_by_label("Component of the vertical axis")).to_have_value("1")
+    linked.get_by_role("radio", name="Components").check()
+    expect(linked.locator("#other-value")).to_contain_text("10 (1 of 3)")
+    linked.get_by_role("radio", name="Over time").check()
+    expect(linked.get_by_role("radio", name="Last hour")).to_be_checked()
+    expect(linked.get_by_label("Log scale for losses")).to_be_checked()
+    assert "tab" not in linked.url
+
+    linked.get_by_label("Topic").select_option("orders")  # versions are those of a topic
+    status(linked, f"Newest version 31; this sidecar serves {TOPIC}")
+    expect(linked.get_by_label("Log scale for losses")).to_be_checked()
+    page.goto(page.url.replace("version=20", "version=15"))  # no longer in the store
+    status(page, "Serving version 30")
+    expect(page.get_by_role("button", name="Follow the newest")).to_have_attribute("aria-pressed", "true")
