@@ -1,6 +1,7 @@
-"""Patience for tests of sources, whose limits would otherwise depend on how busy the machine is."""
+"""Both clients; and patience for tests whose limits would otherwise depend on how busy the machine is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -10,6 +11,22 @@ from streampca.sources.confluent import client
 from streampca.sources.confluent import source as confluent
 from streampca.sources.kafka_python import source as kafka_python
 from tests.broker_process import PATIENCE_S
+from tests.kafka_broker import Broker
+from tests.sources.backends import OnConfluent, OnKafka
+
+
+@pytest.fixture(params=[OnKafka, OnConfluent])
+def kind(request: pytest.FixtureRequest) -> type[OnKafka]:
+    """Both clients."""
+    kind: type[OnKafka] = request.param
+    return kind
+
+
+@pytest.fixture
+def log(broker: Broker, topic: str, kind: type[OnKafka]) -> Iterator[OnKafka]:
+    """A topic of one partition on the shared broker, read by either client."""
+    with closing(kind(broker, topic, 1)) as log:
+        yield log
 
 
 @pytest.fixture
