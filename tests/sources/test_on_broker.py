@@ -2,7 +2,6 @@
 
 import base64
 import re
-import signal
 import socket
 import threading
 import time
@@ -139,7 +138,7 @@ def test_tls_with_the_right_and_the_wrong_certificate(
 def test_authentication_by_client_certificate(log: OnKafka) -> None:
     broker, kind = log.broker, type(log)
     log.append(0, values(0, 10))
-    secure = with_certificate(broker)
+    secure = broker.certificate_login
     reader = reading(log.open(**secure), {0: None})
     reader.read_to({0: 10})
     assert reader.values(0) == values(0, 10)
@@ -147,15 +146,6 @@ def test_authentication_by_client_certificate(log: OnKafka) -> None:
     text = refusal(kind.source, settings_for(broker, log.topic, **secure | {"ssl_certfile": None, "ssl_keyfile": None}))
     assert "no broker answers" in text
     assert "ssl_certfile" in text
-
-
-def with_certificate(broker: Broker) -> dict[str, Any]:
-    """The settings for authentication by the client's certificate."""
-    files = broker.certificates
-    return {
-        "security_protocol": "SSL", "bootstrap_servers": broker.mutual_bootstrap, "ssl_cafile": files.authority,
-        "ssl_certfile": files.client, "ssl_keyfile": files.client_key, "ssl_password": KEY_PASSWORD,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -200,7 +190,7 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, both: list[OnK
     for log in both:
         log.append(0, values(0, 1000))
     letters, acknowledged = both[0].dead_letters()
-    secure = {"kafka-python": with_certificate(stoppable)}
+    secure = {"kafka-python": stoppable.certificate_login}
     readers = [reading(log.open(100, **secure.get(log.client, {})), {0: None, 1: None}) for log in both]
     for reader in readers:
         reader.until(lambda r=reader: r.records(0))  # type: ignore[misc]
@@ -257,13 +247,9 @@ def test_a_broker_that_hangs_is_not_connected(
         for reader in readers:
             reader.poll()
             assert reader.source.status().connected
-    assert stoppable.process is not None
-    stoppable.process.send_signal(signal.SIGSTOP)
-    try:
+    with stoppable.frozen():
         for reader in readers:
             reader.until(lambda r=reader: not r.source.status().connected)  # type: ignore[misc]
-    finally:
-        stoppable.process.send_signal(signal.SIGCONT)
     for reader in readers:
         reader.until(lambda r=reader: r.source.status().connected)  # type: ignore[misc]
 
