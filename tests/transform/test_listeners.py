@@ -80,8 +80,8 @@ def reported(listener: StatusListener, store: MemoryStore, clock: Clock) -> Proc
     """The report that is due within a minute."""
     clock.now += 61.0
     listener.notify(LoopTicked())
-    (found,) = ProcessStatuses(store, "t").all()
-    return found
+    (report,) = ProcessStatuses(store, "t").all()
+    return report
 
 
 def transformed(report: ProcessStatus) -> TransformStatus:

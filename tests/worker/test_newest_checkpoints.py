@@ -1,4 +1,4 @@
-"""What workers ask of a store where each request costs money: two listings an interval, and what changed."""
+"""Where each request to a store costs money, workers make two listings an interval, and read what changed."""
 
 from collections import Counter
 from collections.abc import Collection
