@@ -1,7 +1,7 @@
 """Workarounds for bugs of kafka-python 3.0.12, in its internals. Each module lists its bugs by name.
 
-Two end with 3.1, which pyproject.toml does not allow yet, and say so. No version ends the others: they are in the
-branch for 3.1, too, as of August 2026, or a method is missing. The logger `kafka.coordinator.consumer` reports every
+No version ends them yet: its branch for 3.1 has the same code, as of 17 August 2026, though much of `kafka.net` has
+moved. Try without each before pyproject.toml allows 3.1. The logger `kafka.coordinator.consumer` reports every
 exception of a rebalance listener with a traceback: rebalance.py filters those that it raises on purpose.
 """
 

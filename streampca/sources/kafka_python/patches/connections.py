@@ -1,9 +1,9 @@
 """Bugs of connections; the client class is passed to consumers and producers by their option `kafka_client`.
 
-- Until 3.1: a refused login is retried for ever, and a connection that fails to initialise without a pause
-  (`KafkaConnectionManager._connect`). The next request raises the refusal, and every failure is backed off from.
-- Until 3.1: what a broker sends just before it closes the connection is dropped, above all the reason of a refused
-  login (`_build_transport`, `_sock_recv`). It is read.
+- A refused login is retried for ever, and a connection that fails to initialise without a pause
+  (`KafkaConnectionManager._connect`): the next request raises the refusal, and every failure is backed off from.
+- What a broker sends just before it closes the connection is dropped, above all the reason of a refused login
+  (`_build_transport`, `_sock_recv`): it is read.
 - The handshake waits without end for a broker that says nothing (`KafkaSSLTransport.handshake`): it has a deadline.
 - No public method says whether a broker is connected (`KafkaConnectionManager._conns`).
 - `allow_auto_create_topics` is not passed on (`KafkaConnectionManager.cluster.config`): a deleted topic would be
