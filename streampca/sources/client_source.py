@@ -65,10 +65,8 @@ class ClientSource(ABC):
 
     @abstractmethod
     def _commit(self, offsets: Mapping[int, Committed]) -> None: ...
-
     @abstractmethod
-    def _leave(self) -> None:
-        """Leave the group."""
+    def _leave(self) -> None: ...
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         fetched = {} if self._rebalance.events else self._fetch(timeout_s)
