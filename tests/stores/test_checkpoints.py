@@ -208,17 +208,3 @@ def test_a_reader_whose_files_are_pruned_finds_newer_ones() -> None:
     checkpoints.save(checkpoint(10))
     store.after_listing = [20, 30, 40]
     assert newest_position(checkpoints) == 40
-
-
-class Undeletable(MemoryStore):
-    def delete(self, name: str) -> None:
-        raise StoreError(f"cannot delete {name}: Operation not permitted")
-
-
-def test_a_checkpoint_counts_as_saved_although_old_ones_cannot_be_deleted() -> None:
-    checkpoints = Checkpoints(Undeletable(), "readings", keep=2)
-    with capture_logs() as logs:
-        for position in (1, 2, 3, 4):
-            checkpoints.save(checkpoint(position))
-    assert checkpoints.offsets(0) == [1, 2, 3, 4]
-    assert [line["event"] for line in logs] == ["old files not deleted"] * 2

@@ -71,9 +71,10 @@ def test_old_versions_are_pruned_and_a_file_that_cannot_be_deleted_holds_up_no_o
             super().delete(name)
 
     models = Models(Immutable(), "readings", keep=3)
-    for version in range(1, 9):
-        models.save(a_published(version))
+    with structlog.testing.capture_logs() as events:
+        assert all(models.save(a_published(version)) for version in range(1, 9))
     assert models.versions() == [1, 6, 7, 8]
+    assert [event["event"] for event in events] == ["old files not deleted"] * 5
 
 
 def test_an_older_version_never_replaces_a_newer_one(models: Models) -> None:
