@@ -47,11 +47,13 @@ def do_not_answer(worker: WorkerFixture, times: int) -> None:
     worker.source.committed = committed  # type: ignore[method-assign]
 
 
-def test_another_store_is_refused_before_the_group_is_joined() -> None:
+@pytest.mark.parametrize("prefetch", [None, 100])  # the thread that prefetches would join at its first poll
+def test_another_store_is_refused_before_the_group_is_joined(prefetch: int | None) -> None:
     env = learned(2)
     ours = env.store
     env.store = MemoryStore()
-    worker = make_worker(env, stop_when_idle=False)
+    calls: list[str] = []
+    worker = make_worker(env, hook=calls.append, prefetch=prefetch, stop_when_idle=False)
     with pytest.raises(ForeignStoreError) as refusal:
         worker.run()
     text = str(refusal.value)
@@ -60,19 +62,8 @@ def test_another_store_is_refused_before_the_group_is_joined() -> None:
     for part in ("partition 0", TOPIC, *ids, "memory on host", "mount the volume", "streampca reset"):
         assert part in text
     assert env.calls("seek", "save", "commit") == []
-    assert worker.source._idle_polls == 0
+    assert "poll" not in calls
     assert worker.recorder.of_type(PartitionsAssigned) == []
-
-
-def test_a_member_never_polls_before_the_store_is_checked() -> None:
-    """The thread that prefetches would join the group at its first poll."""
-    env = learned(2)
-    env.store = MemoryStore()
-    polled: list[str] = []
-    worker = make_worker(env, hook=polled.append, prefetch=100, stop_when_idle=False)
-    with pytest.raises(ForeignStoreError):
-        worker.run()
-    assert "poll" not in polled
 
 
 def test_a_copy_of_the_store_may_take_its_place() -> None:
