@@ -56,8 +56,10 @@ class Backend(ABC):
         return source, self._transactions[-1]
 
     def close(self) -> None:
-        for opened in (*self._transactions, *self.opened):
-            opened.close()
+        for transactions in self._transactions:
+            transactions.close()
+        for source in self.opened:
+            source.close()
 
     @abstractmethod
     def _open(self, **settings: Any) -> Source: ...

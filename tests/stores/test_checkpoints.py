@@ -38,7 +38,7 @@ def checkpoints(store: MemoryStore) -> Checkpoints:
 
 def newest_position(checkpoints: Checkpoints, partition: int = 0) -> int | None:
     newest = checkpoints.newest(partition)
-    return newest and newest.fold.position
+    return None if newest is None else newest.fold.position
 
 
 def test_the_last_saved_is_the_newest(checkpoints: Checkpoints, store: MemoryStore) -> None:

@@ -27,7 +27,7 @@ def file_of(version: int) -> str:
 
 def newest_version(models: Models) -> int | None:
     newest = models.newest()
-    return newest and newest.version
+    return None if newest is None else newest.version
 
 
 def test_nothing_published_yet(models: Models) -> None:
