@@ -44,14 +44,15 @@ def flat(commands: dict[str, Any]) -> dict[str, Any]:
 
 def settings() -> str:
     """Each setting of worker, sidecar and transform once, in the order of `streampca check`."""
-    rows: dict[str, tuple[FieldInfo, list[str]]] = {}
+    rows: dict[str, dict[str, FieldInfo]] = {}
     for kind, role in ((WorkerSettings, "worker"), (TransformSettings, "transform"), (ServeSettings, "serve")):
         for name, field in kind.model_fields.items():
-            rows.setdefault(name, (field, []))[1].append(role)
-    lines = [
-        [f"`{name}`", shown(field), ", ".join(roles) if len(roles) < 3 else "all", field.description or ""]
-        for name, (field, roles) in sorted(rows.items(), key=lambda row: sort_key(row[0], row[1][0]))
-    ]
+            rows.setdefault(name, {})[role] = field
+    lines = []
+    for name, fields in sorted(rows.items(), key=lambda row: sort_key(row[0], next(iter(row[1].values())))):
+        defaults = ", ".join(dict.fromkeys(map(shown, fields.values())))  # in the order of the roles
+        roles, description = ", ".join(fields) if len(fields) < 3 else "all", next(iter(fields.values())).description
+        lines.append([f"`{name}`", defaults, roles, description or ""])
     return table(["setting", "default", "of", "meaning"], lines)
 
 
