@@ -9,6 +9,7 @@ import pytest
 from streampca.sources import prefetch
 from streampca.sources.confluent import client
 from streampca.sources.confluent import source as confluent
+from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python import source as kafka_python
 from tests.broker_process import PATIENCE_S
 from tests.kafka_broker import Broker
@@ -44,3 +45,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_OFFSETS_S", "_CLOSE_S"):
         monkeypatch.setattr(confluent, name, float(PATIENCE_S))
     monkeypatch.setattr(prefetch, "_CLOSE_S", float(PATIENCE_S))
+
+
+@pytest.fixture
+def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients see new partitions after half a second instead of ten."""
+    python, confluent = connection.options, client.connection_options
+    monkeypatch.setattr(connection, "options", lambda s: python(s) | {"metadata_max_age_ms": 500})
+    interval = {"topic.metadata.refresh.interval.ms": 500}
+    monkeypatch.setattr(client, "connection_options", lambda s: confluent(s) | interval)

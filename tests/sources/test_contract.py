@@ -356,6 +356,7 @@ def test_a_recreated_topic_has_another_id_and_no_committed_offsets(make: Make) -
     wait_until(lambda: not source.committed({0}), what="the deletion of the offsets")
 
 
+@pytest.mark.usefixtures("attentive")
 def test_new_partitions_are_assigned_without_a_restart(make: Make) -> None:
     log = make(1)
     reader = Reader(log.open())

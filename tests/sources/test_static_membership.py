@@ -9,26 +9,20 @@ import pytest
 
 from streampca.errors import SourceError
 from streampca.fold.events import Lost, Revoked
-from streampca.sources.confluent import client
-from streampca.sources.kafka_python import connection
 from tests.broker_process import PATIENCE_S
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnKafka
 from tests.sources.reader import Reader
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("attentive")]
 
 ALL = frozenset(range(4))
 POLL_S = 0.2  # as the worker; kafka-python gives up joining at the end of a poll
 
 
 @pytest.fixture
-def backend(kind: type[OnKafka], broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[OnKafka]:
-    """A topic with four partitions, for each client; new partitions are seen after half a second."""
-    python, confluent = connection.options, client.connection_options
-    monkeypatch.setattr(connection, "options", lambda s: python(s) | {"metadata_max_age_ms": 500})
-    interval = {"topic.metadata.refresh.interval.ms": 500}
-    monkeypatch.setattr(client, "connection_options", lambda s: confluent(s) | interval)
+def backend(kind: type[OnKafka], broker: Broker, topic: str) -> Iterator[OnKafka]:
+    """A topic with four partitions, for each client."""
     with closing(kind(broker, topic, len(ALL))) as backend:
         yield backend
 
