@@ -1,4 +1,4 @@
-"""What tests and benchmarks do with a broker by its address, whoever started it."""
+"""Topics, records and groups of a broker by its address, for tests and benchmarks."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,8 +43,8 @@ class BrokerClient:
         self.admin.alter_configs([topic])
 
         def is_changed() -> bool:
-            found = self.admin.describe_configs([topic])["topic"][name]
-            return all(found[key]["value"] == value for key, value in options.items())
+            configs = self.admin.describe_configs([topic])["topic"][name]
+            return all(configs[key]["value"] == value for key, value in options.items())
 
         wait_until(is_changed, PATIENCE_S, f"{options} of {name}")
 
@@ -133,13 +133,13 @@ class BrokerClient:
         try:
             consumer.assign(partitions)
             consumer.seek_to_beginning()
-            found: dict[TopicPartition, list[ConsumerRecord]] = {tp: [] for tp in partitions}
+            read: dict[TopicPartition, list[ConsumerRecord]] = {tp: [] for tp in partitions}
             deadline = time.monotonic() + PATIENCE_S
             while any(consumer.position(tp) < ends[tp] for tp in partitions):
                 assert time.monotonic() < deadline, f"{topic} could not be read to its end"
                 for tp, records in consumer.poll(200, max_records=100_000).items():
-                    found[tp] += records
-            return [record for tp in partitions for record in found[tp]]
+                    read[tp] += records
+            return [record for tp in partitions for record in read[tp]]
         finally:
             consumer.close()
 
@@ -150,9 +150,9 @@ class BrokerClient:
         except KafkaError:
             return {}
         return {
-            tp.partition: found.offset
-            for tp, found in offsets.get(group, {}).items()
-            if tp.topic == topic and found.offset >= 0
+            tp.partition: committed.offset
+            for tp, committed in offsets.get(group, {}).items()
+            if tp.topic == topic and committed.offset >= 0
         }
 
     def members(self, group: str) -> Sequence[Any]:

@@ -1,7 +1,5 @@
 """Three real Kafka brokers that replicate each other's partitions, for tests in which some of them are away."""
 
-import shutil
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -12,11 +10,10 @@ from kafka.errors import KafkaError
 
 from tests import class_archive
 from tests.broker_client import BrokerClient
-from tests.broker_process import PATIENCE_S, STOP_TIMEOUT_S, BrokerUnavailableError, jars, wait_until
+from tests.broker_process import CLUSTER_ID, PATIENCE_S, KafkaProcess, wait_until
 from tests.ports import free_ports
 
 NODES = (1, 2, 3)
-_CLUSTER_ID = "c3RyZWFtcGNhLXRlc3RzMA"  # 16 bytes in base64, as the tool demands
 
 _PROPERTIES = """
 process.roles=broker,controller
@@ -43,17 +40,13 @@ group.min.session.timeout.ms=1000
 class BrokerCluster(BrokerClient):
     """Topics have three replicas and take records while two of them are in sync."""
 
-    replication = 3
+    replication = len(NODES)
 
     def __init__(self, folder: Path) -> None:
-        if shutil.which("java") is None:
-            raise BrokerUnavailableError("java is not installed")
-        self._folder, self._lib = folder, jars()
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._brokers = {node: KafkaProcess(folder / str(node)) for node in NODES}
         ports = free_ports(2 * len(NODES))
-        self._ports = dict(zip(NODES, ports[: len(NODES)], strict=True))
-        self._controllers = dict(zip(NODES, ports[len(NODES) :], strict=True))
-        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+        self._ports, self._controllers = ports[: len(NODES)], ports[len(NODES) :]
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._ports)
 
     def __enter__(self) -> Self:
         try:
@@ -83,30 +76,18 @@ class BrokerCluster(BrokerClient):
         self._kill()
 
     def _kill(self) -> None:
-        for node in list(self._processes):
-            self._end(node, kill=True)
+        for broker in self._brokers.values():
+            broker.end(kill=True)
 
     def start(self, node: int) -> None:
         """Start a broker, without waiting for it."""
-        with (self._folder / f"{node}.log").open("ab") as out:
-            self._processes[node] = subprocess.Popen(
-                self._java("-Xmx256m", "-XX:TieredStopAtLevel=1", "kafka.Kafka", "server.properties"),
-                cwd=self._folder / str(node), stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+        broker = self._brokers[node]
+        broker.launch(*class_archive.options(broker.lib.parent), "-Xmx256m")
 
     def leave(self, node: int, *, kill: bool) -> None:
         """Kill a broker, or shut it down, which moves its partitions first."""
-        self._end(node, kill=kill)
+        self._brokers[node].end(kill=kill)
         self._reconnect()
-
-    def _end(self, node: int, *, kill: bool) -> None:
-        process = self._processes.pop(node)
-        (process.kill if kill else process.terminate)()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
     def alive(self) -> set[int]:
         """The brokers that the cluster knows."""
@@ -132,17 +113,13 @@ class BrokerCluster(BrokerClient):
         self._reconnect()  # to brokers that the client does not know yet
 
     def _format(self, node: int) -> None:
-        folder = self._folder / str(node)
-        folder.mkdir(parents=True)
-        (folder / "log4j2.properties").write_text("rootLogger.level = error\n")
-        voters = ",".join(f"{other}@127.0.0.1:{port}" for other, port in self._controllers.items())
+        broker = self._brokers[node]
+        broker.folder.mkdir(parents=True)
+        (broker.folder / "log4j2.properties").write_text("rootLogger.level = error\n")
+        voters = ",".join(f"{other}@127.0.0.1:{port}" for other, port in zip(NODES, self._controllers, strict=True))
+        index = NODES.index(node)
         properties = _PROPERTIES.format(
-            node=node, voters=voters, port=self._ports[node], controller=self._controllers[node]
+            node=node, voters=voters, port=self._ports[index], controller=self._controllers[index]
         )
-        (folder / "server.properties").write_text(properties)
-        formatting = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", "server.properties"]
-        subprocess.run(self._java(*formatting), cwd=folder, capture_output=True, check=True, timeout=60)
-
-    def _java(self, *words: str) -> list[str]:
-        options = class_archive.options(self._lib.parent)
-        return ["java", "-Dlog4j2.configurationFile=log4j2.properties", *options, "-cp", f"{self._lib}/*", *words]
+        (broker.folder / "server.properties").write_text(properties)
+        broker.format("-t", CLUSTER_ID)

@@ -1,9 +1,8 @@
-"""The test broker's process: Apache Kafka in KRaft mode, on free loopback ports.
+"""Processes of Apache Kafka in KRaft mode, and the test broker's, on free loopback ports.
 
 Its jars are downloaded from Maven Central once and cached in the folder STREAMPCA_BROKER_CACHE.
 """
 
-import base64
 import os
 import shutil
 import signal
@@ -11,10 +10,8 @@ import socket
 import subprocess
 import tempfile
 import time
-import uuid
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,13 +21,14 @@ from kafka.errors import KafkaError, TransactionalIdNotFoundError
 
 from tests import class_archive
 from tests.broker_config import MECHANISMS, PASSWORD, USER, configure, write_keystore
-from tests.certificates import Certificates
+from tests.certificates import KEY_PASSWORD, Certificates
 from tests.maven import maven
 from tests.ports import free_ports
 
 POM = Path(__file__).with_name("broker-pom.xml")
 PATIENCE_S = 60  # what takes longer has failed; an idle machine takes a tenth of it at most
 STOP_TIMEOUT_S = 20
+CLUSTER_ID = "c3RyZWFtcGNhLXRlc3RzMA"  # 16 bytes in base64, as the tool demands
 
 
 class BrokerUnavailableError(Exception):
@@ -65,28 +63,60 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S, what
     return value
 
 
-@dataclass
-class BrokerProcess:
-    """One broker process with its ports and data; `folder` must initially be empty."""
+class KafkaProcess:
+    """One process of Kafka, which keeps its configuration and data between `end` and `launch`."""
 
-    folder: Path
-    plain: int = field(init=False)
-    sasl: int = field(init=False)
-    tokens: int = field(init=False)
-    tls: int = field(init=False)
-    mutual: int = field(init=False)
-    proxied: int = field(init=False)  # of a listener without authentication that a proxy forwards to
-    proxy: int = field(init=False)  # for that proxy, if a test starts one
-    controller: int = field(init=False)
-    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
-    _admin: KafkaAdminClient | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        """The `folder` must be missing or empty. Raises `BrokerUnavailableError`."""
         if shutil.which("java") is None:
             raise BrokerUnavailableError("java is not installed")
-        self._lib = jars()
+        self.folder, self.lib = folder, jars()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def format(self, *options: str) -> None:
+        """Make the folder for data; the configuration is there."""
+        archive = class_archive.options(self.lib.parent)
+        words = ["kafka.tools.StorageTool", "format", "-c", "server.properties", *options]
+        subprocess.run(self._java(*archive, *words), cwd=self.folder, capture_output=True, check=True, timeout=60)
+
+    def launch(self, *options: str) -> None:
+        """Start the process, without waiting for it."""
+        with (self.folder / "broker.log").open("ab") as out:
+            self.process = subprocess.Popen(
+                self._java(*options, "-XX:TieredStopAtLevel=1", "kafka.Kafka", "server.properties"),
+                cwd=self.folder, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def end(self, *, kill: bool) -> None:
+        """Kill the process, like a power failure, or shut it down, which takes some seconds."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        (process.kill if kill else process.terminate)()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _java(self, *words: str) -> list[str]:
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={(self.folder / 'jwks.json').as_uri()}"
+        return ["java", "-Dlog4j2.configurationFile=log4j2.properties", allowed, "-cp", f"{self.lib}/*", *words]
+
+
+class BrokerProcess(KafkaProcess):
+    """One broker with its ports."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.plain, self.sasl, self.tokens, self.tls, self.mutual, *others = free_ports(8)
         self.controller, self.proxied, self.proxy = others
+        """The proxied listener, without authentication, is for a proxy, if a test starts one."""
+        self._admin: KafkaAdminClient | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -118,13 +148,18 @@ class BrokerProcess:
         """The certificates of the broker, its authority and a client."""
         return Certificates(self.folder)
 
+    @property
+    def certificate_login(self) -> dict[str, Any]:
+        """The settings for authentication by the client's certificate."""
+        files = self.certificates
+        return {
+            "security_protocol": "SSL", "bootstrap_servers": self.mutual_bootstrap, "ssl_cafile": files.authority,
+            "ssl_certfile": files.client, "ssl_keyfile": files.client_key, "ssl_password": KEY_PASSWORD,
+        }  # fmt: skip
+
     def renew_certificates(self) -> None:
         """Replace all certificates, with a new authority; the broker loads them at its next start."""
         write_keystore(self.folder, self.certificates.make())
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
 
     @property
     def admin(self) -> KafkaAdminClient:
@@ -134,23 +169,39 @@ class BrokerProcess:
             self._admin = KafkaAdminClient(bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=30_000)
         return self._admin
 
-    # Lifecycle.
-
     def start(self) -> None:
         """Start the process with the same ports and data as before; return when it is ready."""
         assert not self.running
         if not (self.folder / "server.properties").exists():
-            self._format()
-        class_archive.ensure(self._lib.parent, self._write_archive)
-        self._launch(*class_archive.options(self._lib.parent))
+            self._configure()
+        class_archive.ensure(self.lib.parent, self._write_archive)
+        self._start(*class_archive.options(self.lib.parent))
 
     def stop(self) -> None:
         """Shut the process down cleanly; its data remain."""
-        self._end(lambda process: process.terminate())
+        self.end(kill=False)
 
     def kill(self) -> None:
         """Kill the process, like a power failure."""
-        self._end(lambda process: process.kill())
+        self.end(kill=True)
+
+    def end(self, *, kill: bool) -> None:
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+        super().end(kill=kill)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Suspend the process: connections stay open, and the kernel takes new ones, but nothing comes over them."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)  # returns when it has stopped
+        try:
+            yield
+        finally:
+            os.kill(self.process.pid, signal.SIGCONT)
+            wait_until(self._is_ready)  # the cluster may have given it up meanwhile
 
     def __enter__(self) -> Self:
         self.start()
@@ -159,55 +210,29 @@ class BrokerProcess:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
 
-    def _end(self, end: Callable[[subprocess.Popen[bytes]], None]) -> None:
-        if self._admin is not None:
-            self._admin.close()
-            self._admin = None
-        if self.process is None:
-            return
-        end(self.process)
-        try:
-            self.process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process = None
-
-    def _launch(self, *options: str) -> None:
-        with (self.folder / "broker.log").open("ab") as out:
-            self.process = subprocess.Popen(
-                self._java(*options, "-Xmx512m", "-XX:TieredStopAtLevel=1", "kafka.Kafka", "server.properties"),
-                cwd=self.folder, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+    def _start(self, *options: str) -> None:
+        self.launch(*options, "-Xmx512m")
         wait_until(self._is_ready, PATIENCE_S, "the broker's startup")
 
     def _write_archive(self, option: str) -> bool:
         """Run it once with this option; return whether it ended cleanly, not killed because it took too long."""
-        self._launch(option)
+        self._start(option)
         process = self.process
         self.stop()
         return process is not None and process.returncode == 128 + signal.SIGTERM
 
-    def _format(self) -> None:
+    def _configure(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         ports = {"PLAINTEXT": self.plain, "LOGIN": self.sasl, "TOKENS": self.tokens, "SECURE": self.tls}
         ports["MUTUAL"] = self.mutual
         configure(self.folder, ports, (self.proxied, self.proxy), self.controller, self.certificates.make())
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if cluster.startswith("-"):  # the tool would parse it as an option
-            cluster = "A" + cluster[1:]
-        formatting = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", "server.properties"]
+        options = ["--standalone", "-t", CLUSTER_ID]
         for mechanism in MECHANISMS[1:]:
-            formatting += ["--add-scram", f"{mechanism}=[name={USER},password={PASSWORD}]"]
-        options = class_archive.options(self._lib.parent)
-        subprocess.run(self._java(*options, *formatting), cwd=self.folder, capture_output=True, check=True, timeout=60)
+            options += ["--add-scram", f"{mechanism}=[name={USER},password={PASSWORD}]"]
+        self.format(*options)
 
     def _assert_running(self) -> None:
         assert self.running, f"the broker ended: {(self.folder / 'broker.log').read_text()[-2000:]}"
-
-    def _java(self, *words: str) -> list[str]:
-        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={(self.folder / 'jwks.json').as_uri()}"
-        return ["java", "-Dlog4j2.configurationFile=log4j2.properties", allowed, "-cp", f"{self._lib}/*", *words]
 
     def _is_ready(self) -> bool:
         self._assert_running()

@@ -47,8 +47,8 @@ class FaultyProxy:
     def reset(self) -> None:
         """End the fault; connections that lost bytes are reset."""
         lossy, self.fault = self.fault != "slow", ""
-        for each in list(self._sockets) if lossy else ():
-            self._close(each)
+        for connection in list(self._sockets) if lossy else ():
+            self._close(connection)
 
     def _accept(self) -> None:
         with suppress(OSError):

@@ -6,6 +6,7 @@ It keeps its ports and data between `stop` (or `kill`) and `start`, so a test ca
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.broker_client import BrokerClient
@@ -22,13 +23,14 @@ class Broker(BrokerProcess, BrokerClient):
         """The file of a partition's first records."""
         return self.folder / "data" / f"{topic}-{partition}" / f"{0:020d}.log"
 
-    def truncate_log(self, topic: str, partition: int, size: int) -> None:
-        """Cut a log to the size that its file had earlier, like a disk that lost data; restarts the broker."""
+    def truncate_logs(self, topic: str, sizes: Mapping[int, int]) -> None:
+        """Cut logs to sizes that their files had earlier, like a disk that lost data; restarts the broker."""
         self.stop()
-        file = self.log_file(topic, partition)
-        os.truncate(file, size)
-        for derived in file.parent.iterdir():
-            if derived.suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
-                derived.unlink()
+        for partition, size in sizes.items():
+            file = self.log_file(topic, partition)
+            os.truncate(file, size)
+            for derived in file.parent.iterdir():
+                if derived.suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
+                    derived.unlink()
         (self.folder / "data" / ".kafka_cleanshutdown").unlink()  # so that the broker recovers the log
         self.start()

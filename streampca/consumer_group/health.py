@@ -1,12 +1,11 @@
 """A member's HTTP port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
 
-import io
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 MOST_CONNECTIONS = 64  # of probes and scrapers there are a few
+_CONNECTED_S = 10.0  # for a client to shake hands, send its request and take the answer
 _STUCK_AFTER_S = 60.0  # without a tick: longer than any single step of the loop takes, even with a slow disk
 _STARTED_AFTER_S = 300.0  # to the first tick: a throttled container may take minutes to compile its kernels
 _SETTLED_AFTER_S = 10.0  # in a group without partitions: another assignment often follows a first empty one
@@ -126,35 +126,8 @@ def _app(registry: CollectorRegistry, health: HealthListener, tokens: BearerToke
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = 10.0  # for a client to send its request, and again to take the answer
-
-    def setup(self) -> None:
-        """Read the request within the timeout as a whole."""
-        super().setup()
-        self.rfile = io.BufferedReader(_TimedReader(self.connection, self.timeout))
-
-    def parse_request(self) -> bool:
-        """Read the headers, the rest of a request."""
-        parsed = super().parse_request()
-        self.connection.settimeout(self.timeout)
-        return parsed
-
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Log nothing: probes come every few seconds."""
-
-
-class _TimedReader(io.RawIOBase):
-    """Reads a connection for `seconds` at most, so that a byte now and then holds no thread."""
-
-    def __init__(self, connection: socket.socket, seconds: float) -> None:
-        self._connection, self._end = connection, time.monotonic() + seconds
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._connection.settimeout(max(self._end - time.monotonic(), 1e-3))  # 0 would mean: do not wait
-        return self._connection.recv_into(buffer)
 
 
 class HealthServer(ThreadingMixIn, WSGIServer):
@@ -184,11 +157,21 @@ class HealthServer(ThreadingMixIn, WSGIServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, then make room for another connection."""
+        """Answer in time, then make room for another connection."""
+        late = threading.Timer(_CONNECTED_S, _disconnect, (request,))
+        late.daemon = True
+        late.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            late.cancel()
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect in the middle of a request."""
+
+
+def _disconnect(connection: socket.socket) -> None:
+    """Wake the thread that waits for a client."""
+    with suppress(OSError):  # it has ended meanwhile
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # not TLS's own, which would go on unencrypted

@@ -79,7 +79,7 @@ class MemberLog(Listener):
             log.info(recovered, after=cause)
 
     def _catches_up(self, partition: int, messages: int, lag: int) -> bool:
-        """Count a batch; whether all partitions are at their end now, for the first time since the assignment."""
+        """Count a batch; returns True if all partitions are at their end now, first since the assignment."""
         self._messages += messages
         self._lags[partition] = lag
         before = self._caught_up

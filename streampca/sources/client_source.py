@@ -8,11 +8,13 @@ import structlog
 
 from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Records, Revoked
 from streampca.fold.record import NO_RECORDS, LastRecord, Record
-from streampca.sources.base import Committed
+from streampca.settings.consumer import ConsumerSettings
+from streampca.sources.base import MAX_POLL_INTERVAL_S, Committed
 from streampca.sources.broker_errors import one_line
 from streampca.sources.topic_connection import TopicConnection
 
 EARLIEST = -2  # a position that is not known yet; librdkafka's number for it
+FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once: many messages of any usual size
 
 log = structlog.get_logger()
 
@@ -38,6 +40,18 @@ class ClientSource(ABC):
         self._closed = False
 
     @abstractmethod
+    def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
+        """New records by partition; empty if a rebalance has begun. Raises `SourceError`."""
+
+    @abstractmethod
+    def _reached(self, partition: int) -> tuple[int, int]:
+        """The offset that the client has reached, and the partition's end; negative if unknown."""
+
+    @abstractmethod
+    def _joined(self, partitions: Collection[int]) -> Any:
+        """Fetch nothing of new partitions before `seek`; returns the group's metadata."""
+
+    @abstractmethod
     def _read(self, partitions: Collection[int]) -> None:
         """Let the client fetch these partitions, each from its `_start`."""
 
@@ -51,10 +65,18 @@ class ClientSource(ABC):
 
     @abstractmethod
     def _commit(self, offsets: Mapping[int, Committed]) -> None: ...
-
     @abstractmethod
-    def _leave(self) -> None:
-        """Leave the group."""
+    def _leave(self) -> None: ...
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        fetched = {} if self._rebalance.events else self._fetch(timeout_s)
+        self._connection.watch()
+        if self._rebalance.events:
+            return [self._take_rebalance_event()]
+        events: list[Event] = []
+        for partition in list(self._reported):
+            events += self._records(partition, fetched.get(partition, ()), *self._reached(partition))
+        return [*self._out_of_range_events(), *events]
 
     def topic_id(self) -> str:
         return self._connection.topic_id()
@@ -93,11 +115,13 @@ class ClientSource(ABC):
         for notes in (self._reported, self._last, self._out_of_range):
             notes.pop(partition, None)
 
-    def _rebalanced(self, event: Assigned | Revoked | Lost) -> None:
-        """Note an event that is about to be returned."""
-        self._assigned = event.partitions if isinstance(event, Assigned) else frozenset()
-        self.membership = None
+    def _take_rebalance_event(self) -> Event:
+        event: Assigned | Revoked | Lost = self._rebalance.events.pop(0)
+        is_assignment = isinstance(event, Assigned)
+        self._assigned = event.partitions if is_assignment else frozenset()
         self._reported, self._last, self._out_of_range = {}, {}, {}
+        self.membership = self._joined(event.partitions) if is_assignment else None
+        return event
 
     def _start(self, partition: int) -> int:
         """The offset that the client reads a partition from."""
@@ -110,10 +134,7 @@ class ClientSource(ABC):
                 self._out_of_range[partition], _ = self._reported.pop(partition)
 
     def _records(self, partition: int, records: Sequence[Record], reached: int, end: int) -> Iterable[Event]:
-        """The event of a partition with new records, or with a position or end that moved without any.
-
-        The client has returned `records` and has reached an offset; `end` is the partition's. Negative: unknown.
-        """
+        """The event of a partition with new records, or with a position or end that moved without any."""
         before, last = self._reported[partition], self._last.get(partition)
         position = before[0]
         if last is not None:
@@ -152,6 +173,17 @@ class ClientSource(ABC):
                 diverged = position - 1 if first <= position <= end else None  # the last record, at least
                 events.append(OutOfRange(partition, position, first, end, diverged))
         return events
+
+
+def member_intervals_ms(settings: ConsumerSettings) -> tuple[int, int, int]:
+    """The longest time between polls, the timeout of a session, and the interval of heartbeats."""
+    session_s = settings.session_timeout_s
+    return int(max(MAX_POLL_INTERVAL_S, session_s) * 1000), int(session_s * 1000), int(min(3.0, session_s / 10) * 1000)
+
+
+def partition_numbers(partitions: Iterable[Any]) -> frozenset[int]:
+    """The numbers of either client's partitions of the topic."""
+    return frozenset(tp.partition for tp in partitions)
 
 
 def log_failed_commit(error: object) -> None:

@@ -42,9 +42,7 @@ class ClientTransactions(ABC):
         """See `Transactions`."""
 
     @abstractmethod
-    def _create(self) -> Any:
-        """A producer."""
-
+    def _create(self) -> Any: ...
     @abstractmethod
     def _initialise(self, producer: Any) -> None:
         """End the transactions of earlier producers of the same name."""
@@ -58,9 +56,7 @@ class ClientTransactions(ABC):
         """Commit the transaction with a group member's offsets; calls `_fail` for records that were not delivered."""
 
     @abstractmethod
-    def _abort(self, producer: Any) -> None:
-        """Abort the transaction."""
-
+    def _abort(self, producer: Any) -> None: ...
     @abstractmethod
     def _give_up(self, producer: Any) -> None:
         """Close the producer without sending what is left."""

@@ -12,10 +12,11 @@ If the worker hangs, the queue stays full, the source is not polled, and the gro
 """
 
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,11 +25,19 @@ from streampca.fold.record import NO_RECORDS, LastRecord
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source
 from streampca.sources.event_queue import EventQueue, partition_of
-from streampca.sources.threads import OS_THREADS, Threads
 
 _POLL_S = 0.1  # longest time that a call waits for a poll without records
 _IDLE_S = 0.005  # pause after an empty poll: not every source waits for records
 _CLOSE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Creates threads, conditions and futures: the standard library's, or those that a simulation runs step by step."""
+
+    thread: Callable[..., threading.Thread] = threading.Thread
+    condition: Callable[[], threading.Condition] = threading.Condition
+    future: Callable[[], Future[Any]] = Future
 
 
 class Prefetch:
@@ -40,7 +49,7 @@ class Prefetch:
         max_records: int,
         max_bytes: int,
         decode: Callable[[Records], Event],
-        threads: Threads = OS_THREADS,
+        threads: Threads = Threads(),
     ) -> None:
         """Start the thread. It calls `decode`, too; an error of `decode` is raised by the worker's `poll`."""
         self._source, self._max_records, self._max_bytes = source, max_records, max_bytes

@@ -8,13 +8,13 @@ from streampca.stores.base import Observe, Store, ignore
 from streampca.stores.directory import DirectoryStore
 
 
-def open_store(place: Path | str, observe: Observe = ignore) -> Store:
-    """The store at `place`; connects to nothing yet. `observe` is called after each request to an object store.
+def open_store(location: Path | str, observe: Observe = ignore) -> Store:
+    """The store at a location; connects to nothing yet. `observe` is called after each request to an object store.
 
     Raises `SettingsError` if the URL is not valid or a package is missing.
     """
     try:
-        checked = store_url.checked(str(place))
+        checked = store_url.checked(str(location))
     except ValueError as error:
         raise SettingsError(f"store: {error}") from None
     if store_url.scheme_of(checked) is None:
@@ -28,5 +28,5 @@ def open_store(place: Path | str, observe: Observe = ignore) -> Store:
 
 def store_and_name(url: str) -> tuple[Store, str]:
     """The store and the name of one object. Raises `SettingsError` if the URL is not valid."""
-    place, _, name = url.rstrip("/").rpartition("/")
-    return open_store(place), name
+    location, _, name = url.rstrip("/").rpartition("/")
+    return open_store(location), name

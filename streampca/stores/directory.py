@@ -56,7 +56,7 @@ class DirectoryStore:
         return self._put(name, data, _link)
 
     def _put(self, name: str, data: bytes, link: Callable[[Path, Path], bool]) -> bool:
-        """Write a temporary file, and `link` it: whether it is now the file of this name."""
+        """Write a temporary file, and `link` it; returns True if it is now the file of this name."""
         path = self._path(name)
         temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
         try:
@@ -182,7 +182,7 @@ def _link(temporary: Path, path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Delete a file that did not reach its place, if that is possible."""
+    """Delete a temporary file, if that is possible."""
     with contextlib.suppress(OSError):
         path.unlink()
 

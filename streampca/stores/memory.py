@@ -17,7 +17,10 @@ class Crash(BaseException):
 
 
 class MemoryStore:
-    """`Store` in a dictionary; threads may share it. Writes, checks and reads raise the next scripted fault, if any."""
+    """`Store` in a dictionary, without folders, as in a bucket; threads may share it.
+
+    Writes, checks and reads raise the next scripted fault, if any.
+    """
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
@@ -29,7 +32,7 @@ class MemoryStore:
         check_name(name)
         with self._lock:
             _raise_next(self._write_faults)
-            self._put(name, data)
+            self._files[name] = bytes(data)
 
     def create(self, name: str, data: bytes) -> bool:
         check_name(name)
@@ -37,25 +40,23 @@ class MemoryStore:
             _raise_next(self._write_faults)
             if name in self._files:
                 return False
-            self._put(name, data)
+            self._files[name] = bytes(data)
             return True
 
     def read(self, name: str) -> bytes:
         check_name(name)
         with self._lock:
             _raise_next(self._read_faults)
-            if name in self._files:
-                return self._files[name]
-            if self._inside(name):
-                raise StoreError(f"cannot read {name}: a folder is in the place of a file")
-            raise FileNotFoundError(name)
+            if name not in self._files:
+                raise FileNotFoundError(name)
+            return self._files[name]
 
     def names(self, folder: str) -> list[str]:
         check_name(folder)
+        start = f"{folder}/"
         with self._lock:
-            if folder in self._files:
-                raise StoreError(f"cannot list {folder}: a file is in the place of a folder")
-            return sorted({f"{folder}/{rest.split('/', 1)[0]}" for rest in self._inside(folder)})
+            below = {name.removeprefix(start).split("/")[0] for name in self._files if name.startswith(start)}
+        return sorted(start + part for part in below)
 
     def snapshot(self, folder: str) -> "MemoryStore":
         return self
@@ -63,8 +64,6 @@ class MemoryStore:
     def delete(self, name: str) -> None:
         check_name(name)
         with self._lock:
-            if self._inside(name):
-                raise StoreError(f"cannot delete {name}: a folder is in the place of a file")
             self._files.pop(name, None)
 
     @property
@@ -77,18 +76,6 @@ class MemoryStore:
     def check(self) -> None:
         with self._lock:
             _raise_next(self._write_faults)
-
-    def _put(self, name: str, data: bytes) -> None:
-        parts = name.split("/")
-        folders = ("/".join(parts[:i]) for i in range(1, len(parts)))
-        if any(folder in self._files for folder in folders) or self._inside(name):
-            raise StoreError(
-                f"cannot write {name}: a file is in the place of a folder, or a folder in the place of a file"
-            )
-        self._files[name] = bytes(data)
-
-    def _inside(self, folder: str) -> list[str]:
-        return [name[len(folder) + 1 :] for name in self._files if name.startswith(f"{folder}/")]
 
     def fail_writes(self, count: int, error: StoreError | None = None) -> None:
         """Make the next `count` writes (or checks) fail, after the faults already scripted."""

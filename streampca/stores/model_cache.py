@@ -155,7 +155,7 @@ class ModelCache:
         return list(reversed(versions))  # the store was replaced: publishing never removes the newest
 
     def _is_stored(self, version: int) -> bool:
-        """Whether a version is there that is not listed: a network file system may list an older state."""
+        """Read a version that is not listed, since a network file system may list an older state."""
         try:
             self._models.load(version)
         except FileNotFoundError:
@@ -214,7 +214,7 @@ class ModelCache:
         return model
 
     def _no_model_text(self) -> str:
-        if place := self._missing_store:
-            return f"there is no store at {place} yet: no worker has written to it, or its volume is not mounted"
+        if missing := self._missing_store:
+            return f"there is no store at {missing} yet: no worker has written to it, or its volume is not mounted"
         damaged = f"; all models in the store are damaged: {sorted(self._damaged)}" if self._damaged else ""
         return f"no model has been published yet in {self._models.location}{damaged}"

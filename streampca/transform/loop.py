@@ -100,7 +100,6 @@ class Transformer:
                 self._source.close()
 
     def _turn(self, clock: Callable[[], float]) -> None:
-        """One iteration of the loop."""
         try:
             self._model.refresh()
             for event in self._source.poll(_POLL_S):

@@ -43,7 +43,7 @@ class RecordPacker(Packer):
     """A message for each record, with its key, timestamp and headers."""
 
     def __init__(self, writer: Writer, *, several: bool) -> None:
-        """`several`: whether a record may hold several vectors."""
+        """With `several`, a record may hold several vectors."""
         self._writer, self._several = writer, several
 
     def messages(self, topic: str, selection: Selection) -> Iterable[OutgoingFields]:

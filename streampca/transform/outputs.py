@@ -132,5 +132,4 @@ def too_few_partitions(topic: str, count: int, source_topic: str) -> SourceError
 
 
 def _chosen(column: list[T], indices: NDArray[np.int64]) -> list[T]:
-    """The values at these indices."""
     return column if len(indices) == len(column) else [column[i] for i in indices]

@@ -33,7 +33,7 @@ class Projection:
 
     @property
     def needs_calibration(self) -> bool:
-        """Whether the model must have past scores to compare with."""
+        """True if the model must have past scores to compare with."""
         return self.with_p or "p" in self.emitted
 
     def of(self, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64]) -> Fields:

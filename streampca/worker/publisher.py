@@ -1,16 +1,20 @@
 """Merges the newest checkpoints of all partitions into a model and writes it as the next version.
 
+Each request to a store in a bucket costs money: a worker's own checkpoints are in its memory, and those of others are
+cached as they were read, until the partition moves.
+
 A model is a function of the positions of its folds, and of the clock only if timestamps are ahead of it.
 
 The owner of the lowest partition publishes. Where this takes long, it publishes less often.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from streampca.fold import compatibility
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import MergedFolds
@@ -18,12 +22,13 @@ from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
 from streampca.pca.arrays import F64, Array
 from streampca.pca.axes import model_of
+from streampca.pca.learning import LearningConfig
 from streampca.pca.model import Model
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
-from streampca.worker.newest_checkpoints import NewestCheckpoints
 
 _MIN_MESSAGES = 2  # they define a direction
+CACHED_BYTES = 64 * 2**20  # what does not fit is read again, so that memory does not grow with the number of partitions
 _SHARE = 0.1  # of the time that publishing may take: it competes with learning, and delays checkpoints
 
 
@@ -38,6 +43,36 @@ def is_due(since_s: float, took_s: Collection[float]) -> bool:
     `took_s` are the durations of the last ones; the shortest counts, so that a store that hangs once changes nothing.
     """
     return min(took_s, default=0.0) <= _SHARE * since_s
+
+
+class NewestCheckpoints:
+    """Reads the newest checkpoints of all partitions, and caches those that fit."""
+
+    def __init__(self, fold_config: FoldConfig) -> None:
+        self._fold_config = fold_config
+        self._cache: dict[int, Checkpoint] = {}
+
+    def read(
+        self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]
+    ) -> Iterator[Checkpoint]:
+        """The checkpoints at these offsets, by partition; those `in_memory` need not be read.
+
+        At most one at a time is held that is not in memory already.
+        """
+        ours = {checkpoint.partition: checkpoint for checkpoint in in_memory}
+        for partition, offset in offsets.items():
+            in_cache = [c for c in (ours.get(partition), self._cache.get(partition)) if c and c.fold.position == offset]
+            if in_cache:
+                yield compatibility.with_settings(in_cache[0], self._fold_config)
+            elif read := stored.newest(partition, trusted=True):  # an older one, if the newest is damaged
+                read = compatibility.with_settings(read, self._fold_config)
+                self._put(_with_pending_learned(read, self._fold_config.learning))
+                yield read
+
+    def _put(self, checkpoint: Checkpoint) -> None:
+        self._cache.pop(checkpoint.partition, None)
+        if sum(map(_nbytes, self._cache.values())) + _nbytes(checkpoint) <= CACHED_BYTES:
+            self._cache[checkpoint.partition] = checkpoint
 
 
 class Publication(NamedTuple):
@@ -117,3 +152,14 @@ def _arrived(fold: Fold, position: int) -> Array:
     """The pending messages (n, d) that arrived after a position, at most."""
     n = min(fold.position - max(position, 0), len(fold.pending))
     return fold.pending[len(fold.pending) - n :].astype(np.float64)
+
+
+def _with_pending_learned(checkpoint: Checkpoint, config: LearningConfig) -> Checkpoint:
+    """The checkpoint as it is merged; its pending messages need not be scored again."""
+    fold = replace(checkpoint.fold, state=checkpoint.fold.provisional(config)).without_pending()
+    return replace(checkpoint, fold=fold)
+
+
+def _nbytes(checkpoint: Checkpoint) -> int:
+    state = checkpoint.fold.state
+    return state.C.nbytes + state.mean.nbytes + (0 if state.covariance is None else state.covariance.nbytes)

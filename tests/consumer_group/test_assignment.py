@@ -1,5 +1,8 @@
 """Partitions whose records cannot be decoded for now: none is lost, and the others continue."""
 
+import itertools
+from collections.abc import Callable
+
 import pytest
 
 from streampca.consumer_group.listener import PartitionResumed, PartitionStalled
@@ -22,6 +25,17 @@ def run_with(env: Environment, schemas: MemorySchemas, script: list[object], **o
 
 def set_away(schemas: MemorySchemas, *, away: bool) -> Do:
     return Do(lambda: setattr(schemas, "away", away))
+
+
+def at_poll(worker: WorkerFixture, actions: dict[int, Callable[[], None]]) -> None:
+    """Act before polls of these numbers; the first is 1."""
+    polls = itertools.count(1)
+
+    def act(name: str) -> None:
+        if name == "poll" and (action := actions.get(next(polls))):
+            action()
+
+    worker.source._hook = act
 
 
 def test_an_unavailable_registry_loses_no_record() -> None:
@@ -59,15 +73,7 @@ def test_messages_before_the_registry_failed_are_saved() -> None:
     worker = make_worker(
         env, config_for(env, "avro", schemas), [30, set_away(schemas, away=True), *([30] * 4)], stop_when_idle=False
     )
-    polls = 0
-
-    def count(name: str) -> None:
-        nonlocal polls
-        polls += name == "poll"
-        if polls > 12:
-            worker.stop("enough")
-
-    worker.source._hook = count
+    at_poll(worker, {13: lambda: worker.stop("enough")})
     worker.run()
     assert env.position() == 30
     assert len(worker.recorder.of_type(PartitionStalled)) >= 2
@@ -84,17 +90,7 @@ def test_a_stalled_partition_is_released_in_a_rebalance() -> None:
     env.send(1, avros(V))
     first = make_worker(env, config_for(env, "avro", schemas), [5, Do(env.topic.rebalance), *([Pause()] * 3)])
     first.source.stop = None
-    polls = 0
-
-    def count(name: str) -> None:
-        nonlocal polls
-        polls += name == "poll"
-        if polls == 9:
-            schemas.away = False
-        if polls > 30:
-            first.stop("enough")
-
-    first.source._hook = count
+    at_poll(first, {9: lambda: setattr(schemas, "away", False), 31: lambda: first.stop("enough")})
     first.run()
     assert env.violations == []
     assert [env.position(p) for p in (0, 1)] == [40, 40]

@@ -75,8 +75,8 @@ def listener(store: CountingStore, clocks: Clocks) -> StatusListener:
 
 
 def read_status(store: MemoryStore) -> ProcessStatus:
-    [found] = ProcessStatuses(store, TOPIC).all()
-    return found
+    [report] = ProcessStatuses(store, TOPIC).all()
+    return report
 
 
 def run_loop(listener: StatusListener, clocks: Clocks, seconds: float) -> None:

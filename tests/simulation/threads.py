@@ -6,7 +6,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
-from streampca.sources.threads import Threads
+from streampca.sources.prefetch import Threads
 from tests.simulation.scheduler import KilledError, Process, Scheduler, Task
 
 

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,20 +14,32 @@ from streampca.fold.record import Record
 from streampca.settings.worker import WorkerSettings
 from streampca.sources import base
 from streampca.sources.base import DeadLetters, Source
+from streampca.sources.clients import create_transactions
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
 from streampca.sources.kafka_python.source import KafkaPythonSource
-from streampca.sources.memory import MemoryDeadLetters, MemorySource, MemoryTopic
+from streampca.sources.memory import (
+    MemoryDeadLetters,
+    MemorySource,
+    MemoryTopic,
+    MemoryTransactions,
+    written_records,
+)
 from streampca.sources.prefetch import Prefetch
+from streampca.sources.transactions import Transactions
 from tests.kafka_broker import Broker
+from tests.sources.reader import Reader
 
 
 class Backend(ABC):
     """A topic with its producers, administrator and consumer group."""
 
+    output: str  # the topic that transactions write to
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.opened: list[Source] = []
+        self._transactions: list[Transactions] = []
 
     def open(self, poll_records: int = base.MAX_POLL_RECORDS, **settings: Any) -> Source:
         """Another member of the group, closed at the end of the test."""
@@ -35,12 +47,28 @@ class Backend(ABC):
             self.opened.append(self._open(**settings))
         return self.opened[-1]
 
+    def join(self, **settings: Any) -> tuple[Source, Transactions]:
+        """Another member, which has partitions and is ready for a transaction."""
+        source = self.open(**settings)
+        self._transactions.append(self._transactions_of(source, **settings))
+        Reader(source).assigned()
+        self._transactions[-1].recover()
+        return source, self._transactions[-1]
+
     def close(self) -> None:
+        for transactions in self._transactions:
+            transactions.close()
         for source in self.opened:
             source.close()
 
     @abstractmethod
     def _open(self, **settings: Any) -> Source: ...
+    @abstractmethod
+    def _transactions_of(self, source: Any, **settings: Any) -> Transactions: ...
+    @abstractmethod
+    def written(self) -> Sequence[Any]:
+        """The committed records of the output."""
+
     @abstractmethod
     def append(self, partition: int, values: Sequence[bytes | None], timestamp_ms: int | None = None) -> None: ...
     @abstractmethod
@@ -54,8 +82,8 @@ class Backend(ABC):
         """The size of the log, to which `truncate` can cut it later."""
 
     @abstractmethod
-    def truncate(self, partition: int, size: int) -> None:
-        """Cut the log to an earlier size, as an unclean leader election does."""
+    def truncate(self, sizes: Mapping[int, int]) -> None:
+        """Cut the logs of partitions to earlier sizes, as an unclean leader election does."""
 
     @abstractmethod
     def recreate(self) -> None: ...
@@ -74,9 +102,16 @@ class InMemory(Backend):
     def __init__(self, topic: str, partitions: int) -> None:
         super().__init__(topic)
         self.topic = MemoryTopic(partitions, topic)
+        self.output, self._written = "output", written_records()
 
     def _open(self, **settings: Any) -> Source:
         return MemorySource(self.topic, batch=base.MAX_POLL_RECORDS)
+
+    def _transactions_of(self, source: Any, **settings: Any) -> Transactions:
+        return MemoryTransactions(self.topic, source, self._written)
+
+    def written(self) -> Sequence[Any]:
+        return self._written[self.output]
 
     def append(self, partition: int, values: Sequence[bytes | None], timestamp_ms: int | None = None) -> None:
         self.topic.append(partition, *values, timestamp=-1 if timestamp_ms is None else timestamp_ms)
@@ -90,8 +125,9 @@ class InMemory(Backend):
     def size(self, partition: int) -> int:
         return self.topic.logs[partition].end
 
-    def truncate(self, partition: int, size: int) -> None:
-        self.topic.truncate(partition, size)
+    def truncate(self, sizes: Mapping[int, int]) -> None:
+        for partition, size in sizes.items():
+            self.topic.truncate(partition, size)
 
     def recreate(self) -> None:
         self.topic.create(len(self.topic.logs))
@@ -138,16 +174,26 @@ class InMemoryPrefetching(InMemory):
 
 class OnKafka(Backend):
     source: Callable[[WorkerSettings], Source] = KafkaPythonSource
+    client = "kafka-python"
 
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         super().__init__(topic)
         self.broker, self.topic, self.count = broker, broker.create_topic(topic, partitions), partitions
 
     def settings(self, **settings: Any) -> WorkerSettings:
-        return settings_for(self.broker, self.topic, **settings)
+        return settings_for(self.broker, self.topic, **{"kafka_client": self.client} | settings)
 
     def _open(self, **settings: Any) -> Source:
         return self.source(self.settings(**settings))
+
+    def _transactions_of(self, source: Any, **settings: Any) -> Transactions:
+        self.output = f"{self.name}-output"
+        if self.output not in self.broker.admin.list_topics():
+            self.broker.create_topic(self.output, self.count, max_message_bytes=100_000)
+        return create_transactions(self.settings(**settings), source, [self.output])
+
+    def written(self) -> Sequence[Any]:
+        return self.broker.read_all(self.output)
 
     def append(self, partition: int, values: Sequence[bytes | None], timestamp_ms: int | None = None) -> None:
         self.broker.produce(self.topic, partition, values, timestamp_ms)
@@ -171,8 +217,8 @@ class OnKafka(Backend):
     def size(self, partition: int) -> int:
         return self.broker.log_file(self.topic, partition).stat().st_size
 
-    def truncate(self, partition: int, size: int) -> None:
-        self.broker.truncate_log(self.topic, partition, size)
+    def truncate(self, sizes: Mapping[int, int]) -> None:
+        self.broker.truncate_logs(self.topic, sizes)
 
     def recreate(self) -> None:
         self.broker.delete_topic(self.topic)
@@ -195,6 +241,7 @@ class OnKafka(Backend):
 
 class OnConfluent(OnKafka):
     source = ConfluentSource
+    client = "confluent"
 
 
 class OnConfluentPrefetching(OnConfluent):

@@ -1,6 +1,7 @@
-"""Patience for tests of sources, whose limits would otherwise depend on how busy the machine is."""
+"""Both clients; and patience for tests whose limits would otherwise depend on how busy the machine is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -8,8 +9,25 @@ import pytest
 from streampca.sources import prefetch
 from streampca.sources.confluent import client
 from streampca.sources.confluent import source as confluent
+from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python import source as kafka_python
 from tests.broker_process import PATIENCE_S
+from tests.kafka_broker import Broker
+from tests.sources.backends import OnConfluent, OnKafka
+
+
+@pytest.fixture(params=[OnKafka, OnConfluent])
+def kind(request: pytest.FixtureRequest) -> type[OnKafka]:
+    """Both clients."""
+    kind: type[OnKafka] = request.param
+    return kind
+
+
+@pytest.fixture
+def log(broker: Broker, topic: str, kind: type[OnKafka]) -> Iterator[OnKafka]:
+    """A topic of one partition on the shared broker, read by either client."""
+    with closing(kind(broker, topic, 1)) as log:
+        yield log
 
 
 @pytest.fixture
@@ -27,3 +45,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_OFFSETS_S", "_CLOSE_S"):
         monkeypatch.setattr(confluent, name, float(PATIENCE_S))
     monkeypatch.setattr(prefetch, "_CLOSE_S", float(PATIENCE_S))
+
+
+@pytest.fixture
+def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients see new partitions after half a second instead of ten."""
+    python, confluent = connection.options, client.connection_options
+    monkeypatch.setattr(connection, "options", lambda s: python(s) | {"metadata_max_age_ms": 500})
+    interval = {"topic.metadata.refresh.interval.ms": 500}
+    monkeypatch.setattr(client, "connection_options", lambda s: confluent(s) | interval)

@@ -1,10 +1,10 @@
 """Polls a source as a worker would."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from streampca.fold.events import Assigned, Event, Records
-from streampca.fold.record import Record
+from streampca.fold.record import NO_RECORDS, LastRecord, Record
 from streampca.sources.base import Source
 from tests.broker_process import PATIENCE_S, wait_until
 
@@ -54,3 +54,11 @@ class Reader:
 
     def offsets(self, partition: int) -> list[int]:
         return [record.offset for record in self.records(partition)]
+
+
+def reading(source: Source, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> Reader:
+    """A reader that was assigned its partitions, and reads from these positions."""
+    reader = Reader(source)
+    reader.assigned()
+    source.seek(positions, last)
+    return reader

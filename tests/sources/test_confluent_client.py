@@ -1,6 +1,8 @@
 """How librdkafka is configured and which of its errors are final; without a broker."""
 
 import base64
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,33 +70,16 @@ def test_a_missing_topic_id_is_an_empty_string() -> None:
     assert printed_id(Uuid(0, 0)) == ""
 
 
-class Message:
+def message(offset: int, stamp: tuple[int, int], headers: Callable[[], Any] = lambda: None) -> Any:
     """A message with the methods that a batch calls."""
-
-    def __init__(self, offset: int, stamp: tuple[int, int]) -> None:
-        self._offset, self._stamp = offset, stamp
-
-    def offset(self) -> int:
-        return self._offset
-
-    def timestamp(self) -> tuple[int, int]:
-        return self._stamp
-
-    def key(self) -> bytes | None:
-        return None
-
-    def value(self) -> bytes | None:
-        return b"%d" % self._offset
-
-    def headers(self) -> None:
-        return None
-
-    def leader_epoch(self) -> None:
-        return None
+    return SimpleNamespace(
+        offset=lambda: offset, timestamp=lambda: stamp, key=lambda: None, value=lambda: b"%d" % offset, headers=headers,
+        leader_epoch=lambda: None,
+    )  # fmt: skip
 
 
 def test_a_batch_has_records_and_columns() -> None:
-    batch = ConfluentBatch([Message(5, (TIMESTAMP_CREATE_TIME, 17)), Message(9, (TIMESTAMP_NOT_AVAILABLE, 0))])
+    batch = ConfluentBatch([message(5, (TIMESTAMP_CREATE_TIME, 17)), message(9, (TIMESTAMP_NOT_AVAILABLE, 0))])
     assert [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in batch] == [
         (5, 17, None, b"5", []), (9, -1, None, b"9", []),
     ]  # fmt: skip
@@ -103,8 +88,7 @@ def test_a_batch_has_records_and_columns() -> None:
     assert [r.offset for r in batch[1:]] == [9]
 
 
-def test_headers_whose_names_are_not_utf8_leave_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Message, "headers", lambda self: b"\xff".decode())
-    batch = ConfluentBatch([Message(5, (TIMESTAMP_CREATE_TIME, 17))])
+def test_headers_whose_names_are_not_utf8_leave_a_mark() -> None:
+    batch = ConfluentBatch([message(5, (TIMESTAMP_CREATE_TIME, 17), b"\xff".decode)])
     assert headers_of(batch) == [batch[0].headers]
     assert [name for name, _ in batch[0].headers] == ["__connect.errors.headers"]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -9,38 +10,24 @@ from streampca.fold.events import Assigned, Lost, OutOfRange, Records, Revoked, 
 from streampca.fold.record import LastRecord, PlainRecord, last_of
 from streampca.sources.base import Committed
 from tests.broker_process import PATIENCE_S
-from tests.kafka_broker import Broker, wait_until
+from tests.kafka_broker import wait_until
 from tests.sources.backends import Backend, InMemory, InMemoryPrefetching, OnConfluentPrefetching, OnKafka
-from tests.sources.reader import Reader
+from tests.sources.reader import Reader, reading
 
 pytestmark = pytest.mark.usefixtures("patient")
 
 Make = Callable[[int], Backend]
 
 
-IN_MEMORY = {"memory": InMemory, "memory, ahead": InMemoryPrefetching}
-ON_BROKER = {
-    "kafka": OnKafka,
-    "confluent, ahead": OnConfluentPrefetching,
-}  # the other two would double the time
+ON_BROKER = [pytest.param(kind, marks=pytest.mark.broker) for kind in (OnKafka, OnConfluentPrefetching)]
 
 
-@pytest.fixture(params=[*IN_MEMORY, *(pytest.param(name, marks=pytest.mark.broker) for name in ON_BROKER)])
+@pytest.fixture(params=[InMemory, InMemoryPrefetching, *ON_BROKER])
 def make(request: pytest.FixtureRequest, topic: str) -> Iterator[Make]:
     """Creates the backend of the test with a number of partitions."""
-    backends: list[Backend] = []
-
-    def make(partitions: int) -> Backend:
-        if request.param in IN_MEMORY:
-            backends.append(IN_MEMORY[request.param](topic, partitions))
-        else:
-            broker: Broker = request.getfixturevalue("broker")
-            backends.append(ON_BROKER[request.param](broker, topic, partitions))
-        return backends[-1]
-
-    yield make
-    for backend in backends:
-        backend.close()
+    broker = () if issubclass(request.param, InMemory) else (request.getfixturevalue("broker"),)
+    with ExitStack() as opened:
+        yield lambda partitions: opened.enter_context(closing(request.param(*broker, topic, partitions)))
 
 
 def values(start: int, stop: int) -> list[bytes]:
@@ -62,9 +49,13 @@ def test_records_arrive_in_order_and_next_is_the_following_position(make: Make) 
         assert event.end == {0: 100, 1: 50}[event.partition]
         if event.records:
             assert event.next == event.records[-1].offset + 1
-    log.append(1, values(50, 60))
+    log.append(1, [*values(50, 59), None])
     reader.read_to({1: 60})
-    assert reader.values(1) == values(0, 60)
+    assert reader.values(1) == [*values(0, 59), None]
+    reader.events = []
+    reader.source.seek({1: 60})
+    reader.read_to({1: 60})
+    assert [(list(e.records), e.next, e.end) for e in reader.of(Records) if e.partition == 1][-1] == ([], 60, 60)
 
 
 def test_a_member_without_partitions_has_a_status_too(make: Make) -> None:
@@ -104,16 +95,6 @@ def test_offsets_at_a_time_and_at_the_end(make: Make) -> None:
     assert source.offsets_at({0, 1}, None) == {0: 5, 1: 0}
 
 
-def test_a_record_without_a_value_arrives(make: Make) -> None:
-    log = make(1)
-    log.append(0, [None])
-    reader = Reader(log.open())
-    reader.assigned()
-    reader.source.seek({0: 0})
-    reader.read_to({0: 1})
-    assert reader.values(0) == [None]
-
-
 def test_no_record_arrives_before_seek_even_with_committed_offsets(make: Make) -> None:
     log = make(1)
     log.append(0, values(0, 10))
@@ -148,9 +129,7 @@ def test_a_paused_partition_returns_nothing_until_seek(make: Make) -> None:
     log = make(2)
     for partition in (0, 1):
         log.append(partition, values(0, 100))
-    reader = Reader(log.open(poll_records=10))
-    reader.assigned()
-    reader.source.seek({0: 0, 1: 0})
+    reader = reading(log.open(poll_records=10), {0: 0, 1: 0})
     reader.until(lambda: reader.records(0) and reader.records(1))
     reader.source.pause(frozenset({0}))
     before = len(reader.records(0))
@@ -169,9 +148,7 @@ def test_partitions_paused_in_turn_are_read_to_the_end_after_seek(make: Make) ->
     log = make(4)
     for partition in range(4):
         log.append(partition, values(0, 100))
-    reader = Reader(log.open(poll_records=10))
-    reader.assigned()
-    reader.source.seek(dict.fromkeys(range(4), 0))
+    reader = reading(log.open(poll_records=10), dict.fromkeys(range(4), 0))
     paused: dict[int, int | None] = {}
 
     def all_paused() -> bool:
@@ -192,25 +169,22 @@ def test_offsets_without_a_record_are_skipped(make: Make) -> None:
     log = make(1)
     log.append(0, values(0, 3))
     log.append_aborted(0, values(3, 8))  # offsets 3 to 7, and the marker at 8
+    reader = reading(log.open(), {0: None})
+    reader.read_to({0: 9})
+    last = last_record(reader, 2)
+    reader.events = []
+    reader.source.seek({0: 9}, {0: last})
     log.append(0, values(9, 12))
     log.append_aborted(0, values(12, 13))
-    reader = Reader(log.open())
-    reader.assigned()
+    reader.read_to({0: 14})
+    assert reader.offsets(0) == [9, 10, 11]
+    assert all(event.next >= 9 for event in reader.of(Records))
+    reader.events = []
     reader.source.seek({0: None})
     reader.read_to({0: 14})
     assert reader.offsets(0) == [0, 1, 2, 9, 10, 11]
     last = reader.of(Records)[-1]
     assert (last.next, last.end) == (14, 14)
-
-
-def test_an_empty_event_reports_the_end(make: Make) -> None:
-    log = make(1)
-    log.append(0, values(0, 4))
-    reader = Reader(log.open())
-    reader.assigned()
-    reader.source.seek({0: 4})
-    reader.read_to({0: 4})
-    assert [(list(e.records), e.next, e.end) for e in reader.of(Records)][-1] == ([], 4, 4)
 
 
 @pytest.mark.parametrize("position", [2, 500])
@@ -219,9 +193,7 @@ def test_a_position_outside_the_log_is_an_event(make: Make, position: int) -> No
     log.append(0, values(0, 10))
     log.append(1, values(0, 3))
     log.trim(0, 5)
-    reader = Reader(log.open())
-    reader.assigned()
-    reader.source.seek({0: position, 1: 0})
+    reader = reading(log.open(), {0: position, 1: 0})
     reader.until(lambda: reader.of(OutOfRange) and reader.next(1) == 3)
     for _ in range(5):
         reader.poll()
@@ -234,39 +206,41 @@ def test_a_position_outside_the_log_is_an_event(make: Make, position: int) -> No
 
 def last_record(reader: Reader, offset: int) -> LastRecord:
     """The record at an offset, as it was read."""
-    (found,) = (record for record in reader.records(0) if record.offset == offset)
-    last = last_of([found])
+    last = last_of([record for record in reader.records(0) if record.offset == offset])
     assert last
     return last
 
 
-def test_a_log_that_was_cut_and_has_grown_again_is_an_event(make: Make) -> None:
-    log = make(2)
-    log.append(0, values(0, 20))
-    size = log.size(0)
-    log.append(0, values(20, 40))
-    log.append(1, values(0, 3))
-    reader = Reader(log.open())
-    reader.assigned()
-    reader.source.seek({0: None, 1: None})
-    reader.read_to({0: 40, 1: 3})
+def test_logs_that_were_cut_are_events(make: Make) -> None:
+    """One has grown again; of two, either many or only the last record is missing; one is whole."""
+    log, (grown, far, near, whole) = make(4), range(4)
+    sizes = {}
+    for partition, left in ((grown, 20), (far, 20), (near, 39)):
+        log.append(partition, values(0, left))
+        sizes[partition] = log.size(partition)
+        log.append(partition, values(left, 40))
+    log.append(whole, values(0, 3))
+    reader = reading(log.open(), dict.fromkeys(range(4), None))
+    reader.read_to({grown: 40, far: 40, near: 40, whole: 3})
     reader.source.close()
     log.opened.clear()
-    log.truncate(0, size)
-    log.append(0, values(100, 160))
-    other = Reader(log.open())
-    other.assigned()
-    other.source.seek({0: 40, 1: 2}, {0: last_record(reader, 39)})
-    other.until(lambda: other.of(OutOfRange) and other.next(1) == 3)
+    log.truncate(sizes)
+    log.append(grown, values(100, 160))
+    last = last_record(reader, 39)
+    other = reading(log.open(), {grown: 40, far: 40, near: 40, whole: 2}, dict.fromkeys((grown, far, near), last))
+    other.until(lambda: len(other.of(OutOfRange)) == 3 and other.next(whole) == 3)
     for _ in range(5):
         other.poll()
-    (event,) = other.of(OutOfRange)
-    assert event == OutOfRange(0, 40, 0, 80, event.diverged)
-    assert event.diverged in (20, 39)  # not every client knows more than that the last record is another one
-    assert other.records(0) == []
-    other.source.seek({0: 20}, {0: last_record(reader, 19)})
-    other.read_to({0: 80})
-    assert other.values(0) == values(100, 160)
+    events = {event.partition: event for event in other.of(OutOfRange)}
+    assert len(other.of(OutOfRange)) == len(events) == 3
+    assert events[grown] == OutOfRange(grown, 40, 0, 80, events[grown].diverged)
+    assert events[grown].diverged in (20, 39)  # not every client knows more than that the last record is another one
+    for partition, left in ((far, 20), (near, 39)):
+        assert (events[partition].position, events[partition].earliest, events[partition].latest) == (40, 0, left)
+    assert [other.records(partition) for partition in (grown, far, near)] == [[], [], []]
+    other.source.seek({grown: 20}, {grown: last_record(reader, 19)})
+    other.read_to({grown: 80})
+    assert other.values(grown) == values(100, 160)
     assert last_record(other, 79).leader_epoch > last_record(reader, 19).leader_epoch
 
 
@@ -275,9 +249,7 @@ def test_the_last_record_may_be_gone_when_reading_resumes(make: Make) -> None:
     log = make(2)
     for partition in (0, 1):
         log.append(partition, values(0, 10))
-    reader = Reader(log.open())
-    reader.assigned()
-    reader.source.seek({0: None, 1: None})
+    reader = reading(log.open(), {0: None, 1: None})
     reader.read_to({0: 10, 1: 10})
     last = last_record(reader, 9)
     log.trim(0, 10)
@@ -287,44 +259,6 @@ def test_the_last_record_may_be_gone_when_reading_resumes(make: Make) -> None:
     reader.read_to({0: 12, 1: 10})
     assert reader.of(OutOfRange) == []
     assert (reader.offsets(0), reader.offsets(1)) == ([10, 11], [5, 6, 7, 8, 9])
-
-
-@pytest.mark.parametrize("left", [20, 39])
-def test_a_log_that_was_cut_and_has_not_grown_is_an_event(make: Make, left: int) -> None:
-    log = make(1)
-    log.append(0, values(0, left))
-    size = log.size(0)
-    log.append(0, values(left, 40))
-    reader = Reader(log.open())
-    reader.assigned()
-    reader.source.seek({0: None})
-    reader.read_to({0: 40})
-    reader.source.close()
-    log.opened.clear()
-    log.truncate(0, size)
-    other = Reader(log.open())
-    other.assigned()
-    other.source.seek({0: 40}, {0: last_record(reader, 39)})
-    other.until(lambda: other.of(OutOfRange))
-    event = other.of(OutOfRange)[0]
-    assert (event.position, event.earliest, event.latest) == (40, 0, left)
-
-
-def test_offsets_without_a_record_may_follow_the_last_record(make: Make) -> None:
-    log = make(1)
-    log.append(0, values(0, 3))
-    log.append_aborted(0, values(3, 8))  # offsets 3 to 7, and the marker at 8
-    reader = Reader(log.open())
-    reader.assigned()
-    reader.source.seek({0: None})
-    reader.read_to({0: 9})
-    last = last_record(reader, 2)
-    reader.events = []
-    reader.source.seek({0: 9}, {0: last})
-    log.append(0, values(9, 12))
-    reader.read_to({0: 12})
-    assert reader.offsets(0) == [9, 10, 11]
-    assert all(event.next >= 9 for event in reader.of(Records))
 
 
 def test_a_revoked_partition_is_not_reassigned_before_the_next_poll(make: Make) -> None:
@@ -364,9 +298,7 @@ def test_a_revoked_partition_is_not_reassigned_before_the_next_poll(make: Make) 
 def test_an_evicted_member_loses_its_partitions_and_rejoins(make: Make) -> None:
     log = make(2)
     log.append(0, values(0, 5))
-    reader = Reader(log.open())
-    reader.assigned()
-    reader.source.seek({0: 0, 1: 0})
+    reader = reading(log.open(), {0: 0, 1: 0})
     reader.read_to({0: 5})
     log.evict_all()
     reader.until(lambda: reader.of(Lost))
@@ -424,6 +356,7 @@ def test_a_recreated_topic_has_another_id_and_no_committed_offsets(make: Make) -
     wait_until(lambda: not source.committed({0}), what="the deletion of the offsets")
 
 
+@pytest.mark.usefixtures("attentive")
 def test_new_partitions_are_assigned_without_a_restart(make: Make) -> None:
     log = make(1)
     reader = Reader(log.open())
@@ -450,11 +383,11 @@ def test_dead_letters_keep_the_record_and_add_the_reason(make: Make) -> None:
         letters.send(3, record, "undecodable", "the value is not JSON: é")
     letters.flush(PATIENCE_S)
     letters.flush(PATIENCE_S)
-    found = acknowledged()
-    assert [(r.value, r.key) for r in found] == [(r.value, r.key) for r in sent]
-    kept = [(name, value or None) for name, value in found[0].headers if not name.startswith("__connect")]
-    assert kept == headers  # except that a header without a value may have become an empty one
-    for record, letter in zip(sent, found, strict=True):
+    received = acknowledged()
+    assert [(r.value, r.key) for r in received] == [(r.value, r.key) for r in sent]
+    own = [(name, value or None) for name, value in received[0].headers if not name.startswith("__connect")]
+    assert own == headers  # except that a header without a value may have become an empty one
+    for record, letter in zip(sent, received, strict=True):
         errors = {name: value for name, value in letter.headers if name.startswith("__connect")}
         assert errors == {
             "__connect.errors.topic": log.name.encode(),
@@ -483,19 +416,11 @@ def test_committed_offsets_are_those_of_the_group(make: Make) -> None:
     reader.until(lambda: reader.source.committed({0, 1, 2}) == expected)
     assert reader.source.committed({1}) == {1: (20, store)}
     assert reader.source.committed(set()) == {}
-    reader.source.close()
     heir = Reader(log.open())
-    assert heir.source.committed({0, 1, 2}) == expected  # before it joins the group
+    assert heir.source.committed({0, 1, 2}) == expected  # before it joins the group, which it does when it polls
+    for _ in range(5):
+        reader.poll(0.2)
+    assert reader.of(Revoked) == []
+    reader.source.close()
     assert heir.assigned() == {0, 1, 2}
     assert heir.source.committed({0, 1, 2}) == expected
-
-
-def test_a_member_that_has_not_polled_takes_no_partitions(make: Make) -> None:
-    """A worker compares its store with the group's before it joins."""
-    log = make(2)
-    first = Reader(log.open())
-    assert first.assigned() == {0, 1}
-    log.open().committed({0, 1})
-    for _ in range(5):
-        first.poll(0.2)
-    assert first.of(Revoked) == []

@@ -1,7 +1,5 @@
 """Answers of brokers that arrive too late for the call that has asked: between two polls, or before another call."""
 
-import os
-import signal
 import time
 from contextlib import closing
 
@@ -29,17 +27,11 @@ def test_an_answer_that_came_too_late_is_not_that_of_a_later_call(
     with closing(create_client(settings_for(broker, topic, kafka_client=client))) as member:
         commit(broker, topic, 1)
         assert member.committed([0])[0].offset == 1
-        assert broker.process is not None
-        os.kill(broker.process.pid, signal.SIGSTOP)
-        os.waitpid(broker.process.pid, os.WUNTRACED)  # returns when it has stopped
-        try:
-            with monkeypatch.context() as hurry:
-                hurry.setattr(kafka_python, "_OFFSETS_TIMEOUT_MS", 300)
-                hurry.setattr(confluent, "_OFFSETS_S", 0.3)
-                with pytest.raises(TimeoutError):
-                    member.committed([0])
-        finally:
-            os.kill(broker.process.pid, signal.SIGCONT)
+        with broker.frozen(), monkeypatch.context() as hurry:
+            hurry.setattr(kafka_python, "_OFFSETS_TIMEOUT_MS", 300)
+            hurry.setattr(confluent, "_OFFSETS_S", 0.3)
+            with pytest.raises(TimeoutError):
+                member.committed([0])
         commit(broker, topic, 2)
         assert member.committed([0])[0].offset == 2
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -74,11 +75,13 @@ def test_prefetching_is_limited_in_records_and_bytes(records: int, size: int) ->
     assert inner.threads == {"prefetch"}
 
 
-def decoded_to_100(event: Records) -> Vectors:
-    """Decodes each record to a vector of 100 numbers."""
-    n = len(event.records)
+def decoded_to_100(event: Records, most: int = 1000) -> Vectors:
+    """Decode each record, or the first ones, to a vector of 100 numbers."""
+    records = event.records[:most]
+    n = len(records)
+    after = event.next if n == len(event.records) else event.records[n].offset
     decoded = Decoded(np.zeros((n, 100)), np.arange(n), [], np.ones(n, np.int64))
-    return Vectors(decoded, np.zeros(n, np.int64), event.records, event.next, event.partition, event.end)
+    return Vectors(decoded, np.zeros(n, np.int64), records, after, event.partition, event.end)
 
 
 def test_prefetching_is_limited_in_decoded_bytes() -> None:
@@ -248,15 +251,7 @@ def test_an_error_that_ends_the_thread_is_raised_by_every_call(monkeypatch: pyte
 
 
 STEP = 3
-
-
-def decoded_in_steps(event: Records) -> Vectors:
-    """At most three records, as vectors of 100 numbers."""
-    records = event.records[:STEP]
-    n = len(records)
-    after = event.next if n == len(event.records) else event.records[n].offset
-    decoded = Decoded(np.zeros((n, 100)), np.arange(n), [], np.ones(n, np.int64))
-    return Vectors(decoded, np.zeros(n, np.int64), records, after, event.partition, event.end)
+decoded_in_steps = partial(decoded_to_100, most=STEP)
 
 
 def test_every_record_arrives_once_and_in_order() -> None:

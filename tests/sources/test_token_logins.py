@@ -17,18 +17,11 @@ from streampca.sources.oauth_tokens import create_tokens
 from tests.faulty_proxy import FaultyProxy
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
-from tests.sources.backends import OnConfluent, OnKafka, settings_for
+from tests.sources.backends import OnKafka, settings_for
 from tests.sources.reader import Reader
 from tests.token_server import SECRET, TokenServer
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture(params=[OnKafka, OnConfluent])
-def kind(request: pytest.FixtureRequest) -> type[OnKafka]:
-    """Both clients."""
-    kind: type[OnKafka] = request.param
-    return kind
 
 
 @pytest.fixture
@@ -90,26 +83,26 @@ def test_a_token_that_cannot_be_renewed_is_used_while_it_is_valid(
 ) -> None:
     """Also if the login is refused: that ends nothing before the token does."""
     tokens.lifetime_s = 100
-    found = create_tokens(settings_for(broker, "t", **tokens.login(broker.tokens_bootstrap)))
-    assert found is not None
-    first = found.current()
+    login = create_tokens(settings_for(broker, "t", **tokens.login(broker.tokens_bootstrap)))
+    assert login is not None
+    first = login.current()
     tokens.failure = status
     if status is None:
         tokens.stop()
-    found._ask_at = 0  # as after 50 s
-    assert found.current() == first
-    assert found.late
+    login._ask_at = 0  # as after 50 s
+    assert login.current() == first
+    assert login.late
     is_away = status in (None, 503)
     for left_s, waits in ((30, True), (-1, is_away)):
-        found._expiry, found._ask_at = time.time() + left_s, 0
+        login._expiry, login._ask_at = time.time() + left_s, 0
         with pytest.raises(SourceError) as caught:
-            found.current()
-        assert (isinstance(caught.value, NoBrokerError), found.late) == (waits, waits)
+            login.current()
+        assert (isinstance(caught.value, NoBrokerError), login.late) == (waits, waits)
     tokens.failure = None
     if status is None:
         tokens.start()
-    found._ask_at = 0
-    assert found.current() != first
+    login._ask_at = 0
+    assert login.current() != first
 
 
 def test_brokers_are_sent_the_token_that_is_signed_for_msk(

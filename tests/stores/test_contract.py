@@ -48,7 +48,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 def is_remote(store: Store) -> bool:
-    """Whether each operation is a request, so that fewer must do."""
+    """Return whether an operation is a request, so that fewer must do."""
     return not isinstance(store, DirectoryStore | MemoryStore)
 
 
@@ -84,6 +84,7 @@ def test_one_of_many_creates_the_file(store: Store) -> None:
 
 def test_a_missing_file_raises_file_not_found(store: Store) -> None:
     for name in ("absent", "absent/file"):
+        store.delete(name)
         with pytest.raises(FileNotFoundError):
             store.read(name)
 
@@ -94,17 +95,6 @@ def test_names_are_full_paths_of_one_level_in_order(store: Store) -> None:
     assert store.names("a") == ["a/b", "a/c", "a/folder"]
     assert store.names("a/folder") == ["a/folder/deep"]
     assert store.names("absent") == []
-
-
-def test_delete_removes_one_file_and_may_be_repeated(store: Store) -> None:
-    store.write("a/b", b"1")
-    store.write("a/c", b"2")
-    store.delete("a/b")
-    store.delete("a/b")
-    store.delete("never/was")
-    assert store.names("a") == ["a/c"]
-    with pytest.raises(FileNotFoundError):
-        store.read("a/b")
 
 
 def test_check_leaves_no_files(store: Store) -> None:
@@ -121,7 +111,7 @@ def test_names_that_could_leave_the_store_are_refused(store: Store, name: str) -
             action(name)
 
 
-@pytest.mark.parametrize("store", ["directory", "memory"], indirect=True)
+@pytest.mark.parametrize("store", ["directory"], indirect=True)
 def test_a_file_cannot_be_a_folder_nor_a_folder_a_file(store: Store) -> None:
     store.write("a/b/c", b"1")
     for action in (
@@ -139,7 +129,7 @@ def test_a_file_cannot_be_a_folder_nor_a_folder_a_file(store: Store) -> None:
     assert store.names("a") == ["a/b"]
 
 
-@pytest.mark.parametrize("store", [OBJECTS], indirect=True)
+@pytest.mark.parametrize("store", ["memory", OBJECTS], indirect=True)
 def test_without_folders_a_name_may_begin_with_another(store: Store) -> None:
     """A file in a folder's place harms nothing there, and nothing of the store ever puts one."""
     store.write("a/b/c", b"1")
@@ -228,6 +218,9 @@ def test_behaves_like_a_dictionary_with_folders(store: Store, steps: list[tuple[
     for folder in ("a", "b", "c.npz"):
         assert store.names(folder) == sorted(name for name in model if name.startswith(f"{folder}/"))
     assert {name: store.read(name) for name in model} == model
+    for name in {name for _, name, _ in steps} - model.keys():
+        with pytest.raises(FileNotFoundError):
+            store.read(name)
 
 
 @pytest.mark.parametrize("length", [0, 1, pytest.param(64 * 2**20, marks=pytest.mark.slow)])

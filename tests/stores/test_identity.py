@@ -23,8 +23,8 @@ def test_it_is_created_once_and_found_again(tmp_path: Path) -> None:
 
 def test_processes_that_start_together_agree(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: identity.ensure(DirectoryStore(tmp_path)), range(16)))
-    assert len(set(found)) == 1
+        identities = set(pool.map(lambda _: identity.ensure(DirectoryStore(tmp_path)), range(16)))
+    assert len(identities) == 1
 
 
 def test_a_copy_has_the_same_identity_in_another_place(tmp_path: Path) -> None:
@@ -48,9 +48,9 @@ def test_a_flipped_bit_never_gives_another_identity() -> None:
     store = MemoryStore()
     first = identity.ensure(store)
     content = store.read(identity.NAME)
-    for place in range(8 * len(content)):
+    for bit in range(8 * len(content)):
         flipped = bytearray(content)
-        flipped[place // 8] ^= 1 << place % 8
+        flipped[bit // 8] ^= 1 << bit % 8
         store.write(identity.NAME, bytes(flipped))
         with suppress(DamagedFileError):
             assert identity.find(store) == first
@@ -70,10 +70,10 @@ def test_one_that_exists_but_cannot_be_seen_yet_is_waited_for() -> None:
 
 
 def test_metadata_are_short_text_that_can_be_read_back() -> None:
-    known = StoreIdentity("ab" * 16, "s3://bucket/prefix", "worker-1")
-    assert identity_in(known.as_metadata()) == known
-    assert identity_in(known.as_metadata() + "\0\x7f}{") == known
-    assert str(known) == "s3://bucket/prefix on host worker-1"
+    short = StoreIdentity("ab" * 16, "s3://bucket/prefix", "worker-1")
+    assert identity_in(short.as_metadata()) == short
+    assert identity_in(short.as_metadata() + "\0\x7f}{") == short
+    assert str(short) == "s3://bucket/prefix on host worker-1"
     long = StoreIdentity("ab" * 16, "/" + "\U0001f600" * 4000 + "\udcff", "worker-1")
     assert len(long.as_metadata().encode()) < 4096
     assert identity_in(long.as_metadata())

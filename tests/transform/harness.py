@@ -1,6 +1,8 @@
 """Members of `streampca transform` with a topic, a group, transactions and a store in memory."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,9 @@ from streampca.fold.codec import Codec
 from streampca.fold.events import Event, Records
 from streampca.fold.model_file import PublishedModel
 from streampca.formats import writer_of
+from streampca.pca import scoring
 from streampca.pca.arrays import Array
+from streampca.pca.scoring import Calibration
 from streampca.sources.memory import MemorySource, MemoryTopic, Step
 from streampca.sources.memory.transactions import MemoryTransactions, written_records
 from streampca.sources.transactions import Outgoing
@@ -23,7 +27,7 @@ from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
-from tests.sidecar.known import TOPIC, D, known
+from tests.sidecar.known import TOPIC, D, K, known
 from tests.transform.origin import origin_of_output
 from tests.worker.events import EventRecorder
 
@@ -47,7 +51,7 @@ class DecodingSource(MemorySource):
 
 
 class World:
-    """What outlives the members: the topic, what they have written, and the store."""
+    """The topic, its outputs and the store, which outlive the members."""
 
     def __init__(self, partitions: int = 1) -> None:
         self.topic = MemoryTopic(partitions, TOPIC)
@@ -63,21 +67,21 @@ class World:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything is committed."""
+        """Return whether everything is committed."""
         ends = {p: log.end for p, log in enumerate(self.topic.logs) if log.end}
         return {p: offset for p, offset in self.topic.committed.items() if offset} == ends
 
     def origins(self, topic: str = OUTPUT) -> dict[int, list[int]]:
         """The offsets of the outputs by partition, as their headers or rows say."""
-        found: dict[int, list[int]] = {}
+        by_partition: dict[int, list[int]] = {}
         for record in self.written[topic]:
             origin = origin_of_output(record.headers)
             assert record.partition == origin.partition
             offsets = [origin.offset]
             if (record.value or b"").startswith(ARROW):
                 offsets = pa.ipc.open_stream(record.value).read_all()["offset"].to_pylist()
-            found.setdefault(origin.partition, []).extend(offsets)
-        return found
+            by_partition.setdefault(origin.partition, []).extend(offsets)
+        return by_partition
 
     def outputs(self) -> Sequence[Outgoing]:
         return self.written[OUTPUT]
@@ -137,6 +141,9 @@ class _Stop(Listener):
                 self._member.transformer.stop("done")
 
 
-def published(version: int, **model: Any) -> PublishedModel:
-    """A model with this version."""
-    return known(version, **model)
+@cache
+def model_with_past_scores(version: int, d: int = D, k: int = K) -> PublishedModel:
+    """A model that computes p-values."""
+    published = known(version, d=d, k=k)
+    scores = scoring.score(published.model, np.random.default_rng(1).normal(size=(500, d)))
+    return replace(published, calibration=Calibration.empty().with_scores(scores, published.model.noise_variance))

@@ -1,4 +1,4 @@
-"""What the header of an output says."""
+"""The header of an output."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +18,6 @@ from streampca.fold.events import Records, Vectors
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.record import PlainRecord
 from streampca.formats import writer_of
-from streampca.pca import scoring
-from streampca.pca.scoring import Calibration
 from streampca.settings.transform import EMITTED
 from streampca.sources.transactions import Outgoing
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
@@ -29,7 +26,7 @@ from streampca.transform.metrics import TransformMetrics
 from streampca.transform.outputs import Outputs, TransformedBatch
 from streampca.transform.projection import Projection
 from tests.sidecar.known import D, K, known
-from tests.transform.harness import Member, World
+from tests.transform.harness import Member, World, model_with_past_scores
 from tests.transform.origin import origin_of_output
 
 FRAME = 4096  # bytes of a stream around its rows
@@ -44,31 +41,23 @@ RECORDS = st.lists(
 )  # fmt: skip
 
 
-@cache
-def model() -> PublishedModel:
-    """A model with past scores."""
-    found = known(7)
-    scores = scoring.score(found.model, np.random.default_rng(1).normal(size=(500, D)))
-    return replace(found, calibration=Calibration.empty().with_scores(scores, found.model.noise_variance))
-
-
 def event(records: Sequence[PlainRecord], counts: Sequence[int]) -> Vectors:
     """The records with so many vectors each; those with none are rejects or empty. Offsets become ascending."""
     ascending = np.cumsum([1 + record.offset for record in records]).tolist()
     records = [replace(record, offset=offset) for record, offset in zip(records, ascending, strict=True)]
-    places = np.flatnonzero(counts)
-    several = np.array(counts, np.int64)[places]
+    indices = np.flatnonzero(counts)
+    several = np.array(counts, np.int64)[indices]
     vectors = np.random.default_rng(len(records)).normal(size=(several.sum(), D))
-    timestamps = np.array([records[place].timestamp for place in places], np.int64)
-    return Vectors(Decoded(vectors, places, [], several), timestamps, records, ascending[-1] + 1, 3, 10**6)
+    timestamps = np.array([records[i].timestamp for i in indices], np.int64)
+    return Vectors(Decoded(vectors, indices, [], several), timestamps, records, ascending[-1] + 1, 3, 10**6)
 
 
 def written(
     packer: Packer, batch: Vectors, several: bool = False, p: float | None = None,
     fields: tuple[str, ...] = EMITTED, published: PublishedModel | None = None,
 ) -> TransformedBatch:  # fmt: skip
-    """What is written of a batch."""
-    used: Any = SimpleNamespace(published=published or model())
+    """Project a batch."""
+    used: Any = SimpleNamespace(published=published or model_with_past_scores(7))
     projection, codec = Projection(fields, with_p=p is not None), Codec("arrow" if several else "float64", D, 1e150)
     return Outputs("projected", codec, used, projection, packer, "readings", None, p).project(batch)
 
@@ -106,8 +95,8 @@ def rows_of_json(outputs: Sequence[Outgoing], several: bool) -> list[dict[str, A
 def test_rows_hold_all_that_messages_of_one_record_hold(
     data: st.DataObject, records: list[PlainRecord], several: bool, p: float | None
 ) -> None:
-    each = st.integers(0, 3 if several else 1)
-    counts = data.draw(st.lists(each, min_size=len(records), max_size=len(records)))
+    vectors_of_a_record = st.integers(0, 3 if several else 1)
+    counts = data.draw(st.lists(vectors_of_a_record, min_size=len(records), max_size=len(records)))
     batch = event(records, counts)
     most = data.draw(st.sampled_from([1, 500, 2000, MESSAGE_BYTES]))
     alone, packed = (
@@ -157,9 +146,8 @@ def test_messages_are_nearly_as_large_as_they_may_be_whatever_makes_rows_large()
 
 
 def test_a_number_that_is_not_known_is_null() -> None:
-    without_past_scores = known(7)
     batch = event([PlainRecord(0, b"")], [1])
-    (row,) = rows_of(outgoing(written(ArrowPacker(), batch, fields=("p",), published=without_past_scores)))
+    (row,) = rows_of(outgoing(written(ArrowPacker(), batch, fields=("p",), published=known(7))))  # no past scores
     assert row["p"] is None
 
 
@@ -171,7 +159,7 @@ def test_a_worker_reads_the_vectors(name: str) -> None:
     assert len(values) > 1
     decoded = Codec("arrow", {"coordinates": K, "reconstruction": D}[name], 1e150, field=name).decode(values)
     assert decoded.rejects == []
-    expected = Projection(EMITTED).of_each(model(), batch.decoded.vectors, batch.decoded.counts)[name]
+    expected = Projection(EMITTED).of_each(model_with_past_scores(7), batch.decoded.vectors, batch.decoded.counts)[name]
     np.testing.assert_array_equal(decoded.vectors, expected)
 
 

@@ -16,7 +16,6 @@ from streampca.consumer_group.listener import (
     TransactionEnded,
 )
 from streampca.consumer_group.status import StatusListener
-from streampca.errors import InputError
 from streampca.fold.events import SourceStatus
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
@@ -80,8 +79,8 @@ def reported(listener: StatusListener, store: MemoryStore, clock: Clock) -> Proc
     """The report that is due within a minute."""
     clock.now += 61.0
     listener.notify(LoopTicked())
-    (found,) = ProcessStatuses(store, "t").all()
-    return found
+    (report,) = ProcessStatuses(store, "t").all()
+    return report
 
 
 def transformed(report: ProcessStatus) -> TransformStatus:
@@ -122,16 +121,6 @@ def test_the_status_from_waiting_for_a_model_to_the_end(store: MemoryStore) -> N
     assert (report.state, report.partitions, transformed(report).written) == ("stopped", {}, 6)
 
 
-def test_a_store_that_may_only_be_read_does_not_disturb(store: MemoryStore) -> None:
-    world, clock = World(), Clock(1000.0)
-    world.append(0, 5)
-    store.fail_writes(100)
-    with status_listener(store, clock) as listener:
-        Member(world, listener=listener).run()
-    world.assert_each_once()
-    assert ProcessStatuses(store, "t").all() == []
-
-
 def test_a_status_does_not_create_a_store(tmp_path: Path) -> None:
     reports = ProcessStatuses(DirectoryStore(tmp_path / "store"), "t")
     with StatusListener(reports, "host-7", output_topic="projected") as listener:
@@ -141,13 +130,6 @@ def test_a_status_does_not_create_a_store(tmp_path: Path) -> None:
     with StatusListener(reports, "host-7", output_topic="projected"):
         pass
     assert [report.state for report in reports.all()] == ["stopped"]
-
-
-def test_the_status_has_the_error_that_ended_the_member(store: MemoryStore) -> None:
-    with pytest.raises(InputError), status_listener(store, Clock(0.0)):
-        raise InputError("another shape")
-    (report,) = ProcessStatuses(store, "t").all()
-    assert (report.state, report.trouble) == ("stopped", "another shape")
 
 
 def test_failures_and_waiting_are_logged_once() -> None:

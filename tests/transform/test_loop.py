@@ -289,7 +289,7 @@ def test_a_new_topic_of_the_same_name_is_read_from_its_start() -> None:
 
 @pytest.mark.parametrize("count", [2, 8])
 def test_a_topic_that_is_created_again_while_it_is_read_is_read_from_its_start(count: int) -> None:
-    """Whether it is as long already as the old one was read, or not."""
+    """It may be as long already as the old one was read."""
     world = World()
     world.append(0, 6)
 

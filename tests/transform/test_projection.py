@@ -1,7 +1,6 @@
 """The output of a record is what the model says, and depends on nothing but the record and the model."""
 
-from dataclasses import replace
-from functools import cache
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,23 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
-from streampca.fold.model_file import PublishedModel
 from streampca.formats import writer_of
 from streampca.pca import scoring
-from streampca.pca.scoring import Calibration
 from streampca.settings.transform import EMITTED
 from streampca.transform.projection import Projection
 from tests.sidecar.known import known
+from tests.transform.harness import model_with_past_scores
 
 ALL = Projection(EMITTED)
-
-
-@cache
-def model(d: int, k: int) -> PublishedModel:
-    """A model with past scores."""
-    found = known(3, d=d, k=k)
-    scores = scoring.score(found.model, np.random.default_rng(1).normal(size=(500, d)))
-    return replace(found, calibration=Calibration.empty().with_scores(scores, found.model.noise_variance))
+model = partial(model_with_past_scores, 3)
 
 
 @settings(max_examples=30)
@@ -60,7 +51,7 @@ def test_the_fields_are_those_of_the_model(gaps: bool) -> None:
     published, vectors = model(6, 2), np.random.default_rng(2).normal(size=(40, 6))
     if gaps:
         vectors[::3, 2] = np.nan
-    found = ALL.of(published, vectors, np.arange(100, 140))
+    fields = ALL.of(published, vectors, np.arange(100, 140))
     coordinates, residual = published.model.project(scoring.complete(published.model, vectors).vectors)
     scores = scoring.score(published.model, vectors)
     assert gaps or np.array_equal(residual, scores.spe)
@@ -68,9 +59,9 @@ def test_the_fields_are_those_of_the_model(gaps: bool) -> None:
     assert published.calibration is not None
     p = published.calibration.p_values(scores, published.model.noise_variance).score
     expected = [coordinates, residual, scores.score, p, published.model.reconstruct(coordinates)]
-    assert list(found) == list(EMITTED)
-    for values, wanted in zip(found.values(), expected, strict=True):
-        np.testing.assert_allclose(values, wanted, rtol=1e-9, atol=1e-12)
+    assert list(fields) == list(EMITTED)
+    for values, exact in zip(fields.values(), expected, strict=True):
+        np.testing.assert_allclose(values, exact, rtol=1e-9, atol=1e-12)
 
 
 def test_whitened_coordinates_change_neither_score_nor_reconstruction() -> None:
@@ -106,5 +97,5 @@ def test_p_is_unknown_without_past_scores() -> None:
 
 @pytest.mark.parametrize("fields", [("residual",), ("score", "residual")])
 def test_only_what_was_asked_for_is_written_in_that_order(fields: tuple[str, ...]) -> None:
-    found = Projection(fields).of(model(5, 2), np.zeros((1, 5)), np.arange(1))
-    assert list(orjson.loads(writer_of("json").write(found)[0])) == list(fields)
+    (value,) = writer_of("json").write(Projection(fields).of(model(5, 2), np.zeros((1, 5)), np.arange(1)))
+    assert list(orjson.loads(value)) == list(fields)

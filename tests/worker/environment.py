@@ -1,4 +1,4 @@
-"""What outlives a worker in memory: a topic, a store, acknowledged dead letters, and a journal of all calls."""
+"""An environment that outlives its workers, in memory."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,7 +23,7 @@ N = 300  # records of the `filled` environment
 
 
 class Environment:
-    """What outlives a worker: the topic, the store, the dead letters; and a journal of all calls."""
+    """A topic, a store, acknowledged dead letters, and a journal of all calls."""
 
     def __init__(self, partitions: int = 1, fold_config: FoldConfig = fold_config()) -> None:  # noqa: B008
         self.topic = MemoryTopic(partitions, TOPIC)

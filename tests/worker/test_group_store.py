@@ -1,5 +1,7 @@
 """A store that is not the one the consumer group has written: nothing is learned twice, and nothing is deleted."""
 
+from collections.abc import Collection
+
 import pytest
 
 from streampca.consumer_group.listener import CheckpointPostponed, PartitionsAssigned, RestoreFailed
@@ -12,7 +14,7 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from tests.fold.streams import vectors
 from tests.worker.environment import TOPIC, Environment
-from tests.worker.harness import make_worker
+from tests.worker.harness import WorkerFixture, make_worker
 
 
 def learned(partitions: int = 1) -> Environment:
@@ -33,11 +35,25 @@ def without_checkpoints(env: Environment) -> MemoryStore:
     return store
 
 
-def test_another_store_is_refused_before_the_group_is_joined() -> None:
+def do_not_answer(worker: WorkerFixture, times: int) -> None:
+    """Make the group's first answers about committed offsets fail."""
+    ask, failures = worker.source.committed, [TimeoutError("no broker answers")] * times
+
+    def committed(partitions: Collection[int]) -> dict[int, Committed]:
+        if failures:
+            raise failures.pop()
+        return ask(partitions)
+
+    worker.source.committed = committed  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("prefetch", [None, 100])  # the thread that prefetches would join at its first poll
+def test_another_store_is_refused_before_the_group_is_joined(prefetch: int | None) -> None:
     env = learned(2)
     ours = env.store
     env.store = MemoryStore()
-    worker = make_worker(env, stop_when_idle=False)
+    calls: list[str] = []
+    worker = make_worker(env, hook=calls.append, prefetch=prefetch, stop_when_idle=False)
     with pytest.raises(ForeignStoreError) as refusal:
         worker.run()
     text = str(refusal.value)
@@ -46,19 +62,8 @@ def test_another_store_is_refused_before_the_group_is_joined() -> None:
     for part in ("partition 0", TOPIC, *ids, "memory on host", "mount the volume", "streampca reset"):
         assert part in text
     assert env.calls("seek", "save", "commit") == []
-    assert worker.source._idle_polls == 0
+    assert "poll" not in calls
     assert worker.recorder.of_type(PartitionsAssigned) == []
-
-
-def test_a_member_never_polls_before_the_store_is_checked() -> None:
-    """The thread that prefetches would join the group at its first poll."""
-    env = learned(2)
-    env.store = MemoryStore()
-    polled: list[str] = []
-    worker = make_worker(env, hook=polled.append, prefetch=100, stop_when_idle=False)
-    with pytest.raises(ForeignStoreError):
-        worker.run()
-    assert "poll" not in polled
 
 
 def test_a_copy_of_the_store_may_take_its_place() -> None:
@@ -91,14 +96,7 @@ def test_a_group_that_does_not_answer_is_asked_again_when_partitions_are_assigne
     env = learned(2)
     env.store = MemoryStore()
     worker = make_worker(env, stop_when_idle=False)
-    ask, failures = worker.source.committed, [TimeoutError("no broker answers")]
-
-    def committed(partitions: object) -> object:
-        if failures:
-            raise failures.pop()
-        return ask(partitions)  # type: ignore[arg-type]
-
-    worker.source.committed = committed  # type: ignore[method-assign,assignment]
+    do_not_answer(worker, 1)
     with pytest.raises(ForeignStoreError, match="is another one"):
         worker.run()
     assert env.calls("seek", "commit") == []
@@ -159,32 +157,11 @@ def test_after_a_reset_the_store_is_used_as_it_is() -> None:
     env.assert_complete()
 
 
-def test_saves_between_a_fallback_and_the_damaged_checkpoint_succeed() -> None:
-    env = Environment()
-    for seed in range(3):
-        env.send(0, vectors(50, seed=seed))
-        make_worker(env).run()
-    env.store.damage(f"checkpoints/{TOPIC}/0/{150:020d}.npz")
-    worker = make_worker(env, batch=10)
-    worker.run()
-    assert worker.recorder.of_type(CheckpointPostponed) == []
-    assert env.checkpoints.offsets(0)[-1] == 150
-    env.assert_complete()
-
-
 def test_committed_offsets_that_are_not_known_yet_are_waited_for() -> None:
     env = learned()
     env.send(0, vectors(50, seed=5))
     worker = make_worker(env, script=[*[1000] * 20])
-    failures = [TimeoutError("no broker answers")] * 3  # the first before the group is joined
-    ask = worker.source.committed
-
-    def committed(partitions: object) -> dict[int, Committed]:
-        if failures:
-            raise failures.pop()
-        return ask(partitions)  # type: ignore[arg-type]
-
-    worker.source.committed = committed  # type: ignore[method-assign,assignment]
+    do_not_answer(worker, 3)  # the first time before the group is joined
     worker.run()
     assert len(worker.recorder.of_type(RestoreFailed)) == 2
     env.assert_complete()

@@ -121,7 +121,7 @@ def test_after_a_backfill(d: int, spectrum: str) -> None:
 @every_stream
 @every_spectrum
 def test_after_a_change_of_regime_with_a_half_life(d: int, spectrum: str) -> None:
-    """Of variances that were nine times as large: fifteen half-lives later they are forgotten."""
+    """Variances that were nine times as large are forgotten after fifteen half-lives."""
     messages, pca = Messages(spectrum, d), ImplicitKrasulina(K, half_life=1000)
     pca.fit(3 * messages(5000)[:, ::-1])
     pca.partial_fit(messages(15_000))

@@ -187,7 +187,7 @@ def test_saves_then_publishes_then_commits(env: Environment) -> None:
 
 @pytest.mark.parametrize("lowest", [True, False])
 def test_only_the_owner_of_the_lowest_partition_publishes(env: Environment, lowest: bool) -> None:
-    """Of two members, the one that joined first owns partition 0."""
+    """The member that joined first owns partition 0."""
     members: list[MemorySource] = []
 
     def join_group() -> None:

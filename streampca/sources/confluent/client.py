@@ -12,11 +12,11 @@ from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import RETRIABLE, one_line
+from streampca.sources.client_source import FETCH_BYTES, member_intervals_ms
 from streampca.sources.oauth_tokens import create_tokens
 
 C = TypeVar("C")
 
-_FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once, as with kafka-python
 _CODES = {  # of the protocol, for what the client calls by its own
     KafkaError._UNKNOWN_TOPIC: KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._AUTHENTICATION: KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -65,6 +65,7 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
 
 def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
     """Options of the consumer."""
+    longest_poll_ms, session_ms, heartbeat_ms = member_intervals_ms(settings)
     identity = {} if settings.group_instance_id is None else {"group.instance.id": settings.group_instance_id}
     return (
         connection_options(settings)
@@ -77,13 +78,13 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
             "enable.partition.eof": True,  # reports how far offsets without a record reach
             "isolation.level": "read_committed",
             "check.crcs": True,
-            "max.poll.interval.ms": int(max(base.MAX_POLL_INTERVAL_S, settings.session_timeout_s) * 1000),
-            "session.timeout.ms": int(settings.session_timeout_s * 1000),
-            "heartbeat.interval.ms": int(min(3.0, settings.session_timeout_s / 10) * 1000),
+            "max.poll.interval.ms": longest_poll_ms,
+            "session.timeout.ms": session_ms,
+            "heartbeat.interval.ms": heartbeat_ms,
             # Every rebalance revokes all and assigns all, as with kafka-python: the two can share a group.
             "partition.assignment.strategy": "range",
-            "max.partition.fetch.bytes": _FETCH_BYTES,
-            "fetch.max.bytes": 4 * _FETCH_BYTES,
+            "max.partition.fetch.bytes": FETCH_BYTES,
+            "fetch.max.bytes": 4 * FETCH_BYTES,
             # Limit over all partitions; one more fetch may be in flight. Decoded records use the other half.
             "queued.max.messages.kbytes": base.PREFETCH_MIB * 1024 // 2,
             "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second

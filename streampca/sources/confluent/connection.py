@@ -79,7 +79,6 @@ class Connection(TopicConnection):
         return self.messages.of(client.protocol_code(error), one_line(error.str()))
 
     def _request(self, timeout_s: float) -> "Future[Any]":
-        """Ask for the description of the topic."""
         answers = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=max(timeout_s, 0.1))
         answer: Future[Any] = answers[self._topic]
         return answer

@@ -6,12 +6,13 @@ until the next poll calls `unassign`.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
 from streampca.fold.events import Assigned, Lost, Revoked
+from streampca.sources.client_source import partition_numbers
 
 
 class RebalanceListener:
@@ -20,7 +21,7 @@ class RebalanceListener:
     def __init__(self) -> None:
         self.events: list[Assigned | Revoked | Lost] = []
         self.is_member = self.closing = False
-        self._memberships: deque[Any] = deque()  # of the assignments in `events`
+        self.memberships: deque[Any] = deque()  # the group's metadata of the assignments in `events`
         self._revoking = False  # the group waits until the revocation is handled
 
     def callbacks(self) -> dict[str, Callable[[Consumer, Sequence[TopicPartition]], None]]:
@@ -33,35 +34,26 @@ class RebalanceListener:
             self._revoking = False
             consumer.unassign()
 
-    def take(self) -> tuple[Assigned | Revoked | Lost, Any]:
-        """Remove and return the first event, and an assignment's metadata of the group."""
-        event = self.events.pop(0)
-        return event, self._memberships.popleft() if isinstance(event, Assigned) else None
-
     def _on_assign(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
         consumer.assign([])
         self.is_member = True
         if assigned:
-            self._memberships.append(consumer.consumer_group_metadata())
-        self._append(Assigned(_numbers(assigned)))
+            self.memberships.append(consumer.consumer_group_metadata())
+        self._append(Assigned(partition_numbers(assigned)))
 
     def _on_revoke(self, consumer: Consumer, revoked: Sequence[TopicPartition]) -> None:
         self.is_member = False
         if not self.closing:
             consumer.assign([])  # makes the group wait for us; without it librdkafka calls `unassign` itself
             self._revoking = True
-            self._append(Revoked(_numbers(revoked)))
+            self._append(Revoked(partition_numbers(revoked)))
 
     def _on_lost(self, consumer: Consumer, lost: Sequence[TopicPartition]) -> None:
         self.is_member = False
         if not self._revoking:  # else the event `Revoked` exists already, and the worker may not be done with it
-            self._append(Lost(_numbers(lost)))
+            self._append(Lost(partition_numbers(lost)))
         self._revoking = False
 
     def _append(self, event: Assigned | Revoked | Lost) -> None:
         if event.partitions:
             self.events.append(event)
-
-
-def _numbers(partitions: Iterable[TopicPartition]) -> frozenset[int]:
-    return frozenset(tp.partition for tp in partitions)

@@ -6,7 +6,7 @@ each with its position. So this module never seeks, never pauses, and never read
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from operator import methodcaller
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from streampca.fold.events import Event, SourceStatus
+from streampca.fold.events import SourceStatus
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
@@ -44,28 +44,34 @@ class ConfluentSource(ClientSource):
         self._rebalance = RebalanceListener()
         self._member_id = ""
         self._errors: list[KafkaError] = []  # of the client, not handled yet
+        self._ends: dict[int, int] = {}  # reached by the last fetch
         self._subscribed = False
         callbacks = {"error_cb": self._errors.append, "on_commit": _on_commit}
         self._consumer = client.create(Consumer, client.consumer_options(settings) | callbacks)
 
-    def poll(self, timeout_s: float) -> Sequence[Event]:
+    def _fetch(self, timeout_s: float) -> Mapping[int, ConfluentBatch]:
         if not self._subscribed:  # not earlier: librdkafka joins the group at once, and then the group waits for polls
             self._consumer.subscribe([self._topic], **self._rebalance.callbacks())
             self._subscribed = True
         self._rebalance.proceed(self._consumer)
-        messages = [] if self._rebalance.events else self._consume(timeout_s)
-        self._connection.watch()
-        if self._rebalance.events:  # drops the messages: they were read before the rebalance
-            event, membership = self._rebalance.take()
-            self._rebalanced(event)
-            self.membership = membership
-            return [event]
+        messages = self._consume(timeout_s)
+        if self._rebalance.events:
+            return {}
         failed = [message for message in messages if message.error()]
-        ends = self._handle_failed(failed)
-        good = [message for message in messages if not message.error()] if failed else messages
+        self._ends = self._handle_failed(failed)
         self._raise_errors()
-        records = self._events(good, ends)
-        return [*self._out_of_range_events(), *records]
+        good = [message for message in messages if not message.error()] if failed else messages
+        arrived: dict[int, list[Message]] = {}
+        for partition, run in groupby(good, methodcaller("partition")):
+            arrived.setdefault(partition, []).extend(run)
+        return {partition: ConfluentBatch(batch) for partition, batch in arrived.items()}
+
+    def _reached(self, partition: int) -> tuple[int, int]:
+        _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+        return self._ends.get(partition, -1), end
+
+    def _joined(self, partitions: Collection[int]) -> Any:
+        return self._rebalance.memberships.popleft()
 
     def status(self) -> SourceStatus:
         # `on_lost` is not called for a member without partitions; but a member that joins again gets another id.
@@ -150,18 +156,6 @@ class ConfluentSource(ClientSource):
             log.debug("client error, retrying", error=error.str())
             if self._connection.is_final(error):
                 raise self._connection.source_error(error)
-
-    def _events(self, messages: Sequence[Message], ends: Mapping[int, int]) -> list[Event]:
-        """One event for each partition with news."""
-        arrived: dict[int, list[Message]] = {}
-        for partition, run in groupby(messages, methodcaller("partition")):
-            arrived.setdefault(partition, []).extend(run)
-        events: list[Event] = []
-        for partition in list(self._reported):
-            _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-            batch = ConfluentBatch(arrived.get(partition, []))
-            events += self._records(partition, batch, ends.get(partition, -1), end)
-        return events
 
     def _log_offsets(self, partition: int) -> tuple[int, int] | None:
         try:

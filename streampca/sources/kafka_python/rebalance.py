@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from kafka import ConsumerRebalanceListener, TopicPartition
 
 from streampca.fold.events import Assigned, Lost, Revoked
+from streampca.sources.client_source import partition_numbers
 
 
 class _SuspendError(Exception):
@@ -25,16 +26,16 @@ class RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]  # kaf
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         self._rejoin()  # kafka-python may forget the rebalance once it is suspended
-        partitions = _numbers(revoked) - self._revoked
+        partitions = partition_numbers(revoked) - self._revoked
         self._revoked |= partitions
         self._record(Revoked(partitions))
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         self._revoked = frozenset()
-        self._record(Assigned(_numbers(assigned)))
+        self._record(Assigned(partition_numbers(assigned)))
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        partitions = _numbers(lost) - self._revoked
+        partitions = partition_numbers(lost) - self._revoked
         self._revoked = frozenset()
         self._record(Lost(partitions))
 
@@ -42,10 +43,6 @@ class RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]  # kaf
         if event.partitions and not self.closing:
             self.events.append(event)
             raise _SuspendError
-
-
-def _numbers(partitions: Collection[TopicPartition]) -> frozenset[int]:
-    return frozenset(tp.partition for tp in partitions)
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:

@@ -9,13 +9,14 @@ from kafka import KafkaConsumer, TopicPartition
 from streampca.errors import SourceError
 from streampca.fold.record import Record
 from streampca.settings.kafka import KafkaSettings
+from streampca.sources.client_source import FETCH_BYTES
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches.fetching import position_of
 from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
 from streampca.sources.transactions import OutgoingFields, TransactionFailedError
 
 _ANSWER_MS = 5000
-_POLL_RECORDS, _FETCH_BYTES = 10_000, 4 * 1024 * 1024
+_POLL_RECORDS = 10_000
 _STALLED_S = 60.0  # without progress
 
 
@@ -35,7 +36,7 @@ class KafkaPythonReader:
             auto_offset_reset="earliest",
             isolation_level="read_committed",
             max_poll_records=_POLL_RECORDS,
-            max_partition_fetch_bytes=_FETCH_BYTES,
+            max_partition_fetch_bytes=FETCH_BYTES,
         )
 
     def read(self) -> Iterator[tuple[int, Record]]:

@@ -16,13 +16,13 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError, RetriableError
 from kafka.structs import OffsetAndMetadata
 
-from streampca.fold.events import Assigned, Event, SourceStatus
+from streampca.fold.events import SourceStatus
 from streampca.fold.record import Record
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
-from streampca.sources.client_source import EARLIEST, ClientSource
+from streampca.sources.client_source import EARLIEST, FETCH_BYTES, ClientSource, member_intervals_ms
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches.fetching import drop_paused_records, position_of
 from streampca.sources.kafka_python.patches.membership import (
@@ -37,7 +37,6 @@ from streampca.sources.kafka_python.rebalance import RebalanceListener
 _COMMIT_TIMEOUT_MS = 1000
 _CLOSE_TIMEOUT_MS = 2000
 _OFFSETS_TIMEOUT_MS = 3000
-_FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once: many messages of any usual size
 
 log = structlog.get_logger()
 
@@ -57,7 +56,7 @@ class KafkaPythonSource(ClientSource):
         self._consumer.subscribe([settings.topic], listener=self._rebalance)
         self._connection.await_partitions()
 
-    def poll(self, timeout_s: float) -> Sequence[Event]:
+    def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
         fetched: Mapping[TopicPartition, list[Record]] = {}
         self._rejoin_if_partitions_were_added()
         try:
@@ -73,10 +72,12 @@ class KafkaPythonSource(ClientSource):
         except KafkaError as error:
             if not self._rebalance.events:  # else the listener has raised it
                 raise self._connection.source_error(error) from None
-        self._connection.watch()
-        if self._rebalance.events:
-            return self._take_rebalance_events()
-        return [*self._out_of_range_events(), *self._events(fetched)]
+        return {tp.partition: records for tp, records in fetched.items()}
+
+    def _reached(self, partition: int) -> tuple[int, int]:
+        tp = TopicPartition(self._topic, partition)
+        position, end = position_of(self._consumer, tp), self._consumer.highwater(tp)
+        return (position, end) if position is not None and end is not None else (-1, -1)  # not fetched yet
 
     def status(self) -> SourceStatus:
         return SourceStatus(self._connection.connected, member=is_member(self._consumer))
@@ -128,34 +129,13 @@ class KafkaPythonSource(ClientSource):
         if self._has_identity and before and self._known_partitions - before:
             rejoin_group(self._consumer)
 
-    def _take_rebalance_events(self) -> Sequence[Event]:
-        """Apply and return the events of a rebalance."""
-        events: Sequence[Event] = self._rebalance.events
-        for event in self._rebalance.events:
-            self._rebalanced(event)
-            if isinstance(event, Assigned):
-                metadata = self._consumer.group_metadata()
-                self.membership = metadata if metadata.generation_id >= 0 else None
-                self._pause_new(event.partitions)
-        self._rebalance.events = []
-        return events
-
-    def _pause_new(self, partitions: Iterable[int]) -> None:
-        """Fetch nothing until `seek`. Without a position the client would continue at the group's committed offset."""
+    def _joined(self, partitions: Collection[int]) -> Any:
         for partition in partitions:
             tp = TopicPartition(self._topic, partition)
             self._consumer.pause(tp)
-            self._consumer.seek(tp, 0)
-
-    def _events(self, fetched: Mapping[TopicPartition, Sequence[Record]]) -> list[Event]:
-        """One event for each partition with news."""
-        events: list[Event] = []
-        for partition in list(self._reported):
-            tp = TopicPartition(self._topic, partition)
-            position, end = position_of(self._consumer, tp), self._consumer.highwater(tp)
-            if position is not None and end is not None:  # else not fetched yet
-                events += self._records(partition, fetched.get(tp, ()), position, end)
-        return events
+            self._consumer.seek(tp, 0)  # without a position the client would continue at the committed offset
+        metadata = self._consumer.group_metadata()
+        return metadata if metadata.generation_id >= 0 else None
 
     def _rewind(self) -> None:
         """Seek back to what was returned: a poll that fails may have moved past records that it does not return."""
@@ -178,6 +158,7 @@ class KafkaPythonSource(ClientSource):
 
 
 def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
+    longest_poll_ms, session_ms, heartbeat_ms = member_intervals_ms(settings)
     return {
         "group_id": settings.group,
         "group_instance_id": settings.group_instance_id,
@@ -185,10 +166,10 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "auto_offset_reset": "none",  # a position out of range is an event, not a silent jump
         "isolation_level": "read_committed",
         "max_poll_records": base.MAX_POLL_RECORDS,
-        "max_partition_fetch_bytes": _FETCH_BYTES,
-        "max_poll_interval_ms": int(max(base.MAX_POLL_INTERVAL_S, settings.session_timeout_s) * 1000),
-        "session_timeout_ms": int(settings.session_timeout_s * 1000),
-        "heartbeat_interval_ms": int(min(3.0, settings.session_timeout_s / 10) * 1000),
+        "max_partition_fetch_bytes": FETCH_BYTES,
+        "max_poll_interval_ms": longest_poll_ms,
+        "session_timeout_ms": session_ms,
+        "heartbeat_interval_ms": heartbeat_ms,
         # Every rebalance revokes all and assigns all: more work than the cooperative protocol, but no partition
         # is ever kept across a generation that this member missed.
         "partition_assignment_strategy": (PatchedRangeAssignor,),

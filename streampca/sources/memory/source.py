@@ -112,7 +112,6 @@ class MemorySource:
         self._topic.leave(self)
 
     def _rebalance_event(self) -> Event | None:
-        """The next event of a rebalance, if there is one."""
         if self.evicted:
             lost = frozenset() if self._revoking else self._owned
             self.evicted, self._revoking = False, False

@@ -8,7 +8,7 @@
 - No public method says whether a broker is connected (`KafkaConnectionManager._conns`).
 - `allow_auto_create_topics` is not passed on (`KafkaConnectionManager.cluster.config`): a deleted topic would be
   created again.
-- The producer spins, since it takes seconds for milliseconds (`KafkaNetClient.connection_delay`)*.
+- The producer spins, since it takes seconds for milliseconds (`KafkaNetClient.connection_delay`).
 """
 
 import ssl

@@ -1,7 +1,7 @@
 """Bugs of fetching.
 
 - After several paused partitions are resumed, the records buffered of one are returned, and the others are not fetched
-  until these are consumed (`KafkaConsumer._fetcher._paused_partition_records`)*: they are dropped.
+  until these are consumed (`KafkaConsumer._fetcher._paused_partition_records`): they are dropped.
 - `position()` goes through all partitions at each call (`KafkaConsumer._subscription.position`).
 """
 

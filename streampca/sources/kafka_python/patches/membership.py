@@ -1,14 +1,14 @@
 """Bugs of a consumer's membership in its group (`KafkaConsumer._coordinator`).
 
 - An assignment that arrives between two polls is dropped, and the group joined again: another rebalance of all
-  (`join_group_async`, `_do_join_and_sync_async`)*: it is kept for the next poll.
+  (`join_group_async`, `_do_join_and_sync_async`): it is kept for the next poll.
 - A rebalance after changed partitions is forgotten if the poll ends before the group answers, or if the change is
   undone meanwhile (`request_rejoin`): the member would have neither partitions nor heartbeat.
 - A member that another one with its `group_instance_id` has replaced only stops its heartbeats
   (`_handle_heartbeat_response`): the next poll raises the error.
-- Of members with and without a `group_instance_id`, `RangePartitionAssignor.assign` forgets some*: they are sorted.
+- Of members with and without a `group_instance_id`, `RangePartitionAssignor.assign` forgets some: they are sorted.
 - The answer to a request for offsets that took too long is that of the next call (`_offset_fetch_futures`).
-- `committed()` takes one partition, and a request for each (`fetch_committed_offsets`)*.
+- `committed()` takes one partition, and a request for each (`fetch_committed_offsets`).
 - No public method says whether the group counts the consumer as a member (`stable`).
 """
 

@@ -1,4 +1,4 @@
-"""What workers ask of a store where each request costs money: two listings an interval, and what changed."""
+"""Where each request to a store costs money, workers make two listings an interval, and read what changed."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -16,7 +16,7 @@ from streampca.fold.model_file import PublishedModel, encode
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.stores.object_store import ObjectStore
-from streampca.worker import newest_checkpoints
+from streampca.worker import publisher as publisher_module
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.publisher import Publisher
 from tests.fold.streams import checkpoint_of, fold_config, fold_of, vectors
@@ -154,7 +154,7 @@ def test_what_does_not_fit_is_read_again(
 ) -> None:
     publisher, _ = two
     cached = publisher.writer._publisher._inputs._cache[3]
-    monkeypatch.setattr(newest_checkpoints, "CACHED_BYTES", 2 * newest_checkpoints._nbytes(cached))
+    monkeypatch.setattr(publisher_module, "CACHED_BYTES", 2 * publisher_module._nbytes(cached))
     publisher.writer._publisher._inputs._cache.clear()
     published_before = publisher.models.versions()
     assert models_of(publisher.interval([0]))
