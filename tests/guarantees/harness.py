@@ -19,6 +19,7 @@ from streampca.sources.base import MAX_POLL_RECORDS
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 from tests.broker_client import BrokerClient
+from tests.command_line import variables
 from tests.forked import COMMAND_LINE
 from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import wait_until
@@ -97,13 +98,12 @@ class Group:
         return worker
 
     def _environment(self, settings: Mapping[str, Any]) -> dict[str, str]:
-        values = {
+        return variables({
             "bootstrap_servers": self.broker.bootstrap, "topic": self.topic, "group_id": self.topic,
             "store": self.store, "dimensions": D, "components": K, "checkpoint_interval_s": 0.2,
             "session_timeout_s": 2, "metrics_port": 0, "log_level": "debug",
             **self.settings, **settings,
-        }  # fmt: skip
-        return {f"STREAMPCA_{name.upper()}": str(value) for name, value in values.items()}
+        })  # fmt: skip
 
     def newest(self) -> dict[int, Checkpoint]:
         """The newest checkpoint of each partition that has one."""

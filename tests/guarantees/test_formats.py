@@ -42,9 +42,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProce
 
 def produce(broker: Broker, topic: str, rows: np.ndarray, folder: Path, **settings: str) -> None:
     np.save(folder / "rows.npy", rows)
-    environment = {"bootstrap_servers": broker.bootstrap, "topic": topic, **settings}
-    variables = {f"STREAMPCA_{name.upper()}": value for name, value in environment.items()}
-    outcome = command_line.run("produce", folder / "rows.npy", **variables)
+    environment = command_line.variables({"bootstrap_servers": broker.bootstrap, "topic": topic, **settings})
+    outcome = command_line.run("produce", folder / "rows.npy", **environment)
     assert outcome.returncode == 0, outcome.stderr
 
 
