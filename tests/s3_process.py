@@ -1,38 +1,13 @@
-"""An S3 server for tests over real HTTP: Adobe's S3Mock, started in some four seconds.
+"""An S3 server for tests over real HTTP: Adobe's S3Mock, started in some four seconds."""
 
-It is downloaded from Maven Central once and cached in the folder STREAMPCA_S3_CACHE.
-"""
-
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
-from tests.broker_process import BrokerUnavailableError
-from tests.java_server import JavaServer
-from tests.maven import maven
+from tests.java_server import JavaServer, program
 from tests.ports import free_ports
 
 VERSION = "4.11.0"
 ARTIFACT = f"com.adobe.testing:s3mock:{VERSION}:jar:exec"
 BUCKET = "bucket"
-
-
-def program() -> Path:
-    """The server's jar, downloaded from Maven Central unless it is cached."""
-    cache = Path(os.environ.get("STREAMPCA_S3_CACHE") or Path.home() / ".cache" / "streampca-s3")
-    jar = cache / f"s3mock-{VERSION}-exec.jar"
-    if jar.is_file():
-        return jar
-    if shutil.which("mvn") is None:
-        raise BrokerUnavailableError("mvn is not installed, and the S3 server is not in the cache")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
-        copying = ("dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={folder}")
-        if output := maven(*copying, folder=Path(folder)):
-            raise BrokerUnavailableError(f"mvn failed: {output}")
-        (Path(folder) / jar.name).replace(jar)  # another process may have been faster: its jar is the same
-    return jar
 
 
 class S3Process(JavaServer):
@@ -43,7 +18,7 @@ class S3Process(JavaServer):
     def __init__(self, folder: Path, port: int | None = None) -> None:
         """With a port, it is one that another process has started."""
         super().__init__(folder / "s3.log")
-        self._program, self._folder = program(), folder
+        self._program, self._folder = program("s3", f"s3mock-{VERSION}-exec.jar", ARTIFACT), folder
         self.port = free_ports(1)[0] if port is None else port
 
     @property
