@@ -61,7 +61,7 @@ simulate: setup  ## Run the simulation on many seeds; make simulate SEEDS=100000
 	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),10000) --from $(or $(FROM),1) --role $(or $(ROLE),worker)
 
 helm-test: setup helm  ## Render the Helm chart and check what it makes; builds Helm first (3 min)
-	STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/helm.py $(ARGS)
+	STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/helm.py tests/deploy/helm_options.py $(ARGS)
 
 k8s-test: setup kubernetes helm kubectl  ## Apply the Helm chart to a real Kubernetes API server, which is built first (10 min)
 	STREAMPCA_KUBERNETES=$(KUBERNETES) STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/kubernetes.py $(ARGS)

@@ -4,9 +4,15 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.forked import ForkedProcess
+
+
+def variables(settings: Mapping[str, object]) -> dict[str, str]:
+    """The variables of the environment that stand for settings."""
+    return {f"STREAMPCA_{name.upper()}": str(value) for name, value in settings.items()}
 
 
 def run(*arguments: object, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -19,8 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from tests.java_server import available
 from tests.kafka_broker import Broker
-from tests.s3_process import S3Process
-from tests.shared_server import shared_s3
+from tests.s3_process import S3Process, shared_s3
 
 # As in streampca/process/logs.py; otherwise a failing test prints hundreds of log lines about an unreachable broker.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)

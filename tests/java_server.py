@@ -3,6 +3,8 @@
 import os
 import shutil
 import subprocess
+import tarfile
+import tempfile
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
@@ -10,15 +12,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pytest
 
 from tests.broker_process import BrokerUnavailableError, wait_until
+from tests.maven import maven
 
 T = TypeVar("T")
 
 START_TIMEOUT_S = 60
+_UNPACK_OPTIONS: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
 
 
 def available(make: Callable[[], T], what: str) -> T:
@@ -29,6 +33,30 @@ def available(make: Callable[[], T], what: str) -> T:
         if os.environ.get("CI") == "true":
             pytest.fail(f"no {what} in CI: {error}")
         pytest.skip(f"no {what} here: {error}")
+
+
+def program(server: str, name: str, artifact: str) -> Path:
+    """A program from Maven Central, unpacked if it is an archive, by its name in the folder STREAMPCA_…_CACHE.
+
+    Downloaded unless it is there.
+    """
+    cache = Path(os.environ.get(f"STREAMPCA_{server.upper()}_CACHE") or Path.home() / ".cache" / f"streampca-{server}")
+    if (cached := cache / name).exists():
+        return cached
+    if shutil.which("mvn") is None:
+        raise BrokerUnavailableError(f"mvn is not installed, and {name} is not in {cache}")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        copying = ("dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={folder}")
+        if output := maven(*copying, folder=Path(folder)):
+            raise BrokerUnavailableError(f"mvn failed: {output}")
+        (copied,) = Path(folder).iterdir()
+        if copied.name.endswith(".tar.gz"):
+            shutil.unpack_archive(copied, Path(folder) / "unpacked", **_UNPACK_OPTIONS)
+            copied = Path(folder) / "unpacked"
+        with suppress(OSError):  # another process was faster: its files are the same
+            copied.rename(cached)
+    return cached
 
 
 class JavaServer(ABC):

@@ -13,7 +13,6 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 UV = Path(sysconfig.get_path("scripts")) / "uv"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-EXTRAS = tuple(PROJECT["project"]["optional-dependencies"])
 IMAGE_EXTRAS = ("arrow", "avro", "fast", "msk", "oauth", "object-store", "otel", "protobuf", "worker")
 SIDECAR_EXTRAS = ("object-store",)
 DEMO_EXTRAS = ("worker", "fast")

@@ -1,38 +1,19 @@
-"""An S3 server for tests over real HTTP: Adobe's S3Mock, started in some four seconds.
+"""An S3 server for tests over real HTTP: Adobe's S3Mock, started in some four seconds."""
 
-It is downloaded from Maven Central once and cached in the folder STREAMPCA_S3_CACHE.
-"""
-
+import fcntl
+import json
 import os
-import shutil
-import tempfile
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.broker_process import BrokerUnavailableError
-from tests.java_server import JavaServer
-from tests.maven import maven
+from tests.java_server import JavaServer, program
 from tests.ports import free_ports
 
 VERSION = "4.11.0"
 ARTIFACT = f"com.adobe.testing:s3mock:{VERSION}:jar:exec"
 BUCKET = "bucket"
-
-
-def program() -> Path:
-    """The server's jar, downloaded from Maven Central unless it is cached."""
-    cache = Path(os.environ.get("STREAMPCA_S3_CACHE") or Path.home() / ".cache" / "streampca-s3")
-    jar = cache / f"s3mock-{VERSION}-exec.jar"
-    if jar.is_file():
-        return jar
-    if shutil.which("mvn") is None:
-        raise BrokerUnavailableError("mvn is not installed, and the S3 server is not in the cache")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
-        copying = ("dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={folder}")
-        if output := maven(*copying, folder=Path(folder)):
-            raise BrokerUnavailableError(f"mvn failed: {output}")
-        (Path(folder) / jar.name).replace(jar)  # another process may have been faster: its jar is the same
-    return jar
 
 
 class S3Process(JavaServer):
@@ -43,7 +24,7 @@ class S3Process(JavaServer):
     def __init__(self, folder: Path, port: int | None = None) -> None:
         """With a port, it is one that another process has started."""
         super().__init__(folder / "s3.log")
-        self._program, self._folder = program(), folder
+        self._program, self._folder = program("s3", f"s3mock-{VERSION}-exec.jar", ARTIFACT), folder
         self.port = free_ports(1)[0] if port is None else port
 
     @property
@@ -71,3 +52,35 @@ class S3Process(JavaServer):
 
     def _probe(self) -> str:
         return f"{self.endpoint}/{BUCKET}?list-type=2"
+
+
+@contextmanager
+def shared_s3(folder: Path) -> Iterator[S3Process]:
+    """One server for all test processes that name this folder: a start takes six seconds of processor time.
+
+    The first process that needs it starts it; the last one that leaves kills it. Each holds a shared lock of a file
+    meanwhile, which the kernel releases even if the process crashes. Raises `BrokerUnavailableError`.
+    """
+    folder.mkdir(exist_ok=True)
+    state = folder / "state.json"
+    with (folder / "users.lock").open("w") as users, (folder / "start.lock").open("w") as start:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        fcntl.flock(start, fcntl.LOCK_EX)
+        if state.exists():
+            running = json.loads(state.read_text())
+            server = S3Process(folder, running["port"])
+        else:
+            server = S3Process(folder)
+            server.start()
+            running = {"port": server.port, "pid": server.pid}
+            state.write_text(json.dumps(running))
+        fcntl.flock(start, fcntl.LOCK_UN)
+        try:
+            yield server
+        finally:
+            with suppress(BlockingIOError):  # others use it; whether or not, our shared lock is released
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if state.exists():  # or another process left at the same time, and was the last
+                    state.unlink()
+                    os.kill(running["pid"], signal.SIGKILL)
+            server.leave()

@@ -5,11 +5,10 @@ Client credentials (RFC 6749, section 4.4) for JWTs with RS256; the broker reads
 
 import base64
 import json
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qs
 
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
@@ -17,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from tests.ports import free_ports
+from tests.http_server import HttpServer
 
 CLIENT, SECRET, AUDIENCE = "streampca-worker", "client-secret", "kafka"
 
@@ -36,16 +35,15 @@ def write_keys(folder: Path) -> Path:
     return keys
 
 
-class TokenServer:
-    """A server that can be stopped, and started again on its port."""
+class TokenServer(HttpServer):
+    """Issues tokens to clients who know the secret."""
 
     def __init__(self, folder: Path) -> None:
         """Signs with the key in this folder."""
+        super().__init__(self._respond)
         key = load_pem_private_key((folder / "token-key.pem").read_bytes(), None)
         assert isinstance(key, RSAPrivateKey)
         self._key = key
-        self._server: ThreadingHTTPServer | None = None
-        (self._port,) = free_ports(1)
         self.lifetime_s, self.audience, self.knows_client = 300.0, AUDIENCE, True
         self.failure: int | None = None
         """The status of all answers, if they are errors."""
@@ -54,7 +52,7 @@ class TokenServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}/token"
+        return f"{self.root}/token"
 
     def login(self, bootstrap_servers: str, query: str = "") -> dict[str, str]:
         """The settings to log in at brokers with tokens of this server."""
@@ -64,38 +62,8 @@ class TokenServer:
             "sasl_token_url": self.url + query,
         }  # fmt: skip
 
-    def start(self) -> None:
-        provider = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-                status, body = provider._answer(self.headers["Authorization"], form)
-                text = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def _answer(self, login: str, form: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
+    def _respond(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, dict[str, Any]]:
+        form, login = parse_qs(body.decode()), request.headers["Authorization"]
         self.asked.append(form)
         if self.failure is not None:
             return self.failure, {}

@@ -17,6 +17,7 @@ TOOLS = Path(os.environ.get("STREAMPCA_KUBERNETES", "/nowhere"))  # of make
 HELM = os.environ.get("STREAMPCA_HELM", "/nowhere")
 CHART = files.ROOT / "helm" / "streampca"
 NAMESPACE = "streampca"
+CHANGED = ("--values", str(Path(__file__).with_name("values.yaml")))
 KUBERNETES = "1.34"
 WORKLOADS = ("Deployment", "StatefulSet")
 PUBLIC = "tls.secret=certificate,tokens.secret=tokens,ingress.enabled=true,ingress.host=pca.test"
@@ -77,6 +78,23 @@ def pods(found: list[Object], *kinds: str) -> dict[str, Object]:
     """The template of the pods that run each command: of the components with a port, or of other kinds."""
     templates = [o["spec"]["template"] for o in of_kind(found, *(kinds or WORKLOADS))]
     return {pod["spec"]["containers"][0]["args"][0]: pod for pod in templates}
+
+
+def settings_of(found: list[Object]) -> dict[str, str]:
+    """The data of the ConfigMap."""
+    (settings,) = (o for o in of_kind(found, "ConfigMap") if "streampca.json" not in o["data"])
+    data: dict[str, str] = settings["data"]
+    return data
+
+
+def egress_of(found: list[Object]) -> dict[str, set[int]]:
+    """The ports to which each network policy lets its pods connect."""
+    return {
+        o["metadata"]["name"].removeprefix("streampca-"): {
+            port["port"] for rule in o["spec"].get("egress", []) for port in rule["ports"]
+        }
+        for o in of_kind(found, "NetworkPolicy")
+    }
 
 
 def schema_errors(found: Object) -> list[str]:

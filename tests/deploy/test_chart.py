@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from streampca.settings.store_url import CREDENTIALS
 from streampca.settings.worker import WorkerSettings
 from streampca.version import __version__
+from tests.command_line import variables
 from tests.deploy import files
 from tests.deploy.commands import KINDS, effective_settings
 
@@ -92,7 +93,6 @@ def test_credentials_belong_in_the_secret() -> None:
 
 
 def test_the_default_settings_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in VALUES["settings"].items()}
-    environment["STREAMPCA_STORE"] = VALUES["store"]["url"]
+    environment = variables({**VALUES["settings"], "store": VALUES["store"]["url"]})
     for command in ("worker", "serve"):
         assert effective_settings([command], environment, monkeypatch)["topic"] == "readings"

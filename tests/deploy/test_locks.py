@@ -1,4 +1,4 @@
-"""The locks: up to date, complete, and installable with every extra on every supported system."""
+"""The locks: up to date, complete, and installable on every supported system."""
 
 import subprocess
 from pathlib import Path
@@ -22,11 +22,6 @@ def test_a_lock_is_what_resolving_gives(lock: Path) -> None:
 def test_a_lock_names_no_index_and_agrees_with_the_others(lock: Path) -> None:
     assert "://" not in lock.read_text(encoding="utf-8")
     assert locks.pins(lock).items() <= locks.pins(locks.ALL).items()
-
-
-@pytest.mark.parametrize("extra", locks.EXTRAS)
-def test_the_lock_resolves_with_each_extra(extra: str) -> None:
-    locks.resolve("--constraints", str(locks.ALL), f"--extra={extra}")
 
 
 @pytest.mark.parametrize("python", PYTHONS)

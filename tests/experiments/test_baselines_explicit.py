@@ -78,29 +78,6 @@ def test_columns_are_orthonormal_and_one_message_is_a_batch_of_one(
 
 
 @both
-def test_a_batch_is_the_mean_of_its_messages_gradients(step: Step) -> None:
-    """To first order in η the step of a batch is the mean of its messages' steps, up to the choice of basis."""
-    C, Y = start(8, 3, 5, 0)
-    eta = 1e-6
-    moves = [tangent(step(C, y, eta) - C, C) / eta for y in Y]
-    assert close(tangent(step(C, Y, eta) - C, C) / eta, np.mean(moves, axis=0), 1e-4)
-
-
-def test_oja_and_krasulina_differ_in_the_second_order_of_the_step() -> None:
-    C, Y = start(8, 3, 5, 1)
-    apart = [np.linalg.norm(projector(oja(C, Y, eta)) - projector(krasulina(C, Y, eta))) for eta in (1e-3, 1e-4)]
-    assert apart[0] / apart[1] == pytest.approx(100, rel=0.05)
-
-
-def tangent(move: F64, C: F64) -> F64:
-    return move - C @ (C.T @ move)
-
-
-def projector(C: F64) -> F64:
-    return C @ C.T
-
-
-@both
 def test_one_pass_comes_close_to_batch_pca(step: Step) -> None:
     Y = gaussian(3, 6000, np.array([3, 2, 1.5, 0.2, 0.2, 0.1]))
     C, _ = start(6, 3, 1, 4)

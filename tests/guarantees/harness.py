@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import orjson
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.codec import Codec
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.learning import LearningConfig
@@ -19,6 +19,7 @@ from streampca.sources.base import MAX_POLL_RECORDS
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 from tests.broker_client import BrokerClient
+from tests.command_line import variables
 from tests.forked import COMMAND_LINE
 from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import wait_until
@@ -97,13 +98,12 @@ class Group:
         return worker
 
     def _environment(self, settings: Mapping[str, Any]) -> dict[str, str]:
-        values = {
+        return variables({
             "bootstrap_servers": self.broker.bootstrap, "topic": self.topic, "group_id": self.topic,
             "store": self.store, "dimensions": D, "components": K, "checkpoint_interval_s": 0.2,
             "session_timeout_s": 2, "metrics_port": 0, "log_level": "debug",
             **self.settings, **settings,
-        }  # fmt: skip
-        return {f"STREAMPCA_{name.upper()}": str(value) for name, value in values.items()}
+        })  # fmt: skip
 
     def newest(self) -> dict[int, Checkpoint]:
         """The newest checkpoint of each partition that has one."""
@@ -166,6 +166,11 @@ class Group:
         positions = self.positions()
         ahead = {p: (o, positions.get(p)) for p, o in committed.items() if o > positions.get(p, -1)}
         assert not ahead, f"offsets committed ahead of the checkpoints (committed, saved): {ahead}"
+
+    def assert_same_bits(self) -> None:
+        """The newest checkpoints have the bytes of the folds that this process computes of all records."""
+        newest, folds = self.newest(), expected_folds(self.broker, self.topic)
+        assert self.files() == {p: encode(replace(newest[p], fold=fold)) for p, fold in folds.items() if fold.position}
 
     def close(self) -> None:
         for worker in self.workers:

@@ -1,4 +1,4 @@
-"""Killed and rebalanced workers learn the same model, bit for bit, with both Kafka clients."""
+"""Killed workers learn the same model, bit for bit, with both Kafka clients; test_object_store also rebalances."""
 
 import random
 import time
@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streampca.fold.checkpoint import decode
 from tests.guarantees.hanging_disk import HangingDisk
-from tests.guarantees.harness import BOTH_CLIENTS, Group, as_json, expected_folds, group, temporary_files, vectors
+from tests.guarantees.harness import BOTH_CLIENTS, Group, as_json, group, temporary_files, vectors
 from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker
 
@@ -46,16 +45,8 @@ def uninterrupted(broker: Broker, topic: str, folder: Path) -> dict[int, bytes]:
 
 def assert_same_bits(members: Group, folder: Path) -> None:
     """The files have the bytes of an uninterrupted worker's, and the folds that this process computes."""
-    files = members.files()
-    assert files == uninterrupted(members.broker, members.topic, folder)
-    expected = expected_folds(members.broker, members.topic)
-    assert files.keys() == expected.keys()
-    for partition, data in files.items():
-        fold = decode(data).fold
-        assert fold.position == expected[partition].position
-        assert fold.stats == expected[partition].stats
-        assert fold.state.C.tobytes() == expected[partition].state.C.tobytes()
-        assert fold.pending.tobytes() == expected[partition].pending.tobytes()
+    members.assert_same_bits()
+    assert members.files() == uninterrupted(members.broker, members.topic, folder)
 
 
 def learned(members: Group) -> int:
@@ -100,27 +91,3 @@ def kill_during_write(worker: WorkerProcess, members: Group, disk: HangingDisk) 
     worker.kill()
     disk.recover()
     assert temporary_files(members.store)
-
-
-def test_workers_that_join_leave_and_are_killed_give_the_same_bits(broker: Broker, topic: str, tmp_path: Path) -> None:
-    rng = random.Random(7)
-    broker.create_topic(topic, PARTITIONS)
-    with group(
-        broker, topic, tmp_path / "rebalanced", BOTH_CLIENTS, poll_records=25, checkpoint_interval_s=0.1
-    ) as members:
-        running: list[WorkerProcess] = []
-        for step in range(12):
-            fill(broker, topic, MESSAGES // 12 if step else MESSAGES - 11 * (MESSAGES // 12), seed=100 + step)
-            while len(running) < 2:
-                running.append(members.start())
-                members.wait(lambda w=running[-1]: w.count("partitions assigned"), "an assignment")
-            time.sleep(rng.uniform(0, 0.5))
-            leaving = running.pop(rng.randrange(2))
-            if rng.random() < 0.5:
-                leaving.kill()
-            else:
-                assert leaving.stop() == 0, leaving.text()[-2000:]
-            members.assert_commits_not_ahead()
-        members.wait_until_learned(120)
-        assert learned(members) == MESSAGES
-        assert_same_bits(members, tmp_path / "undisturbed")

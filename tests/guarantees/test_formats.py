@@ -2,10 +2,8 @@
 
 import base64
 import contextlib
-import http.server
-import json
-import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import httpx
@@ -24,6 +22,7 @@ from tests import command_line
 from tests.broker_process import PATIENCE_S
 from tests.certificates import Certificates
 from tests.guarantees.harness import Group, as_json, fold_of, group, vectors
+from tests.http_server import HttpServer
 from tests.java_server import available
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
@@ -42,9 +41,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProce
 
 def produce(broker: Broker, topic: str, rows: np.ndarray, folder: Path, **settings: str) -> None:
     np.save(folder / "rows.npy", rows)
-    environment = {"bootstrap_servers": broker.bootstrap, "topic": topic, **settings}
-    variables = {f"STREAMPCA_{name.upper()}": value for name, value in environment.items()}
-    outcome = command_line.run("produce", folder / "rows.npy", **variables)
+    environment = command_line.variables({"bootstrap_servers": broker.bootstrap, "topic": topic, **settings})
+    outcome = command_line.run("produce", folder / "rows.npy", **environment)
     assert outcome.returncode == 0, outcome.stderr
 
 
@@ -199,39 +197,27 @@ def test_a_registry_over_tls(
         new_client(registry.tls_url)
 
 
-class FakeRegistry(http.server.BaseHTTPRequestHandler):
+def fake_registry(request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, object]:
     """A registry that requires a password, fails for schema 7, and refuses schema 8 and 9.
 
     It tells the types of schemas to all but bob.
     """
-
-    def do_GET(self) -> None:
-        login = self.headers.get("Authorization")
-        is_public = self.path == "/schemas/types" and login != f"Basic {base64.b64encode(b'bob:secret').decode()}"
-        if login != f"Basic {base64.b64encode(b'ann:secret').decode()}" and not is_public:
-            return self.respond(401, {"error_code": 401, "message": "who are you?"})
-        if self.path.startswith("/schemas/ids/7"):
-            return self.respond(500, {"error_code": 50001, "message": "disk full"})
-        if self.path.startswith(("/schemas/ids/8", "/schemas/ids/9")):
-            status = 403 if self.path.startswith("/schemas/ids/8") else 422
-            return self.respond(status, {"error_code": status, "message": "not this one"})
-        return self.respond(200, ["AVRO"] if self.path == "/schemas/types" else {"schema": '"bytes"'})
-
-    def respond(self, status: int, body: object) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *args: object) -> None:
-        pass
+    login, path = request.headers.get("Authorization"), request.path
+    ann, bob = (f"Basic {base64.b64encode(name + b':secret').decode()}" for name in (b"ann", b"bob"))
+    if login != ann and not (path == "/schemas/types" and login != bob):
+        return 401, {"error_code": 401, "message": "who are you?"}
+    if path.startswith("/schemas/ids/7"):
+        return 500, {"error_code": 50001, "message": "disk full"}
+    if path.startswith(("/schemas/ids/8", "/schemas/ids/9")):
+        status = 403 if path.startswith("/schemas/ids/8") else 422
+        return status, {"error_code": status, "message": "not this one"}
+    return 200, ["AVRO"] if path == "/schemas/types" else {"schema": '"bytes"'}
 
 
 def test_passwords_and_errors_of_a_registry(new_client: NewClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a fake registry: Apicurio's supports passwords only with an identity provider."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), FakeRegistry) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
+    with HttpServer(fake_registry) as server:
+        url = server.root
         good = new_client(url, schema_registry_login="ann:secret")
         assert good.get(1) == WriterSchema("AVRO", '"bytes"', {})
         with pytest.raises(TimeoutError, match="disk full"):
@@ -247,4 +233,3 @@ def test_passwords_and_errors_of_a_registry(new_client: NewClient, monkeypatch: 
                 refused()
         with pytest.raises(SourceError, match="schema_registry_login"):
             new_client(url, schema_registry_login="bob:secret").get(1)
-        server.shutdown()

@@ -19,6 +19,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.transform.projection import Projection
 from tests.broker_client import BrokerClient
+from tests.command_line import variables
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors, with_polls_of
 from tests.kafka_broker import Broker, wait_until
@@ -45,13 +46,12 @@ class Members:
     def start(self, **settings: Any) -> ForkedProcess:
         """Start another member."""
         number = len(self.started)
-        values = {
+        environment = variables({
             "bootstrap_servers": self.broker.bootstrap, "topic": self.topic, "output_topic": f"{self.topic}-output",
             "dead_letter_topic": f"{self.topic}-dead", "store": self.folder / "store", "session_timeout_s": 2,
             "metrics_port": 0, "emit": ",".join(FIELDS),
             "kafka_client": BOTH_CLIENTS[number % 2], **settings,
-        }  # fmt: skip
-        environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in values.items()}
+        })  # fmt: skip
         log = self.folder / f"member-{number}.log"
         self.started.append(ForkedProcess(["transform"], {**os.environ, **environment}, log, program=with_polls_of(50)))
         return self.started[-1]

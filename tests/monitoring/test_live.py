@@ -1,6 +1,5 @@
 """A real Prometheus scrapes a real worker and a real sidecar: every panel has data, alerts fire and resolve."""
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import yaml
 from tests.broker_process import wait_until
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import Group, as_json, group, vectors
+from tests.guarantees.test_transform import Members
 from tests.kafka_broker import Broker
 from tests.monitoring.prometheus import DOCKER, RULES, PrometheusProcess, program
 from tests.monitoring.test_dashboard import EXPRESSIONS
@@ -54,14 +54,8 @@ class Stack:
         self.sidecar.url()
 
     def start_transform(self) -> ForkedProcess:
-        settings = {
-            "topic": self.workers.topic, "output_topic": f"{self.workers.topic}-output", "store": self.workers.store,
-            "dead_letter_topic": f"{self.workers.topic}-dead", "metrics_port": self.ports["transform"],
-            "bootstrap_servers": self.workers.broker.bootstrap,
-        }  # fmt: skip
-        environment = {f"STREAMPCA_{name.upper()}": str(value) for name, value in settings.items()}
-        log = self.workers.folder / "transform.log"
-        return ForkedProcess(["transform"], {**os.environ, **environment}, log)
+        members = Members(self.workers.broker, self.workers.topic, self.workers.folder)
+        return members.start(metrics_port=self.ports["transform"], emit="coordinates,residual")
 
     def stop_sidecar(self) -> None:
         if self.sidecar is not None:

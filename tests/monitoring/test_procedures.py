@@ -11,7 +11,7 @@ import pytest
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests import command_line
-from tests.guarantees.harness import D, Group, K, as_json, expected_folds, group, vectors
+from tests.guarantees.harness import D, Group, K, as_json, group, vectors
 from tests.kafka_broker import Broker, wait_until
 from tests.monitoring.test_runbook import section
 from tests.sidecar.process import SidecarProcess
@@ -86,8 +86,7 @@ def assert_relearned(members: Group, bits: dict[int, bytes]) -> None:
     worker = members.start()
     members.wait_until_learned()
     assert members.files() == bits
-    for partition, fold in expected_folds(members.broker, members.topic).items():
-        assert members.newest()[partition].fold.state.C.tobytes() == fold.state.C.tobytes()
+    members.assert_same_bits()
     models = Models(DirectoryStore(members.store), members.topic)
     members.wait(lambda: models.versions()[-1:] == [ROUNDS * 2000], "a model of everything")
     worker.stop()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from streampca.fold.fold import FoldConfig
 from streampca.pca.learning import LearningConfig
@@ -44,32 +44,38 @@ class Burst:
     gap: int  # offsets without records after them, as of a transaction's marker
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Everything that a seed decides, except the moments of the calls."""
+@dataclass(frozen=True, kw_only=True)
+class AnyPlan:
+    """What plans of both roles decide, except the moments of the calls."""
 
     seed: int
     partitions: int
     machines: int
-    interval_s: float
     batch: int
     prefetch: int
-    keep: int
-    half_life: str
     offset_gap: str
-    gaps: bool  # whether vectors lack entries
-    quiet: int  # vectors at the beginning of each partition that are nearly constant
     bursts: tuple[Burst, ...]
     faults: tuple[Fault, ...]
+    gaps: bool = False  # whether vectors lack entries
+    quiet: int = 0  # vectors at the beginning of each partition that are nearly constant
 
-    def without_faults(self) -> "Plan":
+    def without_faults(self) -> Self:
         """The calm run."""
         return replace(self, faults=())
 
     @property
     def reaches_reject_limit(self) -> bool:
-        """Whether workers may end because of too many rejects."""
+        """Whether members may end because of too many rejects."""
         return any(burst.poison == 1 for burst in self.bursts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(AnyPlan):
+    """Everything that the seed of a run of workers decides."""
+
+    interval_s: float
+    keep: int
+    half_life: str
 
     def fold_config(self) -> FoldConfig:
         """Of every worker."""

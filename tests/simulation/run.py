@@ -23,7 +23,7 @@ from streampca.worker import loop as worker_loop
 from tests.simulation import mounted_path, quick_files
 from tests.simulation.checks import Checks
 from tests.simulation.faults import Faults
-from tests.simulation.plan import QUIET_AFTER_S, Fault, Plan, plan_of
+from tests.simulation.plan import QUIET_AFTER_S, AnyPlan, Fault, Plan, plan_of
 from tests.simulation.process_faults import ProcessFaults
 from tests.simulation.site import Site
 from tests.simulation.transform.checks import TransformChecks
@@ -32,7 +32,6 @@ from tests.simulation.transform.plan import TransformPlan, transform_plan_of
 from tests.simulation.transform.world import TransformWorld
 from tests.simulation.world import World
 
-AnyPlan = Plan | TransformPlan
 _PARTS: dict[type, tuple[Any, Any, Any]] = {
     Plan: (World, Checks, Faults),
     TransformPlan: (TransformWorld, TransformChecks, TransformFaults),

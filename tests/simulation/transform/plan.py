@@ -1,10 +1,10 @@
 """What a seed stands for in the simulation of transform."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from streampca.formats.schemas import Schemas
-from tests.simulation.plan import QUIET_AFTER_S, Burst, Fault, bad_runs, faults_of
+from tests.simulation.plan import QUIET_AFTER_S, AnyPlan, Burst, bad_runs, faults_of
 from tests.simulation.registry import FramedCodec
 
 OUTPUT, DEAD = "projected", "dead"
@@ -23,34 +23,15 @@ KINDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class TransformPlan:
-    """Everything that a seed decides, except the moments of the calls."""
+@dataclass(frozen=True, kw_only=True)
+class TransformPlan(AnyPlan):
+    """Everything that the seed of a run of transform decides."""
 
-    seed: int
-    partitions: int
-    machines: int
-    batch: int
-    prefetch: int
     transaction_records: int
     has_identity: bool  # members have a group_instance_id: a successor ends what a dead one has left open
     version: int | None  # of the model; None: the newest
     model_at: float  # when the first model is published
     bad_records: str
-    offset_gap: str
-    bursts: tuple[Burst, ...]
-    faults: tuple[Fault, ...]
-    gaps: bool = False  # whether vectors lack entries
-    quiet: int = 0  # vectors at the beginning that are nearly constant
-
-    def without_faults(self) -> "TransformPlan":
-        """The calm run."""
-        return replace(self, faults=())
-
-    @property
-    def reaches_reject_limit(self) -> bool:
-        """Whether members may end because of too many rejects."""
-        return any(burst.poison == 1 for burst in self.bursts)
 
     def codec(self, schemas: Schemas) -> FramedCodec:
         """Of every member."""
