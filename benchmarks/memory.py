@@ -40,7 +40,7 @@ class Size(NamedTuple):
     batch: int  # messages that are produced at once
     backlog: int  # messages
     partitions: tuple[int, ...]  # with a backlog
-    checkpoint_interval_s: float  # with a backlog
+    interval_s: float  # of checkpoints, with a backlog
 
 
 FULL, SMALLEST = Size(600.0, 20, 20_000, 60_000, (1, 8, 64), 5.0), Size(4.0, 2, 1000, 500, (1, 2), 0.5)
@@ -133,9 +133,7 @@ def backlog(broker: BrokerClient, partitions: int, size: Size) -> tuple[float, f
     """Resident memory in MiB when the worker has its partitions, and its peak until all is learned."""
     load = workers.Load("float32", BACKLOG_D, BACKLOG_K, size.backlog, f"backlog-{partitions}")
     broker.create_topic(load.topic, partitions)
-    with workers.group_of(
-        broker, load, workers.CLIENTS[0], checkpoint_interval_s=size.checkpoint_interval_s
-    ) as members:
+    with workers.group_of(broker, load, workers.CLIENTS[0], checkpoint_interval_s=size.interval_s) as members:
         worker = members.start()
         members.wait(lambda: worker.count("partitions assigned"), "the partitions", 120)
         before = resident(worker.process.pid, "VmRSS")

@@ -65,7 +65,7 @@ def blocks(plan: Plan) -> dict[str, list[str]]:
             missing = "as above" if method != plain else "–"
             cells = [spread(losses) + of_paper if losses else missing for losses, of_paper in pairs]
             label = f"{scale:g}" if plain in TUNED else "–"
-            rows.append([LABELS[plain] + method.removeprefix(plain), label, *cells])
+            rows.append([LABELS[plain] + ", probable η₀" * (method != plain), label, *cells])
     head = ["method", "η₀ ×", *(f"{name} k={k}" for name, k in SETTINGS)]
     return {"table1": table(head, rows, labels=2), "differ": _differing(plan)}
 
@@ -79,7 +79,7 @@ def _differing(plan: Plan) -> list[str]:
             if _differs(losses, *cell):
                 explained = "–" if not probable else spread(probable) + (" differs" * _differs(probable, *cell))
                 name, k = setting
-                case = [f"{LABELS[method]}, η₀ × {scale:g}", f"{name} k={k}"]
+                case = [f"{LABELS[method]}, {scale:g} η₀", f"{name} k={k}"]
                 rows.append([*case, f"{cell[0]:.2f}±{cell[1]:.2f}", spread(losses), explained])
     remain = sum(row[-1] == "–" or row[-1].endswith("differs") for row in rows)
     count = f"Of the paper's {len(PAPER) * len(SETTINGS)} cells {len(rows)} differ from ours by more than {SURE} "
