@@ -46,7 +46,7 @@ LONGEST = (
     "guarantees/test_several_brokers.py",
     "simulation/test_simulation.py", "sources/test_on_broker.py", "guarantees/test_exactly_once.py",
     "guarantees/test_outages.py", "benchmarks/test_benchmarks.py", "sources/test_contract.py",
-    "guarantees/test_object_store.py", "page/test_access.py", "experiments/test_experiments.py",
+    "guarantees/test_object_store.py", "foreign_clients/test_clients.py", "page/test_access.py", "experiments/test_experiments.py",
     "guarantees/test_formats.py", "sidecar/test_memory.py", "guarantees/test_transform.py", "demo/test_demo.py",
     "cli/test_dead_letters_on_broker.py", "sources/test_static_membership.py", "monitoring/test_live.py",
     "cli/test_worker.py", "pca/test_learning.py", "deploy/test_locks.py", "monitoring/test_procedures.py",
