@@ -15,6 +15,7 @@ from numba.core.caching import UserProvidedCacheLocator
 from streampca.cli import worker
 from streampca.cli.member import Process
 from streampca.consumer_group.listener import Listener
+from streampca.errors import SourceError
 from streampca.fold import codec
 from streampca.formats import reader_of
 from streampca.pca import compilation
@@ -29,7 +30,7 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 COMPARE = """
 import gc, json, sys
 import numpy as np
-from numba.core.kernel import Dispatcher
+from numba.core.dispatcher import Dispatcher
 from streampca.pca import learning
 from streampca.pca.axes import model_of
 from streampca.pca.compilation import compile_kernels
@@ -126,3 +127,16 @@ def test_kernels_are_compiled_before_the_worker_joins(monkeypatch: pytest.Monkey
         build(tmp_path)
     assert order == ["reader of json", "broker", "kernels"]
     assert [line["event"] for line in logged] == ["compiling kernels", "kernels compiled"]
+
+
+def test_an_unavailable_broker_is_reported_before_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def away(settings: WorkerSettings) -> Any:
+        raise SourceError("no broker answers")
+
+    def compile_kernels(*args: Any) -> None:
+        raise AssertionError("compiled too early")
+
+    monkeypatch.setattr(worker, "create_client", away)
+    monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
+    with pytest.raises(SourceError, match="no broker answers"):
+        build(tmp_path)
