@@ -63,6 +63,7 @@ def rolling_restart(members: Group, restarts: int, *, kill: bool, named: bool) -
         return members.start(**({"group_instance_id": f"worker-{number}"} if named else {}))
 
     workers, longest = [start(number) for number in range(WORKERS)], (0.0, 0.0)
+    members.wait(lambda: all(len(owned(w)) == PARTITIONS // WORKERS for w in workers), "the partitions", TIMEOUT_S)
     looks: list[Look] = []
     with every(0.02, lambda: looks.append((time.monotonic(), members.positions()))):
         for number, worker in enumerate(workers[:restarts]):

@@ -164,7 +164,7 @@ class Group:
         """No committed offset exceeds its checkpoint. Committed offsets are read first: checkpoints only advance."""
         committed = self.broker.committed(self.topic, self.topic)
         positions = self.positions()
-        ahead = {p: (o, positions.get(p)) for p, o in committed.items() if o > positions.get(p, -1)}
+        ahead = {p: (o, positions.get(p)) for p, o in committed.items() if o > positions.get(p, 0)}
         assert not ahead, f"offsets committed ahead of the checkpoints (committed, saved): {ahead}"
 
     def assert_same_bits(self) -> None:
