@@ -23,7 +23,7 @@ from tests.background import every
 from tests.broker_client import BrokerClient
 from tests.guarantees.harness import Group, group, vectors
 from tests.guarantees.worker_process import WorkerProcess
-from tests.kafka_broker import wait_until
+from tests.waiting import wait_until
 
 PART, WORKERS, PARTITIONS = "restart", 3, 6
 SEND_INTERVAL_S, SETTLED_S, TIMEOUT_S = 0.05, 3.0, 120.0

@@ -20,7 +20,8 @@ from benchmarks.report import parser
 from tests.broker_client import BrokerClient, RunningBroker
 from tests.guarantees.harness import Group, group
 from tests.guarantees.worker_process import WorkerProcess
-from tests.kafka_broker import Broker, wait_until
+from tests.kafka_broker import Broker
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 CLIENTS = ("kafka-python", "confluent")

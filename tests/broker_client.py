@@ -13,7 +13,7 @@ from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.serializer import Serializer
 
-from tests.broker_process import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 class _Unboxed(Serializer):  # type: ignore[misc]  # kafka-python has no types

@@ -10,8 +10,9 @@ from kafka.errors import KafkaError
 
 from tests import class_archive
 from tests.broker_client import BrokerClient
-from tests.broker_process import CLUSTER_ID, PATIENCE_S, KafkaProcess, wait_until
+from tests.broker_process import CLUSTER_ID, KafkaProcess
 from tests.ports import free_ports
+from tests.waiting import PATIENCE_S, wait_until
 
 NODES = (1, 2, 3)
 

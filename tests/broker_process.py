@@ -9,8 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,9 +23,9 @@ from tests.broker_config import MECHANISMS, PASSWORD, USER, configure, write_key
 from tests.certificates import KEY_PASSWORD, Certificates
 from tests.maven import maven
 from tests.ports import free_ports
+from tests.waiting import PATIENCE_S, wait_until
 
 POM = Path(__file__).with_name("broker-pom.xml")
-PATIENCE_S = 60  # what takes longer has failed; an idle machine takes a tenth of it at most
 STOP_TIMEOUT_S = 20
 CLUSTER_ID = "c3RyZWFtcGNhLXRlc3RzMA"  # 16 bytes in base64, as the tool demands
 
@@ -52,15 +51,6 @@ def jars() -> Path:
         with suppress(OSError):  # another process was faster: its jars are the same
             unpacked.rename(lib)
     return lib
-
-
-def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S, what: str = "the condition") -> Any:
-    """The first true value of `condition`; fails if there is none within `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
-        time.sleep(0.02)
-    return value
 
 
 class KafkaProcess:

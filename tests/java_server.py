@@ -16,8 +16,9 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
-from tests.broker_process import BrokerUnavailableError, wait_until
+from tests.broker_process import BrokerUnavailableError
 from tests.maven import maven
+from tests.waiting import wait_until
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tests.broker_client import BrokerClient
 from tests.broker_config import MECHANISMS, PASSWORD, SASL, USER
-from tests.broker_process import BrokerProcess, wait_until
+from tests.broker_process import BrokerProcess
 
-__all__ = ["MECHANISMS", "PASSWORD", "SASL", "USER", "Broker", "wait_until"]
+__all__ = ["MECHANISMS", "PASSWORD", "SASL", "USER", "Broker"]
 
 
 class Broker(BrokerProcess, BrokerClient):

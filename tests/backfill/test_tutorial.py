@@ -16,8 +16,9 @@ import pytest
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from tests.backfill.rows import rows, table
-from tests.kafka_broker import Broker, wait_until
+from tests.kafka_broker import Broker
 from tests.ports import free_ports
+from tests.waiting import wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "backfill.md").read_text(encoding="utf-8")
 D = 128

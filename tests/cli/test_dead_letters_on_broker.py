@@ -17,8 +17,9 @@ from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
 from tests.command_line import assert_one_line, run
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import D, as_json, fold_of, group, vectors
-from tests.kafka_broker import Broker, wait_until
+from tests.kafka_broker import Broker
 from tests.sources.backends import OnKafka
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 

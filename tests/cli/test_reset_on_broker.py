@@ -11,7 +11,8 @@ from streampca.fold.store_identity import StoreIdentity
 from tests.cli.test_commands_on_broker import doctor
 from tests.command_line import assert_one_line, run
 from tests.guarantees.harness import BOTH_CLIENTS
-from tests.kafka_broker import Broker, wait_until
+from tests.kafka_broker import Broker
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 

@@ -22,9 +22,9 @@ from streampca.consumer_group.listener import (
 )
 from streampca.errors import SettingsError
 from streampca.fold.events import SourceStatus
-from tests.broker_process import wait_until
 from tests.clock import Clock
 from tests.ports import free_ports
+from tests.waiting import wait_until
 
 MEMBER, NON_MEMBER = SourceStatus(connected=True, member=True), SourceStatus(connected=True, member=False)
 

@@ -32,8 +32,8 @@ from tests.deploy.rendering import (
     pods,
     rendered,
 )  # fmt: skip
-from tests.kafka_broker import wait_until
 from tests.ports import free_ports
+from tests.waiting import wait_until
 
 GROUPS = {"ScaledObject": ("keda.sh", "v1alpha1"), "HTTPRoute": ("gateway.networking.k8s.io", "v1")}
 UNAPPROVED = {"api-approved.kubernetes.io": "unapproved: a test"}  # else the server refuses types of its own groups

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.deploy import files
-from tests.kafka_broker import wait_until
+from tests.waiting import wait_until
 
 BASE, IMAGE = "localhost/streampca-base", "localhost/streampca"
 TOOLS = ("buildah", "debootstrap", "runc")

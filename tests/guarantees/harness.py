@@ -22,7 +22,7 @@ from tests.broker_client import BrokerClient
 from tests.command_line import variables
 from tests.forked import COMMAND_LINE
 from tests.guarantees.worker_process import WorkerProcess
-from tests.kafka_broker import wait_until
+from tests.waiting import wait_until
 
 D, K = 12, 3
 BOTH_CLIENTS = ("kafka-python", "confluent")

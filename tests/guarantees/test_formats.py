@@ -19,7 +19,6 @@ from streampca.settings.formats import FormatSettings
 from streampca.sources import schema_registry as module
 from streampca.sources.schema_registry import SchemaRegistry
 from tests import command_line
-from tests.broker_process import PATIENCE_S
 from tests.certificates import Certificates
 from tests.guarantees.harness import Group, as_json, fold_of, group, vectors
 from tests.http_server import HttpServer
@@ -27,6 +26,7 @@ from tests.java_server import available
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
 from tests.registry_process import RegistryProcess
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.broker
 

@@ -22,9 +22,10 @@ from tests.broker_client import BrokerClient
 from tests.command_line import variables
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors, with_polls_of
-from tests.kafka_broker import Broker, wait_until
+from tests.kafka_broker import Broker
 from tests.sidecar.known import known
 from tests.transform.origin import origin_of_output
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 

@@ -16,7 +16,8 @@ import pytest
 from tests.forked import COMMAND_LINE, ForkedProcess
 from tests.guarantees import test_transform
 from tests.guarantees.test_transform import Feed, Members, assert_each_once, members
-from tests.kafka_broker import Broker, wait_until
+from tests.kafka_broker import Broker
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 

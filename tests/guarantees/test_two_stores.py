@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import PATIENCE_S
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
 from tests.kafka_broker import Broker
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.broker_process import PATIENCE_S
 from tests.forked import COMMAND_LINE, ForkedProcess
+from tests.waiting import PATIENCE_S
 
 
 class WorkerProcess:

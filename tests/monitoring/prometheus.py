@@ -11,8 +11,8 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from tests.broker_process import wait_until
 from tests.ports import free_ports
+from tests.waiting import wait_until
 
 DOCKER = Path(__file__).parents[2] / "docker"
 RULES = DOCKER.parent / "helm" / "streampca" / "files" / "rules.yaml"

@@ -10,7 +10,6 @@ import httpx
 import pytest
 import yaml
 
-from tests.broker_process import wait_until
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import Group, as_json, group, vectors
 from tests.guarantees.test_transform import Members
@@ -19,6 +18,7 @@ from tests.monitoring.prometheus import DOCKER, RULES, PrometheusProcess, progra
 from tests.monitoring.test_dashboard import EXPRESSIONS
 from tests.ports import free_ports
 from tests.sidecar.process import SidecarProcess
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
 

@@ -15,9 +15,9 @@ import numpy as np
 from playwright.sync_api import Browser, expect
 
 from experiments import datasets
-from tests.broker_process import wait_until
 from tests.page.browser import chromium
 from tests.ports import free_ports
+from tests.waiting import wait_until
 
 _IMAGES = Path(__file__).parents[2] / "docs" / "images"
 _VERSIONS = 30  # enough points for the curves

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.broker_process import wait_until
 from tests.sidecar.known import D, known
 from tests.sidecar.process import connect, reached, serving
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # whole processes
 

@@ -23,9 +23,9 @@ from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
-from tests.broker_process import wait_until
 from tests.sidecar.http_client import Client
 from tests.sidecar.known import TOPIC, known
+from tests.waiting import wait_until
 
 
 @dataclass

@@ -15,10 +15,10 @@ import pytest
 
 from streampca.sidecar import compute, engine, memory
 from streampca.sidecar.request import LENGTH
-from tests.broker_process import wait_until
 from tests.sidecar.http_client import client_of, error_of
 from tests.sidecar.known import TOPIC, known, known_model
 from tests.sidecar.process import connect, reached, serving
+from tests.waiting import wait_until
 
 MIB = 2**20
 BODY = 16 * MIB  # the default limit

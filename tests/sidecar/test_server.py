@@ -16,9 +16,9 @@ from streampca.settings.commands import ServeSettings
 from streampca.sidecar.server import run
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.broker_process import wait_until
 from tests.sidecar.known import TOPIC, D, known, known_model
 from tests.sidecar.process import SidecarProcess, connect
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # whole processes
 

@@ -11,9 +11,9 @@ from streampca.sources.confluent import client
 from streampca.sources.confluent import source as confluent
 from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python import source as kafka_python
-from tests.broker_process import PATIENCE_S
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnConfluent, OnKafka
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(params=[OnKafka, OnConfluent])

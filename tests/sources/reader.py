@@ -6,7 +6,7 @@ from typing import Any
 from streampca.fold.events import Assigned, Event, Records
 from streampca.fold.record import NO_RECORDS, LastRecord, Record
 from streampca.sources.base import Source
-from tests.broker_process import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 class Reader:

@@ -9,10 +9,9 @@ import pytest
 from streampca.fold.events import Assigned, Lost, OutOfRange, Records, Revoked, SourceStatus
 from streampca.fold.record import LastRecord, PlainRecord, last_of
 from streampca.sources.base import Committed
-from tests.broker_process import PATIENCE_S
-from tests.kafka_broker import wait_until
 from tests.sources.backends import Backend, InMemory, InMemoryPrefetching, OnConfluentPrefetching, OnKafka
 from tests.sources.reader import Reader, reading
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("patient")
 

@@ -12,9 +12,9 @@ from streampca.sources.clients import create_client
 from streampca.sources.confluent import source as confluent
 from streampca.sources.kafka_python import source as kafka_python
 from streampca.sources.kafka_python.source import KafkaPythonSource
-from tests.broker_process import PATIENCE_S
 from tests.kafka_broker import Broker
 from tests.sources.backends import settings_for
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("patient")]
 

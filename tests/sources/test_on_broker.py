@@ -29,12 +29,12 @@ from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
 from streampca.sources.kafka_python.patches.fetching import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
-from tests.broker_process import PATIENCE_S
 from tests.certificates import KEY_PASSWORD, Certificates
-from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker, wait_until
+from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker
 from tests.ports import free_ports
 from tests.sources.backends import OnConfluent, OnKafka, settings_for
 from tests.sources.reader import Reader, reading
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.broker
 

@@ -14,8 +14,8 @@ from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Records, Re
 from streampca.fold.record import offsets_of
 from streampca.sources.memory import MemorySource, MemoryTopic, Pause, Step
 from streampca.sources.prefetch import Prefetch
-from tests.kafka_broker import wait_until
 from tests.sources.backends import unchanged
+from tests.waiting import wait_until
 
 
 class CountingSource(MemorySource):

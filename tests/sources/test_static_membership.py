@@ -9,10 +9,10 @@ import pytest
 
 from streampca.errors import SourceError
 from streampca.fold.events import Lost, Revoked
-from tests.broker_process import PATIENCE_S
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnKafka
 from tests.sources.reader import Reader
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("attentive")]
 

@@ -12,10 +12,10 @@ from streampca.errors import StoreError
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.stores.models import Models
-from tests.broker_process import wait_until
 from tests.clock import Clock
 from tests.sidecar.known import TOPIC, file_of, known
 from tests.stores.newer import newer
+from tests.waiting import wait_until
 
 
 @pytest.fixture

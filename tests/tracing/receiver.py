@@ -5,8 +5,8 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.broker_process import wait_until
 from tests.http_server import HttpServer
+from tests.waiting import wait_until
 
 
 class Receiver(HttpServer):

@@ -11,10 +11,10 @@ import pytest
 
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.broker_process import wait_until
 from tests.forked import COMMAND_LINE, ForkedProcess
 from tests.sidecar.known import TOPIC, D, known
 from tests.tracing.receiver import Receiver, attributes
+from tests.waiting import wait_until
 
 FAULT = "from streampca.stores.model_cache import ModelCache\nModelCache.versions = lambda _: 1 / 0\n"
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
