@@ -29,13 +29,14 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Collect
     return result
 
 
-def iso_time(milliseconds: float) -> str:
-    """A time since 1970 in UTC; `–` if it is unknown, or beyond the year 9999."""
+def iso_time(milliseconds: float) -> str | None:
+    """A time since 1970 in UTC; None if it is unknown (negative), or beyond the year 9999."""
+    if milliseconds < 0:
+        return None
     try:
-        time = datetime.fromtimestamp(milliseconds / 1000, UTC)
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError):
-        return "–"
-    return time.isoformat(timespec="milliseconds") if milliseconds >= 0 else "–"
+        return None
 
 
 @contextmanager

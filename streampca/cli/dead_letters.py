@@ -133,7 +133,7 @@ def grouped(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
         group["letters"] += 1
         group[letter.status] += 1
         group["partitions"][origin.partition] += 1
-        if time != "–":
+        if time is not None:
             group["first_timestamp"] = min(group["first_timestamp"] or time, time)
             group["last_timestamp"] = max(group["last_timestamp"] or time, time)
         messages = [example["message"] for example in group["examples"]]

@@ -124,8 +124,8 @@ def _flat(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _formatted(value: Any, name: str = "") -> str:
     """A value as people read it; times, which JSON has as numbers, in UTC."""
-    if value is None or value == "":
+    if value in (None, "") or (name == "published_at" and not value):
         return "–"
-    if name.endswith("_ms") or name == "published_at":
-        return iso_time(value if name != "published_at" else value * 1000 or -1)
+    if name.endswith("_ms") or name == "published_at":  # in seconds
+        return iso_time(value if name.endswith("_ms") else 1000 * value) or "–"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -23,7 +23,7 @@ class RawReader(Reader):
 
 
 class RawWriter(Writer):
-    """The numbers of all fields one after the other, for each row."""
+    """Writes a row as the numbers of all its fields, one after the other."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         return bytes_of_rows(side_by_side(fields).astype(np.dtype(self._options.format).newbyteorder("<")), counts)

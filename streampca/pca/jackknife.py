@@ -25,7 +25,7 @@ GUARD = 10  # axes beyond the model's, with which its own may mix
 
 @dataclass(frozen=True, eq=False)
 class SamplingError:
-    """Distance of the axes of a model from those of the distribution that its messages were drawn from."""
+    """Estimated errors of a model's axes: their distance from the axes of the distribution of its messages."""
 
     subspace: float  # expected Σ sin² of the principal angles between the two subspaces, at most k
     axes: F64  # (k,) standard error of each axis: an angle in radians, at most π/2

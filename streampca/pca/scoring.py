@@ -78,7 +78,7 @@ def score(model: Model, Y: Array) -> Scores:
 
 
 def score_projected(model: Model, coordinates: Array, spe: Array, gaps_t2: F64 | float = 0.0) -> Scores:
-    """As `score`, of vectors with these principal coordinates (n, k) and squared residuals (n,).
+    """Score vectors by their principal coordinates (n, k) and squared residuals (n,), as `score` does.
 
     `gaps_t2` (n,) is what gaps add to T².
     """

@@ -77,7 +77,7 @@ class SchemaRegistry:
         return WriterSchema(schema.schema_type, schema.schema_str, references)
 
     def _answers(self) -> bool:
-        """Make a request that needs no schema."""
+        """Return True if the registry answers a request that needs no schema."""
         try:
             self._client.get_schema_types()
         except Exception:  # as in `_call`
@@ -89,7 +89,7 @@ class SchemaRegistry:
         return int(self._call(self._client.register_schema, subject, self._schema(schema.text, schema.kind)))
 
     def accepts(self, subject: str, schema: WriterSchema) -> bool:
-        """Compare the schema with the newest of the subject, if there is one. Raises as `get` does."""
+        """Return True if the subject has no schema, or a compatible one as its newest. Raises as `get` does."""
         try:
             return bool(self._call(self._client.test_compatibility, subject, self._schema(schema.text, schema.kind)))
         except KeyError:

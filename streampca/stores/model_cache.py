@@ -155,7 +155,7 @@ class ModelCache:
         return list(reversed(versions))  # the store was replaced: publishing never removes the newest
 
     def _is_stored(self, version: int) -> bool:
-        """Read a version that is not listed, since a network file system may list an older state."""
+        """Return True if a version is there that is not listed: a network file system may list an older state."""
         try:
             self._models.load(version)
         except FileNotFoundError:
