@@ -1,10 +1,10 @@
-# Everything runs in .venv, made from the locks. A new machine needs Python 3.11 or newer; `make test` also needs
+# Everything runs in .venv, made from the locks. A new machine needs Python 3.11 to 3.13; `make test` also needs
 # Java, Maven, Prometheus, Chromium, wrk and hey, which it installs with apt-get where it can.
 
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
 DEMO_INSTALLED := $(VENV)/.installed-demo
 INSTALLED := $(VENV)/.installed
 # uv takes a third of pip's time. Where it is missing, pip fetches the locked one, or else installs everything itself.
@@ -23,7 +23,7 @@ help:  ## List the targets
 setup: $(INSTALLED)  ## Make .venv and install everything into it
 
 $(DEMO_INSTALLED): demo.lock
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed (python3 or python3.11 … in PATH)" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python 3.11 to 3.13 is needed (python3 or python3.11 … in PATH)" >&2; exit 1; }
 	@echo "installing what the demo needs into $(VENV), 500 MB"
 	@$(PYTHON) -m venv $(VENV)
 	@$(call install,-r demo.lock)
