@@ -9,7 +9,7 @@ from typing import Any, Self
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import KafkaError
+from kafka.errors import InvalidReplicationFactorError, KafkaError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.serializer import Serializer
 
@@ -32,7 +32,14 @@ class BrokerClient:
         """Create a topic; return its name when it takes records. Options have _ instead of dots (`retention_ms=1`)."""
         options = {key.replace("_", "."): str(value) for key, value in configs.items()}
         topic = {"num_partitions": partitions, "replication_factor": self.replication, "configs": options}
-        self.admin.create_topics({name: topic})
+
+        def is_created() -> bool:
+            with suppress(InvalidReplicationFactorError):  # a broker that was stopped takes part after its next heartbeat
+                self.admin.create_topics({name: topic})
+                return True
+            return False
+
+        wait_until(is_created, what=f"the creation of {name}")
         self._wait_for_leaders(name, partitions)
         return name
 

@@ -11,7 +11,7 @@ from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
-OUTAGE_S = 20
+OUTAGE_S = 10
 
 
 @pytest.mark.parametrize(("client", "poll_records"), [("kafka-python", 2), ("confluent", 1)])

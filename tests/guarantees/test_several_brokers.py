@@ -1,6 +1,6 @@
-"""Members of a cluster of three brokers of which each leaves once: the same bits, and each record has one output."""
+"""Members of both roles on three brokers of which each leaves once: the same bits, and each record has one output."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,37 +23,33 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]
         yield three
 
 
-def each_broker_leaves(cluster: BrokerCluster, topic: str, wait: Callable[[], None]) -> None:
-    """Send records while each broker in turn, the leader of a partition, is killed or shut down, and returns."""
-    for turn in range(len(NODES)):
-        send(cluster, topic, 2 * turn)
-        node = cluster.leader(topic)
-        cluster.leave(node, kill=turn % 2 == 0)
-        send(cluster, topic, 2 * turn + 1)
-        wait()
-        cluster.start(node)
-        cluster.wait_until_in_sync(topic)
-
-
 def send(cluster: BrokerCluster, topic: str, seed: int) -> None:
     """Send records to all partitions, one of them bad."""
     for partition in range(PARTITIONS):
         cluster.produce(topic, partition, [BAD, *as_json(vectors(CHUNK, 10 * seed + partition))])
 
 
-def test_workers_learn_the_same_bits_while_brokers_leave(cluster: BrokerCluster, topic: str, tmp_path: Path) -> None:
-    cluster.create_topic(topic, PARTITIONS)
-    dead = cluster.create_topic(f"{topic}-dead")
-    with group(cluster, topic, tmp_path, BOTH_CLIENTS, poll_records=50, dead_letter_topic=dead) as workers:
+def test_each_record_is_learned_and_transformed_once_while_each_broker_leaves(
+    cluster: BrokerCluster, topic: str, tmp_path: Path
+) -> None:
+    """Each broker in turn, the leader of a partition, is killed or shut down while records arrive, and returns."""
+    options = {"poll_records": 50, "dead_letter_topic": cluster.create_topic(f"{topic}-rejected")}
+    with (
+        members(cluster, topic, tmp_path) as transforming,
+        group(cluster, topic, tmp_path / "workers", BOTH_CLIENTS, **options) as workers,
+    ):
+        supervised = Supervised(transforming, [{"kafka_client": client} for client in BOTH_CLIENTS])
         for _ in BOTH_CLIENTS:
             workers.start()
-        each_broker_leaves(cluster, topic, lambda: workers.wait_until_learned(READ_S))
+        for turn in range(len(NODES)):
+            send(cluster, topic, 2 * turn)
+            node = cluster.leader(topic)
+            cluster.leave(node, kill=turn % 2 == 0)
+            send(cluster, topic, 2 * turn + 1)
+            workers.wait_until_learned(READ_S)
+            supervised.wait_until_read(READ_S)
+            cluster.start(node)
+            cluster.wait_until_in_sync(topic)
         workers.assert_same_bits()
         workers.assert_commits_not_ahead()
-
-
-def test_records_are_transformed_once_while_brokers_leave(cluster: BrokerCluster, topic: str, tmp_path: Path) -> None:
-    with members(cluster, topic, tmp_path) as group:
-        supervised = Supervised(group, [{"kafka_client": client} for client in BOTH_CLIENTS])
-        each_broker_leaves(cluster, topic, lambda: supervised.wait_until_read(READ_S))
         assert_each_once(cluster, topic)
