@@ -157,15 +157,21 @@ class HealthServer(ThreadingMixIn, WSGIServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer in time, then make room for another connection."""
+        """Answer, then make room for another connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Answer in time."""
         late = threading.Timer(_CONNECTED_S, _disconnect, (request,))
         late.daemon = True
         late.start()
         try:
-            super().process_request_thread(request, client_address)
+            super().finish_request(request, client_address)
         finally:
             late.cancel()
-            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect in the middle of a request."""

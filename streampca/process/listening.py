@@ -26,7 +26,7 @@ def listen(host: str, port: int, port_setting: str) -> socket.socket:
             cause = os.strerror(number)
         remedy = f"set host and {port_setting}"
         if number == errno.EADDRINUSE:
-            remedy = f"stop the process there or set {port_setting}"
+            remedy = f"stop the process there or set {port_setting}, 0 for any"
         elif number == errno.EACCES:
             remedy = f"set {port_setting} to one above 1023"
         raise SettingsError(f"cannot listen on {host}:{port}: {cause} ({remedy})") from None

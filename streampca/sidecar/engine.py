@@ -49,7 +49,7 @@ class Engine:
         self.limits = Limits(_MAX_ROWS, min(_MAX_NUMBERS, settings.max_body_bytes // 2))
         # Each may hold a parsed body and its results; parsing holds the GIL, so more threads would gain little.
         self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, usable_cores()))
-        self._loads = anyio.CapacityLimiter(1)  # who waits finds what another has loaded
+        self._loads = anyio.CapacityLimiter(1)  # reads of the store: who waits finds what another has loaded
 
     async def find(self, version: int | None) -> PublishedModel:
         """The model of a version (None: the newest). Raises what `ModelCache.get` raises."""
@@ -60,7 +60,7 @@ class Engine:
 
     async def versions(self) -> list[int]:
         """All versions in the store, in ascending order."""
-        return await self.in_thread(self._cache.versions)
+        return await anyio.to_thread.run_sync(self._cache.versions, limiter=self._loads)
 
     @property
     def current_version(self) -> int | None:

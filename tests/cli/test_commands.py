@@ -93,7 +93,7 @@ def test_a_port_in_use_is_an_error_that_names_its_setting(command: str, tmp_path
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         outcome = run(command, *options, STREAMPCA_STORE=str(tmp_path), STREAMPCA_METRICS_PORT=port)
-    assert_fatal(outcome, "Address already in use (stop the process there or set metrics_port)", code=2)
+    assert_fatal(outcome, "Address already in use (stop the process there or set metrics_port, 0 for any)", code=2)
 
 
 def test_check_prints_settings_and_their_origins(tmp_path: Path) -> None:

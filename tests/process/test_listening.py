@@ -14,7 +14,7 @@ def test_a_port_in_use_is_named() -> None:
         assert address_of(other) == f"127.0.0.1:{port}"
         with pytest.raises(SettingsError) as error:
             listen("127.0.0.1", port, "metrics_port")
-    cause = "Address already in use (stop the process there or set metrics_port)"
+    cause = "Address already in use (stop the process there or set metrics_port, 0 for any)"
     assert str(error.value) == f"cannot listen on 127.0.0.1:{port}: {cause}"
 
 
