@@ -21,6 +21,7 @@ def _prepare() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_any_schedule_of_faults_gives_the_bytes_of_an_undisturbed_run() -> None:
     reports = [report for seed in range(1, 1 + SEEDS) if (report := report_of(seed))]
     assert not reports, "\n\n".join(reports[:3])
