@@ -117,7 +117,7 @@ def test_streams_a_given_file_also_if_the_broker_drops_records_before_they_are_r
     np.save(file, np.random.default_rng(0).standard_normal((500, 2500)).astype(np.float32))
     process = start("--file", file, "--port", 0, "--store", store, folder=tmp_path)
     try:
-        output = output_until(lambda output: bool(re.search(FIRST_OUTPUT, output)) and learned(output) > 5000, process)
+        output = output_until(lambda output: bool(re.search(FIRST_OUTPUT, output)) and learned(output) > 2000, process)
     finally:
         process.terminate()
         _, errors = process.communicate(timeout=WITHIN_S)

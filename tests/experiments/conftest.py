@@ -30,7 +30,7 @@ SMALL = {  # the times mean nothing here
 def small_data(seed: int, d: int = 40) -> Data:
     """Images of ten classes, as bytes."""
     rng = np.random.default_rng(seed)
-    y = rng.integers(10, size=1200)
+    y = rng.integers(10, size=800)
     centres = rng.normal(128, 30, size=(10, d))
     noise = (rng.standard_normal((len(y), d)) * np.linspace(40, 4, d)) @ np.linalg.qr(rng.standard_normal((d, d)))[0]
     return Data.of(np.clip(centres[y] + noise, 0, 255).astype(np.uint8), y)

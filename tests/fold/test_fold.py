@@ -83,7 +83,7 @@ def cut(batch: Batch, start: int, end: int) -> Batch:
 
 @pytest.mark.parametrize("name", CONFIGS)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_where_batches_are_cut_and_restarts_change_no_bit(name: str, data: st.DataObject) -> None:
     """A block may end within a record, which is still learned as a whole; the position is after it."""
     config, total = CONFIGS[name], 310

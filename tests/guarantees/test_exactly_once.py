@@ -14,7 +14,7 @@ from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
-PARTITIONS, MESSAGES, KILLS = 4, 25_000, 12
+PARTITIONS, MESSAGES, KILLS = 4, 26_000, 12
 MESSAGES_PER_KILL = MESSAGES // (KILLS + 1)  # sent while one worker runs until it is killed
 
 

@@ -37,7 +37,7 @@ def promtool(*arguments: str, folder: Path = FOLDER) -> None:
     environment = {**os.environ, "GOGC": "400"}  # collects garbage less often, which takes a fifth of the time
     outcome = subprocess.run(
         [program("promtool"), *arguments],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
