@@ -34,7 +34,7 @@ class BrokerClient:
         topic = {"num_partitions": partitions, "replication_factor": self.replication, "configs": options}
 
         def is_created() -> bool:
-            with suppress(InvalidReplicationFactorError):  # a broker that was stopped takes part after its next heartbeat
+            with suppress(InvalidReplicationFactorError):  # until a frozen broker sends its next heartbeat
                 self.admin.create_topics({name: topic})
                 return True
             return False
