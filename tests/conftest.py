@@ -146,6 +146,7 @@ def topic() -> str:
 @pytest.fixture
 def restored_logging() -> Iterator[None]:
     """Undoes what a test changes in the configuration of logging."""
+    gc.collect()  # sockets that an earlier test has left would warn into the log of this one
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     yield
