@@ -28,8 +28,6 @@ DIMENSIONS, SERVED = 20, 3
 RATIOS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)  # λ₄/λ₃, where λ₁ = λ₂ = λ₃ and the others are alike
 COLUMNS = (20, 32)  # K of the learner on the paper's data, k = 20
 PREDICTED = "predicted"
-
-
 Spectrum = tuple[F64, int]  # variances of independent Gaussian coordinates, and the columns K of the learner
 
 
