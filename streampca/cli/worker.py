@@ -25,7 +25,7 @@ from streampca.worker.publisher import Publisher
 
 log = structlog.get_logger()
 
-_COMPILATION_S = 5  # typical, on one core of a small server
+_COMPILATION_S = 20  # typical, on one core of a small server
 _STORE_RETRY_S = 1.0
 
 
