@@ -51,7 +51,7 @@ def run(installed: Path, *command: str) -> str:
         text=True,
         timeout=120,
         cwd=installed,
-        env=bare_environment() | {"NUMBA_DISABLE_JIT": "1"},  # compiling takes half a minute
+        env=bare_environment() | {"NUMBA_DISABLE_JIT": "1"},  # compiling takes longer than the rest
         check=False,
     )
     assert outcome.returncode == 0, outcome.stderr

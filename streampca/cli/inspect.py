@@ -126,6 +126,6 @@ def _formatted(value: Any, name: str = "") -> str:
     """A value as people read it; times, which JSON has as numbers, in UTC."""
     if value in (None, "") or (name == "published_at" and not value):
         return "–"
-    if name.endswith("_ms") or name == "published_at":  # in seconds
+    if name.endswith("_ms") or name == "published_at":  # which is in seconds
         return iso_time(value if name.endswith("_ms") else 1000 * value) or "–"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
