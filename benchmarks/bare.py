@@ -23,7 +23,7 @@ from kafka.structs import OffsetAndMetadata
 
 from benchmarks.workers import PARTITIONS, Sample, sustained
 from streampca.fold.codec import Codec
-from streampca.pca.learning import LearningConfig
+from streampca.fold.judge import Judge
 from streampca.process.memory import keep_freed_memory
 from streampca.transform.loop import TRANSACTION_RECORDS, TRANSACTION_S
 
@@ -77,7 +77,7 @@ def main(kind: str, bare: Bare) -> None:
 
 def decoding(bare: Bare, batches: Iterator[list[Any]]) -> Step:
     """Takes the next decoded batch."""
-    codec = Codec(bare.format, bare.d, LearningConfig(bare.d, bare.k, dtype="float32").largest_value, "float32")
+    codec = Codec(bare.format, Judge(bare.d, 1e30, "float32"))
     decoded: queue.Queue[int] = queue.Queue(_QUEUED_BATCHES)
 
     def read() -> None:

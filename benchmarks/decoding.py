@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from benchmarks.report import in_turn, parser, publish
 from experiments.report import table
 from streampca.fold.codec import Codec
+from streampca.fold.judge import Judge
 from streampca.formats import schema_of, writer_of
 from streampca.formats.base import Layout
 from streampca.formats.schemas import MemorySchemas, frame_of
@@ -56,7 +57,7 @@ def cell(name: str, d: int, numbers: int, rounds: int) -> str:
     values, raw = encoded(name, X), [x.astype("<f4" if name == "float32" else "<f8").tobytes() for x in X]
     schema = schema_of(kind, Layout({"v": True}))
     field, schemas = "v" if schema or "text" in name or kind == "arrow" else "", {1: schema} if schema else {}
-    codec = Codec(kind, d, 1e150, field=field, schemas=MemorySchemas(schemas))
+    codec = Codec(kind, Judge(d, 1e150), field, MemorySchemas(schemas))
     assert len(codec.decode(values).vectors) == len(X)
 
     def plain() -> None:

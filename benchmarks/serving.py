@@ -33,7 +33,7 @@ from experiments.report import table
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.background import every
-from tests.sidecar.known import TOPIC, known
+from tests.example_models import TOPIC, numbered
 from tests.sidecar.process import SidecarProcess
 
 PART, D, K = "serving", 784, 20
@@ -89,7 +89,7 @@ def main() -> None:
 def measured(folder: Path, size: Size) -> tuple[list[str], list[Bar]]:
     """Both tables, and the bars."""
     models = Models(DirectoryStore(folder / "store"), TOPIC)
-    models.save(known(1, d=D, k=K))
+    models.save(numbered(1, d=D, k=K))
     bars: list[Bar] = []
     rates, latencies, ratios = [], [], []
     with SidecarProcess(folder / "store", topic=TOPIC, log_level="info") as process:
@@ -141,7 +141,7 @@ def latency(url: str, body: Body, size: Size, rate: float, models: Models) -> tu
     seconds = size.rows[body.rows]
     for _ in range(size.latency_rounds):
         quiet.append(hey(url, body, rate, seconds))
-        with every(1.0, lambda: models.save(known(models.versions()[-1] + 1, d=D, k=K))):
+        with every(1.0, lambda: models.save(numbered(models.versions()[-1] + 1, d=D, k=K))):
             publishing.append(hey(url, body, rate, seconds))
     ratio = median(p[1] / q[1] for p, q in zip(publishing, quiet, strict=True))
     shown = [median(p50 for p50, _ in quiet), median(p99 for _, p99 in quiet), median(p99 for _, p99 in publishing)]

@@ -21,9 +21,9 @@ from experiments.report import table
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.broker_client import BrokerClient
+from tests.example_models import TOPIC, numbered
 from tests.guarantees.worker_process import own_interpreter
 from tests.ports import free_ports
-from tests.sidecar.known import TOPIC, known
 
 PART, D, K = "start", 784, 20
 LOAD = workers.Load("float32", D, K, 2000, TOPIC)
@@ -66,7 +66,7 @@ def ended(words: str) -> float:
 
 def sidecar(folder: Path) -> float:
     """Seconds until `/readyz` answers 200."""
-    Models(DirectoryStore(folder / "served"), TOPIC).save(known(1, d=D, k=K))
+    Models(DirectoryStore(folder / "served"), TOPIC).save(numbered(1, d=D, k=K))
     (port,) = free_ports(1)
     settings = {"STREAMPCA_TOPIC": TOPIC, "STREAMPCA_STORE": str(folder / "served"), "STREAMPCA_PORT": str(port)}
     began = time.perf_counter()

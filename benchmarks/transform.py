@@ -20,8 +20,8 @@ from experiments.report import table
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.broker_client import BrokerClient
+from tests.example_models import numbered
 from tests.guarantees.worker_process import own_interpreter
-from tests.sidecar.known import known
 
 PART, RUNS, BAR = "transform", 9, 0.6
 WITHOUT_BAR = (784, "confluent")  # the bare loop looks at no byte of the records, and costs half of what transform does
@@ -70,7 +70,7 @@ def transform_rate(broker: BrokerClient, load: workers.Load, client: str) -> flo
     output = broker.create_topic(f"projected-{time.monotonic_ns()}", workers.PARTITIONS)
     with tempfile.TemporaryDirectory() as folder:
         store, log = Path(folder) / "store", Path(folder) / "log"
-        Models(DirectoryStore(store), load.topic).save(known(7, d=load.d, k=load.k))
+        Models(DirectoryStore(store), load.topic).save(numbered(7, d=load.d, k=load.k))
         with transforming(broker, load, client, store, output, log):
             rate = workers.rate_of([log], WRITTEN, load.messages)
     broker.delete_topic(output)

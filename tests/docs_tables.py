@@ -9,7 +9,6 @@ from pydantic.fields import FieldInfo
 from typer.main import get_command
 
 from streampca.cli.app import app as command_line
-from streampca.process.metrics import described
 from streampca.settings.base import sort_key
 from streampca.settings.commands import ServeSettings
 from streampca.settings.transform import TransformSettings
@@ -19,7 +18,8 @@ from streampca.sidecar.errors import Problem
 from streampca.stores.memory import MemoryStore
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
-from tests.sidecar.known import sidecar_metrics
+from tests.example_models import sidecar_metrics
+from tests.monitoring.prometheus import described
 
 DOCS = Path(__file__).parent.parent / "docs"
 

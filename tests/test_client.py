@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streampca.client import AsyncClient, Client, SidecarError
-from tests.sidecar.known import D, K, known, known_model
+from tests.example_models import D, K, example_model, numbered
 from tests.sidecar.process import serving
 
 VECTORS = np.random.default_rng(0).standard_normal((6, D))
@@ -33,13 +33,13 @@ def call(kind: type, url: str, act: str, *arguments: Any, options: Any = None, *
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("store"), known(10), known(20)) as sidecar:
+    with serving(tmp_path_factory.mktemp("store"), numbered(10), numbered(20)) as sidecar:
         yield sidecar.url()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_arrays_go_in_and_arrays_come_out(kind: type, url: str) -> None:
-    model = known_model(20)
+    model = example_model(20)
     for vectors in (VECTORS, VECTORS.astype(np.float32), np.asfortranarray(VECTORS), VECTORS.astype(">f8")):
         projected = call(kind, url, "project", vectors)
         assert projected.version == 20

@@ -24,7 +24,7 @@ from streampca.pca.learning import LearningConfig
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.command_line import assert_one_line, run
-from tests.sidecar.known import TOPIC, K, known
+from tests.example_models import TOPIC, K, numbered
 
 PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
 RECIPES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -41,7 +41,7 @@ def with_numpy(path: Path) -> F64:
 def with_onnxruntime(path: Path) -> F64:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     coordinates, residual = session.run(["coordinates", "residual"], {"vectors": VECTORS})
-    assert residual == pytest.approx(known(20).model.project(VECTORS)[1], rel=1e-6, abs=1e-12)
+    assert residual == pytest.approx(numbered(20).model.project(VECTORS)[1], rel=1e-6, abs=1e-12)
     assert session.get_modelmeta().custom_metadata_map == {"topic": TOPIC, "version": "20"}
     return np.asarray(coordinates)
 
@@ -55,15 +55,15 @@ def test_the_tool_projects_as_the_model_does(
 ) -> None:
     models = Models(DirectoryStore(tmp_path / "store"), TOPIC)
     for version in (10, 20):
-        models.save(known(version))
-    (tmp_path / "model.npz").write_bytes(model_file.encode(known(20)))
+        models.save(numbered(version))
+    (tmp_path / "model.npz").write_bytes(model_file.encode(numbered(20)))
     for source in ("store", "model.npz"):
         out = tmp_path / f"out-{source}"
         done = CliRunner().invoke(app, ["export", str(tmp_path / source), "--to", kind, "-o", str(out)])
         assert done.exit_code == 0, done.output
         projected = read(out)
         assert projected.shape == (9, K)
-        assert projected == pytest.approx(known(20).model.project(VECTORS)[0], rel=tolerance, abs=tolerance)
+        assert projected == pytest.approx(numbered(20).model.project(VECTORS)[0], rel=tolerance, abs=tolerance)
 
 
 @pytest.mark.parametrize("tool", ["onnxruntime", "sklearn", "faiss"])
@@ -71,11 +71,11 @@ def test_the_recipes_project_as_the_model_does(tmp_path: Path, monkeypatch: pyte
     pytest.importorskip(tool)
     monkeypatch.chdir(tmp_path)
     for kind, write in FORMATS.items():
-        Path(f"model.{kind}").write_bytes(write(known(20)))
+        Path(f"model.{kind}").write_bytes(write(numbered(20)))
     [code] = [code for code in RECIPES if re.search(rf"^(import|from) {tool}\b", code, re.MULTILINE)]
     names = {"Y": VECTORS}
     exec(code, names)  # noqa: S102 - our own page
-    coordinates = known(20).model.project(VECTORS)[0]
+    coordinates = numbered(20).model.project(VECTORS)[0]
     assert names["coordinates"] == pytest.approx(coordinates, rel=1e-5, abs=1e-5)
 
 
@@ -89,7 +89,7 @@ def test_the_recipes_project_as_the_model_does(tmp_path: Path, monkeypatch: pyte
 )
 def test_errors_say_what_to_do(tmp_path: Path, words: list[str], text: str) -> None:
     for topic in (TOPIC, "other"):
-        Models(DirectoryStore(tmp_path / "store"), topic).save(known(20))
+        Models(DirectoryStore(tmp_path / "store"), topic).save(numbered(20))
     done = CliRunner().invoke(app, ["export", str(tmp_path / "store"), *words, "-o", str(tmp_path / "out")])
     assert text in str(done.exception)
     assert not (tmp_path / "out").exists()

@@ -41,7 +41,7 @@ def needed(result: T | None) -> T:
 
 def _hint(codec: Codec, decoded: Decoded) -> str:
     """Suggests float32 to a worker whose records carry it, in a format that names the type in each record."""
-    if codec.format not in _TYPED or codec.dtype == "float32":
+    if codec.format not in _TYPED or codec.judge.dtype == "float32":
         return ""
     with np.errstate(over="ignore"):
         single = decoded.vectors.astype(np.float32)

@@ -14,6 +14,7 @@ from streampca.cli.find_model import model_at
 from streampca.errors import InputError, SettingsError, StreampcaError, naming_the_extra
 from streampca.files.projected import TABLES, projected_file
 from streampca.files.rows import open_rows
+from streampca.pca import scoring
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis
 from streampca.settings import store_url
@@ -60,7 +61,7 @@ def _model(location: str, basis: Basis, topic: str | None) -> Projector:
     model = published.model
 
     def project(vectors: Array) -> tuple[Array, Array]:
-        _, coordinates, residual, _ = published.project(vectors)
+        _, coordinates, residual, _ = scoring.project(model, vectors)
         return model.whiten(coordinates) if basis == "whitened" else coordinates, residual
 
     gaps = published.settings.get("missing") == "impute"

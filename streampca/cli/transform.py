@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from streampca.cli.member import Process, member_process
 from streampca.consumer_group.listener import Listener, LoopTicked, ModelAwaited
 from streampca.fold.codec import Codec
+from streampca.fold.judge import Judge
 from streampca.fold.model_file import PublishedModel
 from streampca.process.signals import stop_on_signals
 from streampca.settings.transform import TransformSettings
@@ -104,12 +105,7 @@ def _projection_of(settings: TransformSettings) -> Projection:
 
 def codec_of(settings: TransformSettings, model: PublishedModel) -> Codec:
     """Decodes the vectors that a model projects. Raises `SettingsError` if a package is missing."""
-    return Codec(
-        settings.format,
-        model.model.dimensions,
-        _LARGEST_VALUE,
-        dtype="float32" if settings.format == "float32" else "float64",
-        field=settings.field,
-        schemas=schemas_of(settings),
-        min_observed=1 if model.settings.get("missing") == "impute" else None,
-    )
+    dtype = "float32" if settings.format == "float32" else "float64"
+    min_observed = 1 if model.settings.get("missing") == "impute" else None
+    judge = Judge(model.model.dimensions, _LARGEST_VALUE, dtype, min_observed)
+    return Codec(settings.format, judge, settings.field, schemas_of(settings))

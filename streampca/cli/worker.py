@@ -8,6 +8,7 @@ from streampca.cli.member import Process, member_process
 from streampca.errors import StoreBusyError
 from streampca.fold.codec import Codec
 from streampca.fold.fold import FoldConfig
+from streampca.fold.judge import Judge
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.process.blas import kernels
@@ -107,15 +108,7 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
             settings.format,
             settings.field,
         ),
-        codec=Codec(
-            settings.format,
-            settings.dimensions,
-            learning_config.largest_value,
-            settings.model_dtype,
-            settings.field,
-            schema_registry.schemas_of(settings),
-            learning_config.min_observed if impute else None,
-        ),
+        codec=Codec(settings.format, Judge.of(learning_config), settings.field, schema_registry.schemas_of(settings)),
         bad_records=settings.bad_records,
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,

@@ -44,31 +44,21 @@ _UNKNOWN_BYTES = _LARGE_BATCH // 100  # that an unknown schema counts as: each i
 
 @dataclass(frozen=True)
 class Codec:
-    """Decodes one format. A vector must have d finite numbers, none of them larger than `largest_value`.
-
-    With `min_observed`, entries may be missing, and are NaN, as long as so many are not.
-    """
+    """Decodes one format."""
 
     format: str  # json, float32, float64 (raw, little-endian), npy, avro, protobuf or arrow
-    dimensions: int
-    largest_value: float
-    dtype: str = "float64"
+    judge: Judge  # of the vectors
     field: str = ""  # dotted path to the vector in a value that has fields
     schemas: Schemas | None = None  # for avro and protobuf
-    min_observed: int | None = None  # None: vectors with gaps are rejected
 
     @cached_property
     def _reader(self) -> Reader:
-        gaps = self.min_observed is not None
-        return reader_of(self.format, self.dimensions, self.field, self.schemas, gaps=gaps)
-
-    @cached_property
-    def _judge(self) -> Judge:
-        return Judge(self.dimensions, self.largest_value, self.dtype, self.min_observed)
+        gaps = self.judge.min_observed is not None
+        return reader_of(self.format, self.judge.dimensions, self.field, self.schemas, gaps=gaps)
 
     @cached_property
     def _max_bytes(self) -> int:
-        return MAX_BATCH_BYTES if self.is_batch else _MAX_OTHER_BYTES + _NUMBER_BYTES * self.dimensions
+        return MAX_BATCH_BYTES if self.is_batch else _MAX_OTHER_BYTES + _NUMBER_BYTES * self.judge.dimensions
 
     @property
     def is_batch(self) -> bool:
@@ -114,12 +104,12 @@ class Codec:
 
     def _joined(self, rows: Sequence[VectorBytes], indices: NDArray[np.int64], rejects: list[Reject]) -> Decoded:
         joined = rows[0] if len(rows) == 1 else b"".join(rows)
-        vectors = np.frombuffer(joined, self._reader.dtype).reshape(-1, self.dimensions)
+        vectors = np.frombuffer(joined, self._reader.dtype).reshape(-1, self.judge.dimensions)
         counts = np.ones(len(rows), np.int64)
         if self._reader.is_batch:
             sizes = np.array([memoryview(row).nbytes for row in rows], np.int64)
-            counts = sizes // (self._reader.dtype.itemsize * self.dimensions)
-        return self._judge.checked(vectors, indices, counts, rejects)
+            counts = sizes // (self._reader.dtype.itemsize * self.judge.dimensions)
+        return self.judge.checked(vectors, indices, counts, rejects)
 
     def _rows(
         self, values: Sequence[bytes | None], enough: int

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 from streampca.errors import DamagedFileError
 from streampca.fold import npz
 from streampca.fold.headers import ModelHeader
-from streampca.pca import scoring
 from streampca.pca.arrays import Array
 from streampca.pca.model import Model
-from streampca.pca.scoring import Calibration, Projection
+from streampca.pca.scoring import Calibration
 
 KIND = "model"
 FORMAT_VERSION = 1
@@ -43,10 +42,6 @@ class PublishedModel:
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
     calibration: Calibration | None = None  # past scores of messages by the versions before this one
     learned: Array | None = None  # of `streampca fit`: what continuing needs beyond the model, `axes.continuation`
-
-    def project(self, vectors: Array) -> Projection:
-        """Project vectors (n, d), which may have gaps."""
-        return scoring.project(self.model, vectors)
 
 
 _HEADER = (

@@ -30,13 +30,6 @@ class LabelledRegistry(CollectorRegistry):
             yield family
 
 
-def described(registry: CollectorRegistry) -> dict[str, str]:
-    """Name, as Prometheus shows it, and help text of every streampca metric in a registry."""
-    families = [family for family in registry.collect() if family.name.startswith("streampca_")]
-    suffixes = {"counter": "_total", "info": "_info"}
-    return {f.name + suffixes.get(f.type, ""): f.documentation for f in families}
-
-
 _DURATIONS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0)
 
 

@@ -16,7 +16,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.transform.position import Position
 from tests.command_line import assert_one_line, run
-from tests.sidecar.known import TOPIC, known
+from tests.example_models import TOPIC, numbered
 
 
 def checks_of(store: Path, **settings: str) -> dict[str, Check]:
@@ -32,7 +32,7 @@ def models_in(store: Path) -> Models:
 def test_the_model_and_what_transform_waits_for(tmp_path: Path) -> None:
     check = checks_of(tmp_path)["model"]
     assert "none yet, so transform will wait: no model has been published yet" in check()
-    models_in(tmp_path).save(known(7))
+    models_in(tmp_path).save(numbered(7))
     assert check() == "version 7 has 2 components of 5 dimensions, without past scores"
     waits = checks_of(tmp_path, emit="coordinates,p")["model"]()
     assert waits == (
@@ -42,7 +42,7 @@ def test_the_model_and_what_transform_waits_for(tmp_path: Path) -> None:
 
 
 def test_a_model_that_transform_cannot_use_is_a_mistake(tmp_path: Path) -> None:
-    models_in(tmp_path).save(known(7))
+    models_in(tmp_path).save(numbered(7))
     with pytest.raises(InputError, match="there is no model version 6"):
         checks_of(tmp_path, model_version="6")["model"]()
     with pytest.raises(InputError, match="version 7 has no past scores"):
@@ -55,7 +55,7 @@ def test_a_model_that_transform_cannot_use_is_a_mistake(tmp_path: Path) -> None:
 def test_committed_offsets_say_what_the_outputs_are_and_of_which_topic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models_in(tmp_path).save(known(7))
+    models_in(tmp_path).save(numbered(7))
     read = TransformSettings.read(topic=TOPIC, output_topic="projected", store=str(tmp_path))
     topic = TopicChecks(read)
     topic.bounds, topic.topic_id = {0: (0, 9), 1: (0, 5)}, "former"

@@ -13,8 +13,8 @@ from kafka.structs import OffsetAndMetadata
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.command_line import doctor as run_doctor
+from tests.example_models import numbered
 from tests.kafka_broker import PASSWORD, USER, Broker
-from tests.sidecar.known import known
 
 pytestmark = pytest.mark.broker
 
@@ -28,7 +28,7 @@ def client(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store(tmp_path: Path, topic: str) -> Path:
     """A store with a model."""
-    Models(DirectoryStore(tmp_path), topic).save(known(7))
+    Models(DirectoryStore(tmp_path), topic).save(numbered(7))
     return tmp_path
 
 

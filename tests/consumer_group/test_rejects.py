@@ -7,6 +7,7 @@ import pytest
 
 from streampca.errors import RejectLimitError, exit_code_of
 from streampca.fold.codec import Codec
+from streampca.fold.judge import Judge
 from streampca.worker.loop import WorkerConfig
 from tests.fold.streams import D, fold_config, vectors
 from tests.worker.environment import POISON, Environment
@@ -29,7 +30,7 @@ def test_wrong_settings_neither_send_nor_save_and_all_is_learned_later() -> None
     env = Environment(partitions=2)  # nothing is in the other one
     env.send(0, vectors(300))
     wrong = fold_config(dimensions=D + 1)
-    codec = Codec("float64", D + 1, wrong.learning.largest_value)
+    codec = Codec("float64", Judge.of(wrong.learning))
     for _ in range(2):  # a supervisor restarts it
         message = refused(make_worker(env, replace(config(), fold=wrong, codec=codec)))
     assert "partition 0 of readings: 100 records in a row were rejected, from offset 0 on" in message

@@ -18,9 +18,9 @@ from streampca.version import __version__
 from tests.background import every
 from tests.deploy import files, oci
 from tests.deploy.oci import wait_while_running
+from tests.example_models import numbered
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
-from tests.sidecar.known import known
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -80,7 +80,7 @@ def test_it_holds_the_package_its_extras_and_no_tools(image: oci.Image, tmp_path
 def test_the_sidecars_own_image_is_small_and_serves(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    model = known(20)
+    model = numbered(20)
     Models(DirectoryStore(tmp_path / "store"), model.topic).save(model)
     for path in (tmp_path / "store").rglob("*"):
         os.chown(path, 10001, 10001)

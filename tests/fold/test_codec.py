@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.fold.codec import REASONS, Codec
+from streampca.fold.judge import Judge
 from streampca.formats.packing import missing_field
 from streampca.pca.learning import LearningConfig
 from tests.fold.structured import only_reject
@@ -21,8 +22,8 @@ FORMATS = ("json", "float32", "float64", "npy")
 LARGEST = 1e150
 
 
-def codec(kind: str = "json", **options: Any) -> Codec:
-    return Codec(kind, **({"dimensions": D, "largest_value": LARGEST} | options))
+def codec(kind: str = "json", field: str = "", largest_value: float = LARGEST, dtype: str = "float64") -> Codec:
+    return Codec(kind, Judge(D, largest_value, dtype), field)
 
 
 def npy(array: Any) -> bytes:
@@ -109,7 +110,7 @@ def test_every_value_is_decoded_or_rejected_as_it_is_alone(kind: str, values: li
     assert decoded.vectors.shape == (len(decoded.indices), D)
     assert decoded.vectors.dtype == dtype
     assert np.isfinite(decoded.vectors).all()
-    assert (np.abs(decoded.vectors.astype(np.float64)) <= one.largest_value).all()
+    assert (np.abs(decoded.vectors.astype(np.float64)) <= one.judge.largest_value).all()
     alone = [one.decode([value]) for value in values]
     assert decoded.vectors.tobytes() == b"".join(single.vectors.tobytes() for single in alone)
     assert decoded.rejects == [

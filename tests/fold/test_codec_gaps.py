@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from streampca.fold.codec import Codec
+from streampca.fold.judge import Judge
 from streampca.pca.arrays import F64
 from tests.fold.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
 
@@ -39,7 +40,7 @@ ROWS = np.array(
 
 
 def codec(format: str, min_observed: int | None = 2, **more: Any) -> Codec:  # noqa: A002 - the setting's name
-    return Codec(format, 4, 1e100, min_observed=min_observed, **more)
+    return Codec(format, Judge(4, 1e100, min_observed=min_observed), **more)
 
 
 @pytest.mark.parametrize("name", values_of(ROWS))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from streampca.fold.codec import Codec
 from streampca.fold.decoded import Reject
+from streampca.fold.judge import Judge
 
 D = 4
 
@@ -55,7 +56,7 @@ others = st.one_of(entries, st.dictionaries(st.text("truefalse v", max_size=8), 
 
 
 def check(value: bytes, field: str = "") -> None:
-    expected, decoded = reference(value, field), Codec("json", D, math.inf, field=field).decode([value])
+    expected, decoded = reference(value, field), Codec("json", Judge(D, math.inf), field).decode([value])
     if expected is None:
         assert decoded.vectors.shape == (0, D)
         assert [reject.reason in ("undecodable", "wrong_length") for reject in decoded.rejects] == [True]
@@ -101,7 +102,8 @@ def test_true_and_false_inside_strings_change_nothing(text: str, entry: str) -> 
 
 
 def test_the_error_names_the_first_entry_that_is_not_a_number() -> None:
-    decoded = Codec("json", D, 1e150).decode([b'[1, true, "2", null]', b'[1, "2", true, null]', b"[1, null, 2, 3]"])
+    values = [b'[1, true, "2", null]', b'[1, "2", true, null]', b"[1, null, 2, 3]"]
+    decoded = Codec("json", Judge(D, 1e150)).decode(values)
     assert decoded.rejects == [
         Reject(0, "undecodable", "entry 1 must be a number, not a boolean"),
         Reject(1, "undecodable", "entry 1 must be a number, not a string"),

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streampca.fold.codec import Codec
+from streampca.fold.judge import Judge
 from streampca.formats.schemas import MemorySchemas, WriterSchema
 from tests.fold.structured import (
     READING,
@@ -38,8 +39,8 @@ SINGLES = st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=D, max_s
 ARRAY = {"type": "array", "items": "double"}
 
 
-def codec(kind: str, field: str = "", schemas: MemorySchemas | None = None, **options: Any) -> Codec:
-    return Codec(kind, **({"dimensions": D, "largest_value": 1e150} | options), field=field, schemas=schemas)
+def codec(kind: str, field: str = "", schemas: MemorySchemas | None = None) -> Codec:
+    return Codec(kind, Judge(D, 1e150), field, schemas)
 
 
 @cache

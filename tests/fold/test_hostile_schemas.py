@@ -10,6 +10,7 @@ import pytest
 
 from streampca.fold.codec import Codec
 from streampca.fold.decoded import Reject
+from streampca.fold.judge import Judge
 from streampca.formats.packing import varint
 from streampca.formats.protoc import compiled
 from streampca.formats.schemas import MemorySchemas, WriterSchema
@@ -21,7 +22,7 @@ VECTOR = varint(2 * D) + np.zeros(D).tobytes() + b"\0"  # counts are zigzag vari
 
 
 def codec(kind: str, field: str = "v", schemas: MemorySchemas | None = None) -> Codec:
-    return Codec(kind, D, 1e150, field=field, schemas=schemas)
+    return Codec(kind, Judge(D, 1e150), field, schemas)
 
 
 def avro_beside(other: Any, name: str = "R") -> WriterSchema:

@@ -9,6 +9,7 @@ import pytest
 
 from streampca.fold.codec import Codec
 from streampca.fold.events import Records, Undecoded
+from streampca.fold.judge import Judge
 from streampca.fold.record import PlainRecord
 from tests.fold.structured import framed, memory
 
@@ -33,7 +34,7 @@ def stream(column: Any, compression: str | None = None, batches: int = 1) -> byt
 def reason(value: bytes, kind: str = "arrow") -> str:
     """The reason for which the value is rejected; empty if it is not."""
     field, schemas = ("" if kind == "npy" else "v"), memory() if kind in ("avro", "protobuf") else None
-    rejects = Codec(kind, D, 1e150, field=field, schemas=schemas).decode([value]).rejects
+    rejects = Codec(kind, Judge(D, 1e150), field, schemas).decode([value]).rejects
     return rejects[0].reason if rejects else ""
 
 
@@ -47,7 +48,7 @@ def test_a_value_may_have_8_mib_beside_its_numbers(kind: str) -> None:
 def test_json_of_many_numbers_is_learned() -> None:
     d = 300_000
     text = str(np.random.default_rng(0).standard_normal(d).tolist()).encode()
-    assert Codec("json", d, 1e150).decode([text]).rejects == []
+    assert Codec("json", Judge(d, 1e150)).decode([text]).rejects == []
     assert len(text) > 5 * MIB
 
 
@@ -85,7 +86,7 @@ def test_the_vectors_of_one_event_are_decoded_in_steps() -> None:
     """Each record is within the limit; a hundred of them together are not."""
     value = zeros(MIB // D // 2)  # 4 MiB
     records = [PlainRecord(offset, value, timestamp=offset) for offset in (3, 4, 6, 7, 9)]
-    decoder, offsets, event = Codec("arrow", D, 1e150, field="v"), [], Records(0, records, 12, 20)
+    decoder, offsets, event = Codec("arrow", Judge(D, 1e150), "v"), [], Records(0, records, 12, 20)
     while event.records:
         vectors = decoder.vectors_of(event)
         assert not isinstance(vectors, Undecoded)

@@ -4,6 +4,7 @@ import pytest
 
 from streampca.fold.codec import Codec
 from streampca.fold.events import Records, Vectors
+from streampca.fold.judge import Judge
 from streampca.fold.record import PlainRecord
 from streampca.formats.packing import VectorError
 from streampca.formats.schemas import MemorySchemas, SchemaCache, WriterSchema
@@ -63,7 +64,7 @@ def test_unknown_ids_change_nothing_for_a_known_one(registry: CountingSchemas) -
     registry.schemas[5000] = SCHEMA
     values = [framed(schema_id, b"?") for schema_id in range(1000)] + [avro(SCHEMA, [1.0, 2.0], 5000)] * 3
     records = [PlainRecord(offset, value, 0) for offset, value in enumerate(values)]
-    codec = Codec("avro", 2, 1e100, schemas=registry)
+    codec = Codec("avro", Judge(2, 1e100), schemas=registry)
     steps: list[Vectors] = []
     while records:
         before = registry.requests

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.example_models import numbered
 from tests.foreign_clients.environment import SCRIPTS, interpreter, run
-from tests.sidecar.known import known
 from tests.sidecar.process import serving
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ def python() -> Path:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A sidecar with the versions 10 and 20."""
-    with serving(tmp_path_factory.mktemp("store"), known(10), known(20)) as sidecar:
+    with serving(tmp_path_factory.mktemp("store"), numbered(10), numbered(20)) as sidecar:
         yield sidecar.url()
 
 

@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.codec import Codec
 from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.judge import Judge
 from streampca.pca.learning import LearningConfig
 from streampca.sources.base import MAX_POLL_RECORDS
 from streampca.stores.checkpoints import Checkpoints
@@ -41,7 +42,7 @@ def as_json(rows: NDArray[np.float64]) -> list[bytes]:
 
 
 CONFIG = FoldConfig(LearningConfig(D, K))
-CODEC = Codec("json", D, CONFIG.learning.largest_value)
+CODEC = Codec("json", Judge.of(CONFIG.learning))
 
 
 def expected_folds(broker: BrokerClient, topic: str) -> dict[int, Fold]:

@@ -20,10 +20,10 @@ from streampca.stores.models import Models
 from streampca.transform.projection import Projection
 from tests.broker_client import BrokerClient
 from tests.command_line import variables
+from tests.example_models import numbered
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors, with_polls_of
 from tests.kafka_broker import Broker
-from tests.sidecar.known import known
 from tests.transform.origin import origin_of_output
 from tests.waiting import wait_until
 
@@ -83,7 +83,7 @@ def members(broker: BrokerClient, topic: str, folder: Path) -> Iterator[Members]
     broker.create_topic(topic, PARTITIONS)
     broker.create_topic(f"{topic}-output", PARTITIONS)
     broker.create_topic(f"{topic}-dead")
-    Models(DirectoryStore(folder / "store"), topic).save(known(7, d=D, k=K))
+    Models(DirectoryStore(folder / "store"), topic).save(numbered(7, d=D, k=K))
     group = Members(broker, topic, folder)
     try:
         yield group
@@ -135,7 +135,7 @@ def expected(partition: int, records: list[Any]) -> list[tuple[int, bytes]]:
     good = [record for record in records if record.value != BAD]
     vectors = CODEC.decode([record.value for record in good]).vectors
     offsets = [record.offset for record in good]
-    fields = Projection(FIELDS).of(known(7, d=D, k=K), vectors, np.array(offsets))
+    fields = Projection(FIELDS).of(numbered(7, d=D, k=K), vectors, np.array(offsets))
     return list(zip(offsets, writer_of("json").write(fields), strict=True))
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
 from tests.ports import free_ports
 from tests.waiting import wait_until
@@ -34,6 +35,13 @@ def metrics_in(expression: str) -> set[str]:
     """The metrics that an expression uses, recorded ones included; a histogram's name is without its suffix."""
     names = set(re.findall(r"\b(?:streampca[_:]|process_|up\b)[a-z0-9_:]*", re.sub(r'"[^"]*"', "", expression)))
     return {re.sub(r"_(bucket|count|sum)$", "", name) for name in names}
+
+
+def described(registry: CollectorRegistry) -> dict[str, str]:
+    """Name, as Prometheus shows it, and help text of every streampca metric in a registry."""
+    families = [family for family in registry.collect() if family.name.startswith("streampca_")]
+    suffixes = {"counter": "_total", "info": "_info"}
+    return {f.name + suffixes.get(f.type, ""): f.documentation for f in families}
 
 
 class PrometheusProcess:

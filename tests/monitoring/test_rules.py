@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from streampca.process.metrics import described
 from streampca.transform.metrics import TransformMetrics
 from streampca.worker.listeners.metrics import WorkerMetrics
 from tests.deploy import files
-from tests.monitoring.prometheus import DOCKER, RULES, metrics_in, program
-from tests.sidecar.known import sidecar_metrics
+from tests.example_models import sidecar_metrics
+from tests.monitoring.prometheus import DOCKER, RULES, described, metrics_in, program
 
 FOLDER = DOCKER / "prometheus"
 RUNBOOK = "https://github.com/streampca/streampca/blob/main/docs/runbook.md"

@@ -10,9 +10,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from streampca.fold.model_file import PublishedModel
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
+from tests.example_models import TOPIC
 from tests.page.browser import Complaints, chromium, installed
 from tests.page.steps import status
-from tests.sidecar.known import TOPIC
 from tests.sidecar.process import SidecarProcess
 
 expect.set_options(timeout=60_000)

@@ -14,7 +14,7 @@ from streampca.stores.process_status import (
     ProcessStatuses,
     TransformStatus,
 )
-from tests.sidecar.known import TOPIC
+from tests.example_models import TOPIC
 
 Opened = Callable[..., Page]
 

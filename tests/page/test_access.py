@@ -13,10 +13,10 @@ from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
+from tests.example_models import example_model, numbered
 from tests.page.browser import Complaints
 from tests.page.steps import Opened, report_member, status
 from tests.process.test_bearer_tokens import line
-from tests.sidecar.known import known, known_model
 from tests.sidecar.process import SidecarProcess
 
 TABS = {  # and what is shown last
@@ -26,7 +26,7 @@ TABS = {  # and what is shown last
 
 
 def test_fits_a_phone_in_the_dark(browser: Browser, models: Models, sidecar: str) -> None:
-    models.save(known(123_456_789, d=784, k=20))
+    models.save(numbered(123_456_789, d=784, k=20))
     with browser.new_context(
         viewport={"width": 360, "height": 740}, color_scheme="dark", has_touch=True, is_mobile=True
     ) as context:
@@ -49,9 +49,9 @@ def test_fits_a_phone_in_the_dark(browser: Browser, models: Models, sidecar: str
 
 def test_axe_finds_nothing(browser: Browser, models: Models, store: DirectoryStore, sidecar: str) -> None:
     for version in (10, 20):
-        calibration = Calibration.empty().with_scores(scoring.score(known_model(version), np.eye(5)), 1.0)
-        models.save(replace(known(version), calibration=calibration, partition_losses={0: 0.1, 1: 0.2}))
-    Models(store, "orders").save(known(10))
+        calibration = Calibration.empty().with_scores(scoring.score(example_model(version), np.eye(5)), 1.0)
+        models.save(replace(numbered(version), calibration=calibration, partition_losses={0: 0.1, 1: 0.2}))
+    Models(store, "orders").save(numbered(10))
     for name, silent_s in (("busy", 0), ("ended", 100)):
         report_member(store, name, silent_s, {"0": 1_000})
     for width, scheme in ((1440, "light"), (390, "dark")):
@@ -74,7 +74,7 @@ def test_axe_finds_nothing(browser: Browser, models: Models, store: DirectorySto
 
 
 def test_everything_can_be_reached_by_the_keyboard(opened: Opened) -> None:
-    page = opened("", known(10), known(20))
+    page = opened("", numbered(10), numbered(20))
     active = "(({id, name, className}) => id || name || className)(document.activeElement)"
 
     def reach(*names: str) -> None:
@@ -99,7 +99,7 @@ def test_everything_can_be_reached_by_the_keyboard(opened: Opened) -> None:
 
 
 def test_works_behind_a_prefix(page: Page, models: Models, sidecar: str) -> None:
-    models.save(known(10))
+    models.save(numbered(10))
 
     def forward(route) -> None:  # type: ignore[no-untyped-def]
         route.fulfill(response=route.fetch(url=route.request.url.replace("/pca/", "/")))
@@ -114,7 +114,7 @@ def test_works_behind_a_prefix(page: Page, models: Models, sidecar: str) -> None
 def test_the_page_asks_for_a_token(
     models: Models, store: DirectoryStore, tmp_path: Path, context: BrowserContext
 ) -> None:
-    models.save(known(10))
+    models.save(numbered(10))
     (tmp_path / "tokens").write_text(line("read", "ada"))
     page = context.new_page()
     asked: list[str] = []

@@ -8,12 +8,12 @@ from playwright.sync_api import expect
 from scipy.linalg import subspace_angles
 
 from streampca.stores.models import Models
+from tests.example_models import example_model, numbered
 from tests.page.steps import Opened, status
-from tests.sidecar.known import known, known_model
 
 
 def test_figures_are_a_table_that_the_keyboard_opens(opened: Opened) -> None:
-    page = opened("?tab=components", known(10, d=7000))
+    page = opened("?tab=components", numbered(10, d=7000))
     expect(page.locator("#scree-chart")).to_have_attribute(
         "aria-label", re.compile("^Scree: Component 1, share .* %, cumulative .* %$")
     )
@@ -26,14 +26,14 @@ def test_figures_are_a_table_that_the_keyboard_opens(opened: Opened) -> None:
     page.locator("#components + details summary").click()
     components = page.get_by_role("region", name="Figures of Components")
     expect(components.locator("caption")).to_have_text("The 2,500 of 7,000 dimensions with the largest entries")
-    largest = np.abs(known_model(10, d=7000).components).max(axis=0).argsort()[-2500:]
+    largest = np.abs(example_model(10, d=7000).components).max(axis=0).argsort()[-2500:]
     assert components.locator("td:first-child").all_text_contents() == [str(j) for j in sorted(largest)]
 
 
 def test_shows_the_sampling_error_if_it_is_known(models: Models, opened: Opened) -> None:
-    page = opened("?tab=components", known(10))
+    page = opened("?tab=components", numbered(10))
     expect(page.locator("#errors")).to_be_hidden()
-    models.save(replace(known(20), subspace_error=0.04321, axis_errors=[0.01, np.pi / 2]))
+    models.save(replace(numbered(20), subspace_error=0.04321, axis_errors=[0.01, np.pi / 2]))
     expected = "Sampling error, estimated: 0.04321 of 2 for the plane of all components; 0.57° to 90° for the axes."
     expect(page.locator("#errors")).to_have_text(expected)
     expect(page.locator("#components figure").first).to_contain_text("± 0.57°")
@@ -46,7 +46,7 @@ def test_shows_the_sampling_error_if_it_is_known(models: Models, opened: Opened)
 
 
 def test_components_are_pictures_if_a_shape_is_entered(opened: Opened) -> None:
-    page = opened("?tab=components", known(10, d=12))
+    page = opened("?tab=components", numbered(10, d=12))
     canvas = page.locator("#components canvas").first
     expect(canvas).to_have_attribute("width", "12")
     page.get_by_label("Show vectors as pictures of").fill("3×4")
@@ -67,7 +67,7 @@ def test_components_are_pictures_if_a_shape_is_entered(opened: Opened) -> None:
 
 
 def test_two_versions_are_compared(models: Models, opened: Opened) -> None:
-    page = opened("?tab=components&shape=3×4", known(10, d=12, k=3), known(20, d=12, k=3), known(30, d=12, k=3))
+    page = opened("?tab=components&shape=3×4", *(numbered(version, d=12, k=3) for version in (10, 20, 30)))
     expect(page.locator("#other-value")).to_have_text("none")
     expect(page.locator("#angles")).to_be_hidden()
     expect(page.locator("#components figure")).to_have_count(3)
@@ -76,7 +76,7 @@ def test_two_versions_are_compared(models: Models, opened: Opened) -> None:
     expect(page.locator("#other-value")).to_contain_text("10 (1 of 3), published")
     page.keyboard.press("ArrowRight")
     expect(page.locator("#other-value")).to_contain_text("20 (2 of 3), published")
-    shown, other = known_model(30, d=12, k=3), known_model(20, d=12, k=3)
+    shown, other = example_model(30, d=12, k=3), example_model(20, d=12, k=3)
     expect(page.locator("#compared")).to_have_text("In version 20, all explain 50 %.")
     for chart in ("scree", "angles"):
         page.locator(f"#{chart}-chart + details summary").click()
@@ -96,7 +96,7 @@ def test_two_versions_are_compared(models: Models, opened: Opened) -> None:
     expect(page.locator("#components figcaption").nth(1)).to_contain_text("1 · compared, ")
     expect(page.locator("#components canvas").nth(1)).to_have_attribute("width", "4")
 
-    models.save(known(40, d=12, k=3))  # the newest is followed, the other remains
+    models.save(numbered(40, d=12, k=3))  # the newest is followed, the other remains
     status(page, "Serving version 40")
     expect(page.locator("#other-value")).to_contain_text("20 (2 of 4), published")
     page.locator("#other").fill("-1")

@@ -8,15 +8,15 @@ import numpy as np
 from playwright.sync_api import expect
 
 from streampca.stores.models import Models
+from tests.example_models import numbered
 from tests.page.steps import Opened, status
-from tests.sidecar.known import known
 
 
 def test_throughput_lag_and_losses_of_partitions_over_time(models: Models, opened: Opened) -> None:
     now = round(time.time())
     few, many = ({p: (1 + p) / 100 for p in range(n)} for n in (2, 14))
     for version, at, losses in ((1000, now - 9000, few), (4000, now - 8990, many)):
-        published = known(version, published_at=at)
+        published = numbered(version, published_at=at)
         models.save(replace(published, last_timestamp_ms=1000 * (at - 5400), partition_losses=losses))
     page = opened()
     expect(page.locator("#rate-chart")).to_have_attribute("aria-label", re.compile("^Throughput: .*, Messages 300/s$"))
@@ -32,7 +32,7 @@ def published_ago(models: Models, *seconds: float) -> None:
     """Save a version for each, 10, 20, …, published so many seconds ago."""
     for i, ago in enumerate(seconds):
         losses = {0: 0.01 * (1 + i), 1: 0.02}
-        models.save(replace(known(10 * (1 + i), published_at=time.time() - ago), partition_losses=losses))
+        models.save(replace(numbered(10 * (1 + i), published_at=time.time() - ago), partition_losses=losses))
 
 
 def test_a_range_of_time_applies_to_all_charts_over_time(models: Models, opened: Opened) -> None:
@@ -79,7 +79,7 @@ def test_losses_on_a_log_scale(models: Models, opened: Opened) -> None:
     now = time.time()
     for i, loss in enumerate((0.5, 0.05, 0.005, 0.0)):  # zero has no logarithm
         models.save(
-            replace(known(10 + i, published_at=now - 100 + i), loss_ewma=loss, partition_losses={0: loss, 1: 1.0})
+            replace(numbered(10 + i, published_at=now - 100 + i), loss_ewma=loss, partition_losses={0: loss, 1: 1.0})
         )
     page = opened()
     status(page, "Serving version 13")

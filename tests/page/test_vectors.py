@@ -11,16 +11,16 @@ from playwright.sync_api import Browser, expect
 from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
 from streampca.stores.models import Models
+from tests.example_models import example_model, numbered
 from tests.page.steps import Opened, project, status
-from tests.sidecar.known import known, known_model
 
 
 def test_a_recent_vector_is_described_under_the_pointer_and_in_the_table(opened: Opened) -> None:
-    page = opened("?tab=vectors", known(10))
+    page = opened("?tab=vectors", numbered(10))
     expect(page.locator("#recent-empty")).to_be_visible()
     vectors = np.array([[1.0, 2, 3, 4, 5], [0, 0, 0, 0, 1]])
     project(page, vectors.tolist())
-    coordinates, residual = known_model(10).project(vectors)
+    coordinates, residual = example_model(10).project(vectors)
     expect(page.locator("#recent-chart")).to_have_attribute(
         "aria-label", re.compile("^Recent vectors: 2 points; newest:")
     )
@@ -40,7 +40,7 @@ def test_a_recent_vector_is_described_under_the_pointer_and_in_the_table(opened:
 
 
 def test_a_pasted_vector_is_projected_by_the_selected_version(opened: Opened) -> None:
-    page = opened("?tab=vectors", known(10), known(20))
+    page = opened("?tab=vectors", numbered(10), numbered(20))
     vector = [0.5, -1.0, 2.0, 3.25, 0.0]
     request = json.dumps({"vectors": [vector]})
     for text, version in ((json.dumps(vector), 20), ("0.5 -1; 2,\n3.25 0", 10), (request, 10)):
@@ -50,7 +50,7 @@ def test_a_pasted_vector_is_projected_by_the_selected_version(opened: Opened) ->
         page.locator("#vector").fill(text)
         page.get_by_role("button", name="Project").click()
         expect(page.locator("#try-summary")).to_contain_text(f"Model version {version}.")
-        coordinates, residual = known_model(version).project(np.array([vector]))
+        coordinates, residual = example_model(version).project(np.array([vector]))
         shown = page.locator("#coordinates td:nth-child(2)").all_text_contents()
         np.testing.assert_allclose([float(cell) for cell in shown], coordinates[0], rtol=1e-3)
         residual_text = re.search(r"Residual (\S+):", page.locator("#try-summary").inner_text())
@@ -61,7 +61,7 @@ def test_a_pasted_vector_is_projected_by_the_selected_version(opened: Opened) ->
 
 
 def test_errors_in_a_vector_are_shown_in_a_sentence(browser: Browser, models: Models, sidecar: str) -> None:
-    models.save(known(10))
+    models.save(numbered(10))
     with browser.new_context() as context:
         page = context.new_page()
         page.goto(f"{sidecar}/?tab=vectors")
@@ -93,8 +93,8 @@ PAINTED = """canvas => {
 
 
 def test_recent_vectors_are_coloured_by_age_or_p(models: Models, opened: Opened) -> None:
-    model = known_model(10)
-    page = opened("?tab=vectors&colour=p", known(10))
+    model = example_model(10)
+    page = opened("?tab=vectors&colour=p", numbered(10))
 
     def dated(route) -> None:  # type: ignore[no-untyped-def]
         content = route.fetch().json()
@@ -118,7 +118,7 @@ def test_recent_vectors_are_coloured_by_age_or_p(models: Models, opened: Opened)
     expect(colour.locator("option[value=p]")).to_be_disabled()  # without past scores
     past = scoring.score(model, np.random.default_rng(0).normal(size=(999, 5)))
     models.save(
-        replace(known(11), model=model, calibration=Calibration.empty().with_scores(past, model.noise_variance))
+        replace(numbered(11), model=model, calibration=Calibration.empty().with_scores(past, model.noise_variance))
     )
     status(page, "Serving version 11")
     expect(colour.locator("option[value=p]")).to_be_enabled()

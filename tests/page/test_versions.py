@@ -6,13 +6,13 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
+from tests.example_models import TOPIC, numbered
 from tests.page.steps import Opened, status
-from tests.sidecar.known import TOPIC, known
 from tests.sidecar.process import SidecarProcess
 
 
 def test_shows_the_newest_model(models: Models, opened: Opened) -> None:
-    page = opened("", known(1200))
+    page = opened("", numbered(1200))
     expect(page.locator("#topic")).to_have_text(TOPIC)
     expect(page.locator("#version")).to_have_text("1,200")
     expect(page.locator("#loss")).to_have_text("12.5 %")
@@ -30,18 +30,18 @@ def test_shows_the_newest_model(models: Models, opened: Opened) -> None:
     expect(page.locator("#loss-chart .u-legend")).to_contain_text("12.5 %")  # without a pointer
     expect(page.locator("#explained-chart .u-legend")).to_contain_text("50 %")
 
-    models.save(replace(known(2000), loss_ewma=0.5))  # appears without a reload
+    models.save(replace(numbered(2000), loss_ewma=0.5))  # appears without a reload
     status(page, "Serving version 2,000")
     expect(page.locator("#slider-value")).to_contain_text("2,000 (2 of 2), published")
     expect(page.locator("#loss-chart .u-legend")).to_contain_text("50 %")
 
 
 def test_other_topics_of_the_store_can_be_shown(store: DirectoryStore, opened: Opened) -> None:
-    page = opened("", known(10))
+    page = opened("", numbered(10))
     expect(page.get_by_label("Topic")).to_be_hidden()
     other = Models(store, "orders")
     for version in (7, 8):
-        other.save(replace(known(version), topic="orders"))
+        other.save(replace(numbered(version), topic="orders"))
     page.reload()
     page.get_by_label("Topic").select_option("orders")
     status(page, f"Newest version 8; this sidecar serves {TOPIC}")
@@ -56,7 +56,7 @@ def test_other_topics_of_the_store_can_be_shown(store: DirectoryStore, opened: O
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")
     status(page, "Showing the earlier version 7; the newest is 8")
-    other.save(replace(known(9), topic="orders"))
+    other.save(replace(numbered(9), topic="orders"))
     status(page, "the newest is 9")
     page.get_by_label("Topic").select_option(TOPIC)
     status(page, "Serving version 10")
@@ -70,13 +70,13 @@ def test_shows_that_there_is_no_model_and_then_the_first(store: DirectoryStore, 
     store.root.mkdir()
     status(page, "no model has been published yet")
     expect(page.locator("#model")).to_be_hidden()
-    models.save(known(10))
+    models.save(numbered(10))
     status(page, "Serving version 10")
     expect(page.get_by_role("heading", name="No model yet")).to_be_hidden()
 
 
 def test_shows_when_the_sidecar_is_down_and_up_again(browser: Browser, models: Models, store: DirectoryStore) -> None:
-    models.save(known(10))
+    models.save(numbered(10))
     with browser.new_context() as context:
         page = context.new_page()
         with SidecarProcess(store.root) as process:
@@ -95,7 +95,7 @@ def test_shows_when_the_sidecar_is_down_and_up_again(browser: Browser, models: M
 
 
 def test_shows_why_the_sidecar_is_not_ready(page: Page, models: Models, store: DirectoryStore) -> None:
-    models.save(known(10, published_at=1e9))
+    models.save(numbered(10, published_at=1e9))
     with SidecarProcess(store.root, model_max_age_s=60) as process:
         page.goto(process.url())
         status(page, "Not ready: the newest model was published")
@@ -103,14 +103,14 @@ def test_shows_why_the_sidecar_is_not_ready(page: Page, models: Models, store: D
 
 
 def test_the_slider_selects_earlier_versions(models: Models, opened: Opened) -> None:
-    page = opened("", known(10), known(20), known(30))
+    page = opened("", numbered(10), numbered(20), numbered(30))
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")
     status(page, "Showing the earlier version 20; the newest is 30")
     expect(page.locator("#version")).to_have_text("20")
     expect(page.get_by_role("button", name="Follow the newest")).to_have_attribute("aria-pressed", "false")
 
-    models.save(known(40))
+    models.save(numbered(40))
     status(page, "the newest is 40")
     expect(page.locator("#version")).to_have_text("20")
 
@@ -123,8 +123,8 @@ def test_a_link_keeps_what_is_seen(
 ) -> None:
     orders = Models(store, "orders")
     for version in (10, 20, 30):
-        models.save(known(version, k=3))
-        orders.save(replace(known(version + 1), topic="orders"))
+        models.save(numbered(version, k=3))
+        orders.save(replace(numbered(version + 1), topic="orders"))
     page = opened()
     status(page, "Serving version 30")
     page.get_by_label("Log scale for losses").check()

@@ -18,10 +18,10 @@ from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
+from tests.example_models import TOPIC, D
 from tests.sidecar.conftest import models as models
 from tests.sidecar.conftest import store as store
 from tests.sidecar.http_client import Client, error_of
-from tests.sidecar.known import TOPIC, D
 
 VECTORS = {"vectors": [[1.0] * D]}
 OPEN = (

@@ -20,8 +20,8 @@ from streampca.process.bearer_tokens import BearerTokens
 from streampca.process.tls import server_context
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
+from tests.example_models import TOPIC, numbered
 from tests.process.test_bearer_tokens import bearer, line
-from tests.sidecar.known import TOPIC, known
 from tests.sidecar.process import SidecarProcess
 
 
@@ -70,7 +70,7 @@ def check_renewal(certificates: Certificates, url: str, headers: dict[str, str])
 
 @pytest.mark.slow
 def test_the_sidecar_serves_with_a_certificate_and_reads_it_again(certificates: Certificates, tmp_path: Path) -> None:
-    Models(DirectoryStore(tmp_path / "store"), TOPIC).save(known(1))
+    Models(DirectoryStore(tmp_path / "store"), TOPIC).save(numbered(1))
     with SidecarProcess(tmp_path / "store", tls_folder=str(tmp_path)) as sidecar:
         url = sidecar.url()
         assert url.startswith("https://")

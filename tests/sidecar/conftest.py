@@ -1,4 +1,4 @@
-"""A store with one known model, the application on it, and a client without a network."""
+"""A store with one published model, the application on it, and a client without a network."""
 
 from collections.abc import Iterator
 
@@ -11,8 +11,8 @@ from streampca.sidecar import engine
 from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
+from tests.example_models import TOPIC, numbered
 from tests.sidecar.http_client import Client
-from tests.sidecar.known import TOPIC, known
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def models(store: MemoryStore) -> Models:
     """Versions 10 and 20."""
     models = Models(store, TOPIC, keep=10)
     for version in (10, 20):
-        models.save(known(version))
+        models.save(numbered(version))
     return models
 
 

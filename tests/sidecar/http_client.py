@@ -14,7 +14,7 @@ from streampca.sidecar.app import create_app
 from streampca.sidecar.errors import Problem
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.sidecar.known import TOPIC
+from tests.example_models import TOPIC
 
 
 class Client:

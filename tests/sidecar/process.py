@@ -19,8 +19,8 @@ import httpx
 from streampca.fold.model_file import PublishedModel
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
+from tests.example_models import TOPIC
 from tests.forked import ForkedProcess
-from tests.sidecar.known import TOPIC
 
 PROGRAM = """
 import json, sys, warnings

@@ -12,7 +12,7 @@ import pytest
 
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.sidecar.known import TOPIC, D, known
+from tests.example_models import TOPIC, D, numbered
 from tests.sidecar.test_inference_protocol import INFER, tensor
 
 PROGRAM = """
@@ -36,7 +36,7 @@ def processor_s(pid: int) -> float:
 
 @pytest.mark.slow
 def test_it_starts_fast_and_answers_everything(tmp_path: Path) -> None:
-    published = known(20)
+    published = numbered(20)
     published.settings["missing"] = "impute"
     Models(DirectoryStore(tmp_path), TOPIC).save(published)
     with start("serve", "--topic", TOPIC, "--store", str(tmp_path), "--port", "0") as process:

@@ -13,8 +13,8 @@ from streampca.pca import scoring
 from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
 from streampca.sidecar import engine
+from tests.example_models import TOPIC, D, example_model
 from tests.sidecar.http_client import Client, client_of, error_of
-from tests.sidecar.known import TOPIC, D, known_model
 
 CHANCE = np.random.default_rng(0)
 VECTORS = CHANCE.normal(size=(7, D)) * 3
@@ -40,7 +40,7 @@ def post(client: Client, path: str, **content: Any) -> dict[str, Any]:
 )
 def test_projects_onto_the_axes_of_the_requested_version(client: Client, parameters: Any, version: int) -> None:
     answer = post(client, "/v1/project", vectors=VECTORS.tolist(), **parameters)
-    model = known_model(version)
+    model = example_model(version)
     coordinates = np.stack([model.components @ (vector - model.mean) for vector in VECTORS])
     flat = coordinates @ model.components + model.mean
     assert answer["version"] == version
@@ -92,7 +92,7 @@ def test_integers_are_numbers(client: Client) -> None:
 
 
 def test_a_model_in_float32_is_served() -> None:
-    model = known_model(1, dtype=np.float32)
+    model = example_model(1, dtype=np.float32)
     with client_of(PublishedModel(1, model, TOPIC)) as client:
         answer = post(client, "/v1/project", vectors=VECTORS.tolist())
         np.testing.assert_allclose(answer["coordinates"], (VECTORS - model.mean) @ model.components.T, rtol=1e-12)
@@ -102,7 +102,7 @@ def test_a_model_in_float32_is_served() -> None:
 
 def test_components_are_the_axes_in_json_and_npy(client: Client) -> None:
     for version in (10, 20):
-        model, where = known_model(version), f"/v1/model/components?version={version}"
+        model, where = example_model(version), f"/v1/model/components?version={version}"
         content = client.get(where).json()
         assert content["version"] == version
         np.testing.assert_array_equal(content["components"], model.components)
@@ -123,7 +123,7 @@ PAST = CHANCE.normal(size=(500, D)) * 2
 
 
 def model_with_past() -> tuple[Model, Calibration]:
-    model = known_model(30)
+    model = example_model(30)
     scores = scoring.score(model, PAST)
     return model, Calibration.empty().with_scores(scores, model.noise_variance)
 

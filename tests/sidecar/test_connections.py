@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.sidecar.known import D, known
+from tests.example_models import D, numbered
 from tests.sidecar.process import connect, reached, serving
 from tests.waiting import wait_until
 
@@ -28,7 +28,7 @@ FEW = "from streampca.sidecar import server; server._MAX_FILES = 64"
 @pytest.fixture(scope="module", params=[""])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A sidecar that ends without errors and has logged little; it runs the parameter's lines first."""
-    published = known(1, d=500_000) if request.param == SHORT else known(1)
+    published = numbered(1, d=500_000) if request.param == SHORT else numbered(1)
     with serving(tmp_path_factory.mktemp("store"), published, first=request.param) as sidecar:
         yield sidecar.url()
         code, log = sidecar.end(within_s=60)

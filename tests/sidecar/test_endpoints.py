@@ -6,15 +6,15 @@ from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
+from tests.example_models import TOPIC, D, K, example_model, numbered
 from tests.sidecar.http_client import Client, error_of
-from tests.sidecar.known import TOPIC, D, K, known, known_model
 
 ROW = [1.0] * D
 
 
 def test_details_of_a_model(client: Client) -> None:
     content = client.get("/v1/model").json()
-    model = known_model(20)
+    model = example_model(20)
     assert content.pop("published_at") > 1e9
     assert content == {
         "version": 20, "topic": TOPIC, "dimensions": D, "components": K,
@@ -33,7 +33,7 @@ def test_list_of_models(client: Client, models: Models, app: FastAPI) -> None:
     answer = client.get("/v1/models")
     assert answer.json() == {"version": 20, "versions": [10, 20]}
     assert answer.headers["x-model-version"] == "20"
-    models.save(known(30))
+    models.save(numbered(30))
     assert client.get("/v1/models").json() == {"version": 20, "versions": [10, 20, 30]}
     app.state.model_cache.poll()
     assert client.get("/v1/models").json() == {"version": 30, "versions": [10, 20, 30]}
@@ -62,20 +62,20 @@ def test_ready_after_the_first_model(store: MemoryStore, settings: ServeSettings
             client.get("/v1/model/components"),
         ):
             assert error_of(answer, 503) == reason
-        models.save(known(1))
+        models.save(numbered(1))
         app.state.model_cache.poll()
         assert client.get("/readyz").json() == {"version": 1}
 
 
 def test_not_ready_when_the_model_is_old_or_the_store_unreadable_with_all_reasons(store: MemoryStore) -> None:
     models = Models(store, TOPIC)
-    models.save(known(1, published_at=1000.0))
+    models.save(numbered(1, published_at=1000.0))
     app = create_app(store, ServeSettings(topic=TOPIC, model_max_age_s=60))
     with Client(app) as client:
         [reason] = client.get("/readyz").json()["reasons"]
         assert reason.startswith("the newest model was published ")
         assert reason.endswith(" s ago, more than 60 s")
-        models.save(known(2, published_at=1000.0))
+        models.save(numbered(2, published_at=1000.0))
         store.fail_reads(1)
         app.state.model_cache.poll()
         answer = client.get("/readyz")
@@ -102,6 +102,6 @@ def test_a_model_is_sent_once_to_those_who_know_it(client: Client, app: FastAPI,
     assert client.get("/v1/models/latest").content == first.content
     assert client.get("/v1/models/10", headers=known_one).json()["version"] == 10
     assert "no model version 11" in error_of(client.get("/v1/models/11"), 404)
-    models.save(known(30))
+    models.save(numbered(30))
     app.state.model_cache.poll()
     assert client.get("/v1/model", headers=known_one).json()["version"] == 30

@@ -23,8 +23,8 @@ from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
+from tests.example_models import TOPIC, numbered
 from tests.sidecar.http_client import Client
-from tests.sidecar.known import TOPIC, known
 from tests.waiting import wait_until
 
 
@@ -91,7 +91,7 @@ def test_only_quick_work_is_done_on_the_event_loop(engine: Engine, body: bytes, 
 
 
 def test_with_a_model_that_fills_gaps_the_body_decides(engine: Engine, models: Models) -> None:
-    published = known(30)
+    published = numbered(30)
     published.settings["missing"] = "impute"
     models.save(published)
     engine._cache.poll()
@@ -112,7 +112,7 @@ def test_vectors_are_counted_by_operation_and_remembered(engine: Engine) -> None
     ask(engine, Dialect())
     text, _ = engine.metrics.text("")
     assert f'streampca_projected_vectors_total{{act="score",topic="{TOPIC}"}} 3.0' in text.decode()
-    assert len(engine._recent.project(known(20), 1, 2)["coordinates"]) == 3
+    assert len(engine._recent.project(numbered(20), 1, 2)["coordinates"]) == 3
 
 
 # --- old versions ---
@@ -163,7 +163,7 @@ def slow() -> SlowStore:
     store = SlowStore()
     models = Models(store, TOPIC, keep=100)
     for version in range(1, 41):
-        models.save(known(version))
+        models.save(numbered(version))
     return store
 
 
@@ -203,5 +203,5 @@ def test_one_old_version_is_loaded_at_a_time_and_the_newest_waits_for_none(slow:
 def test_a_failed_load_is_tried_again(slow: SlowStore) -> None:
     with served(slow) as client:
         assert statuses(client, [PATHS[0].format(77)] * 5) == {404: 5}
-        Models(slow, TOPIC, keep=100).save(known(77))
+        Models(slow, TOPIC, keep=100).save(numbered(77))
         assert client.get(PATHS[0].format(77)).status_code == 200

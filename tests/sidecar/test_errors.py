@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from streampca.sidecar.errors import Problem
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
+from tests.example_models import TOPIC, D, file_of, numbered
 from tests.sidecar.http_client import Client, error_of
-from tests.sidecar.known import TOPIC, D, file_of, known
 
 ROW = [1.0] * D
 
@@ -187,7 +187,7 @@ def test_a_body_of_unknown_length_is_read_no_further_than_the_limit(client: Clie
 
 
 def test_components_too_large_for_json_are_available_as_npy(app: FastAPI, store: MemoryStore) -> None:
-    Models(store, TOPIC).save(known(30, d=6000, k=2))
+    Models(store, TOPIC).save(numbered(30, d=6000, k=2))
     with Client(app) as client:
         answer = client.get("/v1/model/components")
         assert (

@@ -13,8 +13,8 @@ from streampca.fold.model_file import PublishedModel
 from streampca.sidecar.page.history import HistoryReader
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
+from tests.example_models import TOPIC, example_model, file_of, numbered
 from tests.sidecar.http_client import Client
-from tests.sidecar.known import TOPIC, file_of, known, known_model
 
 
 class Counting(Models):
@@ -33,7 +33,7 @@ class Counting(Models):
 def counting(store: MemoryStore) -> Counting:
     counting = Counting(store)
     for version in (10, 20, 30):
-        counting.save(known(version))
+        counting.save(numbered(version))
     counting.read.clear()
     return counting
 
@@ -49,7 +49,8 @@ def test_every_version_is_listed_in_ascending_order_with_its_metrics(client: Cli
     assert answer.headers["x-model-version"] == "20"
     for one, version in zip(content["models"], (10, 20), strict=True):
         assert one.pop("published_at") > 1e9
-        assert one.pop("explained_variance_ratio") == pytest.approx(known_model(version).explained_variance_ratio.sum())
+        ratio = example_model(version).explained_variance_ratio.sum()
+        assert one.pop("explained_variance_ratio") == pytest.approx(ratio)
         assert one == {
             "version": version, "last_timestamp_ms": 2, "loss_ewma": 0.125, "loss_ratio": 0.25, "partition_losses": {},
         }  # fmt: skip
@@ -59,7 +60,7 @@ def test_every_version_is_listed_in_ascending_order_with_its_metrics(client: Cli
 
 
 def test_of_many_partitions_those_with_the_greatest_losses(client: Client, models: Models) -> None:
-    models.save(replace(known(30), partition_losses={p: 1 / (1 + p) for p in reversed(range(100))}))
+    models.save(replace(numbered(30), partition_losses={p: 1 / (1 + p) for p in reversed(range(100))}))
     [figures] = client.get("/v1/page/history?after=20").json()["models"]
     assert figures["partition_losses"] == {str(p): 1 / (1 + p) for p in range(64)}
 
@@ -67,13 +68,13 @@ def test_of_many_partitions_those_with_the_greatest_losses(client: Client, model
 def test_any_topic_of_the_store_on_request(client: Client, store: MemoryStore) -> None:
     others = {name: Models(store, name) for name in ("a", "b", "c", "d", "orders")}
     for version, other in enumerate(others.values()):
-        other.save(known(version))
+        other.save(numbered(version))
     assert client.get("/v1/page/history").json()["topics"] == [TOPIC, *others]
     assert "topics" not in client.get("/v1/page/history?after=0").json()
     for version, name in enumerate(others):
         assert versions(client.get(f"/v1/page/history?topic={name}").json()["models"]) == [version]
     about = client.get("/v1/page/model?topic=orders&version=4").json()
-    assert (about["version"], about["explained_variance"]) == (4, known_model(4).explained_variance.tolist())
+    assert (about["version"], about["explained_variance"]) == (4, example_model(4).explained_variance.tolist())
     assert versions(client.get(f"/v1/page/history?topic={TOPIC}").json()["models"]) == [10, 20]
     assert client.get("/v1/page/history?topic=unknown").json()["models"] == []
     assert client.get("/v1/page/model?topic=orders&version=20").status_code == 404
@@ -87,7 +88,7 @@ def test_only_later_versions_on_request(client: Client, models: Models, app: Fas
         return versions(client.get(f"/v1/page/history?after={version}").json()["models"])
 
     assert (after(0), after(10), after(15), after(20)) == ([10, 20], [20], [20], [])
-    models.save(known(30))
+    models.save(numbered(30))
     app.state.model_cache.poll()
     assert after(10) == [20, 30]
 
@@ -103,14 +104,14 @@ def test_a_damaged_version_is_skipped_and_not_read_again(counting: Counting, sto
     assert versions(history.after(-1)) == versions(history.after(-1)) == [10, 30]
     assert versions(history.after(10)) == [30]
     assert counting.read == [10, 20, 30]
-    history.add(known(20))  # written again, and loaded since
+    history.add(numbered(20))  # written again, and loaded since
     assert versions(history.after(-1)) == [10, 20, 30]
 
 
 def test_pruned_versions_leave_the_cache(counting: Counting) -> None:
     history = HistoryReader(counting)
     history.after(-1)
-    counting.save(known(40))
+    counting.save(numbered(40))
     assert versions(history.after(-1)) == [20, 30, 40]
     assert set(history._figures) == {20, 30, 40}
 

@@ -10,8 +10,8 @@ import pytest
 from streampca.sidecar.errors import Problem
 from streampca.sidecar.request import LENGTH
 from streampca.stores.models import Models
+from tests.example_models import TOPIC, D
 from tests.sidecar.http_client import Client, client_of, error_of
-from tests.sidecar.known import TOPIC, D
 
 INFER = f"/v2/models/{TOPIC}/infer"
 ROWS = np.random.default_rng(0).standard_normal((3, D))

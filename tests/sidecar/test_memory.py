@@ -15,8 +15,8 @@ import pytest
 
 from streampca.sidecar import compute, engine, memory
 from streampca.sidecar.request import LENGTH
+from tests.example_models import TOPIC, example_model, numbered
 from tests.sidecar.http_client import client_of, error_of
-from tests.sidecar.known import TOPIC, known, known_model
 from tests.sidecar.process import connect, reached, serving
 from tests.waiting import wait_until
 
@@ -71,7 +71,7 @@ class Measured(NamedTuple):
 
 @contextlib.contextmanager
 def measured(folder: Path, d: int) -> Iterator[Measured]:
-    with serving(folder, known(1, d=d, k=20), forked=False) as process:
+    with serving(folder, numbered(1, d=d, k=20), forked=False) as process:
         yield Measured(process.url(), Path(f"/proc/{process.process.pid}/status"))
 
 
@@ -198,14 +198,14 @@ def is_whole(large: Measured) -> bool:
         head, _, content = b"".join(iter(lambda: client.recv(MIB), b"")).partition(b"\r\n\r\n")
     if head.startswith(b"HTTP/1.1 503"):
         return False
-    model = known_model(1, d=100_000, k=20)
+    model = example_model(1, d=100_000, k=20)
     np.testing.assert_allclose(orjson.loads(content)["vectors"], model.reconstruct(np.ones((10, 20))), atol=1e-12)
     return True
 
 
 def test_too_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_MAX_NUMBERS", 100)
-    with client_of(known(1)) as client:
+    with client_of(numbered(1)) as client:
         body = np.zeros((21, 5), "<f4").tobytes()
         answer = client.post("/v1/project", content=body, headers={"Content-Type": RAW})
         assert error_of(answer, 413) == "vectors has 105 numbers, at most 100 are allowed: send fewer rows"
@@ -224,7 +224,7 @@ def test_without_memory_a_large_request_is_refused_for_the_moment(monkeypatch: p
         refused.append(await client.asynchronous("POST", "/v1/project", json={"vectors": [[0.0] * 5]}))
         yield bytes(90_000)
 
-    with client_of(known(1)) as client:
+    with client_of(numbered(1)) as client:
         assert client.post("/v1/project", content=slow(), headers=large["headers"]).status_code == 200
         assert error_of(refused[0], 503) == "too many large requests at once: try again"
         assert refused[0].headers["retry-after"] == "1"
@@ -237,7 +237,7 @@ def test_a_request_that_gets_no_memory_can_be_tried_again(monkeypatch: pytest.Mo
     def fails(*arguments: object) -> None:
         raise MemoryError("Unable to allocate 7.63 MiB")
 
-    with client_of(known(1)) as client:
+    with client_of(numbered(1)) as client:
         with monkeypatch.context() as failing:
             failing.setattr(compute, "project", fails)
             refused = client.post("/v1/project", json={"vectors": [[0.0] * 5]})

@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
+from tests.example_models import TOPIC, D, example_model, file_of, numbered
 from tests.sidecar.http_client import Client, client_of
-from tests.sidecar.known import TOPIC, D, file_of, known, known_model
 
 ROW = [1.0] * D
 
@@ -28,7 +28,7 @@ def scraped(client: Client) -> dict[str, float]:
 
 
 def test_metrics_describe_the_model_in_use(client: Client) -> None:
-    samples, model = scraped(client), known_model(20)
+    samples, model = scraped(client), example_model(20)
     assert samples["streampca_model_version"] == 20
     assert 0 <= samples["streampca_model_age_seconds"] < 60
     assert samples["streampca_model_loss_mean"] == 0.5
@@ -45,11 +45,11 @@ def test_without_a_model_there_are_no_model_metrics() -> None:
 
 
 def test_failures_are_counted(client: Client, app: FastAPI, models: Models, store: MemoryStore) -> None:
-    models.save(known(30))
+    models.save(numbered(30))
     store.damage(file_of(30), 500)
     app.state.model_cache.poll()
     store.fail_reads(1)
-    models.save(known(40))
+    models.save(numbered(40))
     app.state.model_cache.poll()
     samples = scraped(client)
     assert samples['streampca_model_load_failures_total{cause="damaged"}'] == 1
@@ -94,7 +94,7 @@ def test_openmetrics_on_request(client: Client) -> None:
 
 def test_sampling_errors_of_a_model(client: Client, models: Models, app: FastAPI) -> None:
     assert not [name for name in scraped(client) if "subspace_error" in name or "axis_error" in name]
-    models.save(replace(known(30), subspace_error=0.5, axis_errors=[0.25, 1.5]))
+    models.save(replace(numbered(30), subspace_error=0.5, axis_errors=[0.25, 1.5]))
     app.state.model_cache.poll()
     content = client.get("/v1/model").json()
     assert (content["subspace_error"], content["axis_errors"]) == (0.5, [0.25, 1.5])

@@ -6,8 +6,8 @@ import structlog
 from fastapi import FastAPI
 from structlog.testing import capture_logs
 
+from tests.example_models import D
 from tests.sidecar.http_client import Client, client_of
-from tests.sidecar.known import D
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from tests.example_models import D
 from tests.sidecar.http_client import Client, error_of
-from tests.sidecar.known import D
 
 ROWS = np.random.default_rng(0).standard_normal((3, D))
 

@@ -6,8 +6,8 @@ import pytest
 from fastapi.openapi.models import OpenAPI
 
 from streampca.sidecar.v1 import schemas
+from tests.example_models import D
 from tests.sidecar.http_client import Client
-from tests.sidecar.known import D
 
 ROW = [1.0] * D
 

@@ -24,8 +24,8 @@ from streampca.sidecar.request_arrays import Limits
 from streampca.sidecar.v1.schemas import ProjectQuery, ProjectRequest
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
+from tests.example_models import TOPIC, D, K, numbered
 from tests.sidecar.http_client import Client, error_of
-from tests.sidecar.known import TOPIC, D, K, known
 
 NPY, RAW, NPZ = "application/x-npy", "application/octet-stream;dtype=float32", "application/x-npz"
 CHANCE = np.random.default_rng(0)
@@ -203,7 +203,7 @@ def test_the_query_holds_fields_that_a_json_body_does_not(client: Client) -> Non
 
 
 def test_the_size_of_an_answer_is_limited(client: Client, app: FastAPI, store: MemoryStore) -> None:
-    Models(store, TOPIC).save(known(30, d=1000, k=1))
+    Models(store, TOPIC).save(numbered(30, d=1000, k=1))
     app.state.model_cache.poll()
     path = "/v1/reconstruct?of=coordinates"
     assert send(client, path, npy(np.ones((10, 1))), NPY, Accept=NPZ).status_code == 200

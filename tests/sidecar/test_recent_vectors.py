@@ -13,8 +13,8 @@ from streampca.pca.scoring import Calibration
 from streampca.sidecar.page import recent_vectors as module
 from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.stores.models import Models
+from tests.example_models import D, K, example_model, numbered
 from tests.sidecar.http_client import Client, client_of, error_of
-from tests.sidecar.known import D, K, known, known_model
 
 CHANCE = np.random.default_rng(0)
 VECTORS = CHANCE.normal(size=(7, D)) * 3
@@ -48,7 +48,7 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
     project(client, VECTORS[:3])
     project(client, VECTORS[3:], basis="whitened", version=10)
     content = get_recent(client, query)
-    coordinates, residual = known_model(version).project(VECTORS)
+    coordinates, residual = example_model(version).project(VECTORS)
     assert content["version"] == version
     np.testing.assert_allclose(content["coordinates"], coordinates[:, [x - 1, y - 1]], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(content["residual"], residual, rtol=1e-5, atol=1e-5)
@@ -57,11 +57,11 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
 
 
 def test_the_most_unusual_ones_are_described() -> None:
-    model = known_model(30)
+    model = example_model(30)
     past = scoring.score(model, CHANCE.normal(size=(2000, D)))
     calibration = Calibration.empty().with_scores(past, model.noise_variance)
     odd = model.mean + np.diag([0, -90.0, 40.0, 0, 0])[[2, 1]]
-    with client_of(replace(known(30), calibration=calibration)) as client:
+    with client_of(replace(numbered(30), calibration=calibration)) as client:
         project(client, [*VECTORS, *odd])
         content = get_recent(client)
         scores = client.post(
@@ -113,7 +113,7 @@ def test_refused_and_reconstructed_vectors_are_not_recent_ones(client: Client) -
 
 def test_vectors_of_another_dimension_replace_the_old_ones(client: Client, app: FastAPI, models: Models) -> None:
     project(client, VECTORS)
-    models.save(known(30, d=3))
+    models.save(numbered(30, d=3))
     app.state.model_cache.poll()
     assert get_recent(client)["coordinates"] == []
     assert len(get_recent(client, "?version=20")["coordinates"]) == 7
@@ -152,7 +152,7 @@ def test_memory_is_bounded_for_vectors_of_any_length(d: int, most: int) -> None:
 
 
 def test_vectors_with_infinite_distances_are_ignored() -> None:
-    published, recent = known(1), RecentVectors()
+    published, recent = numbered(1), RecentVectors()
     recent.add(VECTORS)
     far = replace(published, model=replace(published.model, mean=np.full(D, 1e200)))
     assert recent.project(far, 1, 1)["coordinates"].tolist() == []

@@ -16,7 +16,7 @@ from streampca.settings.commands import ServeSettings
 from streampca.sidecar.server import run
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.sidecar.known import TOPIC, D, known, known_model
+from tests.example_models import TOPIC, D, example_model, numbered
 from tests.sidecar.process import SidecarProcess, connect
 from tests.waiting import wait_until
 
@@ -28,7 +28,7 @@ ROW = [1.0] * D
 @pytest.fixture
 def models(tmp_path: Path) -> Models:
     models = Models(DirectoryStore(tmp_path), TOPIC, keep=5)
-    models.save(known(1))
+    models.save(numbered(1))
     return models
 
 
@@ -46,7 +46,7 @@ def load(url: str, seed: int, versions: list[int], done: threading.Event) -> Non
             answer = client.post("/v1/project", content=orjson.dumps({"vectors": rows.tolist()}))
             assert answer.status_code == 200, answer.text
             content = answer.json()
-            coordinates, residual = known_model(content["version"]).project(rows)
+            coordinates, residual = example_model(content["version"]).project(rows)
             np.testing.assert_allclose(content["coordinates"], coordinates, rtol=1e-12, atol=1e-12)
             np.testing.assert_allclose(content["residual"], residual, rtol=1e-12, atol=1e-12)
             assert answer.headers["x-model-version"] == str(content["version"])
@@ -62,7 +62,7 @@ def test_versions_switch_under_load_without_a_failed_request(models: Models, tmp
         loads = [threads.submit(load, url, seed, own, done) for seed, own in enumerate(versions)]
         try:
             for version in VERSIONS:
-                models.save(known(version))
+                models.save(numbered(version))
                 wait_until(lambda v=version: all(v in own[-1:] for own in versions) or any(one.done() for one in loads))
         finally:
             done.set()
@@ -145,7 +145,7 @@ def test_a_store_that_does_not_exist_yet_is_named_and_waited_for(tmp_path: Path)
         reason = f"there is no store at {folder} yet: no worker has written to it, or its volume is not mounted"
         assert answer.json()["reasons"] == [reason]
         assert not folder.exists()
-        Models(DirectoryStore(folder), TOPIC).save(known(1))
+        Models(DirectoryStore(folder), TOPIC).save(numbered(1))
         wait_until(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 200, 60)
         assert sidecar.end(within_s=60)[0] == 0
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from streampca.stores.memory import MemoryStore
 from streampca.stores.process_status import PartitionStatus, ProcessStatus, ProcessStatuses
+from tests.example_models import TOPIC
 from tests.sidecar.http_client import Client
-from tests.sidecar.known import TOPIC
 
 
 def report(store: MemoryStore, name: str, age: float) -> ProcessStatus:

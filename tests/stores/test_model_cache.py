@@ -13,7 +13,7 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.stores.models import Models
 from tests.clock import Clock
-from tests.sidecar.known import TOPIC, file_of, known
+from tests.example_models import TOPIC, file_of, numbered
 from tests.stores.newer import newer
 from tests.waiting import wait_until
 
@@ -64,7 +64,7 @@ def test_nothing_published_yet(cache: ModelCache) -> None:
 def test_takes_the_newest_and_then_newer_ones(cache: ModelCache, models: Models) -> None:
     for versions, newest in [((5, 9), 9), ((7,), 9), ((30, 20), 30)]:
         for version in versions:
-            models.save(known(version))
+            models.save(numbered(version))
         cache.poll()
         assert in_use(cache) == newest
     assert cache.reasons_not_ready(None) == []
@@ -74,7 +74,7 @@ def test_a_newer_release_s_model_is_skipped_and_logged_once(
     cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
 ) -> None:
     for version in (1, 2):
-        models.save(known(version))
+        models.save(numbered(version))
     store.write(file_of(2), newer(store.read(file_of(2)), "model"))
     for _ in range(5):
         cache.poll()
@@ -87,7 +87,7 @@ def test_a_damaged_newest_model_is_skipped_and_logged_once(
     cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
 ) -> None:
     for version in (1, 2, 3):
-        models.save(known(version))
+        models.save(numbered(version))
     store.damage(file_of(3), 500)
     for _ in range(5):
         cache.poll()
@@ -95,7 +95,7 @@ def test_a_damaged_newest_model_is_skipped_and_logged_once(
     assert in_use(cache) == 2
     assert warnings(events) == ["model damaged, not served"]
     assert cache.failures["damaged"] == 1
-    models.save(known(4))
+    models.save(numbered(4))
     cache.poll()
     assert in_use(cache) == 4
 
@@ -103,7 +103,7 @@ def test_a_damaged_newest_model_is_skipped_and_logged_once(
 def test_a_damaged_file_is_retried_after_a_minute(
     cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
 ) -> None:
-    models.save(known(1))
+    models.save(numbered(1))
     whole = store.read(file_of(1))
     store.damage(file_of(1), 500)
     cache.poll()
@@ -120,7 +120,7 @@ def test_a_damaged_file_is_retried_after_a_minute(
 
 
 def test_if_all_models_are_damaged_the_reason_says_so(cache: ModelCache, models: Models, store: MemoryStore) -> None:
-    models.save(known(7))
+    models.save(numbered(7))
     store.damage(file_of(7), 500)
     cache.poll()
     assert cache.reasons_not_ready(None) == [
@@ -129,7 +129,7 @@ def test_if_all_models_are_damaged_the_reason_says_so(cache: ModelCache, models:
 
 
 def test_a_model_pruned_between_listing_and_reading_is_skipped(cache: ModelCache, models: Models) -> None:
-    models.save(known(1))
+    models.save(numbered(1))
     versions = models.versions
     models.versions = lambda: [*versions(), 2]  # type: ignore[method-assign]
     cache.poll()
@@ -139,9 +139,9 @@ def test_a_model_pruned_between_listing_and_reading_is_skipped(cache: ModelCache
 def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
     cache: ModelCache, models: Models, store: MemoryStore, events: list[EventDict]
 ) -> None:
-    models.save(known(1))
+    models.save(numbered(1))
     cache.poll()
-    models.save(known(2))
+    models.save(numbered(2))
     store.fail_reads(3, StoreError("cannot read x: Input/output error"))
     for _ in range(3):
         cache.poll()
@@ -155,21 +155,21 @@ def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
 
 
 def test_age_is_counted_from_publishing(cache: ModelCache, models: Models, clock: Clock) -> None:
-    models.save(known(1, published_at=clock.now - 30))
+    models.save(numbered(1, published_at=clock.now - 30))
     cache.poll()
     assert cache.age_s() == 30
     assert cache.reasons_not_ready(30) == []
     clock.now += 1
     assert cache.reasons_not_ready(30) == ["the newest model was published 31 s ago, more than 30 s"]
     assert cache.reasons_not_ready(None) == []
-    models.save(known(2, published_at=clock.now + 1000))  # by a clock ahead of ours
+    models.save(numbered(2, published_at=clock.now + 1000))  # by a clock ahead of ours
     cache.poll()
     assert cache.age_s() == 0
 
 
 def test_old_versions_are_cached_and_the_least_recently_used_is_evicted(cache: ModelCache, models: Models) -> None:
     for version in range(1, 8):
-        models.save(known(version))
+        models.save(numbered(version))
     cache.poll()
     assert cache.get(7) is cache.current
     with pytest.raises(NotLoadedError):
@@ -189,7 +189,7 @@ def test_a_pruned_version_is_unknown_even_if_it_was_loaded(
     cache: ModelCache, models: Models, store: MemoryStore
 ) -> None:
     for version in (1, 2):
-        models.save(known(version))
+        models.save(numbered(version))
     cache.poll()
     cache.get(1)
     store.delete(file_of(1))
@@ -199,9 +199,9 @@ def test_a_pruned_version_is_unknown_even_if_it_was_loaded(
 
 
 def test_a_version_newer_than_the_one_in_use_can_be_requested(cache: ModelCache, models: Models) -> None:
-    models.save(known(1))
+    models.save(numbered(1))
     cache.poll()
-    models.save(known(2))
+    models.save(numbered(2))
     assert cache.get(2).version == 2
     assert in_use(cache) == 1
 
@@ -209,12 +209,12 @@ def test_a_version_newer_than_the_one_in_use_can_be_requested(cache: ModelCache,
 def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_it(
     cache: ModelCache, models: Models, store: MemoryStore, events: list[EventDict]
 ) -> None:
-    models.save(known(100))
+    models.save(numbered(100))
     cache.poll()
     store.delete(file_of(100))
     cache.poll()
     assert in_use(cache) == 100
-    models.save(known(3))
+    models.save(numbered(3))
     cache.poll()
     assert in_use(cache) == 3
     assert warnings(events) == ["store has older models only"]
@@ -222,7 +222,7 @@ def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_
 
 def test_a_listing_that_goes_back_changes_nothing(cache: ModelCache, models: Models, store: MemoryStore) -> None:
     for version in (1, 2):
-        models.save(known(version))
+        models.save(numbered(version))
     cache.poll()
     models.versions = lambda: [1]  # type: ignore[method-assign]
     cache.poll()
@@ -233,10 +233,10 @@ def test_a_listing_that_goes_back_changes_nothing(cache: ModelCache, models: Mod
 
 
 def test_the_poller_loads_newer_models_until_it_is_stopped(cache: ModelCache, models: Models) -> None:
-    models.save(known(1))
+    models.save(numbered(1))
     cache.start(0.01)
     assert in_use(cache) == 1
-    models.save(known(2))
+    models.save(numbered(2))
     wait_until(lambda: in_use(cache) == 2)
     cache.stop()
     assert not [thread for thread in threading.enumerate() if thread.name == "model-poller"]
@@ -252,7 +252,7 @@ def test_a_bug_does_not_stop_the_polling(cache: ModelCache, models: Models, even
         return load(version)
 
     models.load = faulty  # type: ignore[method-assign]
-    models.save(known(1))
+    models.save(numbered(1))
     wait_until(lambda: in_use(cache) == 1)
     cache.stop()
     assert cache.failures["bug"] == 1

@@ -11,8 +11,8 @@ import pytest
 
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
+from tests.example_models import TOPIC, D, numbered
 from tests.forked import COMMAND_LINE, ForkedProcess
-from tests.sidecar.known import TOPIC, D, known
 from tests.tracing.receiver import Receiver, attributes
 from tests.waiting import wait_until
 
@@ -23,7 +23,7 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 @contextmanager
 def sidecar(folder: Path, environment: dict[str, str]) -> Iterator[httpx.Client]:
     """A client of `streampca serve` in this environment; the process has ended afterwards."""
-    Models(DirectoryStore(folder / "store"), TOPIC).save(known(7))
+    Models(DirectoryStore(folder / "store"), TOPIC).save(numbered(7))
     arguments = ["serve", "--topic", TOPIC, "--store", str(folder / "store"), "--port", "0"]
     environment = {**os.environ, "STREAMPCA_LOG_FORMAT": "json", **environment}
     process = ForkedProcess(arguments, environment, folder / "log", program=FAULT + COMMAND_LINE)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from streampca.consumer_group.listener import Listener, Listeners, MemberEvent, SourcePolled
 from streampca.fold.codec import Codec
 from streampca.fold.events import Event, Records
+from streampca.fold.judge import Judge
 from streampca.fold.model_file import PublishedModel
 from streampca.formats import writer_of
 from streampca.pca import scoring
@@ -27,7 +28,7 @@ from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
-from tests.sidecar.known import TOPIC, D, K, known
+from tests.example_models import TOPIC, D, K, numbered
 from tests.transform.origin import origin_of_output
 from tests.worker.events import EventRecorder
 
@@ -57,7 +58,7 @@ class World:
         self.topic = MemoryTopic(partitions, TOPIC)
         self.written = written_records()
         self.models = Models(MemoryStore(), TOPIC)
-        self.models.save(known(7))
+        self.models.save(numbered(7))
 
     def append(self, partition: int, count: int, seed: int = 0) -> Array:
         """Append vectors."""
@@ -111,7 +112,7 @@ class Member:
         projection = Projection(("coordinates", "residual"), with_p=only_p_below is not None)
         self.model = CurrentModel(self.cache, None, OUTPUT, needs_calibration=projection.needs_calibration)
         assert self.model.refresh() == ""
-        codec = Codec("float64", D, 1e150)
+        codec = Codec("float64", Judge(D, 1e150))
         outputs = Outputs(OUTPUT, codec, self.model, projection, packer or JSON, TOPIC, DEAD, only_p_below)
         self.source = DecodingSource(world.topic, outputs.read, script, batch)
         self.transactions = MemoryTransactions(world.topic, self.source, world.written)
@@ -144,6 +145,6 @@ class _Stop(Listener):
 @cache
 def model_with_past_scores(version: int, d: int = D, k: int = K) -> PublishedModel:
     """A model that computes p-values."""
-    published = known(version, d=d, k=k)
+    published = numbered(version, d=d, k=k)
     scores = scoring.score(published.model, np.random.default_rng(1).normal(size=(500, d)))
     return replace(published, calibration=Calibration.empty().with_scores(scores, published.model.noise_variance))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from streampca.fold.codec import Codec
 from streampca.fold.decoded import Decoded
 from streampca.fold.events import Records, Vectors
+from streampca.fold.judge import Judge
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.record import PlainRecord
 from streampca.formats import writer_of
@@ -25,7 +26,7 @@ from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.metrics import TransformMetrics
 from streampca.transform.outputs import Outputs, TransformedBatch
 from streampca.transform.projection import Projection
-from tests.sidecar.known import D, K, known
+from tests.example_models import D, K, numbered
 from tests.transform.harness import Member, World, model_with_past_scores
 from tests.transform.origin import origin_of_output
 
@@ -58,7 +59,8 @@ def written(
 ) -> TransformedBatch:  # fmt: skip
     """Project a batch."""
     used: Any = SimpleNamespace(published=published or model_with_past_scores(7))
-    projection, codec = Projection(fields, with_p=p is not None), Codec("arrow" if several else "float64", D, 1e150)
+    projection = Projection(fields, with_p=p is not None)
+    codec = Codec("arrow" if several else "float64", Judge(D, 1e150))
     return Outputs("projected", codec, used, projection, packer, "readings", None, p).project(batch)
 
 
@@ -147,7 +149,7 @@ def test_messages_are_nearly_as_large_as_they_may_be_whatever_makes_rows_large()
 
 def test_a_number_that_is_not_known_is_null() -> None:
     batch = event([PlainRecord(0, b"")], [1])
-    (row,) = rows_of(outgoing(written(ArrowPacker(), batch, fields=("p",), published=known(7))))  # no past scores
+    (row,) = rows_of(outgoing(written(ArrowPacker(), batch, fields=("p",), published=numbered(7))))  # no past scores
     assert row["p"] is None
 
 
@@ -157,7 +159,7 @@ def test_a_worker_reads_the_vectors(name: str) -> None:
     messages = outgoing(written(ArrowPacker(9000), batch, several=True))
     values = [message.value for message in messages]
     assert len(values) > 1
-    decoded = Codec("arrow", {"coordinates": K, "reconstruction": D}[name], 1e150, field=name).decode(values)
+    decoded = Codec("arrow", Judge({"coordinates": K, "reconstruction": D}[name], 1e150), name).decode(values)
     assert decoded.rejects == []
     expected = Projection(EMITTED).of_each(model_with_past_scores(7), batch.decoded.vectors, batch.decoded.counts)[name]
     np.testing.assert_array_equal(decoded.vectors, expected)
@@ -171,9 +173,9 @@ def test_another_member_reads_what_one_has_written() -> None:
     count = metrics.registry.get_sample_value("streampca_transform_records_total", {"topic": "t", "outcome": "written"})
     assert count == 50
     records = [PlainRecord(i, message.value) for i, message in enumerate(first.outputs())]
-    batch = Codec("arrow", K, 1e150, field="coordinates").vectors_of(Records(0, records, 3, 3))
+    batch = Codec("arrow", Judge(K, 1e150), "coordinates").vectors_of(Records(0, records, 3, 3))
     assert isinstance(batch, Vectors)
-    rows = rows_of(outgoing(written(ArrowPacker(), batch, True, fields=("residual",), published=known(7, d=K, k=1))))
+    rows = rows_of(outgoing(written(ArrowPacker(), batch, True, fields=("residual",), published=numbered(7, d=K, k=1))))
     assert [row["offset"] for row in rows] == [0] * 20 + [1] * 20 + [2] * 10
 
 

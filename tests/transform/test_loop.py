@@ -23,7 +23,7 @@ from streampca.pca.scoring import Calibration
 from streampca.sources.memory import Do, Pause, Step
 from streampca.transform.arrow import ArrowPacker
 from streampca.transform.messages import ORIGIN
-from tests.sidecar.known import known
+from tests.example_models import numbered
 from tests.transform.harness import DEAD, Member, World
 from tests.transform.origin import origin_of_output
 from tests.worker.harness import TickingClock
@@ -86,7 +86,7 @@ def test_key_timestamp_and_headers_are_kept_and_a_header_added() -> None:
     (output,) = world.outputs()
     assert (output.key, output.timestamp, output.partition) == (b"sensor", 1234, 0)
     assert output.headers == [(ORIGIN, b'{"model_version":7,"partition":0,"offset":0}')]
-    coordinates, residual = known(7).model.project(vector[None])
+    coordinates, residual = numbered(7).model.project(vector[None])
     value = orjson.loads(output.value or b"")
     assert value["coordinates"] == pytest.approx(coordinates[0].tolist())
     assert value["residual"] == pytest.approx(residual[0])
@@ -157,7 +157,7 @@ def test_the_newest_model_is_used_as_soon_as_it_is_known() -> None:
     world.append(0, 4)
 
     def publish() -> None:
-        world.models.save(known(9))
+        world.models.save(numbered(9))
         member.cache.poll()
 
     steps: list[Step] = [1, 1, Do(publish), 1, 1]
@@ -173,7 +173,7 @@ def test_a_model_of_another_shape_ends_it_before_outputs_are_mixed() -> None:
     world.append(0, 4)
 
     def publish() -> None:
-        world.models.save(known(9, k=3))
+        world.models.save(numbered(9, k=3))
         member.cache.poll()
 
     member = Member(world, [1, 1, 1, Do(publish)], batch=1)
@@ -304,7 +304,7 @@ def test_a_topic_that_is_created_again_while_it_is_read_is_read_from_its_start(c
 def test_only_unusual_records_are_written_on_request_and_all_are_committed() -> None:
     world = World()
     vectors = world.append(0, 200)
-    model = known(8)
+    model = numbered(8)
     scores = scoring.score(model.model, vectors)
     noise = model.model.noise_variance
     calibration = Calibration.empty().with_scores(scores, noise)

@@ -12,7 +12,7 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.models import CurrentModel
-from tests.sidecar.known import TOPIC, known
+from tests.example_models import TOPIC, numbered
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_it_is_the_newest(models: Models, cache: ModelCache) -> None:
     model = following(cache)
     assert "no model has been published yet" in model.refresh()
     for version in (3, 8):
-        models.save(known(version))
+        models.save(numbered(version))
         cache.poll()
         assert model.refresh() == ""
         assert model.published.version == version
@@ -41,12 +41,12 @@ def test_it_is_the_newest(models: Models, cache: ModelCache) -> None:
 
 
 def test_it_is_the_version_asked_for(models: Models, cache: ModelCache) -> None:
-    models.save(known(3))
-    models.save(known(8))
+    models.save(numbered(3))
+    models.save(numbered(8))
     cache.poll()
     model = following(cache, 3)
     assert (model.refresh(), model.published.version) == ("", 3)
-    models.save(known(9, k=3))
+    models.save(numbered(9, k=3))
     cache.poll()
     assert (model.refresh(), model.published.version) == ("", 3)
     with pytest.raises(InputError, match="no model version 4"):
@@ -54,23 +54,23 @@ def test_it_is_the_version_asked_for(models: Models, cache: ModelCache) -> None:
 
 
 def test_p_values_need_past_scores(models: Models, cache: ModelCache) -> None:
-    models.save(known(3))
+    models.save(numbered(3))
     cache.poll()
     model = following(cache, p=True)
     assert "no past scores yet" in model.refresh()
     with pytest.raises(InputError, match="version 3 has no past scores"):
         following(cache, 3, p=True).refresh()
-    scores = scoring.score(known(8).model, np.ones((3, 5)))
-    models.save(replace(known(8), calibration=Calibration.empty().with_scores(scores, 1.0)))
+    scores = scoring.score(numbered(8).model, np.ones((3, 5)))
+    models.save(replace(numbered(8), calibration=Calibration.empty().with_scores(scores, 1.0)))
     cache.poll()
     assert (model.refresh(), model.published.version) == ("", 8)
-    models.save(known(9))  # without any: the one before stays in use
+    models.save(numbered(9))  # without any: the one before stays in use
     cache.poll()
     assert (model.refresh(), model.published.version) == ("", 8)
 
 
 def test_another_shape_is_refused(models: Models, cache: ModelCache) -> None:
-    models.save(known(3))
+    models.save(numbered(3))
     cache.poll()
     model = following(cache)
     model.refresh()
@@ -78,7 +78,7 @@ def test_another_shape_is_refused(models: Models, cache: ModelCache) -> None:
     model.require_shape("k=2 d=5")
     with pytest.raises(InputError, match="output holds outputs of 3 components of 5 dimensions, but model version 3"):
         model.require_shape("k=3 d=5")
-    models.save(known(8, d=6))
+    models.save(numbered(8, d=6))
     cache.poll()
     with pytest.raises(InputError, match="holds outputs of 2 components of 5 dimensions, but model version 8"):
         model.refresh()

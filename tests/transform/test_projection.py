@@ -14,7 +14,7 @@ from streampca.formats import writer_of
 from streampca.pca import scoring
 from streampca.settings.transform import EMITTED
 from streampca.transform.projection import Projection
-from tests.sidecar.known import known
+from tests.example_models import numbered
 from tests.transform.harness import model_with_past_scores
 
 ALL = Projection(EMITTED)
@@ -90,7 +90,7 @@ def test_records_of_several_vectors_give_what_they_give_alone(counts: list[int])
 
 
 def test_p_is_unknown_without_past_scores() -> None:
-    fields = Projection(("p",)).of(known(3), np.zeros((1, 5)), np.arange(1))
+    fields = Projection(("p",)).of(numbered(3), np.zeros((1, 5)), np.arange(1))
     assert writer_of("json").write(fields) == [b'{"p":null}']
     assert np.isnan(np.frombuffer(writer_of("float32").write(fields)[0], "<f4")).all()
 

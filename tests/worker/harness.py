@@ -9,6 +9,7 @@ from typing import Any
 from streampca.consumer_group.listener import Listener, Listeners
 from streampca.fold.codec import Codec
 from streampca.fold.fold import FoldConfig
+from streampca.fold.judge import Judge
 from streampca.sources.memory import Do, Pause, Step
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
@@ -26,8 +27,7 @@ RUN_TIMEOUT_S = 10.0
 
 def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> WorkerConfig:  # noqa: B008 - frozen
     """A worker configuration that saves and publishes in every iteration of the loop; `options` override fields."""
-    learning_config = fold_config.learning
-    codec = Codec("float64", learning_config.dimensions, learning_config.largest_value, learning_config.dtype)
+    codec = Codec("float64", Judge.of(fold_config.learning))
     defaults: dict[str, Any] = {"bad_records": "stop", "checkpoint_interval_s": 0.0}
     return WorkerConfig(TOPIC, replace(fold_config, format="float64"), codec, **defaults | options)
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.codec import Codec
 from streampca.fold.fold import Fold
+from streampca.fold.judge import Judge
 from streampca.fold.record import LastRecord
 from streampca.formats.schemas import MemorySchemas
 from streampca.pca.arrays import Array
@@ -22,7 +23,7 @@ SCHEMA = avro_schema({"type": "array", "items": "double"}, "v")
 
 
 def config_for(env: Environment, kind: str, schemas: MemorySchemas | None = None, **options: object) -> WorkerConfig:
-    codec = Codec(kind, D, env.fold_config.learning.largest_value, field="v", schemas=schemas)
+    codec = Codec(kind, Judge.of(env.fold_config.learning), "v", schemas)
     env.fold_config = replace(env.fold_config, format=kind, field="v")
     return replace(worker_config(env.fold_config, **options), fold=env.fold_config, codec=codec)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.codec import REASONS, Codec
 from streampca.fold.fold import Fold
+from streampca.fold.judge import Judge
 from streampca.fold.record import PlainRecord, last_of
 from streampca.pca.arrays import Array
 from streampca.worker.loop import WorkerConfig
@@ -43,7 +44,7 @@ ENCODE: dict[str, Callable[[Array], bytes]] = {
     "avro": lambda row: avro(AVRO, avro_datum(row.tolist(), "v")),
     "protobuf": lambda row: protobuf(reading(sensor="a", doubles=row.tolist())),
 }
-CODECS = {kind: Codec(kind, D, LARGEST, "float64", FIELDS.get(kind, ""), SCHEMAS.get(kind)) for kind in ENCODE}
+CODECS = {kind: Codec(kind, Judge(D, LARGEST), FIELDS.get(kind, ""), SCHEMAS.get(kind)) for kind in ENCODE}
 GOOD = vectors(60)
 EDGES = [0.0, -0.0, 5e-324, 1e-160, 1e76, -LARGEST, 1.01 * LARGEST, 1e308, np.inf, -np.inf, np.nan]
 

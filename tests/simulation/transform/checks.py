@@ -21,7 +21,7 @@ from streampca.formats.schemas import FRAME
 from streampca.pca.model import Model
 from streampca.sources.dead_letter_headers import origin_of
 from streampca.sources.transactions import Outgoing
-from tests.sidecar.known import known_model
+from tests.example_models import example_model
 from tests.simulation.cluster import SESSION_S
 from tests.simulation.history import Course
 from tests.simulation.registry import is_poison
@@ -30,7 +30,7 @@ from tests.simulation.transform.plan import DEAD, OUTPUT, D
 from tests.simulation.transform.world import TransformWorld
 from tests.transform.origin import origin_of_output
 
-_known_model = cache(known_model)
+_known_model = cache(example_model)
 
 
 class TransformChecks:

@@ -20,7 +20,7 @@ from streampca.transform.messages import RecordPacker
 from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import Outputs
 from streampca.transform.projection import Projection
-from tests.sidecar.known import known
+from tests.example_models import numbered
 from tests.simulation.history import Jump
 from tests.simulation.plan import TOPIC
 from tests.simulation.scheduler import Process
@@ -62,7 +62,7 @@ class TransformWorld(Site):
         """Publish another model."""
         version = max(self.components, default=FIRST_VERSION - 1) + 1
         self.components[version] = components
-        Models(self._store(self.publisher), TOPIC).save(known(version, 0.0, d=D, k=components))
+        Models(self._store(self.publisher), TOPIC).save(numbered(version, 0.0, d=D, k=components))
 
     def trim(self, partition: int, start: int) -> None:
         """Remove the records before an offset. Where nothing is committed, members begin behind them."""

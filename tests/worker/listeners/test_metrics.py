@@ -22,10 +22,10 @@ from streampca.consumer_group.listener import (
 from streampca.fold.fold import Fold
 from streampca.pca.learning import BLOCK
 from streampca.pca.state import Losses
-from streampca.process.metrics import described
 from streampca.sources.memory import Do, Pause
 from streampca.worker.listeners.metrics import WorkerMetrics
 from tests.fold.streams import D, fold_config, fold_of, vectors
+from tests.monitoring.prometheus import described
 from tests.worker.environment import POISON, TOPIC, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 

@@ -7,17 +7,18 @@ import numpy as np
 
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.model import Model
-from streampca.process.metrics import StoreMetrics, described
+from streampca.process.metrics import StoreMetrics
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
+from tests.monitoring.prometheus import described
 
 TOPIC = "readings"
 D, K = 5, 2
 
 
-def known_model(version: int, d: int = D, k: int = K, dtype: Any = np.float64) -> Model:
+def example_model(version: int, d: int = D, k: int = K, dtype: Any = np.float64) -> Model:
     chance = np.random.default_rng(version)
     axes = np.linalg.qr(chance.normal(size=(d, k)))[0].T
     variance = np.sort(chance.uniform(0.5, 4.0, size=k))[::-1]
@@ -30,11 +31,13 @@ def known_model(version: int, d: int = D, k: int = K, dtype: Any = np.float64) -
     )
 
 
-def known(version: int, published_at: float | None = None, **model: Any) -> PublishedModel:
+def numbered(version: int, published_at: float | None = None, **model: Any) -> PublishedModel:
+    """The published model of this version."""
     return PublishedModel(
-        version=version, model=known_model(version, **model), topic=TOPIC, topic_id="id", positions={0: 3, 1: version},
-        rejected=1, loss=0.5, loss_ratio=0.25, loss_ewma=0.125, first_timestamp_ms=1, last_timestamp_ms=2,
-        published_at=time.time() if published_at is None else published_at, settings={"components": K},
+        version=version, model=example_model(version, **model), topic=TOPIC, topic_id="id",
+        positions={0: 3, 1: version}, rejected=1, loss=0.5, loss_ratio=0.25, loss_ewma=0.125,
+        first_timestamp_ms=1, last_timestamp_ms=2, published_at=time.time() if published_at is None else published_at,
+        settings={"components": K},
     )  # fmt: skip
 
 
