@@ -68,7 +68,6 @@ def test_the_tool_projects_as_the_model_does(
 
 @pytest.mark.parametrize("tool", ["onnxruntime", "sklearn", "faiss"])
 def test_the_recipes_project_as_the_model_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
-    pytest.importorskip(tool)
     monkeypatch.chdir(tmp_path)
     for kind, write in FORMATS.items():
         Path(f"model.{kind}").write_bytes(write(numbered(20)))
