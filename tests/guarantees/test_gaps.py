@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 from streampca.fold import checkpoint
 from streampca.fold.events import Records
 from streampca.fold.fold import Fold
+from streampca.fold.judge import Judge
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, CONFIG, group, vectors
 from tests.guarantees.test_poison import read_dead_letters
 from tests.kafka_broker import Broker
@@ -37,7 +38,7 @@ def test_a_kill_changes_no_bit_of_a_model_of_messages_with_nulls(broker: Broker,
         members.learn_with_kills(KILLS)
         files, newest = members.files(), members.newest()[0]
     config = replace(CONFIG, learning=replace(CONFIG.learning, impute=True))
-    codec = replace(CODEC, min_observed=CONFIG.learning.min_observed)
+    codec = replace(CODEC, judge=Judge.of(config.learning))
     event = codec.vectors_of(Records(0, broker.read_all(topic), MESSAGES, MESSAGES))
     with threadpool_limits(1):
         fold, _ = Fold.empty(config.learning).take(event, config)

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, Self
 
 from streampca.fold.fold import FoldConfig
+from streampca.fold.judge import Judge
 from streampca.pca.learning import LearningConfig
 from streampca.worker.loop import WorkerConfig
 from tests.simulation.registry import FramedCodec, registry
@@ -86,15 +87,8 @@ class Plan(AnyPlan):
     def worker_config(self) -> WorkerConfig:
         """Of every worker."""
         fold = self.fold_config()
-        learning, min_observed = fold.learning, 1 if self.gaps else None
-        codec = FramedCodec(
-            "float64",
-            learning.dimensions,
-            learning.largest_value,
-            learning.dtype,
-            schemas=registry(),
-            min_observed=min_observed,
-        )
+        judge = Judge(fold.learning.dimensions, fold.learning.largest_value, min_observed=1 if self.gaps else None)
+        codec = FramedCodec("float64", judge, schemas=registry())
         return WorkerConfig(
             TOPIC,
             fold,

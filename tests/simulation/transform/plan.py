@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
+from streampca.fold.judge import Judge
 from streampca.formats.schemas import Schemas
 from tests.simulation.plan import QUIET_AFTER_S, AnyPlan, Burst, bad_runs, faults_of
 from tests.simulation.registry import FramedCodec
@@ -35,7 +36,7 @@ class TransformPlan(AnyPlan):
 
     def codec(self, schemas: Schemas) -> FramedCodec:
         """Of every member."""
-        return FramedCodec("float64", D, 1e150, schemas=schemas)
+        return FramedCodec("float64", Judge(D, 1e150), schemas=schemas)
 
 
 def transform_plan_of(seed: int) -> TransformPlan:
