@@ -1,7 +1,11 @@
-"""Processes, Dask and Spark fold the same bits, in parallel, and a process that dies ends the backfill."""
+"""Processes, Dask and Spark fold the same bits, in parallel, and a process that dies ends the backfill.
+
+The examples for Spark in docs/backfill.md run here, too, as starting Spark takes long.
+"""
 
 import multiprocessing
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +18,10 @@ from dask import distributed
 from streampca.backfill import BackfillPlan, engines
 from streampca.errors import InputError
 from streampca.fold import checkpoint as files
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.directory import DirectoryStore
 from tests.backfill.rows import backfill_of, here, learned
+from tests.backfill.test_tutorial import PAGE, fill
 
 
 def test_processes_dask_and_spark_give_the_same_bits(lake: Path, spark: Any) -> None:
@@ -31,6 +38,20 @@ def test_processes_dask_and_spark_give_the_same_bits(lake: Path, spark: Any) -> 
         with pytest.raises(InputError, match="a process that folded a chunk died: is there memory enough"):
             learned(on_dask, deadly(os.getpid()), lake)
     assert files.encode(learned(engines.on_spark(spark), backfill_of(), lake)) == expected
+
+
+def test_the_examples_for_spark_run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "lake", 0)
+    fill(tmp_path / "arriving", 1, 500)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"spark": spark}
+    for example in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[:2]:
+        for folder in ("lake", "arriving"):  # the session's own working directory is another one
+            example = example.replace(f'parquet("{folder}/")', f'parquet("{tmp_path / folder}")')
+        exec(example, names)  # noqa: S102
+    checkpoints = Checkpoints(DirectoryStore(tmp_path / "streampca-store"), "readings")
+    saved = {p - 2**31: checkpoints.newest(p) for p in checkpoints.partitions()}
+    assert {number: newest and newest.fold.stats.learned for number, newest in saved.items()} == {0: 1000, 1000: 500}
 
 
 @dataclass(frozen=True)

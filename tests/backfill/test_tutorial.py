@@ -1,4 +1,4 @@
-"""The commands and examples of docs/backfill.md run."""
+"""The commands of docs/backfill.md run."""
 
 import os
 import re
@@ -7,14 +7,11 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pyarrow.parquet as pq
 import pytest
 
-from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.directory import DirectoryStore
 from tests.backfill.rows import rows, table
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
@@ -68,17 +65,3 @@ def version(url: str) -> int:
         return int(httpx.get(url, timeout=10).json().get("version", 0))
     except httpx.TransportError:
         return 0
-
-
-def test_the_examples_for_spark_run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(tmp_path / "lake", 0)
-    fill(tmp_path / "arriving", 1, 500)
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"spark": spark}
-    for example in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[:2]:
-        for folder in ("lake", "arriving"):  # the session's own working directory is another one
-            example = example.replace(f'parquet("{folder}/")', f'parquet("{tmp_path / folder}")')
-        exec(example, names)  # noqa: S102
-    checkpoints = Checkpoints(DirectoryStore(tmp_path / "streampca-store"), "readings")
-    saved = {p - 2**31: checkpoints.newest(p) for p in checkpoints.partitions()}
-    assert {number: newest and newest.fold.stats.learned for number, newest in saved.items()} == {0: 1000, 1000: 500}

@@ -20,7 +20,7 @@ from tests.sidecar.process import SidecarProcess
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
-PARTITIONS, ROUNDS, MESSAGES = 4, 26, 26_000
+PARTITIONS, ROUNDS, MESSAGES = 4, 16, 16_000
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def url(proxy: S3Proxy) -> str:
 def test_workers_that_are_killed_join_and_leave_give_the_bits_of_a_disk(
     broker: Broker, topic: str, tmp_path: Path, proxy: S3Proxy, url: str
 ) -> None:
-    """20 of them are killed, 6 leave in peace."""
+    """Twelve of them are killed, four leave in peace."""
     rng = random.Random(15)
     broker.create_topic(topic, PARTITIONS)
     settings = {"store": url, "poll_records": 25, "checkpoint_interval_s": 0.05}
