@@ -77,7 +77,8 @@ def _merged(data: Data, k: int, parts: list[Indices]) -> float:
 def blocks(plan: Plan) -> dict[str, list[str]]:
     """The table of excesses, and what each partition sends."""
     results, rows, sent = runs(plan), [], []
-    for case in dict.fromkeys((row["data"], row["partitions"], row["split"]) for row in results.rows()):
+    cases = dict.fromkeys((row["data"], row["partitions"], row["split"]) for row in results.rows())
+    for case in sorted(cases, key=lambda case: case[0], reverse=True):
         chosen = dict(zip(("data", "partitions", "split"), case, strict=True))
         losses = [results.numbers("excess", way=way, **chosen) for way in WAYS]
         rows.append([*case, spread(losses[0], 4), *(spread(values, 1) for values in losses[1:])])

@@ -33,9 +33,9 @@ Spectrum = tuple[F64, int]  # variances of independent Gaussian coordinates, and
 
 def spectra() -> dict[str, Spectrum]:
     """One without spare columns for each ratio, and two streams that need them."""
-    flat = {f"K = 3, λ₄ = {q:g} λ₃": (np.r_[np.ones(3), np.full(DIMENSIONS - 3, q)], 3) for q in RATIOS}
+    flat = {f"K=3, λ₄={q:g}λ₃": (np.r_[np.ones(3), np.full(DIMENSIONS - 3, q)], 3) for q in RATIOS}
     two_close = np.r_[np.ones(3), 0.9, 0.9, np.full(DIMENSIONS - 5, 0.25)]
-    spare = {f"K = {K}, λ₄ = λ₅ = 0.9 λ₃, λ₆ = 0.25 λ₃": (two_close, K) for K in (3, 5)}
+    spare = {f"K={K}, λ₄=λ₅=0.9λ₃, λ₆=0.25λ₃": (two_close, K) for K in (3, 5)}
     return flat | spare
 
 
@@ -56,7 +56,7 @@ def run(plan: Plan) -> None:
         function, arguments = (_for_gaussian, spectrum) if run == PREDICTED else (gaussian, (*spectrum, run))
         jobs.append(Job((name, run), function, "", arguments))
     for name, columns in itertools.product(plan.data, COLUMNS):
-        stream = f"{name}, K = {columns}, k = {k}"
+        stream = f"{name} k={k}, K={columns}"
         jobs += [Job((stream, run), pictures, name, (k, columns, run)) for run in range(plan.runs)]
         jobs.append(Job((stream, PREDICTED), _for_pictures, name, (k, columns)))
     complete("rate", plan, results(plan), jobs)
@@ -142,12 +142,10 @@ def blocks(plan: Plan) -> dict[str, list[str]]:
         cells = [f"{-min(1.0, 2 * (1 - ratio)):.2f}", f"{slope(theory['excess']):.2f}", spread(slopes)]
         for column in ("excess", "batch"):
             cells += [f"{fmean(r[column][-1] for r in runs):.3g}", f"{theory[column][-1]:.3g}"]
-        rows.append([name, *cells, f"{len(runs)}"])
+        rows.append([name, *cells])
     for name in dict.fromkeys(stream for stream, _ in curves):
         measured, expected = ([run["excess"][0] for run in curves.get((name, kind), [])] for kind in (False, True))
         ends.append([name, spread(measured, 4), cell(average(expected), ".4f")])
-    heads = ["power of t: limit", "predicted", "measured", "excess, %", "predicted", "batch PCA, %", "Anderson", "runs"]
-    return {
-        "rate": table(["stream", *heads], rows),
-        "rate-pictures": table(["data", "excess over batch PCA, %", "predicted"], ends),
-    }
+    heads = ["power of t: limit", "predicted", "measured", "excess, %", "predicted", "batch PCA, %", "Anderson"]
+    pictures = table(["data", "excess over batch PCA, %", "predicted"], ends)
+    return {"rate": table(["stream", *heads], rows), "rate-pictures": pictures}

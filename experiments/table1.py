@@ -62,7 +62,7 @@ def blocks(plan: Plan) -> dict[str, list[str]]:
         for scale in SCALES if plain in TUNED else (1.0,):
             paper = [f" ({mean:.2f}±{deviation:.2f})" for mean, deviation in PAPER.get((plain, scale), ())]
             pairs = zip(_losses(plan, method, scale), paper or [""] * len(SETTINGS), strict=True)
-            missing = "as above" if method != plain else "–"
+            missing = "same" if method != plain else "–"
             cells = [spread(losses) + of_paper if losses else missing for losses, of_paper in pairs]
             label = f"{scale:g}" if plain in TUNED else "–"
             rows.append([LABELS[plain] + ", probable η₀" * (method != plain), label, *cells])
