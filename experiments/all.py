@@ -31,7 +31,7 @@ def main() -> None:
     plan = Plan(data, runs=options.runs)
     for name in options.names or EXPERIMENTS:
         EXPERIMENTS[name].run(plan)
-    (FOLDER / "machine.txt").write_text(f"{machine()} The cores were shared with other work.\n", encoding="utf-8")
+    (FOLDER / "machine.txt").write_text(f"{machine()}\n", encoding="utf-8")
     for name, lines in blocks(plan).items():
         write_block(page_with(name), name, lines)
 
