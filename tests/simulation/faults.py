@@ -25,11 +25,14 @@ class Faults(ProcessFaults):
         self._is_backup = False  # whether the other volume has the identity of the workers' store
 
     def damage(self, fault: Fault) -> None:
-        """Flip the bits of one byte of the newest checkpoint of a partition, or of the newest model."""
+        """Flip the bits of one byte of the newest checkpoint of a partition, or of the newest model.
+
+        Not of a newer release's checkpoint: damaged, nothing says that it is one, and workers rightly fall back.
+        """
         partition = fault.target % len(self._world.cluster.logs)
         of_model = fault.target >= 8
         files = self._world.volume.files(f"/store/models/{TOPIC}/" if of_model else f"{_STORE}/{partition}/")
-        if len(files) > 1 and (of_model or partition not in self._spoiled):
+        if len(files) > 1 and (of_model or partition not in self._spoiled) and files[-1] not in self._world.newer_files:
             self._spoiled |= set() if of_model else {partition}
             self._world.volume.entries[files[-1]].flip()
 
