@@ -64,8 +64,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_configure(config: pytest.Config) -> None:
     """Before the test processes start, compile the kernels once: otherwise each would, all at the same time."""
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
-        script = Path(__file__).parents[1] / "docker" / "compile_kernels.py"
-        subprocess.run([sys.executable, script], check=True)
+        subprocess.run([sys.executable, "-m", "streampca.pca.compilation"], cwd=TESTS.parent, check=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,7 +18,6 @@ from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
 from streampca.files.rows import Rows, open_rows
 from streampca.files.synthetic import LowRank, Truth
-from streampca.fold.model_file import PublishedModel
 from streampca.process.signals import stop_on_signals
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
@@ -122,7 +121,24 @@ class _Demo:
             self._next_line = elapsed + _PRINT_EVERY_S
             (t0, n0), (t1, n1) = self._history[0], self._history[-1]
             rate = (n1 - n0) / max(t1 - t0, _UPDATE_EVERY_S)
-            _print(_progress(elapsed, model, rate, self._truth, self._children[0].log))
+            _print(f"{elapsed:5.1f} s  {self._progress(rate)}")
+
+    def _progress(self, rate: float) -> str:
+        """The figures of the newest model; before the first, what the worker does by its log file."""
+        if (published := self._models.newest()) is None:
+            return _phase(self._children[0].log)
+        loss, model, truth = published.loss_ewma, published.model, self._truth
+        figures = {
+            "learned": f"{published.version:,} ({rate:,.0f} per second)",
+            "loss ratio": "–"
+            if loss is None
+            else f"{loss:.4f}" + (f" (optimum: {truth.loss_ratio:.4f})" if truth else ""),
+            "explained variance": f"{model.explained_variance_ratio.sum():.2%}",
+        }
+        if truth is not None:
+            angle = truth.largest_angle(model.components)
+            figures["subspace found"] = f"{truth.coverage(model.components):.3%} (largest angle {angle:.2f}°)"
+        return "  ".join(f"{name}: {value}" for name, value in figures.items())
 
 
 def _bodies(rows: Rows) -> Iterator[str]:
@@ -181,22 +197,6 @@ def _projection(url: str, answer: dict[str, Any], request_file: Path, elapsed: f
         "the same with curl:\n"
         f"  curl -s {url} -H 'content-type: application/json' -d @{request_file}\n"
     )
-
-
-def _progress(elapsed: float, model: PublishedModel | None, rate: float, truth: Truth | None, log: Path) -> str:
-    """The figures of the newest model; before the first, what the worker does by its log file."""
-    if model is None:
-        return f"{elapsed:5.1f} s  {_phase(log)}"
-    components, loss = model.model.components, model.loss_ewma
-    figures = {
-        "learned": f"{model.version:,} ({rate:,.0f} per second)",
-        "loss ratio": "–" if loss is None else f"{loss:.4f}" + (f" (optimum: {truth.loss_ratio:.4f})" if truth else ""),
-        "explained variance": f"{model.model.explained_variance_ratio.sum():.2%}",
-    }
-    if truth is not None:
-        angle = truth.largest_angle(components)
-        figures["subspace found"] = f"{truth.coverage(components):.3%} (largest angle {angle:.2f}°)"
-    return f"{elapsed:5.1f} s  " + "  ".join(f"{name}: {value}" for name, value in figures.items())
 
 
 def _reads(log: Path) -> bool:

@@ -39,3 +39,8 @@ class _Once(event.Listener):  # type: ignore[misc]  # numba has no types
 
     def on_end(self, event: Any) -> None:
         pass
+
+
+if __name__ == "__main__":  # at image build, and before the tests: every kind of model, into NUMBA_CACHE_DIR
+    for dtype in ("float64", "float32"):
+        compile_kernels(LearningConfig(3, 2, dtype=dtype, impute=True))
