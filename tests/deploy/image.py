@@ -106,7 +106,7 @@ def test_commands_are_confined(image: oci.Image, tmp_path: Path) -> None:
 
 
 def test_kernels_compiled_by_the_build_are_loaded(image: oci.Image, tmp_path: Path) -> None:
-    compiling = ("python", "-m", "streampca.pca.compilation")
+    compiling = ("python", "-I", "-m", "streampca.pca.compilation")
     output = output_of(image, tmp_path, *compiling, NUMBA_DEBUG_CACHE="1")
     assert "data loaded from" in output
     assert "data saved to" not in output
