@@ -41,7 +41,7 @@ demo: $(DEMO_INSTALLED)  ## Run broker, producer, workers and sidecar on this ma
 # Bytecode is always written: the tests start a hundred processes.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 
-test: setup java prometheus browser load-generators  ## Run every test, those on a real Kafka broker included (10 to 19 min); make test ARGS="-k fold"
+test: setup java prometheus browser load-generators  ## Run every test, those on a real Kafka broker included (8 to 19 min); make test ARGS="-k fold"
 	$(PYTEST) 4 $(ARGS)
 
 test-fast: setup  ## Run the tests that need no broker and no browser and are quick (1 min)
