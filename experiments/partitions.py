@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments import exact, passes
 from experiments.baselines import explicit
-from experiments.datasets import Data, Indices
+from experiments.datasets import NAMES, Data, Indices
 from experiments.methods import method, published
 from experiments.plan import Job, Plan, Results, complete
 from experiments.report import spread, table
@@ -78,7 +78,7 @@ def blocks(plan: Plan) -> dict[str, list[str]]:
     """The table of excesses, and what each partition sends."""
     results, rows, sent = runs(plan), [], []
     cases = dict.fromkeys((row["data"], row["partitions"], row["split"]) for row in results.rows())
-    for case in sorted(cases, key=lambda case: case[0], reverse=True):
+    for case in sorted(cases, key=lambda case: NAMES.index(case[0])):
         chosen = dict(zip(("data", "partitions", "split"), case, strict=True))
         losses = [results.numbers("excess", way=way, **chosen) for way in WAYS]
         rows.append([*case, spread(losses[0], 4), *(spread(values, 1) for values in losses[1:])])

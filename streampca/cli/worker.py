@@ -90,14 +90,13 @@ def _compile(config: LearningConfig) -> None:
 
 def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
     """The part of the settings that the worker's loop uses."""
-    impute = settings.missing == "impute"
     learning_config = LearningConfig(
         settings.dimensions,
         settings.components,
         settings.oversampling,
         settings.center,
         settings.model_dtype,
-        impute=impute,
+        impute=settings.missing == "impute",
     )
     return WorkerConfig(
         topic=settings.topic,

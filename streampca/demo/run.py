@@ -84,6 +84,7 @@ class _Demo:
         self._output: FirstRecord | None = output  # until one was shown
         self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, over 5 seconds
         self._next_line = 0.0  # seconds from the start
+        self._newest = models.newest()  # as last read
 
     def run(self, url: str, request_file: Path, seconds: float | None, ended: threading.Event) -> None:
         """Run until the end. Raises `StreampcaError` if a part fails or nothing is served in time."""
@@ -112,8 +113,8 @@ class _Demo:
         if self._produce is not None and _reads(self._children[0].log):
             self._produce()
             self._produce = None
-        model = self._models.newest()
-        self._history.append((elapsed, model.version if model else 0))
+        self._newest = self._models.newest()
+        self._history.append((elapsed, self._newest.version if self._newest else 0))
         if self._output is not None and (first := self._output.poll()):
             _print(f"first output in topic {PROJECTED}:\n{first}")
             self._output = None
@@ -125,14 +126,13 @@ class _Demo:
 
     def _progress(self, rate: float) -> str:
         """The figures of the newest model; before the first, what the worker does by its log file."""
-        if (published := self._models.newest()) is None:
+        if self._newest is None:
             return _phase(self._children[0].log)
-        loss, model, truth = published.loss_ewma, published.model, self._truth
+        loss, model, truth = self._newest.loss_ewma, self._newest.model, self._truth
+        optimum = f" (optimum: {truth.loss_ratio:.4f})" if truth else ""
         figures = {
-            "learned": f"{published.version:,} ({rate:,.0f} per second)",
-            "loss ratio": "–"
-            if loss is None
-            else f"{loss:.4f}" + (f" (optimum: {truth.loss_ratio:.4f})" if truth else ""),
+            "learned": f"{self._newest.version:,} ({rate:,.0f} per second)",
+            "loss ratio": "–" if loss is None else f"{loss:.4f}{optimum}",
             "explained variance": f"{model.explained_variance_ratio.sum():.2%}",
         }
         if truth is not None:
