@@ -80,14 +80,16 @@ def test_errors_in_a_vector_are_shown_in_a_sentence(browser: Browser, models: Mo
             expect(page.locator("#try-answer")).to_be_hidden()
 
 
-PAINTED = """canvas => {
+PAINTED = """drawn => {
+    const canvas = document.querySelector("#recent-chart canvas");
     const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     const style = getComputedStyle(document.documentElement);
-    return [0, 1, 2, 3].map((kind) => {
+    return drawn.every((expected, kind) => {
         const hex = style.getPropertyValue(`--class-${kind}`).trim();
         const colour = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
-        for (let i = 0; i < data.length; i += 4) if (colour.every((value, c) => data[i + c] === value)) return true;
-        return false;
+        for (let i = 0; i < data.length; i += 4)
+            if (colour.every((value, c) => data[i + c] === value)) return expected;
+        return !expected;
     });
 }"""
 
@@ -107,10 +109,13 @@ def test_recent_vectors_are_coloured_by_age_or_p(models: Models, opened: Opened)
     colour, legend = page.get_by_label("coloured by"), page.locator("#recent-chart .u-legend")
 
     def shows(classes: str, *drawn: bool) -> None:
-        """The names of the classes, and which of their colours are on the canvas."""
+        """The names of the classes, and which of their colours are on the canvas.
+
+        Waits for them: a request sent before the route was set is answered with the vectors' true times.
+        """
         expect(legend).to_have_text(f"{classes}yours")
         expect(page.locator("#recent-chart")).to_have_attribute("aria-label", re.compile("3 points"))
-        assert page.locator("#recent-chart canvas").evaluate(PAINTED) == [*drawn]
+        page.wait_for_function(PAINTED, arg=drawn, timeout=60_000)
 
     expect(page.locator("#unusual")).to_be_hidden()
     ages = "olderup to 10 minup to 1 minup to 10 s"
