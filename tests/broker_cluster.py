@@ -83,7 +83,7 @@ class BrokerCluster(BrokerClient):
     def start(self, node: int) -> None:
         """Start a broker, without waiting for it."""
         broker = self._brokers[node]
-        broker.launch(*class_archive.options(broker.lib.parent), "-Xmx256m")
+        broker.launch(*class_archive.options(broker.lib), "-Xmx256m")
 
     def leave(self, node: int, *, kill: bool) -> None:
         """Kill a broker, or shut it down, which moves its partitions first."""

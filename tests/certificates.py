@@ -1,7 +1,7 @@
 """PEM certificates of a test authority: one for servers on 127.0.0.1, one for a client."""
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import trustme
 from cryptography.hazmat.primitives.serialization import (
@@ -15,38 +15,15 @@ from cryptography.hazmat.primitives.serialization import (
 KEY_PASSWORD = "key-secret"  # noqa: S105 - only of these test files
 
 
-@dataclass(frozen=True)
 class Certificates:
-    """The files in an existing folder; `make` writes them."""
+    """The files in an existing folder; `make` writes them. The client's key has the password KEY_PASSWORD."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.authority = folder / "authority.pem"
+        self.server, self.server_key = folder / "server.pem", folder / "server-key.pem"
+        self.client, self.client_key = folder / "client.pem", folder / "client-key.pem"
 
-    @property
-    def authority(self) -> Path:
-        """The authority's certificate, which verifies both sides."""
-        return self.folder / "authority.pem"
-
-    @property
-    def server(self) -> Path:
-        """The server's certificate."""
-        return self.folder / "server.pem"
-
-    @property
-    def server_key(self) -> Path:
-        """The server's private key."""
-        return self.folder / "server-key.pem"
-
-    @property
-    def client(self) -> Path:
-        """The client's certificate."""
-        return self.folder / "client.pem"
-
-    @property
-    def client_key(self) -> Path:
-        """The client's private key; its password is KEY_PASSWORD."""
-        return self.folder / "client-key.pem"
-
-    def make(self) -> "Certificates":
+    def make(self) -> Self:
         """Write all files, with a new authority."""
         authority = trustme.CA()
         authority.cert_pem.write_to_path(self.authority)

@@ -1,5 +1,9 @@
-"""A server of tests that runs in a JVM and answers HTTP; and what happens where such a thing cannot run."""
+"""Servers of tests that run in a JVM, and what happens where such a thing cannot run.
 
+Programs are downloaded from Maven Central once and cached in the folder STREAMPCA_…_CACHE.
+"""
+
+import fcntl
 import os
 import shutil
 import subprocess
@@ -7,7 +11,7 @@ import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,42 +20,47 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
-from tests.broker_process import BrokerUnavailableError
-from tests.maven import maven
 from tests.waiting import wait_until
 
 T = TypeVar("T")
 
-START_TIMEOUT_S = 60
+START_TIMEOUT_S, STOP_TIMEOUT_S = 60, 20
+MAVEN_LOCK = Path.home() / ".cache" / "streampca-maven.lock"
 _UNPACK_OPTIONS: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
+
+
+class ServerUnavailableError(Exception):
+    """This machine cannot run the server; the message says what is missing, such as Java or Maven."""
 
 
 def available(make: Callable[[], T], what: str) -> T:
     """What `make` returns; if that cannot run here, the test is skipped, or fails in CI."""
     try:
         return make()
-    except BrokerUnavailableError as error:
+    except ServerUnavailableError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(f"no {what} in CI: {error}")
         pytest.skip(f"no {what} here: {error}")
 
 
-def program(server: str, name: str, artifact: str) -> Path:
-    """A program from Maven Central, unpacked if it is an archive, by its name in the folder STREAMPCA_…_CACHE.
+def downloaded(server: str, name: str, *goal: str, pom: Path | None = None) -> Path:
+    """A file or folder in the server's cache; if it is missing, Maven's goal downloads it.
 
-    Downloaded unless it is there.
+    That is all that the goal copies; of a single archive its contents, of a single file the file itself.
     """
     cache = Path(os.environ.get(f"STREAMPCA_{server.upper()}_CACHE") or Path.home() / ".cache" / f"streampca-{server}")
     if (cached := cache / name).exists():
         return cached
     if shutil.which("mvn") is None:
-        raise BrokerUnavailableError(f"mvn is not installed, and {name} is not in {cache}")
+        raise ServerUnavailableError(f"mvn is not installed, and {name} is not in {cache}")
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        copying = ("dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={folder}")
-        if output := maven(*copying, folder=Path(folder)):
-            raise BrokerUnavailableError(f"mvn failed: {output}")
-        (copied,) = Path(folder).iterdir()
+        if pom is not None:
+            shutil.copy(pom, Path(folder) / "pom.xml")
+        copies = Path(folder) / "copies"
+        _maven(*goal, f"-DoutputDirectory={copies}", folder=Path(folder))
+        paths = list(copies.iterdir())
+        copied = paths[0] if len(paths) == 1 else copies
         if copied.name.endswith(".tar.gz"):
             shutil.unpack_archive(copied, Path(folder) / "unpacked", **_UNPACK_OPTIONS)
             copied = Path(folder) / "unpacked"
@@ -60,17 +69,58 @@ def program(server: str, name: str, artifact: str) -> Path:
     return cached
 
 
-class JavaServer(ABC):
-    """One server process, which can be started again after it was stopped."""
+def _maven(*words: str, folder: Path) -> None:
+    """Run a goal in a folder. One process at a time: concurrent ones may corrupt their shared repository."""
+    MAVEN_LOCK.parent.mkdir(parents=True, exist_ok=True)
+    with MAVEN_LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed
+        outcome = subprocess.run(
+            ["mvn", "-q", "-B", *words], cwd=folder, capture_output=True, text=True, timeout=600, check=False
+        )
+    if outcome.returncode:
+        raise ServerUnavailableError(f"mvn failed: {(outcome.stdout + outcome.stderr).strip()[-500:]}")
 
-    name: str  # in messages
+
+class JavaProcess:
+    """One process, which can be launched again after it has ended."""
 
     def __init__(self, log: Path) -> None:
-        """Runs in the folder of its log. Raises `BrokerUnavailableError` without Java."""
+        """Runs in the folder of its log. Raises `ServerUnavailableError` without Java."""
         if shutil.which("java") is None:
-            raise BrokerUnavailableError("java is not installed")
-        self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
+            raise ServerUnavailableError("java is not installed")
+        self.log = log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def launch(self, *arguments: str) -> None:
+        """Start `java`, without waiting for the server."""
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                ["java", "-XX:TieredStopAtLevel=1", *arguments],
+                cwd=self.log.parent, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def end(self, *, kill: bool) -> None:
+        """Kill the process, like a power failure, or shut it down, which takes some seconds."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        (process.kill if kill else process.terminate)()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def assert_running(self) -> None:
+        assert self.running, f"the server ended: {self.log.read_text()[-2000:]}"
+
+
+class JavaServer(JavaProcess):
+    """A process that answers HTTP."""
 
     @abstractmethod
     def _arguments(self) -> list[str]:
@@ -82,31 +132,18 @@ class JavaServer(ABC):
 
     def start(self) -> None:
         """Start the process; return when it is ready."""
-        with self._log.open("ab") as out:
-            self._process = subprocess.Popen(
-                ["java", "-XX:TieredStopAtLevel=1", *self._arguments()],
-                cwd=self._log.parent, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-        wait_until(self._is_ready, START_TIMEOUT_S, f"the {self.name}'s startup")
+        self.launch(*self._arguments())
+        wait_until(self._is_ready, START_TIMEOUT_S, f"the startup of {type(self).__name__}")
 
     def stop(self) -> None:
         """Kill the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    @property
-    def pid(self) -> int:
-        """Of the process, which must have been started."""
-        assert self._process is not None
-        return self._process.pid
+        self.end(kill=True)
 
     def leave(self) -> None:
         """Leave the process, if this object has started one, to whoever kills it."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.returncode = 0  # otherwise `Popen` warns that it still runs
-        self._process = None
+        if self.process is not None and self.process.poll() is None:
+            self.process.returncode = 0  # otherwise `Popen` warns that it still runs
+        self.process = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -116,8 +153,7 @@ class JavaServer(ABC):
         self.stop()
 
     def _is_ready(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, f"the {self.name} ended: {self._log.read_text()[-2000:]}"
+        self.assert_running()
         with (
             suppress(OSError, urllib.error.URLError),
             urllib.request.urlopen(self._probe(), timeout=10) as answer,  # noqa: S310 - ours

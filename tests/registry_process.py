@@ -4,21 +4,19 @@ import signal
 from pathlib import Path
 
 from tests.certificates import Certificates
-from tests.java_server import JavaServer, program
+from tests.java_server import JavaServer, downloaded
 from tests.ports import free_ports
 
 VERSION = "3.0.9"  # the last version that runs on Java 17
-ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
+ARTIFACT = f"-Dartifact=io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 
 
 class RegistryProcess(JavaServer):
     """One registry process; it forgets its schemas when it stops."""
 
-    name = "registry"
-
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "registry.log")
-        self._program = next(program("registry", VERSION, ARTIFACT).glob("*-runner.jar"))
+        self._program = next(downloaded("registry", VERSION, "dependency:copy", ARTIFACT).glob("*-runner.jar"))
         self._port, self._tls_port = free_ports(2)
         self.certificates = Certificates(folder).make()
 
@@ -45,10 +43,10 @@ class RegistryProcess(JavaServer):
 
     def freeze(self) -> None:
         """Suspend the process: it keeps its schemas but does not respond."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Resume the process."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)

@@ -8,23 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.java_server import JavaServer, program
+from tests.java_server import JavaServer, downloaded
 from tests.ports import free_ports
 
 VERSION = "4.11.0"
-ARTIFACT = f"com.adobe.testing:s3mock:{VERSION}:jar:exec"
+ARTIFACT = f"-Dartifact=com.adobe.testing:s3mock:{VERSION}:jar:exec"
 BUCKET = "bucket"
 
 
 class S3Process(JavaServer):
     """One server process with an empty bucket; it forgets everything when it stops."""
 
-    name = "S3 server"
-
     def __init__(self, folder: Path, port: int | None = None) -> None:
         """With a port, it is one that another process has started."""
         super().__init__(folder / "s3.log")
-        self._program, self._folder = program("s3", f"s3mock-{VERSION}-exec.jar", ARTIFACT), folder
+        self._program = downloaded("s3", f"s3mock-{VERSION}-exec.jar", "dependency:copy", ARTIFACT)
         self.port = free_ports(1)[0] if port is None else port
 
     @property
@@ -46,7 +44,7 @@ class S3Process(JavaServer):
         return [
             "-Xmx192m", "-XX:+UseSerialGC", "-jar", str(self._program),
             f"{mock}.http-port={self.port}", "--server.port=0", "--server.address=127.0.0.1",
-            f"{mock}.store.root={self._folder / 'objects'}", f"{mock}.store.initial-buckets={BUCKET}",
+            f"{mock}.store.root={self.log.parent / 'objects'}", f"{mock}.store.initial-buckets={BUCKET}",
             "--logging.level.root=WARN",
         ]  # fmt: skip
 
@@ -59,7 +57,7 @@ def shared_s3(folder: Path) -> Iterator[S3Process]:
     """One server for all test processes that name this folder: a start takes six seconds of processor time.
 
     The first process that needs it starts it; the last one that leaves kills it. Each holds a shared lock of a file
-    meanwhile, which the kernel releases even if the process crashes. Raises `BrokerUnavailableError`.
+    meanwhile, which the kernel releases even if the process crashes. Raises `ServerUnavailableError`.
     """
     folder.mkdir(exist_ok=True)
     state = folder / "state.json"
@@ -72,7 +70,7 @@ def shared_s3(folder: Path) -> Iterator[S3Process]:
         else:
             server = S3Process(folder)
             server.start()
-            running = {"port": server.port, "pid": server.pid}
+            running = {"port": server.port, "pid": server.process.pid}
             state.write_text(json.dumps(running))
         fcntl.flock(start, fcntl.LOCK_UN)
         try:
