@@ -11,10 +11,9 @@ import streampca
 ROOT = Path(streampca.__file__).parent
 
 SHARED_BY_SOURCES = [
-    "sources.base", "sources.broker_errors", "sources.dead_letter_headers",
-    "sources.dead_letter_topic", "sources.transactions", "fold.events", "fold.record",
-    "errors", "settings", "sources.client_transactions", "sources.oauth_tokens", "sources.topic_connection",
-    "sources.client_source",
+    "sources.base", "sources.broker_errors", "sources.dead_letters", "sources.client_source",
+    "sources.client_transactions", "sources.oauth_tokens", "sources.topic_connection", "fold.events", "fold.record",
+    "errors", "settings",
 ]  # fmt: skip
 
 # Module prefix → prefixes of the modules that it may import; the longest matching entry applies.
@@ -47,7 +46,7 @@ MAY_IMPORT = {
     ],
     "transform": [
         "transform", "consumer_group", "fold", "formats", "pca", "errors", "process", "sources.base",
-        "sources.dead_letter_headers", "sources.transactions", "stores.model_cache", "stores.process_status",
+        "sources.dead_letters", "stores.model_cache", "stores.process_status",
     ],
     "backfill": [
         "backfill", "process", "fold", "formats", "files", "stores.base", "stores.checkpoints", "errors",

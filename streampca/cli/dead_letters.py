@@ -10,9 +10,9 @@ from typing import Any
 from streampca.cli.console import console, iso_time, table
 from streampca.errors import SourceError
 from streampca.settings.commands import DeadLettersSettings
-from streampca.sources.dead_letter_topic import DeadLetter, DeadLetterTopic, LetterStatus, ReadTopic, mark_of
+from streampca.sources.base import Outgoing, OutgoingFields
+from streampca.sources.dead_letters import DeadLetter, DeadLetterTopic, LetterStatus, ReadTopic, mark_of
 from streampca.sources.kafka_python.replay import KafkaPythonReader, KafkaPythonReplayProducer
-from streampca.sources.transactions import Outgoing, OutgoingFields
 
 _EXAMPLES = 3  # of each reason, with messages that differ
 _MAX_LETTERS, _MAX_BYTES = 1000, 8 * 2**20  # of one transaction

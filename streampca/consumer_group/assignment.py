@@ -5,12 +5,12 @@ stays in the group.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 from streampca.consumer_group import listener as events
 from streampca.consumer_group.listener import Listener
-from streampca.consumer_group.offset_gap import OffsetGapPolicy
-from streampca.errors import ForeignStoreError, StoreError
+from streampca.errors import ForeignStoreError, OffsetGapError, StoreError
 from streampca.fold.events import OutOfRange, Undecoded
 from streampca.fold.record import LastRecord
 from streampca.sources.base import Source
@@ -18,6 +18,38 @@ from streampca.sources.base import Source
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0  # between attempts to restore
 _STORE_DELAY_S = 60.0  # longest time that network file systems may show a folder as it was, by default
 _PAUSE_S = 1.0  # of partitions whose records cannot be decoded for now, such as while the schema registry is away
+
+
+@dataclass(frozen=True)
+class OffsetGapPolicy:
+    """The position to resume at when the log of a partition does not hold the next record any more."""
+
+    topic: str
+    on_offset_gap: str  # fail, earliest or latest
+    start_over: str  # with these settings, for errors
+
+    def resolve(self, event: OutOfRange) -> int:
+        """The offset to resume at. Raises `OffsetGapError`."""
+        where = f"partition {event.partition} of {self.topic}: offset {event.position}"
+        if event.diverged is not None:
+            if self.on_offset_gap == "fail":
+                raise OffsetGapError(
+                    f"{where} follows records that are not in the log any more: it was cut at offset {event.diverged} "
+                    "or before and has grown again, so records that were read are gone and others were not read; start "
+                    f"over with {self.start_over}, or set on_offset_gap to earliest or latest to continue"
+                )
+            return event.position if self.on_offset_gap == "earliest" else event.latest
+        if event.position >= event.earliest:  # it was beyond the end of the log, which may have grown since
+            raise OffsetGapError(
+                f"{where} is beyond the end of the log (it holds {event.earliest} to {event.latest}): records that "
+                f"were read are gone from the broker (it lost data); start over with {self.start_over}"
+            )
+        if self.on_offset_gap == "fail":
+            raise OffsetGapError(
+                f"{where} was removed by retention, the log starts at {event.earliest}; set on_offset_gap to earliest "
+                "or latest to resume without the records between"
+            )
+        return event.earliest if self.on_offset_gap == "earliest" else event.latest
 
 
 class Progress(Protocol):

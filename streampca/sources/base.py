@@ -1,4 +1,4 @@
-"""The interface between the worker and Kafka: where records come from, and where rejected ones are written to.
+"""The interfaces to Kafka: where records come from, and where rejected ones and outputs are written to.
 
 Positions are always the *next* offset to read, never the last one read.
 
@@ -7,8 +7,8 @@ handled. Until then a `Revoked` partition is still ours: the worker saves a chec
 no other worker can read the partition. There are no callbacks: the worker is one thread with one loop.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 from streampca.fold.events import Event, SourceStatus
 from streampca.fold.record import NO_RECORDS, LastRecord, Record
@@ -28,6 +28,9 @@ class Committed(NamedTuple):
 
     offset: int
     metadata: str = ""
+
+
+Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 
 class Source(Protocol):
@@ -106,15 +109,53 @@ class DeadLetters(Protocol):
         """Drop what is not flushed; within 2 seconds."""
 
 
-class NoDeadLetters:
-    """For a worker without a dead-letter topic, which stops at bad records or skips them."""
+class TransactionFailedError(Exception):
+    """The transaction was not committed, or nobody knows: the offsets that the group has committed say which."""
 
-    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        """Never called: the worker sends only if a dead-letter topic is set."""
-        raise NotImplementedError("there is no dead-letter topic")
 
-    def flush(self, timeout_s: float) -> None:
-        """Nothing to wait for."""
+class Outgoing(NamedTuple):
+    """A record to be written; without a partition, its key decides."""
+
+    topic: str
+    partition: int | None
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    timestamp: int  # milliseconds since 1970; negative: the time of sending
+
+
+OutgoingFields: TypeAlias = tuple[str, int | None, bytes | None, bytes | None, Headers, int]
+"""The fields of an `Outgoing`: a plain tuple takes a quarter of its time, which counts where each record makes one."""
+
+
+class Transactions(Protocol):
+    """Writes records to topics and offsets to the group of one source in one transaction: both are there or neither.
+
+    The consumer group's metadata go with the offsets (KIP-447): a member that the group has given up cannot commit.
+    `send` and `commit` raise `TransactionFailedError`; then `recover` must succeed before the next call. All methods
+    raise `SourceError` for errors that waiting cannot fix, and return within some seconds.
+    """
+
+    def partitions(self, topic: str) -> int:
+        """The number of partitions of a topic; requested from a broker. Raises `TimeoutError`."""
+
+    def recover(self) -> None:
+        """Be ready for a transaction: end the one that failed, or that an earlier process of this id has left open.
+
+        To be called before the first one, too. Raises `TimeoutError` while the brokers do not answer.
+        """
+
+    def send(self, records: Iterable[OutgoingFields]) -> None:
+        """Add records to the transaction, which begins if none is open."""
+
+    def commit(self, offsets: Mapping[int, Committed]) -> None:
+        """Commit the records sent and these next offsets of the source's topic, with metadata of at most 4096 bytes.
+
+        The offsets are of partitions that the source was assigned by its last event.
+        """
+
+    def abort(self) -> None:
+        """Abort the open transaction, if there is one; never raises."""
 
     def close(self) -> None:
-        """Nothing to drop."""
+        """Abort the open transaction and close the connections, within 3 seconds."""

@@ -6,9 +6,8 @@ from typing import Any, NoReturn
 
 from streampca.errors import SourceError
 from streampca.settings.kafka import KafkaSettings
-from streampca.sources.base import Committed
+from streampca.sources.base import Committed, OutgoingFields, TransactionFailedError
 from streampca.sources.broker_errors import BrokerErrors, NoBrokerError
-from streampca.sources.transactions import OutgoingFields, TransactionFailedError
 
 ABORT_S = 2.0
 _REFUSED = {10, 18, 29, 30, 31, 32, 53, 58, 87}
@@ -17,7 +16,7 @@ REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit dec
 
 
 class ClientTransactions(ABC):
-    """See `streampca.sources.transactions.Transactions`.
+    """See `streampca.sources.base.Transactions`.
 
     A producer whose transaction has failed is given up. The next one has the same name, with which a broker ends what
     the old one has left open.

@@ -8,12 +8,11 @@ from typing import Any
 from streampca.fold.events import Event, Records
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
-from streampca.sources.base import DeadLetters, NoDeadLetters, Source
-from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
+from streampca.sources.base import DeadLetters, Source, Transactions
 from streampca.sources.kafka_python.source import KafkaPythonSource
-from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
+from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters, KafkaPythonTransactions
+from streampca.sources.memory import MemoryDeadLetters
 from streampca.sources.prefetch import Prefetch
-from streampca.sources.transactions import Transactions
 
 _POLLS = 5  # prefetch at most as many records as this many polls return
 
@@ -37,7 +36,7 @@ def create_client(settings: ConsumerSettings) -> Source:
 
 def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:
     """Create the writer of dead letters; without a dead-letter topic, one that is never used. Raises `SourceError`."""
-    return NoDeadLetters() if settings.dead_letter_topic is None else KafkaPythonDeadLetters(settings)
+    return MemoryDeadLetters() if settings.dead_letter_topic is None else KafkaPythonDeadLetters(settings)
 
 
 def create_transactions(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:

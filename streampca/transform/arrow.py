@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streampca.formats.arrow import Column, column_of, stream_of
-from streampca.sources.transactions import Outgoing
+from streampca.sources.base import Outgoing
 from streampca.transform.messages import Packer, Selection, origin_header
 
 MESSAGE_BYTES = 512 * 1024  # a topic takes 1 MiB by default, and a producer adds to it

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from streampca.consumer_group.assignment import Assignment
+from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
 from streampca.consumer_group.listener import (
     BatchTransformed,
     Listener,
@@ -19,14 +19,12 @@ from streampca.consumer_group.listener import (
     SourcePolled,
     TransactionEnded,
 )
-from streampca.consumer_group.offset_gap import OffsetGapPolicy
 from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import StreampcaError
 from streampca.fold.decoded import Reject
 from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
 from streampca.process import watchdog
-from streampca.sources.base import Committed, Source
-from streampca.sources.transactions import TransactionFailedError, Transactions
+from streampca.sources.base import Committed, Source, TransactionFailedError, Transactions
 from streampca.transform.outputs import Outputs, TransformedBatch
 from streampca.transform.position import Position, position_in, refuse_other_topic
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.formats.base import Fields, Writer
-from streampca.sources.transactions import OutgoingFields
+from streampca.sources.base import OutgoingFields
 
 ORIGIN = "streampca.transform"
 """Header of outputs: the version of the model, and where the record was read, as JSON.

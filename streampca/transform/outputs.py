@@ -13,8 +13,8 @@ from streampca.fold.decoded import Reject
 from streampca.fold.events import Records, Undecoded, Vectors
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.record import LastRecord, Record, headers_of, keys_of, last_of, offsets_of
-from streampca.sources.dead_letter_headers import dead_letter_headers
-from streampca.sources.transactions import Outgoing, OutgoingFields, Transactions
+from streampca.sources.base import Outgoing, OutgoingFields, Transactions
+from streampca.sources.dead_letters import dead_letter_headers
 from streampca.transform.messages import Packer, Selection
 from streampca.transform.models import CurrentModel
 from streampca.transform.projection import Projection

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NoReturn
 
-from streampca.consumer_group.assignment import Assignment
+from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
 from streampca.consumer_group.listener import (
     BatchLearned,
     Listener,
@@ -18,7 +18,6 @@ from streampca.consumer_group.listener import (
     RecordRejected,
     SourcePolled,
 )
-from streampca.consumer_group.offset_gap import OffsetGapPolicy
 from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import SourceError, StreampcaError
 from streampca.fold.codec import Codec

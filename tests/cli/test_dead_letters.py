@@ -12,11 +12,10 @@ from streampca.cli.dead_letters import LetterFilter, grouped, send_all, to_repla
 from streampca.cli.options import milliseconds
 from streampca.errors import SettingsError, SourceError
 from streampca.fold.record import PlainRecord, Record
-from streampca.sources import dead_letter_topic
-from streampca.sources.dead_letter_headers import dead_letter_headers, origin_of
-from streampca.sources.dead_letter_topic import DeadLetterTopic
+from streampca.sources import dead_letters
+from streampca.sources.base import Outgoing
+from streampca.sources.dead_letters import DeadLetterTopic, dead_letter_headers, origin_of
 from streampca.sources.memory import MemoryDeadLetters
-from streampca.sources.transactions import Outgoing
 
 TOPIC, DEAD = "readings", "readings-dead"
 REASONS = ["wrong_length", "undecodable", "no_value"]
@@ -133,14 +132,14 @@ def test_what_the_memory_sink_writes_is_read() -> None:
 
 @given(st.sets(st.integers(0, 60)))
 def test_marks_hold_exactly_their_offsets(offsets: set[int]) -> None:
-    value, headers = dead_letter_topic.mark_of(sorted(offsets))
-    assert dead_letter_topic.marked_in(PlainRecord(0, value, headers=headers)) == sorted(offsets)
+    value, headers = dead_letters.mark_of(sorted(offsets))
+    assert dead_letters.marked_in(PlainRecord(0, value, headers=headers)) == sorted(offsets)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"1", b"[[1]]", b'["a"]'])
 def test_a_damaged_mark_is_no_mark(value: bytes | None) -> None:
-    _, headers = dead_letter_topic.mark_of([1])
-    assert not dead_letter_topic.marked_in(PlainRecord(0, value, headers=headers))
+    _, headers = dead_letters.mark_of([1])
+    assert not dead_letters.marked_in(PlainRecord(0, value, headers=headers))
 
 
 def test_times() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streampca.fold.record import PlainRecord
-from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
+from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from tests.command_line import assert_one_line, run
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import D, as_json, fold_of, group, vectors

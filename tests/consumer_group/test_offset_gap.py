@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from streampca.consumer_group.assignment import OffsetGapPolicy
 from streampca.consumer_group.listener import (
     OffsetsSkipped,
     PartitionsAssigned,
 )
-from streampca.consumer_group.offset_gap import OffsetGapPolicy
 from streampca.errors import (
     OffsetGapError,
     SourceError,

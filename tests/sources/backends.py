@@ -13,11 +13,11 @@ from streampca.fold.events import Event, Records
 from streampca.fold.record import Record
 from streampca.settings.worker import WorkerSettings
 from streampca.sources import base
-from streampca.sources.base import DeadLetters, Source
+from streampca.sources.base import DeadLetters, Source, Transactions
 from streampca.sources.clients import create_transactions
 from streampca.sources.confluent.source import ConfluentSource
-from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
 from streampca.sources.kafka_python.source import KafkaPythonSource
+from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from streampca.sources.memory import (
     MemoryDeadLetters,
     MemorySource,
@@ -26,7 +26,6 @@ from streampca.sources.memory import (
     written_records,
 )
 from streampca.sources.prefetch import Prefetch
-from streampca.sources.transactions import Transactions
 from tests.kafka_broker import Broker
 from tests.sources.reader import Reader
 

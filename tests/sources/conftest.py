@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streampca.sources import prefetch
-from streampca.sources.confluent import client
+from streampca.sources.confluent import connection as confluent_connection
 from streampca.sources.confluent import source as confluent
 from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python import source as kafka_python
@@ -39,7 +39,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, function, lambda settings: shipped(settings) | {option: int(PATIENCE_S * 1000)})
 
     lengthen(kafka_python, "_consumer_options", "session_timeout_ms")
-    lengthen(client, "consumer_options", "session.timeout.ms")
+    lengthen(confluent_connection, "consumer_options", "session.timeout.ms")
     for name in ("_COMMIT_TIMEOUT_MS", "_CLOSE_TIMEOUT_MS", "_OFFSETS_TIMEOUT_MS"):
         monkeypatch.setattr(kafka_python, name, int(PATIENCE_S * 1000))
     for name in ("_OFFSETS_S", "_CLOSE_S"):
@@ -50,7 +50,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients see new partitions after half a second instead of ten."""
-    python, confluent = connection.options, client.connection_options
+    python, confluent = connection.options, confluent_connection.connection_options
     monkeypatch.setattr(connection, "options", lambda s: python(s) | {"metadata_max_age_ms": 500})
     interval = {"topic.metadata.refresh.interval.ms": 500}
-    monkeypatch.setattr(client, "connection_options", lambda s: confluent(s) | interval)
+    monkeypatch.setattr(confluent_connection, "connection_options", lambda s: confluent(s) | interval)

@@ -14,8 +14,7 @@ from streampca.settings import consumer
 from streampca.settings.worker import WorkerSettings
 from streampca.sources.broker_errors import BrokerErrors
 from streampca.sources.confluent.batch import ConfluentBatch
-from streampca.sources.confluent.client import is_final, protocol_code
-from streampca.sources.confluent.connection import printed_id
+from streampca.sources.confluent.connection import is_final, printed_id, protocol_code
 
 
 def settings(**more: Any) -> WorkerSettings:

@@ -21,14 +21,13 @@ from streampca.fold.events import Assigned, Revoked
 from streampca.fold.record import PlainRecord
 from streampca.settings.worker import WorkerSettings
 from streampca.sources.base import DeadLetters
-from streampca.sources.confluent import client as confluent_client
 from streampca.sources.confluent import connection as confluent_connection
-from streampca.sources.confluent.client import connection_options
+from streampca.sources.confluent.connection import connection_options
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.kafka_python import connection
-from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
-from streampca.sources.kafka_python.patches.fetching import position_of
+from streampca.sources.kafka_python.patches import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
+from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from tests.certificates import KEY_PASSWORD, Certificates
 from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker
 from tests.ports import free_ports
@@ -176,7 +175,7 @@ def test_unusable_certificates_are_refused_before_connecting(
 
 def test_options_refused_by_librdkafka_are_errors(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     more = {"sasl.mechanism": "GSSAPI", "security.protocol": "SASL_PLAINTEXT"}
-    monkeypatch.setattr(confluent_client, "connection_options", lambda s: connection_options(s) | more)
+    monkeypatch.setattr(confluent_connection, "connection_options", lambda s: connection_options(s) | more)
     assert "does not take these settings" in refusal(ConfluentSource, settings_for(broker, topic))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from streampca.errors import SourceError
 from streampca.sources.broker_errors import NoBrokerError
-from streampca.sources.kafka_python.dead_letters import KafkaPythonDeadLetters
+from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from streampca.sources.oauth_tokens import create_tokens
 from tests.faulty_proxy import FaultyProxy
 from tests.kafka_broker import Broker

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from streampca.errors import SourceError
-from streampca.sources.base import Committed
+from streampca.sources.base import Committed, Outgoing, TransactionFailedError
 from streampca.sources.clients import create_transactions
-from streampca.sources.transactions import Outgoing, TransactionFailedError
 from tests.sources.backends import Backend, InMemory, OnConfluent, OnKafka
 from tests.sources.reader import Reader
 

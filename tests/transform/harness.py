@@ -17,9 +17,9 @@ from streampca.formats import writer_of
 from streampca.pca import scoring
 from streampca.pca.arrays import Array
 from streampca.pca.scoring import Calibration
+from streampca.sources.base import Outgoing
 from streampca.sources.memory import MemorySource, MemoryTopic, Step
 from streampca.sources.memory.transactions import MemoryTransactions, written_records
-from streampca.sources.transactions import Outgoing
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models

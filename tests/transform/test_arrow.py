@@ -20,7 +20,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.fold.record import PlainRecord
 from streampca.formats import writer_of
 from streampca.settings.transform import EMITTED
-from streampca.sources.transactions import Outgoing
+from streampca.sources.base import Outgoing
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
 from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.metrics import TransformMetrics

@@ -1,12 +1,13 @@
 """A member of a Kafka consumer group, on confluent-kafka (librdkafka), whose own threads fetch the records.
 
-After a rebalance (rebalance.py) librdkafka has no partitions. Those that the worker reads are assigned to it later,
+After a rebalance librdkafka has no partitions. Those that the worker reads are assigned to it later,
 each with its position. So this module never seeks, never pauses, and never reads the group's committed offsets.
 """
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import methodcaller
 from typing import Any
@@ -14,15 +15,14 @@ from typing import Any
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from streampca.fold.events import SourceStatus
+from streampca.fold.events import Assigned, Lost, Revoked, SourceStatus
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
-from streampca.sources.client_source import ClientSource, log_failed_commit
-from streampca.sources.confluent import client
+from streampca.sources.client_source import ClientSource, log_failed_commit, partition_numbers
+from streampca.sources.confluent import connection
 from streampca.sources.confluent.batch import ConfluentBatch, Message
-from streampca.sources.confluent.connection import Connection
-from streampca.sources.confluent.rebalance import RebalanceListener
+from streampca.sources.confluent.connection import Connection, create
 
 _MAX_WAIT_S = 0.05  # an event of a rebalance is returned after at most so long
 _OFFSETS_S = 3.0
@@ -41,13 +41,13 @@ class ConfluentSource(ClientSource):
         super().__init__(settings.topic)
         self._max_records = base.MAX_POLL_RECORDS
         self._connection = Connection(settings, settings.topic)
-        self._rebalance = RebalanceListener()
+        self._rebalance = _RebalanceListener()
         self._member_id = ""
         self._errors: list[KafkaError] = []  # of the client, not handled yet
         self._ends: dict[int, int] = {}  # reached by the last fetch
         self._subscribed = False
         callbacks = {"error_cb": self._errors.append, "on_commit": _on_commit}
-        self._consumer = client.create(Consumer, client.consumer_options(settings) | callbacks)
+        self._consumer = create(Consumer, connection.consumer_options(settings) | callbacks)
 
     def _fetch(self, timeout_s: float) -> Mapping[int, ConfluentBatch]:
         if not self._subscribed:  # not earlier: librdkafka joins the group at once, and then the group waits for polls
@@ -96,7 +96,7 @@ class ConfluentSource(ClientSource):
         for tp in answer:
             if tp.error is not None:
                 raise TimeoutError(f"the committed offsets are not known: {tp.error.str()}")
-        return client.committed(answer)
+        return connection.committed(answer)
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
         try:
@@ -165,6 +165,55 @@ class ConfluentSource(ClientSource):
             self._errors.append(error.args[0])
             return None
         return offsets
+
+
+class _RebalanceListener:
+    """Collects the events of rebalances, and follows whether the consumer is a member of its group.
+
+    librdkafka runs callbacks during a rebalance, within `consume`, and expects them to call `assign` or `unassign`.
+    Both callbacks assign nothing: fetching stops at once, and after a revocation the group waits, while heartbeats
+    continue, until the next poll calls `unassign`.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Assigned | Revoked | Lost] = []
+        self.is_member = self.closing = False
+        self.memberships: deque[Any] = deque()  # the group's metadata of the assignments in `events`
+        self._revoking = False  # the group waits until the revocation is handled
+
+    def callbacks(self) -> dict[str, Callable[[Consumer, Sequence[TopicPartition]], None]]:
+        """Arguments of `Consumer.subscribe`."""
+        return {"on_assign": self._on_assign, "on_revoke": self._on_revoke, "on_lost": self._on_lost}
+
+    def proceed(self, consumer: Consumer) -> None:
+        """Let the group continue if it waits for a revocation that is handled by now."""
+        if self._revoking and not self.events:
+            self._revoking = False
+            consumer.unassign()
+
+    def _on_assign(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
+        consumer.assign([])
+        self.is_member = True
+        if assigned:
+            self.memberships.append(consumer.consumer_group_metadata())
+        self._append(Assigned(partition_numbers(assigned)))
+
+    def _on_revoke(self, consumer: Consumer, revoked: Sequence[TopicPartition]) -> None:
+        self.is_member = False
+        if not self.closing:
+            consumer.assign([])  # makes the group wait for us; without it librdkafka calls `unassign` itself
+            self._revoking = True
+            self._append(Revoked(partition_numbers(revoked)))
+
+    def _on_lost(self, consumer: Consumer, lost: Sequence[TopicPartition]) -> None:
+        self.is_member = False
+        if not self._revoking:  # else the event `Revoked` exists already, and the worker may not be done with it
+            self._append(Lost(partition_numbers(lost)))
+        self._revoking = False
+
+    def _append(self, event: Assigned | Revoked | Lost) -> None:
+        if event.partitions:
+            self.events.append(event)
 
 
 def _on_commit(error: KafkaError | None, offsets: Any) -> None:

@@ -7,12 +7,10 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from streampca.sources.base import Committed
+from streampca.sources.base import Committed, OutgoingFields, TransactionFailedError
 from streampca.sources.broker_errors import one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientTransactions
-from streampca.sources.confluent import client
-from streampca.sources.confluent.connection import Connection
-from streampca.sources.transactions import OutgoingFields, TransactionFailedError
+from streampca.sources.confluent.connection import Connection, connection_options, create, protocol_code
 
 _ROOM_S = 5.0
 _ANY = -1  # partition: the key decides
@@ -44,7 +42,7 @@ class ConfluentTransactions(ClientTransactions):
             # Else, after an outage, offsets are sent to a broker that the client has given up: docs/kafka.md.
             "metadata.recovery.strategy": "none",
         }
-        return client.create(Producer, client.connection_options(self._settings) | options)
+        return create(Producer, connection_options(self._settings) | options)
 
     def _initialise(self, producer: Producer) -> None:
         producer.init_transactions(self.begin_s)
@@ -85,7 +83,7 @@ class ConfluentTransactions(ClientTransactions):
 
     def _described(self, error: Exception) -> tuple[int | None, str]:
         cause = error.args[0]
-        return client.protocol_code(cause), one_line(cause.str())
+        return protocol_code(cause), one_line(cause.str())
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:

@@ -30,8 +30,7 @@ from kafka.protocol.metadata import MetadataRequest
 from streampca.errors import SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.broker_errors import NoBrokerError, one_line
-from streampca.sources.kafka_python.patches.connections import PatchedConnectionManager, PatchedNetClient
-from streampca.sources.kafka_python.patches.producing import drop
+from streampca.sources.kafka_python.patches import PatchedConnectionManager, PatchedNetClient, drop
 from streampca.sources.oauth_tokens import OAuthTokens, create_tokens
 from streampca.sources.topic_connection import TopicConnection, key_password
 

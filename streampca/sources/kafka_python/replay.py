@@ -9,11 +9,11 @@ from kafka import KafkaConsumer, TopicPartition
 from streampca.errors import SourceError
 from streampca.fold.record import Record
 from streampca.settings.kafka import KafkaSettings
+from streampca.sources.base import OutgoingFields, TransactionFailedError
 from streampca.sources.client_source import FETCH_BYTES
 from streampca.sources.kafka_python.connection import Connection
-from streampca.sources.kafka_python.patches.fetching import position_of
+from streampca.sources.kafka_python.patches import position_of
 from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
-from streampca.sources.transactions import OutgoingFields, TransactionFailedError
 
 _ANSWER_MS = 5000
 _POLL_RECORDS = 10_000

@@ -6,33 +6,40 @@ the event, the worker handles it in its own thread and time, while heartbeats co
 rebalance proceed. No thread waits for another, so none can hang.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import structlog
-from kafka import KafkaConsumer, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError, RetriableError
 from kafka.structs import OffsetAndMetadata
 
-from streampca.fold.events import SourceStatus
+from streampca.fold.events import Assigned, Lost, Revoked, SourceStatus
 from streampca.fold.record import Record
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import one_line
-from streampca.sources.client_source import EARLIEST, FETCH_BYTES, ClientSource, member_intervals_ms
+from streampca.sources.client_source import (
+    EARLIEST,
+    FETCH_BYTES,
+    ClientSource,
+    member_intervals_ms,
+    partition_numbers,
+)
 from streampca.sources.kafka_python.connection import Connection
-from streampca.sources.kafka_python.patches.fetching import drop_paused_records, position_of
-from streampca.sources.kafka_python.patches.membership import (
+from streampca.sources.kafka_python.patches import (
     PatchedRangeAssignor,
     committed_offsets,
+    drop_paused_records,
     is_member,
+    position_of,
     raise_if_replaced,
     rejoin_group,
 )
-from streampca.sources.kafka_python.rebalance import RebalanceListener
 
 _COMMIT_TIMEOUT_MS = 1000
 _CLOSE_TIMEOUT_MS = 2000
@@ -51,7 +58,7 @@ class KafkaPythonSource(ClientSource):
         super().__init__(settings.topic)
         self._connection = Connection(settings, settings.topic)
         self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
-        self._rebalance = RebalanceListener(partial(rejoin_group, self._consumer))
+        self._rebalance = _RebalanceListener(partial(rejoin_group, self._consumer))
         self._has_identity, self._known_partitions = settings.group_instance_id is not None, frozenset[int]()
         self._consumer.subscribe([settings.topic], listener=self._rebalance)
         self._connection.await_partitions()
@@ -155,6 +162,46 @@ class KafkaPythonSource(ClientSource):
             first = self._consumer.beginning_offsets([tp], _OFFSETS_TIMEOUT_MS)
             return first[tp], self._consumer.end_offsets([tp], _OFFSETS_TIMEOUT_MS)[tp]
         return None
+
+
+class _SuspendError(Exception):
+    """Raised to the client: suspend this rebalance until the worker has handled the event."""
+
+
+class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
+    """Collects the events of rebalances; runs in the client's thread, while the worker's waits in the client's poll."""
+
+    def __init__(self, rejoin: Callable[[], None]) -> None:
+        self._rejoin = rejoin
+        self.events: list[Assigned | Revoked | Lost] = []
+        self.closing = False
+        self._revoked: frozenset[int] = frozenset()  # recorded, and handled by the time of the next call
+        # The client logs what the listener raises as errors, with a traceback.
+        logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_ours)
+
+    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        self._rejoin()  # kafka-python may forget the rebalance once it is suspended
+        partitions = partition_numbers(revoked) - self._revoked
+        self._revoked |= partitions
+        self._record(Revoked(partitions))
+
+    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        self._revoked = frozenset()
+        self._record(Assigned(partition_numbers(assigned)))
+
+    def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
+        partitions = partition_numbers(lost) - self._revoked
+        self._revoked = frozenset()
+        self._record(Lost(partitions))
+
+    def _record(self, event: Assigned | Revoked | Lost) -> None:
+        if event.partitions and not self.closing:
+            self.events.append(event)
+            raise _SuspendError
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], _SuspendError))
 
 
 def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:

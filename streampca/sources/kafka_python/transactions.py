@@ -1,22 +1,97 @@
-"""Transactions on kafka-python."""
+"""Transactions and dead letters on kafka-python."""
 
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
+from kafka.serializer import Serializer
 
-from streampca.sources.base import Committed
+from streampca.errors import SourceError
+from streampca.fold.record import Record
+from streampca.settings.consumer import ConsumerSettings
+from streampca.sources.base import Committed, Headers, OutgoingFields
 from streampca.sources.broker_errors import NoBrokerError, one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientTransactions
+from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.kafka_python.connection import Connection
-from streampca.sources.kafka_python.dead_letters import DELIVERY_TIMEOUT_MS, Unwrap, sendable
-from streampca.sources.kafka_python.patches.producing import drop, transactional
-from streampca.sources.transactions import OutgoingFields
+from streampca.sources.kafka_python.patches import drop, transactional
 
+_DELIVERY_TIMEOUT_MS = 2**31 - 1  # waits for an absent broker without limit
+_POLL_S = 0.5
 _CLOSE_S = 0.5
+
+
+class _Unwrap(Serializer):  # type: ignore[misc]  # kafka-python has no types
+    """Unwraps the value: the producer refuses records with neither key nor value, unless a serializer creates them."""
+
+    def serialize(self, topic: str, headers: Headers, data: tuple[bytes | None]) -> bytes | None:
+        return data[0]
+
+
+def _sendable(headers: Headers) -> list[tuple[str, bytes]]:
+    """The producer cannot write a header without a value: it becomes an empty one."""
+    return [(name, value or b"") for name, value in headers]
+
+
+class KafkaPythonDeadLetters:
+    """See `streampca.sources.base.DeadLetters`."""
+
+    def __init__(self, settings: ConsumerSettings) -> None:
+        if settings.dead_letter_topic is None:
+            raise ValueError("dead_letter_topic is not set")
+        self._source_topic, self._topic = settings.topic, settings.dead_letter_topic
+        self._unacknowledged: deque[Any] = deque()  # futures, in the order sent
+        self._connection = Connection(settings, self._topic)
+        self._producer = self._connection.start(
+            KafkaProducer,
+            value_serializer=_Unwrap(),
+            acks="all",
+            # One request at a time keeps the order; a repeated letter is recognised by the offset in its headers.
+            enable_idempotence=False,
+            max_in_flight_requests_per_connection=1,
+            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
+            max_block_ms=5000,
+            max_request_size=REQUEST_BYTES,
+        )
+        try:
+            with self._connection.answers():
+                self._producer.partitions_for(self._topic)  # fetched here, so that `send` never waits for them
+        except SourceError:
+            self.close()
+            raise
+
+    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
+        headers = _sendable(dead_letter_headers(self._source_topic, partition, record, reason, message))
+        with self._connection.answers():
+            self._unacknowledged.append(self._producer.send(self._topic, (record.value,), record.key, headers))
+
+    def flush(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while self._unacknowledged:
+            sent = self._unacknowledged[0]
+            try:
+                sent.get(min(_POLL_S, max(deadline - time.monotonic(), 0)))
+                self._unacknowledged.popleft()
+            except KafkaError as error:
+                if sent.is_done and sent.failed():
+                    raise self._connection.source_error(error) from None
+                self._check_deadline(error, deadline)
+        self._connection.watch()
+
+    def close(self) -> None:
+        drop(self._producer, _CLOSE_S)
+
+    def _check_deadline(self, error: KafkaError, deadline: float) -> None:
+        self._connection.watch()
+        if time.monotonic() < deadline:
+            return
+        if self._connection.connected:
+            self._connection.topic_id()  # raises if the topic was deleted: then waiting is no use
+        raise TimeoutError(f"{len(self._unacknowledged)} dead letters are not acknowledged yet") from error
 
 
 class KafkaPythonTransactions(ClientTransactions):
@@ -40,10 +115,10 @@ class KafkaPythonTransactions(ClientTransactions):
             KafkaProducer,
             transactional_id=self._name,
             transaction_timeout_ms=int(self._timeout_s * 1000),
-            value_serializer=Unwrap(),
+            value_serializer=_Unwrap(),
             acks="all",
             linger_ms=5,
-            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,  # a record that expires would not fail its transaction
+            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,  # a record that expires would not fail its transaction
             max_block_ms=int(self.begin_s * 1000),
             max_request_size=REQUEST_BYTES,
         )
@@ -56,7 +131,7 @@ class KafkaPythonTransactions(ClientTransactions):
         for topic, partition, value, key, headers, timestamp in records:
             at = timestamp if timestamp >= 0 else None
             try:
-                sent = producer.send(topic, (value,), key, sendable(headers), partition, at)
+                sent = producer.send(topic, (value,), key, _sendable(headers), partition, at)
             except KafkaError as error:
                 self._fail(error, topic)
             sent.add_errback(lambda error, topic=topic: undelivered.append((error, topic)))

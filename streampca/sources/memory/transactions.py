@@ -5,15 +5,14 @@ from collections.abc import Iterable, Mapping
 
 from streampca.errors import SourceError
 from streampca.fold.record import PlainRecord, Record
-from streampca.sources.base import Committed
-from streampca.sources.dead_letter_headers import dead_letter_headers
+from streampca.sources.base import Committed, Outgoing, OutgoingFields, TransactionFailedError
+from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.memory.source import MemorySource
 from streampca.sources.memory.topic import MemoryTopic
-from streampca.sources.transactions import Outgoing, OutgoingFields, TransactionFailedError
 
 
 class MemoryTransactions:
-    """See `streampca.sources.transactions.Transactions`. `written` is what a reader of committed records sees."""
+    """See `streampca.sources.base.Transactions`. `written` is what a reader of committed records sees."""
 
     def __init__(self, topic: MemoryTopic, source: MemorySource, written: dict[str, list[Outgoing]]) -> None:
         self._topic, self._source, self._written = topic, source, written

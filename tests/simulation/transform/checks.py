@@ -19,8 +19,8 @@ from streampca.errors import (
 from streampca.fold.record import PlainRecord
 from streampca.formats.schemas import FRAME
 from streampca.pca.model import Model
-from streampca.sources.dead_letter_headers import origin_of
-from streampca.sources.transactions import Outgoing
+from streampca.sources.base import Outgoing
+from streampca.sources.dead_letters import origin_of
 from tests.example_models import example_model
 from tests.simulation.cluster import SESSION_S
 from tests.simulation.history import Course

@@ -4,9 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streampca.sources.base import Committed
+from streampca.sources.base import Committed, Outgoing
 from streampca.sources.memory import MemorySource
-from streampca.sources.transactions import Outgoing
 from tests.simulation.cluster import SESSION_S, Cluster
 from tests.simulation.scheduler import Scheduler
 

@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from streampca.fold.events import Assigned, Event, Lost, Revoked
-from streampca.sources.base import Committed
+from streampca.sources.base import Committed, Outgoing, OutgoingFields, TransactionFailedError
 from streampca.sources.memory import MemorySource
-from streampca.sources.transactions import Outgoing, OutgoingFields, TransactionFailedError
 from tests.simulation.cluster import ClusterSource
 from tests.simulation.scheduler import Process
 from tests.simulation.transform.coordinator import RefusedError, TransformCluster
@@ -46,7 +45,7 @@ class TransformSource(ClusterSource):
 
 
 class ClusterTransactions:
-    """See `streampca.sources.transactions.Transactions`."""
+    """See `streampca.sources.base.Transactions`."""
 
     def __init__(self, cluster: TransformCluster, source: TransformSource, id_: str) -> None:
         self._coordinator, self._cluster, self._source, self._id = cluster.coordinator, cluster, source, id_

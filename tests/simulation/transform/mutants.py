@@ -10,8 +10,7 @@ from streampca.consumer_group.assignment import Assignment
 from streampca.fold.events import OutOfRange
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import Array
-from streampca.sources.base import Committed
-from streampca.sources.transactions import OutgoingFields
+from streampca.sources.base import Committed, OutgoingFields
 from streampca.transform.loop import Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import TransformedBatch

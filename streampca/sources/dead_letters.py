@@ -1,4 +1,4 @@
-"""The letters of a dead-letter topic, and the marks of those that were replayed.
+"""Dead letters: their headers, as Kafka Connect writes them, and the marks of those that were replayed.
 
 A mark is a record of the dead-letter topic itself, in the same partition as the letters and written in the transaction
 that sends them. So the two cannot disagree, and a log never loses a mark before its letters.
@@ -6,21 +6,58 @@ that sends them. So the two cannot disagree, and a log never loses a mark before
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from streampca.fold.record import Record
-from streampca.sources.dead_letter_headers import Headers, Origin, origin_of
-from streampca.sources.transactions import Outgoing
+from streampca.sources.base import Headers, Outgoing
 
+_NAMES = [
+    f"__connect.errors.{name}"
+    for name in ("topic", "partition", "offset", "exception.class.name", "exception.message", "timestamp")
+]
 _HEADER = "streampca.replayed"
 _REPLAYS = "streampca.replays"
 _LETTER = "streampca.dead-letter"
 
 ReadTopic: TypeAlias = Callable[[], Iterator[tuple[int, Record]]]
 """Reads the committed records with their partitions, those of a partition in order; the same ones at every call."""
+
+
+def dead_letter_headers(topic: str, partition: int, record: Record, reason: str, message: str) -> Headers:
+    """The record's own headers, then where it comes from and why it was rejected.
+
+    A dead letter has the time of sending, from which retention counts, and which no topic refuses.
+    """
+    values = (topic, str(partition), str(record.offset), reason, message, str(record.timestamp))
+    errors = [(name, value.encode(errors="backslashreplace")) for name, value in zip(_NAMES, values, strict=True)]
+    return [*record.headers, *errors]
+
+
+class Origin(NamedTuple):
+    """The record that a dead letter was made of, and why it was rejected."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    message: str
+    timestamp: int  # milliseconds since 1970; -1 if unknown
+    headers: Headers  # the record's own
+
+
+def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
+    """The origin that the headers of a dead letter name; None if they are not those of a dead letter."""
+    own, errors = list(headers[: -len(_NAMES)]), headers[-len(_NAMES) :]
+    if [name for name, _ in errors] != _NAMES:
+        return None
+    try:
+        topic, partition, offset, reason, message, timestamp = ((value or b"").decode() for _, value in errors)
+        return Origin(topic, int(partition), int(offset), reason, message, int(timestamp), own)
+    except ValueError:
+        return None
 
 
 class LetterStatus(StrEnum):
@@ -42,9 +79,13 @@ class DeadLetter:
     status: LetterStatus
 
     def to_replay(self, dead_letter_topic: str) -> Outgoing:
-        """The rejected record, as it is sent again."""
+        """The rejected record, as it is sent again: with how often it was replayed, and where its dead letter lies."""
         origin, record = self.origin, self.record
-        headers = replay_headers(origin.headers, dead_letter_topic, self.partition, self.offset)
+        before = [value or b"" for name, value in origin.headers if name == _REPLAYS]
+        replays = int(before[-1]) if before and before[-1].isdigit() else 0
+        kept = [header for header in origin.headers if header[0] not in (_REPLAYS, _LETTER)]
+        letter = f"{dead_letter_topic}/{self.partition}/{self.offset}".encode()
+        headers = [*kept, (_REPLAYS, str(replays + 1).encode()), (_LETTER, letter)]
         return Outgoing(origin.topic, origin.partition, record.value, record.key, headers, origin.timestamp)
 
 
@@ -97,12 +138,3 @@ def marked_in(record: Record) -> list[int] | None:
         return [int(offset) for offset in json.loads(record.value or b"")]
     except (ValueError, TypeError):
         return None
-
-
-def replay_headers(own: Headers, topic: str, partition: int, offset: int) -> Headers:
-    """The headers of a replayed record: its own, how often it was replayed, and where its dead letter lies."""
-    before = [value or b"" for name, value in own if name == _REPLAYS]
-    replays = int(before[-1]) if before and before[-1].isdigit() else 0
-    kept = [header for header in own if header[0] not in (_REPLAYS, _LETTER)]
-    letter = f"{topic}/{partition}/{offset}".encode()
-    return [*kept, (_REPLAYS, str(replays + 1).encode()), (_LETTER, letter)]

@@ -1,0 +1,222 @@
+"""Workarounds for bugs of kafka-python 3.0.12, in its internals; importing this module patches all clients.
+
+No version ends them yet: its branch for 3.1 has the same code, as of 17 August 2026, though much of `kafka.net` has
+moved. Try without each before pyproject.toml allows 3.1.
+
+Connections; the client class is passed to consumers and producers by their option `kafka_client`.
+- A refused login is retried for ever, and a connection that fails to initialise without a pause
+  (`KafkaConnectionManager._connect`): the next request raises the refusal, and every failure is backed off from.
+- What a broker sends just before it closes the connection is dropped, above all the reason of a refused login
+  (`_build_transport`, `_sock_recv`): it is read.
+- The handshake waits without end for a broker that says nothing (`KafkaSSLTransport.handshake`): it has a deadline.
+- No public method says whether a broker is connected (`KafkaConnectionManager._conns`).
+- `allow_auto_create_topics` is not passed on (`KafkaConnectionManager.cluster.config`): a deleted topic would be
+  created again.
+- The producer spins, since it takes seconds for milliseconds (`KafkaNetClient.connection_delay`).
+
+A consumer's membership in its group (`KafkaConsumer._coordinator`).
+- An assignment that arrives between two polls is dropped, and the group joined again: another rebalance of all
+  (`join_group_async`, `_do_join_and_sync_async`): it is kept for the next poll.
+- A rebalance after changed partitions is forgotten if the poll ends before the group answers, or if the change is
+  undone meanwhile (`request_rejoin`): the member would have neither partitions nor heartbeat.
+- A member that another one with its `group_instance_id` has replaced only stops its heartbeats
+  (`_handle_heartbeat_response`): the next poll raises the error.
+- Of members with and without a `group_instance_id`, `RangePartitionAssignor.assign` forgets some: they are sorted.
+- The answer to a request for offsets that took too long is that of the next call (`_offset_fetch_futures`).
+- `committed()` takes one partition, and a request for each (`fetch_committed_offsets`).
+- No public method says whether the group counts the consumer as a member (`stable`).
+
+Fetching.
+- After several paused partitions are resumed, the records buffered of one are returned, and the others are not fetched
+  until these are consumed (`KafkaConsumer._fetcher._paused_partition_records`): they are dropped.
+- `position()` goes through all partitions at each call (`KafkaConsumer._subscription.position`).
+
+Producers.
+- `close` gives nothing up while records are unsent, and raises if they are not sent in time (`_sender.force_close`).
+- `commit_transaction` and its like wait without limit (`_transaction_manager`).
+"""
+
+import contextlib
+import ssl
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.consumer import group
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.consumer import ConsumerCoordinator
+from kafka.errors import (
+    AuthorizationError,
+    FencedInstanceIdError,
+    IllegalSaslStateError,
+    KafkaTimeoutError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
+from kafka.net import manager
+from kafka.net.compat import KafkaNetClient
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaSSLTransport
+
+from streampca.sources.base import Committed
+from streampca.sources.broker_errors import one_line
+
+_REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, AuthorizationError)
+_HANDSHAKE_S = 5.0
+
+
+class PatchedSSLTransport(KafkaSSLTransport):  # type: ignore[misc]
+    """A connection whose handshake ends in time."""
+
+    async def handshake(self) -> None:
+        """Shake hands."""
+        timeout_at = time.monotonic() + _HANDSHAKE_S
+        try:
+            while True:
+                try:
+                    self._sock.do_handshake()
+                    return
+                except ssl.SSLWantReadError:
+                    await self._net.wait_read(self._sock, timeout_at)
+                except ssl.SSLWantWriteError:
+                    await self._net.wait_write(self._sock, timeout_at)
+        except BaseException:
+            self._sock.close()  # nobody else knows of it
+            raise
+
+
+class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
+    """Connections that keep refusals and the last failure."""
+
+    last_failure = ""
+
+    def __init__(self, net: NetworkSelector, **configs: Any) -> None:
+        super().__init__(net, **configs)
+        self.cluster.config["allow_auto_create_topics"] = False
+
+    async def _build_transport(self, *args: Any, **kwargs: Any) -> Any:
+        transport = await super()._build_transport(*args, **kwargs)
+        receive = transport._sock_recv
+
+        def receive_all() -> tuple[bytes, BaseException | None]:
+            data, error = receive()
+            return data, None if data else error  # the next call finds the end of the connection again
+
+        transport._sock_recv = receive_all
+        return transport
+
+    async def _connect(self, node: Any, conn: Any, *args: Any, **kwargs: Any) -> None:
+        await super()._connect(node, conn, *args, **kwargs)
+        if conn.init_future.is_done and conn.init_future.failed():
+            error = conn.init_future.exception
+            self.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
+            if isinstance(error, _REFUSALS):
+                self._auth_failures[node.node_id] = error
+            if not self.connection_delay(node.node_id):
+                self.update_backoff(node.node_id)
+
+    @property
+    def connected(self) -> bool:
+        """Return whether any broker is connected now."""
+        return any(conn.connected for conn in list(self._conns.values()))
+
+
+class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
+    """The client with delays in milliseconds."""
+
+    def connection_delay(self, node_id: Any) -> float:
+        """Return the pause before connecting to a node again, in milliseconds."""
+        delay_s: float = super().connection_delay(node_id)
+        return delay_s * 1000
+
+
+class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
+    """Keeps an assignment until a poll takes it, and the error of a member that was replaced."""
+
+    replaced: FencedInstanceIdError | None = None
+    _waiting: tuple[Any, Any] = (None, None)  # the group's generation and the assignment that no poll has taken
+
+    async def _do_join_and_sync_async(self) -> Any:
+        generation, assignment = self._waiting
+        if assignment is None or generation is not self._generation:
+            assignment = await super()._do_join_and_sync_async()
+            self._waiting = self._generation, assignment
+        return assignment
+
+    async def _on_join_complete_async(self, *args: Any) -> None:
+        self._waiting = None, None
+        await super()._on_join_complete_async(*args)
+
+    def _handle_heartbeat_response(self, *args: Any) -> None:
+        try:
+            super()._handle_heartbeat_response(*args)
+        except FencedInstanceIdError as error:
+            self.replaced = error
+            raise
+
+
+class PatchedRangeAssignor(RangePartitionAssignor):  # type: ignore[misc]
+    """Assigns to all members: it groups them by whether they have an identity, but only neighbours."""
+
+    @classmethod
+    def assign(cls, cluster: Any, members: Iterable[Any]) -> Any:
+        return super().assign(cluster, sorted(members, key=lambda member: member.group_instance_id is None))
+
+
+# They are looked up there.
+manager.KafkaSSLTransport = PatchedSSLTransport
+group.ConsumerCoordinator = PatchedCoordinator
+
+
+def rejoin_group(consumer: KafkaConsumer) -> None:
+    """Ask for a rebalance at the next poll."""
+    consumer._coordinator.request_rejoin()
+
+
+def raise_if_replaced(consumer: KafkaConsumer) -> None:
+    """Raise `FencedInstanceIdError` if another member has joined with the consumer's `group_instance_id`."""
+    if consumer._coordinator.replaced is not None:
+        raise consumer._coordinator.replaced
+
+
+def committed_offsets(
+    consumer: KafkaConsumer, partitions: Iterable[TopicPartition], timeout_ms: int
+) -> dict[int, Committed]:
+    """Those partitions of one topic for which the group has committed an offset."""
+    consumer._coordinator._offset_fetch_futures.clear()
+    offsets = consumer._coordinator.fetch_committed_offsets(list(partitions), timeout_ms=timeout_ms)
+    # librdkafka commits the zero at the end of a C string, too.
+    return {tp.partition: Committed(at.offset, (at.metadata or "").rstrip("\0")) for tp, at in offsets.items()}
+
+
+def is_member(consumer: KafkaConsumer) -> bool:
+    """Return whether the group is settled and counts the consumer in."""
+    return bool(consumer._coordinator.stable())
+
+
+def position_of(consumer: KafkaConsumer, partition: TopicPartition) -> int | None:
+    """The next offset to fetch; None while it is not known."""
+    position = consumer._subscription.position(partition)
+    return None if position is None else int(position.offset)
+
+
+def drop_paused_records(consumer: KafkaConsumer, partition: TopicPartition) -> None:
+    """Drop what was fetched of a partition before it was paused."""
+    consumer._fetcher._paused_partition_records.pop(partition, None)
+
+
+def drop(producer: KafkaProducer, timeout_s: float) -> None:
+    """Give up the records that are not sent yet, and close the producer, within about twice that time."""
+    producer._sender.force_close()
+    with contextlib.suppress(KafkaTimeoutError):  # its thread is late, and ends by itself
+        producer.close(timeout=timeout_s)
+
+
+def transactional(producer: KafkaProducer, method: str, *arguments: Any, deadline: float) -> None:
+    """Call a method of the producer's transactions. Raises `KafkaTimeoutError` at the deadline (`time.monotonic`)."""
+    result = getattr(producer._transaction_manager, method)(*arguments)
+    producer._sender.wakeup()
+    if not result.wait(max(deadline - time.monotonic(), 0) * 1000):
+        raise KafkaTimeoutError("the brokers did not answer in time")
