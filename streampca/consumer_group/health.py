@@ -149,29 +149,18 @@ class HealthServer(ThreadingMixIn, WSGIServer):
         """The URL of its metrics."""
         return f"{self.scheme}://{address_of(self.socket)}/metrics"
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own: as long as there are few, they leave descriptors for checkpoints."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, then make room for another connection."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Answer in time."""
+        """Answer in time; not at all if there are many connections: they would use up the descriptors."""
+        if not self._free.acquire(blocking=False):
+            return
         late = threading.Timer(_CONNECTED_S, _disconnect, (request,))
         late.daemon = True
-        late.start()
         try:
+            late.start()
             super().finish_request(request, client_address)
         finally:
             late.cancel()
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect in the middle of a request."""
