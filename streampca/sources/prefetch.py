@@ -60,7 +60,7 @@ class Prefetch:
         self._undecoded: deque[Event] = deque()  # the rest of the last poll; only the thread uses it
         self._error: BaseException | None = None  # to be raised after the queued events
         self._blocked = False  # no polling until the queued events, or the error, were handled
-        self._begun = self._closed = self._ended = False
+        self._begun = self._closed = False
         self._failure: BaseException | None = None  # that ended the thread
         self._partitions, self._status = source.partitions(), source.status()
         self._thread = threads.thread(target=self._run, name="prefetch", daemon=True)
@@ -111,7 +111,6 @@ class Prefetch:
             return
         with self._changed:
             self._closed = True
-            self._calls.append((self._end, Future()))
             self._changed.notify_all()
         self._thread.join(_CLOSE_S)
         if self._failure is not None:  # the thread has died before it could close the source
@@ -138,23 +137,27 @@ class Prefetch:
 
     def _run(self) -> None:
         try:
-            while not self._ended:
+            while not self._closed or self._calls:
                 watchdog.tick()
                 self._step()
+            self._source.close()
         except BaseException as error:  # the worker handles it
             self._fail(error)
 
     def _step(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._calls or self._may_poll(), _POLL_S)
-            call = self._calls.popleft() if self._calls else None
-            polls = call is None and self._may_poll()
-        if call is not None:
-            _execute(*call)
+            self._changed.wait_for(lambda: self._calls or self._closed or self._may_poll(), _POLL_S)
+            requested = self._calls.popleft() if self._calls else None
+            polls = self._may_poll()
+        if requested is not None:
+            call, done = requested
+            try:
+                done.set_result(call())
+            except BaseException as error:  # the caller handles it
+                done.set_exception(error)
         elif polls:
             self._poll()
-        if not self._ended:
-            self._partitions, self._status = self._source.partitions(), self._source.status()
+        self._partitions, self._status = self._source.partitions(), self._source.status()
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
@@ -166,7 +169,7 @@ class Prefetch:
 
     def _may_poll(self) -> bool:
         has_room = self._queue.records < self._max_records and self._queue.size < self._max_bytes
-        return self._begun and not self._blocked and has_room
+        return self._begun and not self._blocked and not self._closed and has_room
 
     def _poll(self) -> None:
         try:
@@ -226,14 +229,3 @@ class Prefetch:
             self._source.commit(positions, metadata)
         except Exception as error:  # no caller waits for it
             self._put_error(error)
-
-    def _end(self) -> None:
-        self._ended = True
-        self._source.close()
-
-
-def _execute(call: Callable[[], Any], done: Future[Any]) -> None:
-    try:
-        done.set_result(call())
-    except BaseException as error:  # the caller handles it
-        done.set_exception(error)
