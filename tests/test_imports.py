@@ -11,9 +11,8 @@ import streampca
 ROOT = Path(streampca.__file__).parent
 
 SHARED_BY_SOURCES = [
-    "sources.base", "sources.broker_errors", "sources.dead_letters", "sources.client_source",
-    "sources.client_transactions", "sources.oauth_tokens", "sources.topic_connection", "fold.events", "fold.record",
-    "errors", "settings",
+    "sources.base", "sources.client_connection", "sources.client_source", "sources.client_transactions",
+    "sources.dead_letters", "sources.oauth_tokens", "fold.events", "fold.record", "errors", "settings",
 ]  # fmt: skip
 
 # Module prefix → prefixes of the modules that it may import; the longest matching entry applies.
@@ -33,7 +32,7 @@ MAY_IMPORT = {
     "sources.kafka_python": [*SHARED_BY_SOURCES, "sources.kafka_python"],
     "sources.confluent": [*SHARED_BY_SOURCES, "sources.confluent"],
     "sources.schema_registry": [
-        "sources.broker_errors", "formats", "errors", "settings.formats", "process.watchdog",
+        "sources.client_connection", "formats", "errors", "settings.formats", "process.watchdog",
     ],
     "stores": ["stores", "fold", "settings.store_url", "errors"],
     "consumer_group": [

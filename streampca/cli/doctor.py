@@ -19,7 +19,7 @@ from streampca.settings.transform import TransformSettings
 from streampca.settings.worker import WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed
-from streampca.sources.broker_errors import NoBrokerError
+from streampca.sources.client_connection import NoBrokerError
 from streampca.sources.clients import create_client, create_transactions
 from streampca.sources.kafka_python.connection import check_writable
 from streampca.stores import identity

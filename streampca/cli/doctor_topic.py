@@ -16,7 +16,7 @@ from streampca.fold.decoded import Decoded
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed, Source
-from streampca.sources.broker_errors import TopicError
+from streampca.sources.client_connection import TopicError
 from streampca.sources.clients import create_client
 from streampca.sources.kafka_python.connection import check_writable
 from streampca.sources.kafka_python.replay import KafkaPythonReader

@@ -10,8 +10,7 @@ from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Records, Re
 from streampca.fold.record import NO_RECORDS, LastRecord, Record
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources.base import MAX_POLL_INTERVAL_S, Committed
-from streampca.sources.broker_errors import one_line
-from streampca.sources.topic_connection import TopicConnection
+from streampca.sources.client_connection import ClientConnection, one_line
 
 EARLIEST = -2  # a position that is not known yet; librdkafka's number for it
 FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once: many messages of any usual size
@@ -27,7 +26,7 @@ class ClientSource(ABC):
     """
 
     client_error: type[Exception]  # what the client raises
-    _connection: TopicConnection
+    _connection: ClientConnection
     _rebalance: Any
 
     def __init__(self, topic: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from streampca.errors import SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import Committed, OutgoingFields, TransactionFailedError
-from streampca.sources.broker_errors import BrokerErrors, NoBrokerError
+from streampca.sources.client_connection import BrokerErrors, NoBrokerError
 
 ABORT_S = 2.0
 _REFUSED = {10, 18, 29, 30, 31, 32, 53, 58, 87}

@@ -12,7 +12,7 @@ import structlog
 
 from streampca.errors import RETRY_MAY_HELP, SourceError
 from streampca.settings.kafka import KafkaSettings, msk_region
-from streampca.sources.broker_errors import NoBrokerError, one_line
+from streampca.sources.client_connection import NoBrokerError, one_line
 
 _TIMEOUT_S, _RETRY_S = 3.0, 2.0
 _USED = 0.5  # of its lifetime; then a token is renewed, before librdkafka asks for it at 0.8

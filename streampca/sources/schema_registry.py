@@ -10,7 +10,7 @@ from streampca.formats.base import Layout, Writer
 from streampca.formats.schemas import Schemas, WriterSchema, frame_of
 from streampca.process import watchdog
 from streampca.settings.formats import FormatSettings
-from streampca.sources.broker_errors import one_line
+from streampca.sources.client_connection import one_line
 
 _TIMEOUT_S = 3.0  # decoding waits so long
 _NOT_FOUND, _NO_ACCESS, _LATER = 404, (401, 403), (408, 429)

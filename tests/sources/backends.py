@@ -2,6 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,12 @@ from streampca.fold.events import Event, Records
 from streampca.fold.record import Record
 from streampca.settings.worker import WorkerSettings
 from streampca.sources import base
-from streampca.sources.base import DeadLetters, Source, Transactions
+from streampca.sources.base import DeadLetters, Outgoing, Source, Transactions
 from streampca.sources.clients import create_transactions
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
-from streampca.sources.memory import (
-    MemoryDeadLetters,
-    MemorySource,
-    MemoryTopic,
-    MemoryTransactions,
-    written_records,
-)
+from streampca.sources.memory import MemoryDeadLetters, MemorySource, MemoryTopic, MemoryTransactions
 from streampca.sources.prefetch import Prefetch
 from tests.kafka_broker import Broker
 from tests.sources.reader import Reader
@@ -101,7 +96,7 @@ class InMemory(Backend):
     def __init__(self, topic: str, partitions: int) -> None:
         super().__init__(topic)
         self.topic = MemoryTopic(partitions, topic)
-        self.output, self._written = "output", written_records()
+        self.output, self._written = "output", defaultdict[str, list[Outgoing]](list)
 
     def _open(self, **settings: Any) -> Source:
         return MemorySource(self.topic, batch=base.MAX_POLL_RECORDS)
@@ -136,8 +131,7 @@ class InMemory(Backend):
 
     def evict_all(self) -> None:
         for source in self.opened:
-            assert isinstance(source, MemorySource)
-            self.topic.evict(source)
+            self.topic.evict(source)  # type: ignore[arg-type]
 
     def committed(self) -> dict[int, int]:
         return self.topic.committed
@@ -155,20 +149,12 @@ def unchanged(records: Records) -> Event:
 class InMemoryPrefetching(InMemory):
     """Prefetching with a low limit, so that the queue is sometimes full."""
 
-    def __init__(self, topic: str, partitions: int) -> None:
-        super().__init__(topic, partitions)
-        self.members: list[tuple[Source, MemorySource]] = []
-
     def _open(self, **settings: Any) -> Source:
-        member = MemorySource(self.topic, batch=base.MAX_POLL_RECORDS)
-        source = Prefetch(member, max_records=20, max_bytes=1000, decode=unchanged)
-        self.members.append((source, member))
-        return source
+        return Prefetch(super()._open(**settings), max_records=20, max_bytes=1000, decode=unchanged)
 
     def evict_all(self) -> None:
-        for source, member in self.members:
-            if source in self.opened:
-                self.topic.evict(member)
+        for source in self.opened:
+            self.topic.evict(source._source)  # type: ignore[attr-defined]
 
 
 class OnKafka(Backend):

@@ -12,7 +12,7 @@ from streampca.errors import SettingsError
 from streampca.fold.record import headers_of, timestamps_of, values_of
 from streampca.settings import consumer
 from streampca.settings.worker import WorkerSettings
-from streampca.sources.broker_errors import BrokerErrors
+from streampca.sources.client_connection import BrokerErrors
 from streampca.sources.confluent.batch import ConfluentBatch
 from streampca.sources.confluent.connection import is_final, printed_id, protocol_code
 

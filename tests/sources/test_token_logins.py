@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from streampca.errors import SourceError
-from streampca.sources.broker_errors import NoBrokerError
+from streampca.sources.client_connection import NoBrokerError
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from streampca.sources.oauth_tokens import create_tokens
 from tests.faulty_proxy import FaultyProxy

@@ -1,5 +1,6 @@
 """Members of `streampca transform` with a topic, a group, transactions and a store in memory."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -19,7 +20,7 @@ from streampca.pca.arrays import Array
 from streampca.pca.scoring import Calibration
 from streampca.sources.base import Outgoing
 from streampca.sources.memory import MemorySource, MemoryTopic, Step
-from streampca.sources.memory.transactions import MemoryTransactions, written_records
+from streampca.sources.memory.transactions import MemoryTransactions
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
@@ -56,7 +57,7 @@ class World:
 
     def __init__(self, partitions: int = 1) -> None:
         self.topic = MemoryTopic(partitions, TOPIC)
-        self.written = written_records()
+        self.written = defaultdict[str, list[Outgoing]](list)
         self.models = Models(MemoryStore(), TOPIC)
         self.models.save(numbered(7))
 

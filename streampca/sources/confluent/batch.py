@@ -1,11 +1,11 @@
 """Records of librdkafka: a batch of messages whose columns can be read without creating a record for each."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
-from streampca.fold.record import Batch, PlainRecord, Record
+from streampca.fold.record import Batch, PlainRecord
 
 Message: TypeAlias = Any  # confluent_kafka.Message, whose types allow None everywhere
 
@@ -19,17 +19,18 @@ class ConfluentBatch(Batch):
     def __len__(self) -> int:
         return len(self._messages)
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> "ConfluentBatch": ...
-    def __getitem__(self, index: int | slice) -> "Record | ConfluentBatch":
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return ConfluentBatch(self._messages[index])
         message = self._messages[index]
-        epoch, timestamp, headers = message.leader_epoch(), _timestamp(message), _headers(message)
+        epoch, (kind, timestamp) = message.leader_epoch(), message.timestamp()
         return PlainRecord(
-            message.offset(), message.value(), timestamp, message.key(), headers, -1 if epoch is None else epoch
+            message.offset(),
+            message.value(),
+            -1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
+            message.key(),
+            _headers(message),
+            -1 if epoch is None else epoch,
         )
 
     def values(self) -> list[bytes | None]:
@@ -54,8 +55,3 @@ def _headers(message: Message) -> Sequence[tuple[str, bytes | None]]:
         return message.headers() or ()
     except UnicodeDecodeError:  # a name is not UTF-8: the client returns none of them
         return [("__connect.errors.headers", b"a header name is not UTF-8")]
-
-
-def _timestamp(message: Message) -> int:
-    kind, timestamp = message.timestamp()
-    return -1 if kind == TIMESTAMP_NOT_AVAILABLE else int(timestamp)

@@ -20,10 +20,9 @@ from streampca.settings.consumer import ConsumerSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
-from streampca.sources.broker_errors import RETRIABLE, one_line
+from streampca.sources.client_connection import RETRIABLE, ClientConnection, one_line
 from streampca.sources.client_source import FETCH_BYTES, member_intervals_ms
 from streampca.sources.oauth_tokens import create_tokens
-from streampca.sources.topic_connection import TopicConnection
 
 C = TypeVar("C")
 
@@ -145,7 +144,7 @@ def protocol_code(error: KafkaError) -> int:
     return KafkaError.FENCED_INSTANCE_ID if _FENCED in error.str() else _CODES.get(code, code)
 
 
-class Connection(TopicConnection):
+class Connection(ClientConnection):
     """The connection to the brokers of one topic, which exists."""
 
     connected = True
@@ -164,9 +163,6 @@ class Connection(TopicConnection):
             self.topic_id(_START_S)
         except TimeoutError:
             raise self.messages.no_broker(self._last_error) from None
-
-    def partitions(self) -> frozenset[int]:
-        return self._described
 
     def watch(self) -> None:
         """Ask the cluster once a second, without waiting, and log outages."""

@@ -7,7 +7,7 @@ each with its position. So this module never seeks, never pauses, and never read
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import methodcaller
 from typing import Any
@@ -51,7 +51,7 @@ class ConfluentSource(ClientSource):
 
     def _fetch(self, timeout_s: float) -> Mapping[int, ConfluentBatch]:
         if not self._subscribed:  # not earlier: librdkafka joins the group at once, and then the group waits for polls
-            self._consumer.subscribe([self._topic], **self._rebalance.callbacks())
+            self._rebalance.subscribe(self._consumer, self._topic)
             self._subscribed = True
         self._rebalance.proceed(self._consumer)
         messages = self._consume(timeout_s)
@@ -160,11 +160,11 @@ class ConfluentSource(ClientSource):
     def _log_offsets(self, partition: int) -> tuple[int, int] | None:
         try:
             tp = TopicPartition(self._topic, partition)
-            offsets: tuple[int, int] = self._consumer.get_watermark_offsets(tp, timeout=_OFFSETS_S)
+            first, end = self._consumer.get_watermark_offsets(tp, timeout=_OFFSETS_S)
         except KafkaException as error:  # most likely the broker is away
             self._errors.append(error.args[0])
             return None
-        return offsets
+        return first, end
 
 
 class _RebalanceListener:
@@ -181,9 +181,8 @@ class _RebalanceListener:
         self.memberships: deque[Any] = deque()  # the group's metadata of the assignments in `events`
         self._revoking = False  # the group waits until the revocation is handled
 
-    def callbacks(self) -> dict[str, Callable[[Consumer, Sequence[TopicPartition]], None]]:
-        """Arguments of `Consumer.subscribe`."""
-        return {"on_assign": self._on_assign, "on_revoke": self._on_revoke, "on_lost": self._on_lost}
+    def subscribe(self, consumer: Consumer, topic: str) -> None:
+        consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     def proceed(self, consumer: Consumer) -> None:
         """Let the group continue if it waits for a revocation that is handled by now."""

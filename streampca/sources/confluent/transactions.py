@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from streampca.sources.base import Committed, OutgoingFields, TransactionFailedError
-from streampca.sources.broker_errors import one_line
+from streampca.sources.client_connection import one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientTransactions
 from streampca.sources.confluent.connection import Connection, connection_options, create, protocol_code
 

@@ -29,10 +29,9 @@ from kafka.protocol.metadata import MetadataRequest
 
 from streampca.errors import SourceError
 from streampca.settings.kafka import KafkaSettings
-from streampca.sources.broker_errors import NoBrokerError, one_line
+from streampca.sources.client_connection import ClientConnection, NoBrokerError, key_password, one_line
 from streampca.sources.kafka_python.patches import PatchedConnectionManager, PatchedNetClient, drop
 from streampca.sources.oauth_tokens import OAuthTokens, create_tokens
-from streampca.sources.topic_connection import TopicConnection, key_password
 
 _START_TIMEOUT_S = 6.0  # with the next one: a user waits, and mistakes are reported within ten seconds
 _START_ANSWER_S = 3.0
@@ -87,7 +86,7 @@ def options(settings: KafkaSettings) -> dict[str, Any]:
     }
 
 
-class Connection(TopicConnection):
+class Connection(ClientConnection):
     """The connection of one consumer, producer or admin client."""
 
     _manager: PatchedConnectionManager  # set by `_open`
@@ -177,7 +176,10 @@ class Connection(TopicConnection):
             case KafkaTimeoutError() | TimeoutError():
                 return self.messages.no_broker(self._manager.last_failure)
             case UnsupportedCodecError():
-                return self.messages.cannot_decompress(text)
+                return SourceError(
+                    f"records of topic {self._topic} are compressed, and what reads them is not installed ({text}): "
+                    "pip install 'kafka-python[lz4,snappy,zstd]'"
+                )
         return self.messages.of(getattr(error, "errno", None), text)
 
 

@@ -61,7 +61,7 @@ from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport
 
 from streampca.sources.base import Committed
-from streampca.sources.broker_errors import one_line
+from streampca.sources.client_connection import one_line
 
 _REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, AuthorizationError)
 _HANDSHAKE_S = 5.0

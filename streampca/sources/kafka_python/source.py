@@ -22,7 +22,7 @@ from streampca.fold.record import Record
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
-from streampca.sources.broker_errors import one_line
+from streampca.sources.client_connection import one_line
 from streampca.sources.client_source import (
     EARLIEST,
     FETCH_BYTES,

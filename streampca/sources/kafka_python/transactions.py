@@ -14,7 +14,7 @@ from streampca.errors import SourceError
 from streampca.fold.record import Record
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources.base import Committed, Headers, OutgoingFields
-from streampca.sources.broker_errors import NoBrokerError, one_line
+from streampca.sources.client_connection import NoBrokerError, one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientTransactions
 from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.kafka_python.connection import Connection

@@ -10,8 +10,6 @@ again, as `sources.base` specifies.
 
 from streampca.sources.memory.source import Do, MemorySource, Pause, Step
 from streampca.sources.memory.topic import MemoryTopic
-from streampca.sources.memory.transactions import MemoryDeadLetters, MemoryTransactions, written_records
+from streampca.sources.memory.transactions import MemoryDeadLetters, MemoryTransactions
 
-__all__ = [
-    "Do", "MemoryDeadLetters", "MemorySource", "MemoryTopic", "MemoryTransactions", "Pause", "Step", "written_records",
-]  # fmt: skip
+__all__ = ["Do", "MemoryDeadLetters", "MemorySource", "MemoryTopic", "MemoryTransactions", "Pause", "Step"]

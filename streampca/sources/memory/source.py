@@ -61,8 +61,10 @@ class MemorySource:
         if isinstance(step, Pause) or self._topic.away:
             return []
         with self._topic.lock:
-            event = self._rebalance_event()
-            return [event] if event else self._records(step if isinstance(step, int) else self._batch)
+            if event := self._rebalance_event():
+                return [event]
+            limit = step if isinstance(step, int) else self._batch
+            return [event for p in sorted(self._read) if (event := self._records_of(p, limit))]
 
     def status(self) -> SourceStatus:
         return SourceStatus(
@@ -133,9 +135,6 @@ class MemorySource:
     def _drop(self) -> None:
         self._owned, self.granted = frozenset(), None
         self._read, self._reported, self._last = {}, {}, {}
-
-    def _records(self, limit: int) -> list[Event]:
-        return [event for p in sorted(self._read) if (event := self._records_of(p, limit))]
 
     def _records_of(self, partition: int, limit: int) -> Event | None:
         log, position = self._topic.logs[partition], self._read[partition]

@@ -18,25 +18,10 @@ class Log:
     records: list[PlainRecord] = field(default_factory=list)
     leader_epoch: int = 0
 
-    def append(self, value: bytes | None, timestamp: int, key: bytes | None) -> None:
-        """Append a record."""
-        self.records.append(PlainRecord(self.end, value, timestamp, key, (), self.leader_epoch))
-        self.end += 1
-
     def read(self, position: int, limit: int) -> list[PlainRecord]:
         """Up to `limit` records from a position on."""
         first = bisect.bisect_left(self.records, position, key=lambda record: record.offset)
         return self.records[first : first + limit]
-
-    def trim(self, start: int) -> None:
-        """Remove the records before an offset."""
-        self.records = [record for record in self.records if record.offset >= start]
-        self.start, self.end = start, max(start, self.end)
-
-    def truncate(self, end: int) -> None:
-        """Remove the records from an offset on; another leader writes the next ones."""
-        self.records = [record for record in self.records if record.offset < end]
-        self.end, self.leader_epoch = end, self.leader_epoch + 1
 
     def end_of(self, epoch: int) -> int:
         """The end of the records that were written until that leader epoch."""
@@ -71,8 +56,10 @@ class MemoryTopic:
     def append(self, partition: int, *values: bytes | None, timestamp: int = -1, key: bytes | None = None) -> None:
         """Append records with these values."""
         with self.lock:
+            log = self.logs[partition]
             for value in values:
-                self.logs[partition].append(value, timestamp, key)
+                log.records.append(PlainRecord(log.end, value, timestamp, key, (), log.leader_epoch))
+                log.end += 1
 
     def skip(self, partition: int, offsets: int) -> None:
         """Move the end of the log past offsets without a record, such as the markers of transactions."""
@@ -80,12 +67,16 @@ class MemoryTopic:
 
     def trim(self, partition: int, start: int) -> None:
         """Remove the records before an offset, as retention does."""
-        self.logs[partition].trim(start)
+        log = self.logs[partition]
+        log.records = [record for record in log.records if record.offset >= start]
+        log.start, log.end = start, max(start, log.end)
 
     def truncate(self, partition: int, end: int) -> None:
-        """Remove the records from an offset on, as an unclean leader election does."""
+        """Remove the records from an offset on, as an unclean leader election does; another leader writes the next."""
         with self.lock:
-            self.logs[partition].truncate(end)
+            log = self.logs[partition]
+            log.records = [record for record in log.records if record.offset < end]
+            log.end, log.leader_epoch = end, log.leader_epoch + 1
 
     def add_partitions(self, total: int) -> None:
         """Add partitions, which starts a rebalance."""

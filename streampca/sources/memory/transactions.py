@@ -12,9 +12,9 @@ from streampca.sources.memory.topic import MemoryTopic
 
 
 class MemoryTransactions:
-    """See `streampca.sources.base.Transactions`. `written` is what a reader of committed records sees."""
+    """See `streampca.sources.base.Transactions`. `written` is what a reader of committed records sees, by topic."""
 
-    def __init__(self, topic: MemoryTopic, source: MemorySource, written: dict[str, list[Outgoing]]) -> None:
+    def __init__(self, topic: MemoryTopic, source: MemorySource, written: defaultdict[str, list[Outgoing]]) -> None:
         self._topic, self._source, self._written = topic, source, written
         self._sent: list[Outgoing] = []
         self._ready = False
@@ -64,11 +64,6 @@ class MemoryTransactions:
     def _fail(self, cause: str) -> None:
         self._ready = False
         raise TransactionFailedError(cause)
-
-
-def written_records() -> dict[str, list[Outgoing]]:
-    """An empty value of `MemoryTransactions.written`: by topic."""
-    return defaultdict(list)
 
 
 class MemoryDeadLetters:
