@@ -6,14 +6,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from streampca.consumer_group.listener import (
-    Listener,
-    LoopTicked,
-    MemberEvent,
-    PartitionsAssigned,
-    PartitionsReleased,
-    SourcePolled,
-)
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.listener import Listener, MemberEvent
 from streampca.process.metrics import LabelledRegistry, StoreMetrics
 
 Row = tuple[type[Counter] | type[Gauge] | type[Histogram], str, Sequence[str], str]
@@ -44,13 +38,13 @@ class MemberMetrics(Listener):
 
     def notify(self, event: MemberEvent) -> None:
         match event:
-            case LoopTicked():
+            case events.LoopTicked():
                 self._metrics["loop_last_tick_timestamp_seconds"].set_to_current_time()
-            case SourcePolled(status):
+            case events.SourcePolled(status):
                 self._metrics["broker_connected"].set(status.connected)
-            case PartitionsAssigned(positions):
+            case events.PartitionsAssigned(positions):
                 self._own(self._owned.union(positions))
-            case PartitionsReleased(partitions):
+            case events.PartitionsReleased(partitions):
                 self._own(self._owned.difference(partitions))
                 self._remove(partitions)
 

@@ -180,11 +180,6 @@ def member_intervals_ms(settings: ConsumerSettings) -> tuple[int, int, int]:
     return int(max(MAX_POLL_INTERVAL_S, session_s) * 1000), int(session_s * 1000), int(min(3.0, session_s / 10) * 1000)
 
 
-def partition_numbers(partitions: Iterable[Any]) -> frozenset[int]:
-    """The numbers of either client's partitions of the topic."""
-    return frozenset(tp.partition for tp in partitions)
-
-
 def log_failed_commit(error: object) -> None:
     """Log that the offsets of a commit do not show how far the checkpoints are."""
     log.warning("offsets not committed; lag tools will show older ones", error=one_line(error))

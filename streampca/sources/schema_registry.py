@@ -53,8 +53,15 @@ class SchemaRegistry:
         self._url, self._error = settings.schema_registry_url, schema_registry.SchemaRegistryError
         self._schema = schema_registry.Schema
         self._failing: dict[int, float] = {}  # schema id → monotonic time of its first failure
+        configuration: dict[str, Any] = {
+            "url": self._url,
+            "timeout": _TIMEOUT_S,
+            "max.retries": 0,  # the worker retries by itself
+        }
+        if settings.schema_registry_login:
+            configuration["basic.auth.user.info"] = settings.schema_registry_login.get_secret_value()
         try:
-            self._client = schema_registry.SchemaRegistryClient(_configuration(settings))
+            self._client = schema_registry.SchemaRegistryClient(configuration)
         except OSError as error:  # of the certificates
             raise SettingsError(f"SSL_CERT_FILE cannot be used: {error}") from None
 
@@ -124,14 +131,3 @@ class SchemaRegistry:
             raise kind(f"the schema registry {self._url} does not answer as it should: {error}") from None
         except Exception as error:  # its HTTP client, and so its exceptions, change with its versions
             raise TimeoutError(f"the schema registry {self._url} cannot be reached: {one_line(error)}") from None
-
-
-def _configuration(settings: FormatSettings) -> dict[str, Any]:
-    configuration: dict[str, Any] = {
-        "url": settings.schema_registry_url,
-        "timeout": _TIMEOUT_S,
-        "max.retries": 0,  # the worker retries by itself
-    }
-    if settings.schema_registry_login:
-        configuration["basic.auth.user.info"] = settings.schema_registry_login.get_secret_value()
-    return configuration

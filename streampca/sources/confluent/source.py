@@ -19,7 +19,7 @@ from streampca.fold.events import Assigned, Lost, Revoked, SourceStatus
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
-from streampca.sources.client_source import ClientSource, log_failed_commit, partition_numbers
+from streampca.sources.client_source import ClientSource, log_failed_commit
 from streampca.sources.confluent import connection
 from streampca.sources.confluent.batch import ConfluentBatch, Message
 from streampca.sources.confluent.connection import Connection, create
@@ -195,24 +195,24 @@ class _RebalanceListener:
         self.is_member = True
         if assigned:
             self.memberships.append(consumer.consumer_group_metadata())
-        self._append(Assigned(partition_numbers(assigned)))
+        self._append(Assigned, assigned)
 
     def _on_revoke(self, consumer: Consumer, revoked: Sequence[TopicPartition]) -> None:
         self.is_member = False
         if not self.closing:
             consumer.assign([])  # makes the group wait for us; without it librdkafka calls `unassign` itself
             self._revoking = True
-            self._append(Revoked(partition_numbers(revoked)))
+            self._append(Revoked, revoked)
 
     def _on_lost(self, consumer: Consumer, lost: Sequence[TopicPartition]) -> None:
         self.is_member = False
         if not self._revoking:  # else the event `Revoked` exists already, and the worker may not be done with it
-            self._append(Lost(partition_numbers(lost)))
+            self._append(Lost, lost)
         self._revoking = False
 
-    def _append(self, event: Assigned | Revoked | Lost) -> None:
-        if event.partitions:
-            self.events.append(event)
+    def _append(self, kind: type[Assigned | Revoked | Lost], partitions: Sequence[TopicPartition]) -> None:
+        if partitions:
+            self.events.append(kind(frozenset(tp.partition for tp in partitions)))
 
 
 def _on_commit(error: KafkaError | None, offsets: Any) -> None:

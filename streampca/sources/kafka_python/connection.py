@@ -8,20 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from kafka import KafkaProducer
+from kafka import KafkaProducer, errors
 from kafka.admin import ACLOperation, KafkaAdminClient
-from kafka.errors import (
-    AuthorizationError,
-    InvalidTopicError,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    RetriableError,
-    SaslAuthenticationFailedError,
-    UnknownTopicOrPartitionError,
-    UnsupportedCodecError,
-    for_code,
-)
 from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
@@ -40,7 +28,7 @@ _CLOSE_S = 0.5
 _CHECK_S = 0.005
 api_version: tuple[int, int] | None = None
 """Protocol version of the brokers; None: negotiated, which only the demo's broker cannot do."""
-_TOPIC_ERRORS = (UnknownTopicOrPartitionError, InvalidTopicError, AuthorizationError)
+_TOPIC_ERRORS = (errors.UnknownTopicOrPartitionError, errors.InvalidTopicError, errors.AuthorizationError)
 
 
 class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
@@ -52,9 +40,10 @@ class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pyth
     def token(self) -> str:
         try:
             return self._tokens.current()[0]
+        except NoBrokerError as error:
+            raise errors.KafkaConnectionError(str(error)) from None
         except SourceError as error:
-            kind = KafkaConnectionError if isinstance(error, NoBrokerError) else SaslAuthenticationFailedError
-            raise kind(str(error)) from None
+            raise errors.SaslAuthenticationFailedError(str(error)) from None
 
 
 def options(settings: KafkaSettings) -> dict[str, Any]:
@@ -100,7 +89,10 @@ class Connection(ClientConnection):
         try:
             self.topic_id(_START_ANSWER_S)
         except (TimeoutError, SourceError) as error:
-            _close(made)
+            if isinstance(made, KafkaProducer):  # its own method waits for answers to its requests, without limit
+                drop(made, _CLOSE_S)
+            else:
+                made.close()
             raise error if isinstance(error, SourceError) else self.source_error(error) from None
         return made
 
@@ -108,7 +100,7 @@ class Connection(ClientConnection):
         """As `start`, but the topic need not exist."""
         try:
             return kind(**options(self._settings), **more, kafka_client=self._open)
-        except (KafkaError, OSError, ValueError) as error:
+        except (errors.KafkaError, OSError, ValueError) as error:
             raise self.source_error(error) from None
 
     def _open(self, **configs: Any) -> KafkaNetClient:
@@ -128,12 +120,12 @@ class Connection(ClientConnection):
         # Not manager.run(), which would run the loop of a producer in two threads.
         answer = self._manager.call_soon(self._describe, timeout_s)
         answer.add_both(lambda _: answered.set())
-        if not answered.wait(timeout_s + 1) or isinstance(answer.exception, RetriableError):
+        if not answered.wait(timeout_s + 1) or isinstance(answer.exception, errors.RetriableError):
             raise TimeoutError
         if answer.exception is not None:
             raise self.source_error(answer.exception) from None
         description = answer.value
-        problem = for_code(description.error_code)
+        problem = errors.for_code(description.error_code)
         if issubclass(problem, _TOPIC_ERRORS):
             raise self.source_error(problem(self._topic))
         self._described = frozenset(partition.partition_index for partition in description.partitions)
@@ -164,8 +156,8 @@ class Connection(ClientConnection):
         """Raise `SourceError`; for what a retry may end `TimeoutError`, if it is said what is `unknown` then."""
         try:
             yield
-        except KafkaError as error:
-            if unknown and isinstance(error, RetriableError):
+        except errors.KafkaError as error:
+            if unknown and isinstance(error, errors.RetriableError):
                 raise TimeoutError(f"{unknown} are not known: {one_line(error)}") from None
             raise self.source_error(error) from None
 
@@ -173,9 +165,9 @@ class Connection(ClientConnection):
         """The message for an error that waiting cannot fix."""
         text = one_line(error)
         match error:
-            case KafkaTimeoutError() | TimeoutError():
+            case errors.KafkaTimeoutError() | TimeoutError():
                 return self.messages.no_broker(self._manager.last_failure)
-            case UnsupportedCodecError():
+            case errors.UnsupportedCodecError():
                 return SourceError(
                     f"records of topic {self._topic} are compressed, and what reads them is not installed ({text}): "
                     "pip install 'kafka-python[lz4,snappy,zstd]'"
@@ -199,11 +191,3 @@ def check_writable(settings: KafkaSettings, topic: str) -> int:
     if allowed and ACLOperation.WRITE.name not in allowed:
         raise connection.messages.not_authorized(f"writing to topic {topic}")
     return len(description["partitions"])
-
-
-def _close(client: Any) -> None:
-    """Close a client; a producer waits for answers to its requests, without limit."""
-    if isinstance(client, KafkaProducer):
-        drop(client, _CLOSE_S)
-    else:
-        client.close()

@@ -42,18 +42,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition, errors
 from kafka.consumer import group
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.consumer import ConsumerCoordinator
-from kafka.errors import (
-    AuthorizationError,
-    FencedInstanceIdError,
-    IllegalSaslStateError,
-    KafkaTimeoutError,
-    SaslAuthenticationFailedError,
-    UnsupportedSaslMechanismError,
-)
 from kafka.net import manager
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
@@ -63,7 +55,12 @@ from kafka.net.transport import KafkaSSLTransport
 from streampca.sources.base import Committed
 from streampca.sources.client_connection import one_line
 
-_REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError, AuthorizationError)
+_REFUSALS = (
+    errors.SaslAuthenticationFailedError,
+    errors.UnsupportedSaslMechanismError,
+    errors.IllegalSaslStateError,
+    errors.AuthorizationError,
+)
 _HANDSHAKE_S = 5.0
 
 
@@ -135,7 +132,7 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
 class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     """Keeps an assignment until a poll takes it, and the error of a member that was replaced."""
 
-    replaced: FencedInstanceIdError | None = None
+    replaced: errors.FencedInstanceIdError | None = None
     _waiting: tuple[Any, Any] = (None, None)  # the group's generation and the assignment that no poll has taken
 
     async def _do_join_and_sync_async(self) -> Any:
@@ -152,7 +149,7 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     def _handle_heartbeat_response(self, *args: Any) -> None:
         try:
             super()._handle_heartbeat_response(*args)
-        except FencedInstanceIdError as error:
+        except errors.FencedInstanceIdError as error:
             self.replaced = error
             raise
 
@@ -210,7 +207,7 @@ def drop_paused_records(consumer: KafkaConsumer, partition: TopicPartition) -> N
 def drop(producer: KafkaProducer, timeout_s: float) -> None:
     """Give up the records that are not sent yet, and close the producer, within about twice that time."""
     producer._sender.force_close()
-    with contextlib.suppress(KafkaTimeoutError):  # its thread is late, and ends by itself
+    with contextlib.suppress(errors.KafkaTimeoutError):  # its thread is late, and ends by itself
         producer.close(timeout=timeout_s)
 
 
@@ -219,4 +216,4 @@ def transactional(producer: KafkaProducer, method: str, *arguments: Any, deadlin
     result = getattr(producer._transaction_manager, method)(*arguments)
     producer._sender.wakeup()
     if not result.wait(max(deadline - time.monotonic(), 0) * 1000):
-        raise KafkaTimeoutError("the brokers did not answer in time")
+        raise errors.KafkaTimeoutError("the brokers did not answer in time")

@@ -23,23 +23,9 @@ from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.client_connection import one_line
-from streampca.sources.client_source import (
-    EARLIEST,
-    FETCH_BYTES,
-    ClientSource,
-    member_intervals_ms,
-    partition_numbers,
-)
+from streampca.sources.client_source import EARLIEST, FETCH_BYTES, ClientSource, member_intervals_ms
+from streampca.sources.kafka_python import patches
 from streampca.sources.kafka_python.connection import Connection
-from streampca.sources.kafka_python.patches import (
-    PatchedRangeAssignor,
-    committed_offsets,
-    drop_paused_records,
-    is_member,
-    position_of,
-    raise_if_replaced,
-    rejoin_group,
-)
 
 _COMMIT_TIMEOUT_MS = 1000
 _CLOSE_TIMEOUT_MS = 2000
@@ -58,7 +44,7 @@ class KafkaPythonSource(ClientSource):
         super().__init__(settings.topic)
         self._connection = Connection(settings, settings.topic)
         self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
-        self._rebalance = _RebalanceListener(partial(rejoin_group, self._consumer))
+        self._rebalance = _RebalanceListener(partial(patches.rejoin_group, self._consumer))
         self._has_identity, self._known_partitions = settings.group_instance_id is not None, frozenset[int]()
         self._consumer.subscribe([settings.topic], listener=self._rebalance)
         self._connection.await_partitions()
@@ -68,7 +54,7 @@ class KafkaPythonSource(ClientSource):
         self._rejoin_if_partitions_were_added()
         try:
             fetched = self._consumer.poll(int(timeout_s * 1000))
-            raise_if_replaced(self._consumer)
+            patches.raise_if_replaced(self._consumer)
         except OffsetOutOfRangeError as error:
             self._stop_at_gap(error.args[0])
         except LogTruncationError as error:
@@ -83,11 +69,11 @@ class KafkaPythonSource(ClientSource):
 
     def _reached(self, partition: int) -> tuple[int, int]:
         tp = TopicPartition(self._topic, partition)
-        position, end = position_of(self._consumer, tp), self._consumer.highwater(tp)
+        position, end = patches.position_of(self._consumer, tp), self._consumer.highwater(tp)
         return (position, end) if position is not None and end is not None else (-1, -1)  # not fetched yet
 
     def status(self) -> SourceStatus:
-        return SourceStatus(self._connection.connected, member=is_member(self._consumer))
+        return SourceStatus(self._connection.connected, member=patches.is_member(self._consumer))
 
     def _read(self, partitions: Collection[int]) -> None:
         for partition in partitions:
@@ -96,7 +82,7 @@ class KafkaPythonSource(ClientSource):
                 self._consumer.seek_to_beginning(tp)
             else:
                 self._consumer.seek(tp, start)
-            drop_paused_records(self._consumer, tp)
+            patches.drop_paused_records(self._consumer, tp)
             self._consumer.resume(tp)
 
     def _stop_reading(self, partitions: Collection[int]) -> None:
@@ -115,7 +101,7 @@ class KafkaPythonSource(ClientSource):
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         tps = [TopicPartition(self._topic, partition) for partition in partitions]
         with self._connection.answers("the committed offsets"):
-            return committed_offsets(self._consumer, tps, _OFFSETS_TIMEOUT_MS)
+            return patches.committed_offsets(self._consumer, tps, _OFFSETS_TIMEOUT_MS)
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
         tps = [TopicPartition(self._topic, partition) for partition in partitions]
@@ -134,7 +120,7 @@ class KafkaPythonSource(ClientSource):
         """A leader with an identity does not learn that it still leads after a restart, so every member rejoins."""
         before, self._known_partitions = self._known_partitions, self.partitions()
         if self._has_identity and before and self._known_partitions - before:
-            rejoin_group(self._consumer)
+            patches.rejoin_group(self._consumer)
 
     def _joined(self, partitions: Collection[int]) -> Any:
         for partition in partitions:
@@ -147,7 +133,7 @@ class KafkaPythonSource(ClientSource):
     def _rewind(self) -> None:
         """Seek back to what was returned: a poll that fails may have moved past records that it does not return."""
         for partition in self._reported:
-            position = position_of(self._consumer, TopicPartition(self._topic, partition))
+            position = patches.position_of(self._consumer, TopicPartition(self._topic, partition))
             if position is not None and position > self._start(partition):
                 self._read([partition])
 
@@ -175,28 +161,27 @@ class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]  # ka
         self._rejoin = rejoin
         self.events: list[Assigned | Revoked | Lost] = []
         self.closing = False
-        self._revoked: frozenset[int] = frozenset()  # recorded, and handled by the time of the next call
+        self._revoked: set[TopicPartition] = set()  # recorded, and handled by the time of the next call
         # The client logs what the listener raises as errors, with a traceback.
         logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_ours)
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         self._rejoin()  # kafka-python may forget the rebalance once it is suspended
-        partitions = partition_numbers(revoked) - self._revoked
-        self._revoked |= partitions
-        self._record(Revoked(partitions))
+        new = set(revoked) - self._revoked
+        self._revoked |= new
+        self._record(Revoked, new)
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        self._revoked = frozenset()
-        self._record(Assigned(partition_numbers(assigned)))
+        self._revoked = set()
+        self._record(Assigned, assigned)
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        partitions = partition_numbers(lost) - self._revoked
-        self._revoked = frozenset()
-        self._record(Lost(partitions))
+        new, self._revoked = set(lost) - self._revoked, set()
+        self._record(Lost, new)
 
-    def _record(self, event: Assigned | Revoked | Lost) -> None:
-        if event.partitions and not self.closing:
-            self.events.append(event)
+    def _record(self, kind: type[Assigned | Revoked | Lost], partitions: Collection[TopicPartition]) -> None:
+        if partitions and not self.closing:
+            self.events.append(kind(frozenset(tp.partition for tp in partitions)))
             raise _SuspendError
 
 
@@ -219,5 +204,5 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "heartbeat_interval_ms": heartbeat_ms,
         # Every rebalance revokes all and assigns all: more work than the cooperative protocol, but no partition
         # is ever kept across a generation that this member missed.
-        "partition_assignment_strategy": (PatchedRangeAssignor,),
+        "partition_assignment_strategy": (patches.PatchedRangeAssignor,),
     }
