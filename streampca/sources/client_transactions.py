@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from streampca.errors import SourceError
 from streampca.settings.kafka import KafkaSettings
-from streampca.sources.base import Committed, OutgoingFields, TransactionFailedError
+from streampca.sources.base import Committed, OutgoingFields, TransactionFailedError, Transactions
 from streampca.sources.client_connection import BrokerErrors, NoBrokerError
 
 ABORT_S = 2.0
@@ -15,7 +15,7 @@ _REFUSED = {10, 18, 29, 30, 31, 32, 53, 58, 87}
 REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
 
 
-class ClientTransactions(ABC):
+class ClientTransactions(Transactions, ABC):
     """See `streampca.sources.base.Transactions`.
 
     A producer whose transaction has failed is given up. The next one has the same name, with which a broker ends what
@@ -35,10 +35,6 @@ class ClientTransactions(ABC):
         self._settings, self._topics, self._name, self._timeout_s = settings, topics, name, timeout_s
         self._source, self._producer, self._open = source, None, False
         self._undelivered: list[tuple[Exception, str]] = []  # errors of this transaction's records, with their topics
-
-    @abstractmethod
-    def partitions(self, topic: str) -> int:
-        """See `Transactions`."""
 
     @abstractmethod
     def _create(self) -> Any: ...

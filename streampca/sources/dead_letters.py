@@ -110,19 +110,15 @@ class DeadLetterTopic:
             origin = origin_of(record.headers)
             if origin is None:
                 continue
-            identity = _identity(record, origin)
+            # A topic that was created again has other records at its offsets.
+            content = (origin.topic, origin.partition, origin.offset, record.key, record.value)
+            identity = hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
             if (partition, record.offset) in self._replayed:
                 status = LetterStatus.REPLAYED
             else:
                 status = LetterStatus.REPEATED if identity in seen else LetterStatus.WAITING
             seen.add(identity)
             yield DeadLetter(partition, record.offset, record, origin, status)
-
-
-def _identity(record: Record, origin: Origin) -> bytes:
-    """Identify the record of a letter; a topic that was created again has other records at its offsets."""
-    content = (origin.topic, origin.partition, origin.offset, record.key, record.value)
-    return hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
 
 
 def mark_of(offsets: Iterable[int]) -> tuple[bytes, Headers]:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient
@@ -23,8 +23,6 @@ from streampca.sources.base import Committed
 from streampca.sources.client_connection import RETRIABLE, ClientConnection, one_line
 from streampca.sources.client_source import FETCH_BYTES, member_intervals_ms
 from streampca.sources.oauth_tokens import create_tokens
-
-C = TypeVar("C")
 
 _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten seconds
 _PROBE_INTERVAL_S = 1.0
@@ -83,38 +81,35 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
     """Options of the consumer."""
     longest_poll_ms, session_ms, heartbeat_ms = member_intervals_ms(settings)
     identity = {} if settings.group_instance_id is None else {"group.instance.id": settings.group_instance_id}
-    return (
-        connection_options(settings)
-        | identity
-        | {
-            "group.id": settings.group,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump
-            "enable.partition.eof": True,  # reports how far offsets without a record reach
-            "isolation.level": "read_committed",
-            "check.crcs": True,
-            "max.poll.interval.ms": longest_poll_ms,
-            "session.timeout.ms": session_ms,
-            "heartbeat.interval.ms": heartbeat_ms,
-            # Every rebalance revokes all and assigns all, as with kafka-python: the two can share a group.
-            "partition.assignment.strategy": "range",
-            "max.partition.fetch.bytes": FETCH_BYTES,
-            "fetch.max.bytes": 4 * FETCH_BYTES,
-            # Limit over all partitions; one more fetch may be in flight. Decoded records use the other half.
-            "queued.max.messages.kbytes": base.PREFETCH_MIB * 1024 // 2,
-            "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second
-        }
-    )
+    return {
+        **connection_options(settings),
+        **identity,
+        "group.id": settings.group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump
+        "enable.partition.eof": True,  # reports how far offsets without a record reach
+        "isolation.level": "read_committed",
+        "check.crcs": True,
+        "max.poll.interval.ms": longest_poll_ms,
+        "session.timeout.ms": session_ms,
+        "heartbeat.interval.ms": heartbeat_ms,
+        # Every rebalance revokes all and assigns all, as with kafka-python: the two can share a group.
+        "partition.assignment.strategy": "range",
+        "max.partition.fetch.bytes": FETCH_BYTES,
+        "fetch.max.bytes": 4 * FETCH_BYTES,
+        # Limit over all partitions; one more fetch may be in flight. Decoded records use the other half.
+        "queued.max.messages.kbytes": base.PREFETCH_MIB * 1024 // 2,
+        "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second
+    }
 
 
-def create(kind: Callable[..., C], options: dict[str, Any]) -> C:
+def create(kind: Callable[..., Any], options: dict[str, Any]) -> Any:
     """A consumer, producer or admin client. Raises `SourceError` for options that librdkafka refuses."""
     try:
         return kind(options, logger=logging.getLogger("kafka.librdkafka"))
     except KafkaException as error:
-        text = one_line(error.args[0].str())
-        raise SourceError(f"confluent-kafka does not take these settings: {text}") from None
+        raise SourceError(f"confluent-kafka does not take these settings: {one_line(error.args[0].str())}") from None
 
 
 def committed(answer: Iterable[TopicPartition]) -> dict[int, Committed]:
@@ -155,8 +150,7 @@ class Connection(ClientConnection):
         self._tokens = create_tokens(settings)
         self._errors: deque[KafkaError] = deque(maxlen=100)  # of the admin client, not handled yet
         self._last_error = ""
-        options = connection_options(settings) | {"error_cb": self._errors.append}
-        self._admin = create(AdminClient, options)
+        self._admin = create(AdminClient, connection_options(settings) | {"error_cb": self._errors.append})
         self._probe: Future[Any] | None = None
         self._next_probe = 0.0
         try:
@@ -190,10 +184,9 @@ class Connection(ClientConnection):
                 return refusal
         return self.messages.of(protocol_code(error), one_line(error.str()))
 
-    def _request(self, timeout_s: float) -> "Future[Any]":
-        answers = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=max(timeout_s, 0.1))
-        answer: Future[Any] = answers[self._topic]
-        return answer
+    def _request(self, timeout_s: float) -> Any:
+        topics = TopicCollection([self._topic])
+        return self._admin.describe_topics(topics, request_timeout=max(timeout_s, 0.1))[self._topic]
 
     def _ask(self, timeout_s: float) -> str:
         request = self._request(timeout_s)

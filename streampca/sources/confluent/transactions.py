@@ -30,7 +30,7 @@ class ConfluentTransactions(ClientTransactions):
         connection.topic_id()
         return len(connection.partitions())
 
-    def _create(self) -> Producer:
+    def _create(self) -> Any:
         options = {
             "transactional.id": self._name,
             "transaction.timeout.ms": int(self._timeout_s * 1000),

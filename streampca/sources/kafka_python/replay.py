@@ -27,9 +27,13 @@ class KafkaPythonReader:
     """
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
-        self._settings, self._topic = settings, topic
+        self._topic = topic
         self._connection = Connection(settings, topic)
-        self._ends = self._end_offsets()
+        # The high watermarks: a mark may be behind an open transaction, where readers of committed records stop.
+        uncommitted = self._connection.start(KafkaConsumer, group_id=None, isolation_level="read_uncommitted")
+        with closing(uncommitted), self._connection.answers():
+            tps = [TopicPartition(topic, partition) for partition in self._connection.partitions()]
+            self._ends: dict[TopicPartition, int] = uncommitted.end_offsets(tps, timeout_ms=_ANSWER_MS)
         self._consumer = self._connection.start(
             KafkaConsumer,
             group_id=None,
@@ -97,13 +101,6 @@ class KafkaPythonReader:
     def close(self) -> None:
         """Close the connections."""
         self._consumer.close(autocommit=False, timeout_ms=1000)
-
-    def _end_offsets(self) -> dict[TopicPartition, int]:
-        """The high watermarks: a mark may be behind an open transaction, where readers of committed records stop."""
-        consumer = self._connection.start(KafkaConsumer, group_id=None, isolation_level="read_uncommitted")
-        with closing(consumer), self._connection.answers():
-            tps = [TopicPartition(self._topic, partition) for partition in self._connection.partitions()]
-            return dict(consumer.end_offsets(tps, timeout_ms=_ANSWER_MS))
 
 
 class KafkaPythonReplayProducer(KafkaPythonTransactions):

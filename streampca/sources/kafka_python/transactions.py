@@ -79,19 +79,15 @@ class KafkaPythonDeadLetters:
             except KafkaError as error:
                 if sent.is_done and sent.failed():
                     raise self._connection.source_error(error) from None
-                self._check_deadline(error, deadline)
+                self._connection.watch()
+                if time.monotonic() >= deadline:
+                    if self._connection.connected:
+                        self._connection.topic_id()  # raises if the topic was deleted: then waiting is no use
+                    raise TimeoutError(f"{len(self._unacknowledged)} dead letters are not acknowledged yet") from error
         self._connection.watch()
 
     def close(self) -> None:
         drop(self._producer, _CLOSE_S)
-
-    def _check_deadline(self, error: KafkaError, deadline: float) -> None:
-        self._connection.watch()
-        if time.monotonic() < deadline:
-            return
-        if self._connection.connected:
-            self._connection.topic_id()  # raises if the topic was deleted: then waiting is no use
-        raise TimeoutError(f"{len(self._unacknowledged)} dead letters are not acknowledged yet") from error
 
 
 class KafkaPythonTransactions(ClientTransactions):
