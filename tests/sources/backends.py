@@ -1,9 +1,9 @@
 """Topics for the contract tests, on a real broker or in memory."""
 
 import time
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,8 +25,8 @@ from tests.kafka_broker import Broker
 from tests.sources.reader import Reader
 
 
-class Backend(ABC):
-    """A topic with its producers, administrator and consumer group."""
+class _Backend:
+    """A topic with its producers, administrator and consumer group; the siblings below have the same methods."""
 
     output: str  # the topic that transactions write to
 
@@ -55,44 +55,8 @@ class Backend(ABC):
         for source in self.opened:
             source.close()
 
-    @abstractmethod
-    def _open(self, **settings: Any) -> Source: ...
-    @abstractmethod
-    def _transactions_of(self, source: Any, **settings: Any) -> Transactions: ...
-    @abstractmethod
-    def written(self) -> Sequence[Any]:
-        """The committed records of the output."""
 
-    @abstractmethod
-    def append(self, partition: int, values: Sequence[bytes | None], timestamp_ms: int | None = None) -> None: ...
-    @abstractmethod
-    def append_aborted(self, partition: int, values: Sequence[bytes]) -> None:
-        """Append an aborted transaction: its records and its marker are offsets without a record."""
-
-    @abstractmethod
-    def trim(self, partition: int, start: int) -> None: ...
-    @abstractmethod
-    def size(self, partition: int) -> int:
-        """The size of the log, to which `truncate` can cut it later."""
-
-    @abstractmethod
-    def truncate(self, sizes: Mapping[int, int]) -> None:
-        """Cut the logs of partitions to earlier sizes, as an unclean leader election does."""
-
-    @abstractmethod
-    def recreate(self) -> None: ...
-    @abstractmethod
-    def add_partitions(self, total: int) -> None: ...
-    @abstractmethod
-    def evict_all(self) -> None: ...
-    @abstractmethod
-    def committed(self) -> dict[int, int]: ...
-    @abstractmethod
-    def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
-        """A dead-letter sink, and a function that reads the acknowledged letters."""
-
-
-class InMemory(Backend):
+class InMemory(_Backend):
     def __init__(self, topic: str, partitions: int) -> None:
         super().__init__(topic)
         self.topic = MemoryTopic(partitions, topic)
@@ -105,21 +69,25 @@ class InMemory(Backend):
         return MemoryTransactions(self.topic, source, self._written)
 
     def written(self) -> Sequence[Any]:
+        """The committed records of the output."""
         return self._written[self.output]
 
     def append(self, partition: int, values: Sequence[bytes | None], timestamp_ms: int | None = None) -> None:
         self.topic.append(partition, *values, timestamp=-1 if timestamp_ms is None else timestamp_ms)
 
     def append_aborted(self, partition: int, values: Sequence[bytes]) -> None:
+        """Append an aborted transaction: its records and its marker are offsets without a record."""
         self.topic.skip(partition, len(values) + 1)
 
     def trim(self, partition: int, start: int) -> None:
         self.topic.trim(partition, start)
 
     def size(self, partition: int) -> int:
+        """The size of the log, to which `truncate` can cut it later."""
         return self.topic.logs[partition].end
 
     def truncate(self, sizes: Mapping[int, int]) -> None:
+        """Cut the logs of partitions to earlier sizes, as an unclean leader election does."""
         for partition, size in sizes.items():
             self.topic.truncate(partition, size)
 
@@ -137,6 +105,7 @@ class InMemory(Backend):
         return self.topic.committed
 
     def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
+        """A dead-letter sink, and a function that reads the acknowledged letters."""
         letters = MemoryDeadLetters(self.topic.name)
         return letters, lambda: letters.records
 
@@ -157,7 +126,7 @@ class InMemoryPrefetching(InMemory):
             self.topic.evict(source._source)  # type: ignore[attr-defined]
 
 
-class OnKafka(Backend):
+class OnKafka(_Backend):
     source: Callable[[WorkerSettings], Source] = KafkaPythonSource
     client = "kafka-python"
 
@@ -184,16 +153,13 @@ class OnKafka(Backend):
         self.broker.produce(self.topic, partition, values, timestamp_ms)
 
     def append_aborted(self, partition: int, values: Sequence[bytes]) -> None:
-        producer = self.broker.producer(transactional_id=f"{self.topic}-{time.monotonic_ns()}")
-        try:
+        with closing(self.broker.producer(transactional_id=f"{self.topic}-{time.monotonic_ns()}")) as producer:
             producer.init_transactions()
             producer.begin_transaction()
             for value in values:
                 producer.send(self.topic, value, partition=partition)
             producer.flush(20)
             producer.abort_transaction()
-        finally:
-            producer.close()
         self.broker.settled_ends(self.topic)  # waits for the marker, which the broker writes after it has answered
 
     def trim(self, partition: int, start: int) -> None:
@@ -231,9 +197,10 @@ class OnConfluent(OnKafka):
 
 class OnConfluentPrefetching(OnConfluent):
     def _open(self, **settings: Any) -> Source:
-        return Prefetch(
-            ConfluentSource(self.settings(**settings)), max_records=5000, max_bytes=1_000_000, decode=unchanged
-        )
+        return Prefetch(super()._open(**settings), max_records=5000, max_bytes=1_000_000, decode=unchanged)
+
+
+Backend = InMemory | OnKafka
 
 
 def settings_for(broker: Broker, topic: str, **settings: Any) -> WorkerSettings:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from streampca.fold.events import Assigned, Event, Records
+from streampca.fold.events import Assigned, Event, Lost, Records, Revoked
 from streampca.fold.record import NO_RECORDS, LastRecord, Record
 from streampca.sources.base import Source
 from tests.waiting import PATIENCE_S, wait_until
@@ -25,9 +25,15 @@ class Reader:
         """Poll until the condition holds."""
         wait_until(lambda: condition() or (self.poll() and False) or condition(), timeout_s, str(self.events[-5:]))
 
-    def of(self, kind: type[Any]) -> list[Any]:
-        """The events of one kind, in order."""
+    def of(self, kind: Any) -> list[Any]:
+        """The events of one kind, or of several, in order."""
         return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """The partitions that the events leave to the source."""
+        changes = [event for event in self.events if isinstance(event, Assigned | Revoked | Lost)]
+        return changes[-1].partitions if changes and isinstance(changes[-1], Assigned) else frozenset()
 
     def assigned(self, timeout_s: float = PATIENCE_S) -> frozenset[int]:
         """Wait for the next assignment."""
@@ -54,6 +60,10 @@ class Reader:
 
     def offsets(self, partition: int) -> list[int]:
         return [record.offset for record in self.records(partition)]
+
+
+def values(start: int, stop: int) -> list[bytes]:
+    return [b"%d" % i for i in range(start, stop)]
 
 
 def reading(source: Source, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> Reader:

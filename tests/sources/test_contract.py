@@ -10,7 +10,7 @@ from streampca.fold.events import Assigned, Lost, OutOfRange, Records, Revoked, 
 from streampca.fold.record import LastRecord, PlainRecord, last_of
 from streampca.sources.base import Committed
 from tests.sources.backends import Backend, InMemory, InMemoryPrefetching, OnConfluentPrefetching, OnKafka
-from tests.sources.reader import Reader, reading
+from tests.sources.reader import Reader, reading, values
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -27,10 +27,6 @@ def make(request: pytest.FixtureRequest, topic: str) -> Iterator[Make]:
     broker = () if issubclass(request.param, InMemory) else (request.getfixturevalue("broker"),)
     with ExitStack() as opened:
         yield lambda partitions: opened.enter_context(closing(request.param(*broker, topic, partitions)))
-
-
-def values(start: int, stop: int) -> list[bytes]:
-    return [b"%d" % i for i in range(start, stop)]
 
 
 def test_records_arrive_in_order_and_next_is_the_following_position(make: Make) -> None:
@@ -61,18 +57,14 @@ def test_a_member_without_partitions_has_a_status_too(make: Make) -> None:
     log = make(1)
     readers = [Reader(log.open()), Reader(log.open())]
 
-    def holders() -> list[Reader]:
-        changes = [[event for event in r.events if isinstance(event, Assigned | Revoked)] for r in readers]
-        return [r for r, own in zip(readers, changes, strict=True) if own and isinstance(own[-1], Assigned)]
-
     def settled() -> bool:
         for reader in readers:
             reader.poll(0.05)
-        return len(holders()) == 1 and all(r.source.status() == SourceStatus(True, True) for r in readers)
+        members = all(r.source.status() == SourceStatus(True, True) for r in readers)
+        return members and sorted(len(r.owned) for r in readers) == [0, 1]
 
     wait_until(settled, what="a group of two, one of them without a partition")
-    (holder,) = holders()
-    (other,) = (reader for reader in readers if reader is not holder)
+    other, holder = sorted(readers, key=lambda reader: len(reader.owned))
     holder.source.close()
     log.opened.remove(holder.source)
     other.assigned()
@@ -282,11 +274,9 @@ def test_a_revoked_partition_is_not_reassigned_before_the_next_poll(make: Make) 
         what="an assignment of both",
     )
     assert [type(e) for e in first.events[events:]] == [Assigned]
-    shares = [reader.of(Assigned)[-1].partitions for reader in (first, second)]
-    assert sorted(len(share) for share in shares) == [1, 1]
-    assert shares[0] | shares[1] == {0, 1}
-    for reader, share in zip((first, second), shares, strict=True):
-        (partition,) = share
+    assert first.owned | second.owned == {0, 1}
+    for reader in (first, second):
+        (partition,) = reader.owned
         reader.events = []
         reader.source.seek({partition: 3})
         reader.read_to({partition: 20})
@@ -314,19 +304,14 @@ def test_close_leaves_the_group_at_once_and_is_idempotent(make: Make) -> None:
     log = make(2)
     first, second = Reader(log.open()), Reader(log.open())
     wait_until(
-        lambda: (first.poll(), second.poll()) and {p for r in (first, second) for p in _share(r)} == {0, 1},
+        lambda: (first.poll(), second.poll()) and first.owned | second.owned == {0, 1},
         what="an assignment of both",
     )
     started = time.monotonic()
     first.source.close()
     first.source.close()
-    second.until(lambda: _share(second) == {0, 1})
+    second.until(lambda: second.owned == {0, 1})
     assert time.monotonic() - started < PATIENCE_S / 2  # well before the session timeout
-
-
-def _share(reader: Reader) -> frozenset[int]:
-    assigned = reader.of(Assigned)
-    return assigned[-1].partitions if assigned else frozenset()
 
 
 def test_close_during_a_rebalance_leaves_the_group(make: Make) -> None:
@@ -362,7 +347,7 @@ def test_new_partitions_are_assigned_without_a_restart(make: Make) -> None:
     reader.assigned()
     assert reader.source.partitions() == {0}
     log.add_partitions(3)
-    reader.until(lambda: _share(reader) == {0, 1, 2})
+    reader.until(lambda: reader.owned == {0, 1, 2})
     assert reader.source.partitions() == {0, 1, 2}
     log.append(2, values(0, 2))
     reader.source.seek({2: None})

@@ -1,7 +1,7 @@
 """Prefetching keeps the contract of sources, on the in-memory source with queues that are often full."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
@@ -34,10 +34,26 @@ class CountingSource(MemorySource):
         return events
 
 
+Decode = Callable[[Records], Event]
+
+
+def filled(count: int, value: bytes = b"x") -> CountingSource:
+    """A source of one partition with so many equal records."""
+    topic = MemoryTopic()
+    topic.append(0, *[value] * count)
+    return CountingSource(topic)
+
+
 @contextmanager
-def reading(inner: MemorySource, records: int = 40, size: int = 10_000) -> Iterator[Prefetch]:
-    source = Prefetch(inner, records, size, unchanged)
+def reading(
+    inner: MemorySource, records: int = 40, size: int = 10_000, decode: Decode = unchanged
+) -> Iterator[Prefetch]:
+    """A source that reads the partitions assigned to it from the earliest records."""
+    source = Prefetch(inner, records, size, decode)
     try:
+        assigned = next_event(source)
+        assert isinstance(assigned, Assigned)
+        source.seek(dict.fromkeys(assigned.partitions))
         yield source
     finally:
         source.close()
@@ -60,12 +76,8 @@ def final_polls(source: Prefetch, inner: CountingSource) -> int:
 
 @pytest.mark.parametrize(("records", "size"), [(40, 10_000), (10_000, 200)])
 def test_prefetching_is_limited_in_records_and_bytes(records: int, size: int) -> None:
-    topic = MemoryTopic()
-    topic.append(0, *[b"five5"] * 5000)
-    inner = CountingSource(topic)
+    inner = filled(5000, b"five5")
     with reading(inner, records, size) as source:
-        assert next_event(source) == Assigned(frozenset({0}))
-        source.seek({0: None})
         source.poll(0)
         final_polls(source, inner)
         assert inner.returned <= 60
@@ -85,13 +97,8 @@ def decoded_to_100(event: Records, most: int = 1000) -> Vectors:
 
 
 def test_prefetching_is_limited_in_decoded_bytes() -> None:
-    topic = MemoryTopic()
-    topic.append(0, *[b"x"] * 5000)
-    inner = CountingSource(topic)
-    source = Prefetch(inner, 10_000, 20_000, decoded_to_100)
-    with closing(source):
-        next_event(source)
-        source.seek({0: None})
+    inner = filled(5000)
+    with reading(inner, 10_000, 20_000, decoded_to_100) as source:
         source.poll(0)
         final_polls(source, inner)
         assert inner.returned == 30  # 24,000 bytes
@@ -109,10 +116,7 @@ def test_a_decoding_error_is_raised_after_earlier_records() -> None:
             raise SourceError("not for you")
         return decoded_to_100(event)
 
-    source = Prefetch(MemorySource(topic), 10, 10_000, decode)
-    with closing(source):
-        next_event(source)
-        source.seek({0: None, 1: None})
+    with reading(MemorySource(topic), decode=decode) as source:
         event = next_event(source)
         assert isinstance(event, Vectors)
         assert event.partition == 0
@@ -121,15 +125,12 @@ def test_a_decoding_error_is_raised_after_earlier_records() -> None:
 
 
 def test_undecoded_records_count_towards_the_limit_and_are_dropped_with_their_partition() -> None:
-    topic = MemoryTopic()
-    topic.append(0, *[b"x"] * 5000)
-    inner = CountingSource(topic)
-    source = Prefetch(
-        inner, 40, 10_000, lambda event: Undecoded(event.partition, event.next - 10, 10, event.end, "away")
-    )
-    with closing(source):
-        next_event(source)
-        source.seek({0: None})
+    inner = filled(5000)
+
+    def decode(event: Records) -> Event:
+        return Undecoded(event.partition, event.next - 10, 10, event.end, "away")
+
+    with reading(inner, decode=decode) as source:
         assert next_event(source) == Undecoded(0, 0, 10, 5000, "away")
         final_polls(source, inner)
         assert inner.returned == 50
@@ -143,10 +144,9 @@ def test_undecoded_records_count_towards_the_limit_and_are_dropped_with_their_pa
 def test_the_source_is_not_polled_until_a_rebalance_is_handled(change: type[Event]) -> None:
     topic = MemoryTopic()
     inner = CountingSource(topic)
-    with reading(inner) as source:
+    opened = closing(Prefetch(inner, 40, 10_000, unchanged)) if change is Assigned else reading(inner)
+    with opened as source:
         if change is not Assigned:
-            assert isinstance(next_event(source), Assigned)
-            source.seek({0: None})
             assert isinstance(next_event(source), Records)
             with topic.lock:
                 topic.evict(inner) if change is Lost else topic.rebalance()
@@ -159,30 +159,19 @@ def test_the_source_is_not_polled_until_a_rebalance_is_handled(change: type[Even
         wait_until(lambda: inner.polls > polls)
 
 
-@pytest.fixture
-def full_queue() -> Iterator[tuple[MemoryTopic, CountingSource, Prefetch]]:
-    """A source whose queue is full of records of its only partition."""
-    topic = MemoryTopic()
-    topic.append(0, *[b"x"] * 100)
-    inner = CountingSource(topic)
+def test_queued_records_are_dropped_by_a_seek() -> None:
+    inner = filled(100)
     with reading(inner) as source:
-        next_event(source)
-        source.seek({0: None})
         source.poll(0)
         final_polls(source, inner)
         assert len(source._queue) > 2
-        yield topic, inner, source
-
-
-def test_queued_records_are_dropped_by_a_seek(full_queue: tuple[MemoryTopic, CountingSource, Prefetch]) -> None:
-    _, inner, source = full_queue
-    source.seek({0: 50})
-    event = next_event(source)
-    assert isinstance(event, Records)
-    assert event.records[0].offset == 50
-    final_polls(source, inner)
-    source.pause(frozenset({0}))
-    assert source.poll(0.05) == []
+        source.seek({0: 50})
+        event = next_event(source)
+        assert isinstance(event, Records)
+        assert event.records[0].offset == 50
+        final_polls(source, inner)
+        source.pause(frozenset({0}))
+        assert source.poll(0.05) == []
 
 
 def test_a_seek_to_a_lost_partition_is_ignored() -> None:
@@ -191,7 +180,6 @@ def test_a_seek_to_a_lost_partition_is_ignored() -> None:
     topic.trim(0, 5)
     inner = CountingSource(topic)
     with reading(inner) as source:
-        next_event(source)
         source.seek({0: 2})
         assert next_event(source) == OutOfRange(0, 2, 5, 9)
         with topic.lock:
@@ -207,8 +195,6 @@ def test_an_error_is_raised_after_earlier_records() -> None:
     topic.append(0, b"x")
     inner = CountingSource(topic, [1, Pause(), 1, SourceError("gone"), 1])
     with reading(inner) as source:
-        next_event(source)
-        source.seek({0: None})
         assert isinstance(next_event(source), Records)
         with pytest.raises(SourceError, match="gone"):
             wait_until(lambda: source.poll(0.5))
@@ -232,12 +218,8 @@ def test_an_error_is_raised_after_earlier_records() -> None:
 
 @pytest.mark.parametrize("method", ["partitions", "status"])
 def test_an_error_that_ends_the_thread_is_raised_by_every_call(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    topic = MemoryTopic()
-    topic.append(0, b"x")
-    inner = CountingSource(topic)
+    inner = filled(1)
     with reading(inner) as source:
-        next_event(source)
-        source.seek({0: None})
         assert isinstance(next_event(source), Records)
         monkeypatch.setattr(inner, method, lambda: 1 / 0)
         calls = [source.topic_id, lambda: source.poll(0), lambda: source.seek({0: 0}), lambda: source.commit({0: 1})]
@@ -247,7 +229,7 @@ def test_an_error_that_ends_the_thread_is_raised_by_every_call(monkeypatch: pyte
         for call in calls:
             with pytest.raises(ZeroDivisionError):
                 call()
-    assert not topic.is_joined(inner)
+    assert not inner._topic.is_joined(inner)
 
 
 STEP = 3
@@ -259,27 +241,18 @@ def test_every_record_arrives_once_and_in_order() -> None:
     for partition in range(2):
         topic.append(partition, *[b"x"] * 100)
     offsets: dict[int, list[int]] = {0: [], 1: []}
-    with closing(Prefetch(MemorySource(topic, batch=10), 10_000, 4000, decoded_in_steps)) as source:
-        assert wait_until(lambda: source.poll(0.5)) == [Assigned(frozenset({0, 1}))]
-        source.seek({0: None, 1: None})
+    with reading(MemorySource(topic, batch=10), 10_000, 4000, decoded_in_steps) as source:
         while sum(map(len, offsets.values())) < 200:
             for event in wait_until(lambda: source.poll(0.5)):
-                assert isinstance(event, Vectors)
                 assert event.count <= STEP
                 offsets[event.partition] += offsets_of(event.records).tolist()
     assert offsets == {0: list(range(100)), 1: list(range(100))}
 
 
 def test_what_is_not_decoded_yet_is_dropped_at_a_seek() -> None:
-    topic = MemoryTopic()
-    topic.append(0, *[b"x"] * 20)
-    with closing(Prefetch(MemorySource(topic, batch=10), 10_000, 1, decoded_in_steps)) as source:
-        wait_until(lambda: source.poll(0.5))
-        source.seek({0: None})
-        [event] = wait_until(lambda: source.poll(0.5))
-        assert isinstance(event, Vectors)
-        assert offsets_of(event.records).tolist() == [0, 1, 2]
-        source.seek({0: 15})
-        [event] = wait_until(lambda: source.poll(0.5))
-        assert isinstance(event, Vectors)
-        assert offsets_of(event.records).tolist() == [15, 16, 17]
+    with reading(filled(20), 10_000, 1, decoded_in_steps) as source:
+        for position in (0, 15):
+            source.seek({0: position})
+            event = next_event(source)
+            assert isinstance(event, Vectors)
+            assert offsets_of(event.records).tolist() == [position, position + 1, position + 2]

@@ -38,17 +38,13 @@ class Members:
     def start(self, name: str) -> Reader:
         return Reader(self.backend.open(group_instance_id=name, session_timeout_s=self.session_timeout_s))
 
-    def owned(self, name: str) -> frozenset[int]:
-        """The partitions of a member."""
-        now: frozenset[int] = frozenset()
-        for event in self.readers[name].events:
-            if hasattr(event, "partitions"):
-                now = frozenset() if isinstance(event, Revoked | Lost) else event.partitions
-        return now
+    def owned(self) -> dict[str, frozenset[int]]:
+        """The partitions of each."""
+        return {name: reader.owned for name, reader in self.readers.items()}
 
     def settled(self) -> frozenset[int]:
         """The partitions of both, if none is of both."""
-        a, b = self.owned("a"), self.owned("b")
+        a, b = self.owned().values()
         return a | b if a and b and not a & b else frozenset()
 
     def wait(self, condition: Callable[[], object]) -> None:
@@ -69,13 +65,12 @@ class Members:
 def test_a_restart_moves_no_partition(backend: OnKafka) -> None:
     """First one member, then the other: one of them leads the group. Afterwards, new partitions are assigned."""
     members = Members(backend)
-    before = {name: members.owned(name) for name in ("a", "b")}
+    before = members.owned()
     for name, other in (("a", "b"), ("b", "a")):
-        events = len(members.readers[other].of(Revoked) + members.readers[other].of(Lost))
+        events = len(members.readers[other].of(Revoked | Lost))
         members.restart(name)
-        members.wait(lambda name=name: members.owned(name) == before[name])  # type: ignore[misc]
-        assert len(members.readers[other].of(Revoked) + members.readers[other].of(Lost)) == events
-        assert {name: members.owned(name) for name in ("a", "b")} == before
+        members.wait(lambda: members.owned() == before)
+        assert len(members.readers[other].of(Revoked | Lost)) == events
     backend.add_partitions(6)
     members.wait(lambda: members.settled() == frozenset(range(6)))
 
@@ -84,7 +79,7 @@ def test_the_partitions_of_a_member_that_stays_away_move(backend: OnKafka) -> No
     members = Members(backend, session_timeout_s=2)
     members.readers["b"].source.close()
     gone = members.readers.pop("b")
-    members.wait(lambda: members.owned("a") == ALL)
+    members.wait(lambda: members.owned() == {"a": ALL})
     assert gone.events
 
 
@@ -99,20 +94,10 @@ def test_a_member_that_was_replaced_ends_with_what_to_do(backend: OnKafka) -> No
 
 def test_members_with_and_without_an_identity_share_the_topic(backend: OnKafka) -> None:
     """As while the setting is introduced."""
-    sources = [backend.open(**({} if n == 1 else {"group_instance_id": f"{n}"})) for n in range(3)]
-    readers = [Reader(source) for source in sources]
-
-    def owned() -> list[frozenset[int]]:
-        partitions = []
-        for reader in readers:
-            changes = [event for event in reader.events if hasattr(event, "partitions")]
-            is_assigned = changes and not isinstance(changes[-1], Revoked | Lost)
-            partitions.append(changes[-1].partitions if is_assigned else ALL)
-        return partitions
-
+    readers = [Reader(backend.open(**({} if n == 1 else {"group_instance_id": f"{n}"}))) for n in range(3)]
     readers[0].until(
         lambda: (
             any(reader.poll(POLL_S) and False for reader in readers[1:])
-            or sorted(map(sorted, owned())) == [[0, 1], [2], [3]]
+            or sorted(sorted(reader.owned) for reader in readers) == [[0, 1], [2], [3]]
         )
     )
