@@ -1,8 +1,8 @@
 """The worker's status file: its content, how often it is written, and that its failures do not disturb the worker."""
 
 import threading
+from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -34,19 +34,7 @@ from tests.worker.harness import SynchronousExecutor, make_worker, worker_config
 
 NAME = "host-7"
 FILE = f"workers/{TOPIC}/{NAME}.json"
-
-
-class Clocks:
-    """The wall clock and the monotonic clock, a constant apart."""
-
-    def __init__(self) -> None:
-        self.ticks = 500.0
-
-    def wall(self) -> float:
-        return 1e9 + self.ticks
-
-    def monotonic(self) -> float:
-        return self.ticks
+CONNECTED = SourceStatus(connected=True, member=True)
 
 
 class CountingStore(MemoryStore):
@@ -59,9 +47,29 @@ class CountingStore(MemoryStore):
         super().write(name, data)
 
 
-@pytest.fixture
-def clocks() -> Clocks:
-    return Clocks()
+class Member:
+    """A listener with its store and its clocks, which are a constant apart."""
+
+    def __init__(self, store: MemoryStore, executor: Executor | None = None) -> None:
+        self.store, self.ticks = store, 500.0
+        self.reports = ProcessStatuses(store, TOPIC)
+        self.listener = StatusListener(self.reports, NAME, lambda: 1e9 + self.ticks, lambda: self.ticks, executor)
+
+    def notify(self, *happened: MemberEvent) -> None:
+        for event in happened:
+            self.listener.notify(event)
+
+    def run(self, seconds: float) -> None:
+        """Tick five times a second for this many seconds."""
+        for _ in range(round(seconds * 5)):
+            self.ticks += 0.2
+            self.notify(LoopTicked())
+
+    def report(self, *happened: MemberEvent) -> ProcessStatus:
+        """The report in the store, after these events."""
+        self.notify(*happened)
+        [report] = self.reports.all()
+        return report
 
 
 @pytest.fixture
@@ -70,100 +78,79 @@ def store() -> CountingStore:
 
 
 @pytest.fixture
-def listener(store: CountingStore, clocks: Clocks) -> StatusListener:
-    return StatusListener(ProcessStatuses(store, TOPIC), NAME, clocks.wall, clocks.monotonic, SynchronousExecutor())
+def member(store: CountingStore) -> Member:
+    return Member(store, SynchronousExecutor())
 
 
-def read_status(store: MemoryStore) -> ProcessStatus:
-    [report] = ProcessStatuses(store, TOPIC).all()
-    return report
-
-
-def run_loop(listener: StatusListener, clocks: Clocks, seconds: float) -> None:
-    """Tick five times a second for this many seconds."""
-    for _ in range(round(seconds * 5)):
-        clocks.ticks += 0.2
-        listener.notify(LoopTicked())
+STOP = MemberStopping("now")  # writes a report at once
 
 
 def learned(messages: int = 5, lag: int = 3, partition: int = 0) -> BatchLearned:
     return BatchLearned(partition, fold_of(vectors(messages), fold_config()), messages, [], 0.1, lag)
 
 
-def test_states_from_start_to_stop(listener: StatusListener, store: CountingStore, clocks: Clocks) -> None:
-    with listener:
-        first = read_status(store)
+def test_states_from_start_to_stop(member: Member) -> None:
+    with member.listener:
+        first = member.report()
         assert (first.name, first.state, first.trouble, first.partitions) == (NAME, "starting", None, {})
         assert first.started_at == first.updated_at == 1e9 + 500
-        clocks.ticks += 1
-        listener.notify(PartitionsAssigned({1: -1, 0: 40}))
-        assigned = read_status(store)
+        member.ticks += 1
+        assigned = member.report(PartitionsAssigned({1: -1, 0: 40}))
         assert (assigned.state, assigned.updated_at) == ("waiting", 1e9 + 501)
         assert list(assigned.partitions) == ["0", "1"]
         assert assigned.partitions["0"].model_dump() == {
             "position": 40, "lag": None, "learned": None, "rejected": None, "loss_ewma": None,
             "shortened": None,
         }  # fmt: skip
-        listener.notify(learned(200, lag=3))
-        run_loop(listener, clocks, 4)
-        assert read_status(store).state == "learning"
-        run_loop(listener, clocks, 5)
-        assert read_status(store).state == "waiting"
-        listener.notify(MemberStopping("SIGTERM"))
-        assert read_status(store).state == "stopping"
-    last = read_status(store)
+        member.notify(learned(200, lag=3))
+        for seconds, state in ((4, "learning"), (5, "waiting")):
+            member.run(seconds)
+            assert member.report().state == state
+        assert member.report(STOP).state == "stopping"
+    last = member.report()
     assert (last.state, last.trouble, last.partitions, last.messages_per_second) == ("stopped", None, {}, 0)
     assert last.started_at == 1e9 + 500
 
 
-def test_partition_figures_come_from_its_fold(listener: StatusListener, store: CountingStore) -> None:
+def test_partition_figures_come_from_its_fold(member: Member) -> None:
     batch = learned(300, lag=7)
     fold = batch.fold.reject(["not_finite", "not_finite", "wrong_length"])
-    listener.notify(replace(batch, fold=fold))
-    listener.notify(MemberStopping("now"))
-    partition = read_status(store).partitions["0"]
+    partition = member.report(replace(batch, fold=fold), STOP).partitions["0"]
     assert (partition.position, partition.lag, partition.learned, partition.rejected) == (fold.position, 7, 300, 3)
     assert partition.loss_ewma == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma)
     assert 0 < (partition.loss_ewma or 0) < 1
 
 
-def test_infinite_losses_are_left_out(listener: StatusListener, store: CountingStore) -> None:
+def test_infinite_losses_are_left_out(member: Member) -> None:
     batch = learned(300)
     stats = replace(batch.fold.stats, loss_ewma=float("inf"))
-    listener.notify(replace(batch, fold=replace(batch.fold, stats=stats)))
-    listener.notify(MemberStopping("now"))
-    assert read_status(store).partitions["0"].loss_ewma is None
+    report = member.report(replace(batch, fold=replace(batch.fold, stats=stats)), STOP)
+    assert report.partitions["0"].loss_ewma is None
 
 
-def test_the_rate_covers_the_last_ten_seconds(listener: StatusListener, store: CountingStore, clocks: Clocks) -> None:
-    with listener:
+def test_the_rate_covers_the_last_ten_seconds(member: Member) -> None:
+    with member.listener:
         for _ in range(50):
-            listener.notify(learned(100))
-            run_loop(listener, clocks, 1)
-        assert read_status(store).messages_per_second == pytest.approx(100, rel=0.1)
-        run_loop(listener, clocks, 20)
-        idle = read_status(store)
+            member.notify(learned(100))
+            member.run(1)
+        assert member.report().messages_per_second == pytest.approx(100, rel=0.1)
+        member.run(20)
+        idle = member.report()
         assert (idle.messages_per_second, idle.state) == (0, "waiting")
 
 
-def test_released_partitions_are_removed_immediately(listener: StatusListener, store: CountingStore) -> None:
-    listener.notify(PartitionsAssigned({0: 1, 1: 2}))
-    listener.notify(PartitionsReleased([0], lost=False))
-    assert list(read_status(store).partitions) == ["1"]
-    listener.notify(PartitionsReleased([1, 5], lost=True))
-    assert read_status(store).partitions == {}
+def test_released_partitions_are_removed_immediately(member: Member) -> None:
+    report = member.report(PartitionsAssigned({0: 1, 1: 2}), PartitionsReleased([0], lost=False))
+    assert list(report.partitions) == ["1"]
+    assert member.report(PartitionsReleased([1, 5], lost=True)).partitions == {}
 
 
-def test_written_every_few_seconds_at_any_loop_speed(
-    listener: StatusListener, store: CountingStore, clocks: Clocks
-) -> None:
-    with listener:
+def test_written_every_few_seconds_at_any_loop_speed(member: Member, store: CountingStore) -> None:
+    with member.listener:
         before = store.writes
         for _ in range(3000):  # 30 seconds
-            clocks.ticks += 0.01
-            listener.notify(LoopTicked())
-            listener.notify(learned(1))
-            listener.notify(SourcePolled(SourceStatus(connected=True, member=True)))
+            member.ticks += 0.01
+            member.notify(LoopTicked(), learned(1), SourcePolled(CONNECTED))
         assert 8 <= store.writes - before <= 10
 
 
@@ -176,96 +163,75 @@ def test_written_every_few_seconds_at_any_loop_speed(
         (PartitionStalled(0, 7, "disk full"), PartitionsReleased([0], lost=True)),
     ],
 )
-def test_an_error_is_shown_until_it_is_resolved(
-    listener: StatusListener, store: CountingStore, clocks: Clocks, begin: MemberEvent, end: MemberEvent
-) -> None:
-    with listener:
-        listener.notify(PartitionsAssigned({0: 1, 1: 1}))
-        listener.notify(begin)
-        listener.notify(learned(partition=1))
-        run_loop(listener, clocks, 4)
-        assert read_status(store).trouble == "disk full"
-        listener.notify(end)
-        run_loop(listener, clocks, 4)
-        assert read_status(store).trouble is None
+def test_an_error_is_shown_until_it_is_resolved(member: Member, begin: MemberEvent, end: MemberEvent) -> None:
+    with member.listener:
+        member.notify(PartitionsAssigned({0: 1, 1: 1}), begin, learned(partition=1))
+        member.run(4)
+        assert member.report().trouble == "disk full"
+        member.notify(end)
+        member.run(4)
+        assert member.report().trouble is None
 
 
-def test_the_lag_of_a_stalled_partition_is_updated(listener: StatusListener, store: CountingStore) -> None:
-    listener.notify(PartitionsAssigned({0: 1, 1: 1}))
-    listener.notify(learned(300, lag=7))
-    listener.notify(PartitionStalled(0, 8, "no registry"))
-    listener.notify(PartitionStalled(1, 9, "no registry"))
-    listener.notify(MemberStopping("now"))
-    partitions = read_status(store).partitions
+def test_the_lag_of_a_stalled_partition_is_updated(member: Member) -> None:
+    stalled = [PartitionStalled(0, 8, "no registry"), PartitionStalled(1, 9, "no registry")]
+    partitions = member.report(PartitionsAssigned({0: 1, 1: 1}), learned(300, lag=7), *stalled, STOP).partitions
     assert [(partitions[p].lag, partitions[p].learned) for p in "01"] == [(8, 300), (9, None)]
 
 
-def test_resolving_one_error_keeps_the_other(listener: StatusListener, store: CountingStore) -> None:
-    listener.notify(CheckpointPostponed("disk full"))
-    listener.notify(PublishFailed("no folds"))
-    listener.notify(ModelPublished(None, 0.1))  # type: ignore[arg-type]  # not looked at
-    listener.notify(MemberStopping("now"))
-    assert read_status(store).trouble == "disk full"
+def test_resolving_one_error_keeps_the_other(member: Member) -> None:
+    published = ModelPublished(None, 0.1)  # type: ignore[arg-type]  # not looked at
+    report = member.report(CheckpointPostponed("disk full"), PublishFailed("no folds"), published, STOP)
+    assert report.trouble == "disk full"
 
 
-def test_a_lost_broker_is_shown_but_not_before_the_first_connection(
-    listener: StatusListener, store: CountingStore, clocks: Clocks
-) -> None:
-    away, connected = SourceStatus(connected=False, member=False), SourceStatus(connected=True, member=True)
-    with listener:
-        listener.notify(SourcePolled(away))
-        run_loop(listener, clocks, 4)
-        assert read_status(store).trouble is None
-        listener.notify(PartitionsAssigned({0: 1}))
-        listener.notify(SourcePolled(away))
-        run_loop(listener, clocks, 4)
-        assert read_status(store).trouble == "no broker answers"
-        listener.notify(SourcePolled(connected))
-        run_loop(listener, clocks, 4)
-        assert read_status(store).trouble is None
+def test_a_lost_broker_is_shown_but_not_before_the_first_connection(member: Member) -> None:
+    away = SourceStatus(connected=False, member=False)
+    with member.listener:
+        for events, trouble in (
+            ([SourcePolled(away)], None),
+            ([PartitionsAssigned({0: 1}), SourcePolled(away)], "no broker answers"),
+            ([SourcePolled(CONNECTED)], None),
+        ):
+            member.notify(*events)
+            member.run(4)
+            assert member.report().trouble == trouble
 
 
-def test_the_last_status_has_the_error_that_ended_the_worker(listener: StatusListener, store: CountingStore) -> None:
-    with pytest.raises(BadRecordError), listener:
+def test_the_last_status_has_the_error_that_ended_the_worker(member: Member) -> None:
+    with pytest.raises(BadRecordError), member.listener:
         raise BadRecordError("partition 3, offset 7: no vector")
-    assert (read_status(store).state, read_status(store).trouble) == ("stopped", "partition 3, offset 7: no vector")
+    assert (member.report().state, member.report().trouble) == ("stopped", "partition 3, offset 7: no vector")
 
 
-def test_an_unexpected_exception_leaves_the_last_status(listener: StatusListener, store: CountingStore) -> None:
-    listener.notify(PartitionsAssigned({0: 1}))
-    with pytest.raises(ZeroDivisionError), listener:
+def test_an_unexpected_exception_leaves_the_last_status(member: Member) -> None:
+    member.notify(PartitionsAssigned({0: 1}))
+    with pytest.raises(ZeroDivisionError), member.listener:
         raise ZeroDivisionError
-    assert read_status(store).state == "waiting"
+    assert member.report().state == "waiting"
 
 
-def test_a_failed_write_is_retried_at_the_next_interval(
-    listener: StatusListener, store: CountingStore, clocks: Clocks
-) -> None:
+def test_a_failed_write_is_retried_at_the_next_interval(member: Member, store: CountingStore) -> None:
     store.write(FILE, b"{")
     store.fail_reads(1)
     store.fail_writes(2)
     store.writes = 0
-    with listener:
-        listener.notify(PartitionsAssigned({0: 1}))
+    with member.listener:
+        member.notify(PartitionsAssigned({0: 1}))
         attempts = store.writes
-        run_loop(listener, clocks, 2.8)
+        member.run(2.8)
         assert store.writes == attempts == 2
-        run_loop(listener, clocks, 0.4)
-        assert read_status(store).partitions["0"].position == 1
+        member.run(0.4)
+        assert member.report().partitions["0"].position == 1
 
 
-def test_old_and_damaged_status_files_are_removed_at_the_start(
-    listener: StatusListener, store: CountingStore, clocks: Clocks
-) -> None:
-    statuses = ProcessStatuses(store, TOPIC)
+def test_old_and_damaged_status_files_are_removed_at_the_start(member: Member, store: CountingStore) -> None:
+    report = member.report(STOP)
     for name, age in (("old", 3601.0), ("recent", 3599.0)):
-        statuses.write(
-            ProcessStatus(name=name, state="stopped", trouble=None, started_at=0, updated_at=clocks.wall() - age,
-                   messages_per_second=0, partitions={})
-        )  # fmt: skip
+        member.reports.write(report.model_copy(update={"name": name, "updated_at": report.updated_at - age}))
     store.write(f"workers/{TOPIC}/broken.json", b"{")
     store.write("workers/other/old.json", b"{")
-    with listener:
+    with member.listener:
         assert store.names(f"workers/{TOPIC}") == [FILE, f"workers/{TOPIC}/recent.json"]
         assert store.names("workers/other") == ["workers/other/old.json"]
 
@@ -280,13 +246,6 @@ def test_the_process_name_is_a_valid_file_name(monkeypatch: pytest.MonkeyPatch) 
 # --- in a worker ----------------------------------------------------------------------------------------------------
 
 
-def run_with_status(env: Environment, store: MemoryStore, **options: Any) -> None:
-    worker = make_worker(env, worker_config(env.fold_config, **options), [40, 40, 40])
-    with StatusListener(ProcessStatuses(store, TOPIC), NAME) as listener:
-        worker.add_listener(listener)
-        worker.run()
-
-
 def test_failing_status_writes_do_not_disturb_the_worker(monkeypatch: pytest.MonkeyPatch, store: CountingStore) -> None:
     """Every tick attempts a write, and every write fails."""
 
@@ -297,7 +256,10 @@ def test_failing_status_writes_do_not_disturb_the_worker(monkeypatch: pytest.Mon
     monkeypatch.setattr("streampca.consumer_group.status._REPORT_EVERY_S", 0.0)
     env = Environment()
     env.send(0, vectors(300))
-    run_with_status(env, store)
+    worker = make_worker(env, worker_config(env.fold_config), [40, 40, 40])
+    with StatusListener(ProcessStatuses(store, TOPIC), NAME) as listener:
+        worker.add_listener(listener)
+        worker.run()
     env.assert_complete()
 
 
@@ -315,13 +277,14 @@ class HangingStore(MemoryStore):
         super().write(name, data)
 
 
-def test_a_store_that_hangs_does_not_stop_the_loop(clocks: Clocks) -> None:
+def test_a_store_that_hangs_does_not_stop_the_loop() -> None:
     store = HangingStore()
-    with StatusListener(ProcessStatuses(store, TOPIC), NAME, clocks.wall, clocks.monotonic) as listener:
+    member = Member(store)
+    with member.listener:
         assert store.entered.wait(20)
-        listener.notify(PartitionsAssigned({0: 5}))
-        run_loop(listener, clocks, seconds=60)  # returns, and starts no second write
+        member.notify(PartitionsAssigned({0: 5}))
+        member.run(seconds=60)  # returns, and starts no second write
         assert store.writes == 1
         assert store.names("workers") == []
         store.released.set()
-    assert read_status(store).state == "stopped"
+    assert member.report().state == "stopped"
