@@ -82,8 +82,7 @@ class Assignment(Generic[P]):
     ) -> None:
         """With `restore` a member looks up where it resumes.
 
-        It raises `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError` if the store is not the
-        group's.
+        It raises `StoreError` or `TimeoutError` when a retry can help, `ForeignStoreError` for another group's store.
         """
         self._gaps, self._source, self._listener = gaps, source, listener
         self._restore = restore

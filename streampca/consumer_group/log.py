@@ -47,7 +47,9 @@ class MemberLog(Listener):
                 self._lags[partition] = lag
                 self._fails("decoding stalled", cause)
             case events.PartitionResumed(partition):
-                self._on_decoded(partition)
+                self._stalled.discard(partition)
+                if not self._stalled:
+                    self._ends("decoding stalled", "decoding resumed")
             case events.OffsetsSkipped(partition, position, to, truncated):
                 cause = "log truncated, offsets skipped" if truncated else "offsets removed by retention"
                 log.error(cause, partition=partition, position=position, to=to)
@@ -100,11 +102,6 @@ class MemberLog(Listener):
         write = log.warning if event.lost else log.info
         write("partitions lost" if event.lost else "partitions revoked", partitions=sorted(event.partitions))
 
-    def _on_decoded(self, partition: int) -> None:
-        self._stalled.discard(partition)
-        if not self._stalled:
-            self._ends("decoding stalled", "decoding resumed")
-
     def _on_reject(self, event: events.RecordRejected) -> None:
         self._rejected[event.reason] += 1
         count = self._rejected[event.reason]
@@ -142,9 +139,5 @@ class MemberLog(Listener):
 
 
 def _kind(cause: str) -> str:
-    """Reduce a cause to what decides whether it is logged again.
-
-    An offset in a file's name is no other cause; all that may end by themselves are one: while an object store is away,
-    each request fails in its way.
-    """
+    """The cause without numbers of files; one for all that may end by themselves, as requests fail in many ways."""
     return RETRY_MAY_HELP if RETRY_MAY_HELP in cause else _NUMBERS.sub("", cause)

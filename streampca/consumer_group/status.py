@@ -16,7 +16,6 @@ import structlog
 from streampca.consumer_group import listener as events
 from streampca.consumer_group.listener import Listener, MemberEvent
 from streampca.errors import StoreError, StreampcaError
-from streampca.fold.events import SourceStatus
 from streampca.stores.process_status import (
     OUTDATED_AFTER_S,
     PartitionStatus,
@@ -93,13 +92,18 @@ class StatusListener(Listener):
             case events.LoopTicked():
                 self._on_tick()
             case events.SourcePolled(status):
-                self._on_poll(status)
+                if status.connected:
+                    self._problems.pop("broker", None)
+                elif self._state != "starting":
+                    self._problems["broker"] = "no broker answers"
             case events.BatchLearned():
                 self._on_batch(event, _status_of(event))
             case events.BatchTransformed():
                 self._on_batch(event, PartitionStatus(position=event.next, lag=event.lag))
-            case events.PartitionStalled():
-                self._on_stall(event)
+            case events.PartitionStalled(partition, lag, cause):
+                self._stalled.add(partition)
+                self._problems["decoding"] = cause
+                self._partitions[partition] = self._partitions[partition].model_copy(update={"lag": lag})
             case events.PartitionResumed(partition):
                 self._on_decoded(partition)
             case events.RestoreFailed(cause) | events.CheckpointPostponed(cause) | events.PublishFailed(cause):
@@ -160,22 +164,10 @@ class StatusListener(Listener):
         self._problems.pop(events.RestoreFailed, None)
         self._report()
 
-    def _on_stall(self, event: events.PartitionStalled) -> None:
-        self._stalled.add(event.partition)
-        self._problems["decoding"] = event.cause
-        status = self._partitions[event.partition]
-        self._partitions[event.partition] = status.model_copy(update={"lag": event.lag})
-
     def _on_decoded(self, partition: int) -> None:
         self._stalled.discard(partition)
         if not self._stalled:
             self._problems.pop("decoding", None)
-
-    def _on_poll(self, status: SourceStatus) -> None:
-        if status.connected:
-            self._problems.pop("broker", None)
-        elif self._state != "starting":
-            self._problems["broker"] = "no broker answers"
 
     def _on_tick(self) -> None:
         now = self._ticks()

@@ -98,10 +98,7 @@ class ClientConnection(ABC):
         """Ask a broker once for the topic's id, and note its partitions. Raises as `topic_id` does."""
 
     def topic_id(self, timeout_s: float = 2.0) -> str:
-        """The topic's id, as Kafka's own tools print it; "" from brokers before 2.8, which have none.
-
-        Raises `SourceError` when there is no such topic, `TimeoutError` when no broker answers in time.
-        """
+        """See `Source.topic_id`; the id is as Kafka's own tools print it."""
         started = time.monotonic()
         while (waited_s := time.monotonic() - started) <= timeout_s:
             try:

@@ -18,10 +18,7 @@ _FAILING_S = 300.0  # an id that cannot be had for so long, although the registr
 
 
 def schemas_of(settings: FormatSettings) -> Schemas | None:
-    """The registry in the settings, if the format needs one. Does not connect yet.
-
-    Raises `SettingsError` if its client is not installed.
-    """
+    """The registry in the settings, if the format needs one. Raises `SettingsError` if its client is not installed."""
     return SchemaRegistry(settings) if settings.format in ("avro", "protobuf") else None
 
 

@@ -48,10 +48,7 @@ _OF_GROUPS = {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, Kafka
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
-    """Options of every client; librdkafka always asks the brokers for their version.
-
-    Raises `SourceError` if a login needs a token and gets none.
-    """
+    """Options of every client. Raises `SourceError` if a login needs a token and gets none."""
     tokens = create_tokens(settings)
     login: dict[str, Any] = {
         "sasl.mechanism": settings.sasl_mechanism,

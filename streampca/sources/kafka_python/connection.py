@@ -81,10 +81,7 @@ class Connection(ClientConnection):
     _manager: PatchedConnectionManager  # set by `_open`
 
     def start(self, kind: Callable[..., Any], **more: Any) -> Any:
-        """A client (`kind`) of kafka-python with `more` options; checks that the topic exists.
-
-        Raises `SourceError`.
-        """
+        """A client (`kind`) of kafka-python with `more` options. Raises `SourceError`, also if the topic is missing."""
         made = self.connect(kind, **more)
         try:
             self.topic_id(_START_ANSWER_S)
