@@ -66,9 +66,15 @@ def values(start: int, stop: int) -> list[bytes]:
     return [b"%d" % i for i in range(start, stop)]
 
 
-def reading(source: Source, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> Reader:
-    """A reader that was assigned its partitions, and reads from these positions."""
+def joined(source: Source) -> Reader:
+    """A reader that was assigned its partitions."""
     reader = Reader(source)
     reader.assigned()
+    return reader
+
+
+def reading(source: Source, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> Reader:
+    """A reader that was assigned its partitions, and reads from these positions."""
+    reader = joined(source)
     source.seek(positions, last)
     return reader

@@ -13,8 +13,8 @@ from streampca.fold.record import headers_of, timestamps_of, values_of
 from streampca.settings import consumer
 from streampca.settings.worker import WorkerSettings
 from streampca.sources.client_connection import BrokerErrors
-from streampca.sources.confluent.batch import ConfluentBatch
 from streampca.sources.confluent.connection import is_final, printed_id, protocol_code
+from streampca.sources.confluent.source import ConfluentBatch
 
 
 def settings(**more: Any) -> WorkerSettings:
@@ -53,20 +53,15 @@ def test_final_errors_and_their_messages(code: int, sentence: str | None) -> Non
 
 def test_a_login_during_which_the_broker_goes_away_is_not_final() -> None:
     cause = KafkaError(KafkaError._TRANSPORT).str()
-    assert not is_final(
-        KafkaError(KafkaError._AUTHENTICATION, f"SASL PLAIN mechanism handshake failed: {cause}: (n/a)")
-    )
+    text = f"SASL PLAIN mechanism handshake failed: {cause}: (n/a)"
+    assert not is_final(KafkaError(KafkaError._AUTHENTICATION, text))
 
 
 @pytest.mark.parametrize("high", [0, 1, -1, -4, 2**63 - 1, -(2**60) - 5])
 def test_topic_ids_are_printed_like_by_kafkas_tools(high: int) -> None:
-    printed = printed_id(Uuid(high, 5))
     raw = (high % 2**64).to_bytes(8, "big") + (5).to_bytes(8, "big")
-    assert printed == base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-
-def test_a_missing_topic_id_is_an_empty_string() -> None:
-    assert printed_id(Uuid(0, 0)) == ""
+    assert printed_id(Uuid(high, 5)) == base64.urlsafe_b64encode(raw).decode().rstrip("=")
+    assert printed_id(Uuid(0, 0)) == ""  # there is none
 
 
 def message(offset: int, stamp: tuple[int, int], headers: Callable[[], Any] = lambda: None) -> Any:

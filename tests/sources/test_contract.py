@@ -10,7 +10,7 @@ from streampca.fold.events import Assigned, Lost, OutOfRange, Records, Revoked, 
 from streampca.fold.record import LastRecord, PlainRecord, last_of
 from streampca.sources.base import Committed
 from tests.sources.backends import Backend, InMemory, InMemoryPrefetching, OnConfluentPrefetching, OnKafka
-from tests.sources.reader import Reader, reading, values
+from tests.sources.reader import Reader, joined, reading, values
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -89,12 +89,10 @@ def test_offsets_at_a_time_and_at_the_end(make: Make) -> None:
 def test_no_record_arrives_before_seek_even_with_committed_offsets(make: Make) -> None:
     log = make(1)
     log.append(0, values(0, 10))
-    first = Reader(log.open())
-    first.assigned()
+    first = joined(log.open())
     first.source.commit({0: 3})
     first.source.close()
-    second = Reader(log.open())
-    second.assigned()
+    second = joined(log.open())
     for _ in range(15):
         second.poll()
     assert second.of(Records) == []
@@ -106,8 +104,7 @@ def test_no_record_arrives_before_seek_even_with_committed_offsets(make: Make) -
 def test_records_fetched_before_a_seek_do_not_arrive_after_it(make: Make) -> None:
     log = make(1)
     log.append(0, values(0, 1000))
-    reader = Reader(log.open(poll_records=10))
-    reader.assigned()
+    reader = joined(log.open(poll_records=10))
     for position in (None, 700, 5, 6, 6, 999, 0):
         reader.source.seek({0: position})
         reader.events = []
@@ -316,8 +313,7 @@ def test_close_leaves_the_group_at_once_and_is_idempotent(make: Make) -> None:
 
 def test_close_during_a_rebalance_leaves_the_group(make: Make) -> None:
     log = make(1)
-    first = Reader(log.open())
-    first.assigned()
+    first = joined(log.open())
     second = Reader(log.open())
     wait_until(lambda: (second.poll(), first.poll()) and first.of(Revoked), what="a revocation")
     first.source.close()
@@ -326,8 +322,7 @@ def test_close_during_a_rebalance_leaves_the_group(make: Make) -> None:
 
 def test_a_recreated_topic_has_another_id_and_no_committed_offsets(make: Make) -> None:
     log = make(1)
-    reader = Reader(log.open())
-    reader.assigned()
+    reader = joined(log.open())
     source = reader.source
     before = source.topic_id()
     assert before
@@ -343,8 +338,7 @@ def test_a_recreated_topic_has_another_id_and_no_committed_offsets(make: Make) -
 @pytest.mark.usefixtures("attentive")
 def test_new_partitions_are_assigned_without_a_restart(make: Make) -> None:
     log = make(1)
-    reader = Reader(log.open())
-    reader.assigned()
+    reader = joined(log.open())
     assert reader.source.partitions() == {0}
     log.add_partitions(3)
     reader.until(lambda: reader.owned == {0, 1, 2})
@@ -389,8 +383,7 @@ def test_committed_offsets_are_those_of_the_group(make: Make) -> None:
     log = make(3)
     log.append(0, values(0, 20))
     log.append(1, values(0, 20))
-    reader = Reader(log.open())
-    reader.assigned()
+    reader = joined(log.open())
     assert reader.source.committed({0, 1, 2}) == {}
     reader.source.seek({0: None, 1: None, 2: None})
     reader.read_to({0: 20, 1: 20})

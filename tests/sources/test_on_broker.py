@@ -32,7 +32,7 @@ from tests.certificates import KEY_PASSWORD, Certificates
 from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker
 from tests.ports import free_ports
 from tests.sources.backends import OnConfluent, OnKafka, settings_for
-from tests.sources.reader import Reader, reading
+from tests.sources.reader import Reader, joined, reading, values
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.broker
@@ -72,10 +72,6 @@ def refusal(make: Any, *args: Any) -> str:
     wait_until(lambda: threading.active_count() <= threads, what="the end of the client's threads")
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def values(start: int, stop: int) -> list[bytes]:
-    return [b"%d" % i for i in range(start, stop)]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -264,9 +260,7 @@ def _read_on(reader: Reader, partition: int, end: int) -> None:
 
 def test_close_is_quick_during_an_outage(stoppable: Broker, both: list[OnKafka]) -> None:
     letters, _ = both[0].dead_letters()
-    readers = [Reader(log.open()) for log in both]
-    for reader in readers:
-        reader.assigned()
+    readers = [joined(log.open()) for log in both]
     stoppable.kill()
     letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
     for close, limit_s in ((letters.close, 2.0), *((reader.source.close, 3.0) for reader in readers)):
@@ -282,30 +276,23 @@ def test_records_fetched_by_a_failed_poll_arrive_again(log: OnKafka, monkeypatch
     log.append(0, values(0, 100))
     reader = reading(log.open(poll_records=10), {0: None})
     reader.until(lambda: len(reader.records(0)) >= 20)
-    fetcher = reader.source._consumer._fetcher  # type: ignore[attr-defined]
-    failed: list[int] = []
+    consumer, failed_at = reader.source._consumer, list[int]()  # type: ignore[attr-defined]
 
     def fail() -> None:
-        failed.append(position_of(reader.source._consumer, _tp(log)) or 0)  # type: ignore[attr-defined]
+        failed_at.append(position_of(consumer, TopicPartition(log.name, 0)) or 0)
         monkeypatch.undo()
         raise KafkaConnectionError("as if the connection was lost")
 
-    monkeypatch.setattr(fetcher, "send_fetches", fail)
+    monkeypatch.setattr(consumer._fetcher, "send_fetches", fail)
     reader.read_to({0: 100})
-    assert failed
-    assert failed[0] > 20
+    assert [position > 20 for position in failed_at] == [True]
     assert reader.offsets(0) == list(range(100))
-
-
-def _tp(log: OnKafka) -> Any:
-    return TopicPartition(log.name, 0)
 
 
 @kafka_python
 def test_a_rebalance_that_outlasts_the_poll_is_completed(log: OnKafka) -> None:
     """kafka-python forgets a rebalance caused by new partitions if its poll ends before the group responds."""
-    reader = Reader(log.open())
-    reader.assigned()
+    reader = joined(log.open())
     log.add_partitions(2)
     deadline = time.monotonic() + PATIENCE_S
     while len(reader.of(Assigned)) < 2:  # polls too short for an answer
@@ -362,8 +349,7 @@ def test_each_client_reads_the_metadata_that_the_other_commits(broker: Broker, t
     broker.create_topic(topic, 1)
     for kind in kinds:
         member = kind(settings_for(broker, topic))
-        reader = Reader(member)
-        reader.assigned()
+        joined(member)
         others = [other(settings_for(broker, topic)) for other in kinds]
         for length in (1, 7, 8, 15, 16, 63, 64, 200):
             member.commit({0: length}, "é" * length)
