@@ -1,5 +1,6 @@
 """The source of either client: the positions that it reads from, gaps in the log, and commits."""
 
+import bisect
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -27,11 +28,11 @@ class ClientSource(ABC):
 
     client_error: type[Exception]  # what the client raises
     _connection: ClientConnection
-    _rebalance: Any
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
         self.membership: Any = None  # the group's metadata of the last assignment returned; None without one
+        self._rebalances: list[Assigned | Revoked | Lost] = []  # events not returned yet
         self._assigned: frozenset[int] = frozenset()  # by the events returned so far
         self._reported: dict[int, tuple[int, int]] = {}  # partitions being read: (next, end) as last returned
         self._last: dict[int, LastRecord] = {}  # not compared yet
@@ -68,9 +69,9 @@ class ClientSource(ABC):
     def _leave(self) -> None: ...
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        fetched = {} if self._rebalance.events else self._fetch(timeout_s)
+        fetched = {} if self._rebalances else self._fetch(timeout_s)
         self._connection.watch()
-        if self._rebalance.events:
+        if self._rebalances:
             return [self._take_rebalance_event()]
         events: list[Event] = []
         for partition in list(self._reported):
@@ -107,7 +108,7 @@ class ClientSource(ABC):
 
     def close(self) -> None:
         if not self._closed:
-            self._closed = self._rebalance.closing = True
+            self._closed = True
             self._leave()
 
     def _forget(self, partition: int) -> None:
@@ -115,7 +116,7 @@ class ClientSource(ABC):
             notes.pop(partition, None)
 
     def _take_rebalance_event(self) -> Event:
-        event: Assigned | Revoked | Lost = self._rebalance.events.pop(0)
+        event = self._rebalances.pop(0)
         is_assignment = isinstance(event, Assigned)
         self._assigned = event.partitions if is_assignment else frozenset()
         self._reported, self._last, self._out_of_range = {}, {}, {}
@@ -147,9 +148,7 @@ class ClientSource(ABC):
             if not records and reached <= last.offset:
                 return
             del self._last[partition]
-            records = records[
-                next((i for i, record in enumerate(records) if record.offset >= position), len(records)) :
-            ]
+            records = records[bisect.bisect_left(records, position, key=lambda record: record.offset) :]
         next_ = max(position, reached, records[-1].offset + 1 if records else -1)
         now = (next_, max(end, next_))
         if now != before and next_ >= 0 and end >= 0:

@@ -33,14 +33,13 @@ class ClientTransactions(Transactions, ABC):
         Brokers abort a transaction after `timeout_s`. Without a source, no offsets are committed.
         """
         self._settings, self._topics, self._name, self._timeout_s = settings, topics, name, timeout_s
-        self._source, self._producer, self._open = source, None, False
+        self._source, self._open = source, False
+        self._producer: Any = None
         self._undelivered: list[tuple[Exception, str]] = []  # errors of this transaction's records, with their topics
 
     @abstractmethod
-    def _create(self) -> Any: ...
-    @abstractmethod
-    def _initialise(self, producer: Any) -> None:
-        """End the transactions of earlier producers of the same name."""
+    def _start(self) -> None:
+        """Set `_producer`, then let it end the transactions of earlier producers of the same name."""
 
     @abstractmethod
     def _send(self, producer: Any, records: Iterable[OutgoingFields]) -> None:
@@ -64,8 +63,7 @@ class ClientTransactions(Transactions, ABC):
         if self._producer is not None:
             return
         try:
-            self._producer = self._create()
-            self._initialise(self._producer)
+            self._start()
         except NoBrokerError as error:
             raise TimeoutError(str(error)) from None
         except self.client_error as error:

@@ -212,17 +212,16 @@ class Prefetch:
     def _seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord]) -> None:
         ours = {p: position for p, position in positions.items() if p not in self._queue.released()}
         self._source.seek(ours, {p: record for p, record in last.items() if p in ours})
-        with self._changed:
-            self._drop(frozenset(ours))
+        self._drop(frozenset(ours))
 
     def _pause(self, partitions: frozenset[int]) -> None:
         self._source.pause(partitions - self._queue.released())
-        with self._changed:
-            self._drop(partitions)
+        self._drop(partitions)
 
     def _drop(self, partitions: frozenset[int]) -> None:
-        self._queue.drop(partitions)
-        self._undecoded = deque(event for event in self._undecoded if partition_of(event) not in partitions)
+        with self._changed:
+            self._queue.drop(partitions)
+            self._undecoded = deque(event for event in self._undecoded if partition_of(event) not in partitions)
 
     def _commit(self, positions: Mapping[int, int], metadata: str) -> None:
         try:

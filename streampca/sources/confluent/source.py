@@ -1,7 +1,9 @@
 """A member of a Kafka consumer group, on confluent-kafka (librdkafka), whose own threads fetch the records.
 
-After a rebalance librdkafka has no partitions. Those that the worker reads are assigned to it later,
-each with its position. So this module never seeks, never pauses, and never reads the group's committed offsets.
+librdkafka runs callbacks during a rebalance, within `consume`, and expects them to call `assign` or `unassign`. Here
+they assign nothing: fetching stops at once, and after a revocation the group waits, while heartbeats continue, until
+the next poll calls `unassign`. The partitions that the worker reads are assigned later, each with its position. So this
+module never seeks, never pauses, and never reads the group's committed offsets.
 """
 
 import threading
@@ -10,18 +12,18 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import methodcaller
-from typing import Any
+from typing import Any, TypeAlias
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
 from streampca.fold.events import Assigned, Lost, Revoked, SourceStatus
+from streampca.fold.record import Batch, PlainRecord
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.client_source import ClientSource, log_failed_commit
 from streampca.sources.confluent import connection
-from streampca.sources.confluent.batch import ConfluentBatch, Message
 from streampca.sources.confluent.connection import Connection, create
 
 _MAX_WAIT_S = 0.05  # an event of a rebalance is returned after at most so long
@@ -29,6 +31,48 @@ _OFFSETS_S = 3.0
 _CLOSE_S = 2.0
 
 log = structlog.get_logger()
+
+Message: TypeAlias = Any  # confluent_kafka.Message, whose types allow None everywhere
+
+
+class ConfluentBatch(Batch):
+    """Messages of one partition; a record is created only when it is indexed."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return ConfluentBatch(self._messages[index])
+        message = self._messages[index]
+        epoch, (kind, timestamp) = message.leader_epoch(), message.timestamp()
+        return PlainRecord(
+            message.offset(),
+            message.value(),
+            -1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
+            message.key(),
+            _headers(message),
+            -1 if epoch is None else epoch,
+        )
+
+    def values(self) -> list[bytes | None]:
+        return [message.value() for message in self._messages]
+
+    def timestamps(self) -> list[int]:
+        kinds_and_timestamps = [message.timestamp() for message in self._messages]
+        return [-1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp for kind, timestamp in kinds_and_timestamps]
+
+    def offsets(self) -> list[int]:
+        return [message.offset() for message in self._messages]
+
+    def keys(self) -> list[bytes | None]:
+        return [message.key() for message in self._messages]
+
+    def headers(self) -> list[Sequence[tuple[str, bytes | None]]]:
+        return [_headers(message) for message in self._messages]
 
 
 class ConfluentSource(ClientSource):
@@ -41,21 +85,24 @@ class ConfluentSource(ClientSource):
         super().__init__(settings.topic)
         self._max_records = base.MAX_POLL_RECORDS
         self._connection = Connection(settings, settings.topic)
-        self._rebalance = _RebalanceListener()
+        self._memberships: deque[Any] = deque()  # the group's metadata of the assignments in `_rebalances`
+        self._subscribed = self._is_member = False
+        self._revoking = False  # the group waits until the revocation is handled
         self._member_id = ""
         self._errors: list[KafkaError] = []  # of the client, not handled yet
         self._ends: dict[int, int] = {}  # reached by the last fetch
-        self._subscribed = False
         callbacks = {"error_cb": self._errors.append, "on_commit": _on_commit}
         self._consumer = create(Consumer, connection.consumer_options(settings) | callbacks)
 
     def _fetch(self, timeout_s: float) -> Mapping[int, ConfluentBatch]:
         if not self._subscribed:  # not earlier: librdkafka joins the group at once, and then the group waits for polls
-            self._rebalance.subscribe(self._consumer, self._topic)
+            self._consumer.subscribe([self._topic], self._on_assign, self._on_revoke, self._on_lost)
             self._subscribed = True
-        self._rebalance.proceed(self._consumer)
+        if self._revoking:  # the revocation is handled by now
+            self._revoking = False
+            self._consumer.unassign()
         messages = self._consume(timeout_s)
-        if self._rebalance.events:
+        if self._rebalances:
             return {}
         failed = [message for message in messages if message.error()]
         self._ends = self._handle_failed(failed)
@@ -71,12 +118,12 @@ class ConfluentSource(ClientSource):
         return self._ends.get(partition, -1), end
 
     def _joined(self, partitions: Collection[int]) -> Any:
-        return self._rebalance.memberships.popleft()
+        return self._memberships.popleft()
 
     def status(self) -> SourceStatus:
         # `on_lost` is not called for a member without partitions; but a member that joins again gets another id.
         before, self._member_id = self._member_id, self._consumer.memberid()
-        return SourceStatus(self._connection.connected, member=self._rebalance.is_member and self._member_id == before)
+        return SourceStatus(self._connection.connected, member=self._is_member and self._member_id == before)
 
     def _commit(self, offsets: Mapping[int, Committed]) -> None:
         self._consumer.commit(offsets=self.named(offsets))
@@ -120,7 +167,7 @@ class ConfluentSource(ClientSource):
         deadline = time.monotonic() + timeout_s
         try:
             messages: list[Message] = self._consumer.consume(self._max_records, 0)
-            while not messages and not self._rebalance.events and (left_s := deadline - time.monotonic()) > 0:
+            while not messages and not self._rebalances and (left_s := deadline - time.monotonic()) > 0:
                 messages = self._consumer.consume(1, min(left_s, _MAX_WAIT_S))
                 if messages:
                     messages += self._consumer.consume(self._max_records - 1, 0)
@@ -130,7 +177,7 @@ class ConfluentSource(ClientSource):
         return messages
 
     def _read(self, partitions: Collection[int]) -> None:
-        if not self._rebalance.events:  # else soon none of them is ours
+        if not self._rebalances:  # else soon none of them is ours
             self._consumer.assign([TopicPartition(self._topic, p, self._start(p)) for p in self._reported])
 
     _stop_reading = _read  # all that are still read are assigned
@@ -166,53 +213,36 @@ class ConfluentSource(ClientSource):
             return None
         return first, end
 
-
-class _RebalanceListener:
-    """Collects the events of rebalances, and follows whether the consumer is a member of its group.
-
-    librdkafka runs callbacks during a rebalance, within `consume`, and expects them to call `assign` or `unassign`.
-    Both callbacks assign nothing: fetching stops at once, and after a revocation the group waits, while heartbeats
-    continue, until the next poll calls `unassign`.
-    """
-
-    def __init__(self) -> None:
-        self.events: list[Assigned | Revoked | Lost] = []
-        self.is_member = self.closing = False
-        self.memberships: deque[Any] = deque()  # the group's metadata of the assignments in `events`
-        self._revoking = False  # the group waits until the revocation is handled
-
-    def subscribe(self, consumer: Consumer, topic: str) -> None:
-        consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
-
-    def proceed(self, consumer: Consumer) -> None:
-        """Let the group continue if it waits for a revocation that is handled by now."""
-        if self._revoking and not self.events:
-            self._revoking = False
-            consumer.unassign()
-
     def _on_assign(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
         consumer.assign([])
-        self.is_member = True
+        self._is_member = True
         if assigned:
-            self.memberships.append(consumer.consumer_group_metadata())
-        self._append(Assigned, assigned)
+            self._memberships.append(consumer.consumer_group_metadata())
+        self._add_rebalance(Assigned, assigned)
 
     def _on_revoke(self, consumer: Consumer, revoked: Sequence[TopicPartition]) -> None:
-        self.is_member = False
-        if not self.closing:
+        self._is_member = False
+        if not self._closed:
             consumer.assign([])  # makes the group wait for us; without it librdkafka calls `unassign` itself
             self._revoking = True
-            self._append(Revoked, revoked)
+            self._add_rebalance(Revoked, revoked)
 
     def _on_lost(self, consumer: Consumer, lost: Sequence[TopicPartition]) -> None:
-        self.is_member = False
+        self._is_member = False
         if not self._revoking:  # else the event `Revoked` exists already, and the worker may not be done with it
-            self._append(Lost, lost)
+            self._add_rebalance(Lost, lost)
         self._revoking = False
 
-    def _append(self, kind: type[Assigned | Revoked | Lost], partitions: Sequence[TopicPartition]) -> None:
+    def _add_rebalance(self, kind: type[Assigned | Revoked | Lost], partitions: Sequence[TopicPartition]) -> None:
         if partitions:
-            self.events.append(kind(frozenset(tp.partition for tp in partitions)))
+            self._rebalances.append(kind(frozenset(tp.partition for tp in partitions)))
+
+
+def _headers(message: Message) -> Sequence[tuple[str, bytes | None]]:
+    try:
+        return message.headers() or ()
+    except UnicodeDecodeError:  # a name is not UTF-8: the client returns none of them
+        return [("__connect.errors.headers", b"a header name is not UTF-8")]
 
 
 def _on_commit(error: KafkaError | None, offsets: Any) -> None:

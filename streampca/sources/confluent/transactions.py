@@ -30,7 +30,7 @@ class ConfluentTransactions(ClientTransactions):
         connection.topic_id()
         return len(connection.partitions())
 
-    def _create(self) -> Any:
+    def _start(self) -> None:
         options = {
             "transactional.id": self._name,
             "transaction.timeout.ms": int(self._timeout_s * 1000),
@@ -42,10 +42,8 @@ class ConfluentTransactions(ClientTransactions):
             # Else, after an outage, offsets are sent to a broker that the client has given up: docs/kafka.md.
             "metadata.recovery.strategy": "none",
         }
-        return create(Producer, connection_options(self._settings) | options)
-
-    def _initialise(self, producer: Producer) -> None:
-        producer.init_transactions(self.begin_s)
+        self._producer = create(Producer, connection_options(self._settings) | options)
+        self._producer.init_transactions(self.begin_s)
 
     def _send(self, producer: Producer, records: Iterable[OutgoingFields]) -> None:
         produce: Any = producer.produce
@@ -56,7 +54,9 @@ class ConfluentTransactions(ClientTransactions):
             try:
                 produce(topic, value, key, number, None, None, at, headers)
             except BufferError:
-                self._wait_for_room(producer)
+                if producer.flush(_ROOM_S):  # not everything sent so far was delivered
+                    self._drop()
+                    raise TransactionFailedError("the brokers take no records") from None
                 produce(topic, value, key, number, None, None, at, headers)
             except KafkaException as error:
                 self._fail(error, topic)
@@ -68,12 +68,6 @@ class ConfluentTransactions(ClientTransactions):
 
     def _abort(self, producer: Producer) -> None:
         producer.abort_transaction(ABORT_S)
-
-    def _wait_for_room(self, producer: Producer) -> None:
-        """Wait until everything sent so far is delivered."""
-        if producer.flush(_ROOM_S):
-            self._drop()
-            raise TransactionFailedError("the brokers take no records")
 
     def _give_up(self, producer: Producer) -> None:
         if self._open:

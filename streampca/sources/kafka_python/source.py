@@ -7,9 +7,8 @@ rebalance proceed. No thread waits for another, so none can hang.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import structlog
@@ -34,7 +33,11 @@ _OFFSETS_TIMEOUT_MS = 3000
 log = structlog.get_logger()
 
 
-class KafkaPythonSource(ClientSource):
+class _SuspendError(Exception):
+    """Raised to the client: suspend this rebalance until the worker has handled the event."""
+
+
+class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
     """See `streampca.sources.base.Source`."""
 
     client_error = KafkaError
@@ -44,9 +47,11 @@ class KafkaPythonSource(ClientSource):
         super().__init__(settings.topic)
         self._connection = Connection(settings, settings.topic)
         self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
-        self._rebalance = _RebalanceListener(partial(patches.rejoin_group, self._consumer))
+        self._revoked: set[TopicPartition] = set()  # their event is recorded, and handled by the next callback
         self._has_identity, self._known_partitions = settings.group_instance_id is not None, frozenset[int]()
-        self._consumer.subscribe([settings.topic], listener=self._rebalance)
+        # The client logs what its listener raises as errors, with a traceback.
+        logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_ours)
+        self._consumer.subscribe([settings.topic], listener=self)
         self._connection.await_partitions()
 
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
@@ -63,7 +68,7 @@ class KafkaPythonSource(ClientSource):
             log.debug("poll failed, retrying", error=one_line(error))
             self._rewind()
         except KafkaError as error:
-            if not self._rebalance.events:  # else the listener has raised it
+            if not self._rebalances:  # else the listener has raised it
                 raise self._connection.source_error(error) from None
         return {tp.partition: records for tp, records in fetched.items()}
 
@@ -149,39 +154,25 @@ class KafkaPythonSource(ClientSource):
             return first[tp], self._consumer.end_offsets([tp], _OFFSETS_TIMEOUT_MS)[tp]
         return None
 
-
-class _SuspendError(Exception):
-    """Raised to the client: suspend this rebalance until the worker has handled the event."""
-
-
-class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
-    """Collects the events of rebalances; runs in the client's thread, while the worker's waits in the client's poll."""
-
-    def __init__(self, rejoin: Callable[[], None]) -> None:
-        self._rejoin = rejoin
-        self.events: list[Assigned | Revoked | Lost] = []
-        self.closing = False
-        self._revoked: set[TopicPartition] = set()  # recorded, and handled by the time of the next call
-        # The client logs what the listener raises as errors, with a traceback.
-        logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_ours)
+    # The client's thread calls these, while the worker's waits in the client's poll.
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        self._rejoin()  # kafka-python may forget the rebalance once it is suspended
+        patches.rejoin_group(self._consumer)  # kafka-python may forget the rebalance once it is suspended
         new = set(revoked) - self._revoked
         self._revoked |= new
-        self._record(Revoked, new)
+        self._suspend(Revoked, new)
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         self._revoked = set()
-        self._record(Assigned, assigned)
+        self._suspend(Assigned, assigned)
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
         new, self._revoked = set(lost) - self._revoked, set()
-        self._record(Lost, new)
+        self._suspend(Lost, new)
 
-    def _record(self, kind: type[Assigned | Revoked | Lost], partitions: Collection[TopicPartition]) -> None:
-        if partitions and not self.closing:
-            self.events.append(kind(frozenset(tp.partition for tp in partitions)))
+    def _suspend(self, kind: type[Assigned | Revoked | Lost], partitions: Collection[TopicPartition]) -> None:
+        if partitions and not self._closed:
+            self._rebalances.append(kind(frozenset(tp.partition for tp in partitions)))
             raise _SuspendError
 
 

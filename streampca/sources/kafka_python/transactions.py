@@ -106,8 +106,8 @@ class KafkaPythonTransactions(ClientTransactions):
         except NoBrokerError as error:
             raise TimeoutError(str(error)) from None
 
-    def _create(self) -> KafkaProducer:
-        return Connection(self._settings, self._topics[0]).start(
+    def _start(self) -> None:
+        self._producer = Connection(self._settings, self._topics[0]).start(
             KafkaProducer,
             transactional_id=self._name,
             transaction_timeout_ms=int(self._timeout_s * 1000),
@@ -118,9 +118,7 @@ class KafkaPythonTransactions(ClientTransactions):
             max_block_ms=int(self.begin_s * 1000),
             max_request_size=REQUEST_BYTES,
         )
-
-    def _initialise(self, producer: KafkaProducer) -> None:
-        producer.init_transactions()
+        self._producer.init_transactions()
 
     def _send(self, producer: KafkaProducer, records: Iterable[OutgoingFields]) -> None:
         undelivered = self._undelivered

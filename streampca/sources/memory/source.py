@@ -1,5 +1,6 @@
 """A source in memory: each poll executes one step of its script; after the last step, polls return all there is."""
 
+import bisect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -145,7 +146,8 @@ class MemorySource:
         if not log.start <= position <= log.end:
             del self._read[partition]
             return OutOfRange(partition, position, log.start, log.end)
-        records = log.read(position, limit)
+        first = bisect.bisect_left(log.records, position, key=lambda record: record.offset)
+        records = log.records[first : first + limit]
         if records:
             self._last[partition] = LastRecord(records[-1].offset, records[-1].leader_epoch)
         whole = not records or records[-1] is log.records[-1]

@@ -1,6 +1,5 @@
 """A topic and its consumer group in memory: the broker's side."""
 
-import bisect
 import threading
 import uuid
 from dataclasses import dataclass, field
@@ -17,11 +16,6 @@ class Log:
     end: int = 0
     records: list[PlainRecord] = field(default_factory=list)
     leader_epoch: int = 0
-
-    def read(self, position: int, limit: int) -> list[PlainRecord]:
-        """Up to `limit` records from a position on."""
-        first = bisect.bisect_left(self.records, position, key=lambda record: record.offset)
-        return self.records[first : first + limit]
 
     def end_of(self, epoch: int) -> int:
         """The end of the records that were written until that leader epoch."""
