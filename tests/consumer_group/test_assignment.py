@@ -44,6 +44,12 @@ def trimmed(filled: Environment) -> Environment:
     return filled
 
 
+def figures(env: Environment) -> tuple[int, int, int]:
+    """Position, learned messages and gap of the newest checkpoint."""
+    fold = env.newest().fold
+    return fold.position, fold.stats.learned, fold.stats.gap
+
+
 def test_a_gap_stops_the_worker_and_names_the_setting(trimmed: Environment) -> None:
     match = rf"^partition 0 of {TOPIC}: offset 100 was removed by retention.* 180; set on_offset_gap .*$"
     with pytest.raises(OffsetGapError, match=match):
@@ -57,10 +63,7 @@ def test_a_gap_is_skipped_by_policy_and_counted(trimmed: Environment, policy: st
     worker.run()
     assert worker.recorder.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 100, position)]
     assert trimmed.calls("seek")[1] == ("seek", {0: position})
-    newest = trimmed.newest()
-    assert newest.fold.position == N
-    assert newest.fold.stats.gap == position - 100
-    assert newest.fold.stats.learned == 100 + N - position
+    assert figures(trimmed) == (N, 100 + N - position, position - 100)
 
 
 def test_a_log_that_ends_before_the_checkpoint_is_an_error(filled: Environment) -> None:
@@ -89,8 +92,7 @@ def test_records_removed_before_the_first_poll_are_no_gap() -> None:
     worker.source.poll = poll  # type: ignore[method-assign]
     worker.run()
     assert env.calls("seek") == [("seek", {0: None}), ("seek", {0: None})]
-    newest = env.newest()
-    assert (newest.fold.stats.learned, newest.fold.stats.gap) == (60, 0)
+    assert figures(env) == (100, 60, 0)
 
 
 def test_a_broker_lost_while_resolving_a_gap_is_asked_again(trimmed: Environment) -> None:
@@ -132,26 +134,18 @@ def test_the_worker_stops_and_changes_nothing(env: Environment) -> None:
     assert env.checkpoints.offsets(0) == [100]
 
 
-def started(env: Environment, policy: str) -> WorkerFixture:
-    cut_and_grown(env)
-    return make_worker(env, worker_config(env.fold_config, offset_gap=policy))
-
-
-def running(env: Environment, policy: str) -> WorkerFixture:
-    config = worker_config(env.fold_config, offset_gap=policy)
-    return make_worker(env, config, script=[10, 10, Do(lambda: cut_and_grown(env))])
-
-
-@pytest.mark.parametrize("make", [started, running])
+@pytest.mark.parametrize("running", [False, True])
 @pytest.mark.parametrize(("policy", "position", "learned"), [("earliest", 100, 150), ("latest", 150, 100)])
 def test_the_worker_resumes_as_on_offset_gap_allows(
-    env: Environment, make: Callable[[Environment, str], WorkerFixture], policy: str, position: int, learned: int
+    env: Environment, running: bool, policy: str, position: int, learned: int
 ) -> None:
-    worker = make(env, policy)
+    if not running:
+        cut_and_grown(env)
+    script = [10, 10, Do(lambda: cut_and_grown(env))] if running else []
+    worker = make_worker(env, worker_config(env.fold_config, offset_gap=policy), script)
     worker.run()
     assert worker.recorder.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 60, position, truncated=True)]
-    newest = env.newest()
-    assert (newest.fold.position, newest.fold.stats.learned, newest.fold.stats.gap) == (150, learned, position - 60)
+    assert figures(env) == (150, learned, position - 60)
     again = make_worker(env)
     again.run()
     assert again.recorder.of_type(OffsetsSkipped) == []
@@ -175,8 +169,7 @@ def test_retention_may_remove_the_offsets_without_a_record_behind_the_last_one(e
     env.topic.trim(0, 103)
     env.send(0, vectors(50, seed=3))
     make_worker(env).run()
-    newest = env.newest()
-    assert (newest.fold.position, newest.fold.stats.learned, newest.fold.stats.gap) == (155, 150, 0)
+    assert figures(env) == (155, 150, 0)
 
 
 def test_a_checkpoint_without_the_last_record_is_used_unchecked(env: Environment) -> None:
