@@ -100,7 +100,7 @@ def health_server(
 
 def _app(registry: CollectorRegistry, health: HealthListener, tokens: BearerTokens | None) -> "WSGIApplication":
     """prometheus_client's application, with two more paths."""
-    metrics = make_wsgi_app(registry)
+    metrics: WSGIApplication = make_wsgi_app(registry)
     probes = {"/healthz": health.why_unhealthy, "/readyz": health.why_not_ready}
 
     def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -109,11 +109,9 @@ def _app(registry: CollectorRegistry, health: HealthListener, tokens: BearerToke
             try:
                 if tokens:
                     tokens.check("metrics", environ.get("HTTP_AUTHORIZATION", ""))
+                return metrics(environ, start_response)
             except AccessError as error:
                 status, text = f"{error.status} {HTTPStatus(error.status).phrase}", f"{error}\n"
-            else:
-                body: Iterable[bytes] = metrics(environ, start_response)
-                return body
         elif path in probes:
             reason = probes[path]()
             status, text = ("503 Service Unavailable", f"{reason}\n") if reason else ("200 OK", "ok\n")

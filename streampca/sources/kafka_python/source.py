@@ -7,7 +7,7 @@ rebalance proceed. No thread waits for another, so none can hang.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -60,10 +60,10 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         try:
             fetched = self._consumer.poll(int(timeout_s * 1000))
             patches.raise_if_replaced(self._consumer)
-        except OffsetOutOfRangeError as error:
-            self._stop_at_gap(error.args[0])
-        except LogTruncationError as error:
-            self._stop_at_gap(error.divergent_offsets)
+        except (OffsetOutOfRangeError, LogTruncationError) as error:
+            partitions = error.divergent_offsets if isinstance(error, LogTruncationError) else error.args[0]
+            self._consumer.pause(*partitions)  # until `seek`: the client would request the same offsets again
+            self._note_out_of_range(tp.partition for tp in partitions)
         except RetriableError as error:
             log.debug("poll failed, retrying", error=one_line(error))
             self._rewind()
@@ -141,11 +141,6 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             position = patches.position_of(self._consumer, TopicPartition(self._topic, partition))
             if position is not None and position > self._start(partition):
                 self._read([partition])
-
-    def _stop_at_gap(self, partitions: Iterable[TopicPartition]) -> None:
-        """Pause the partitions until `seek`: the client would request the same offsets again."""
-        self._consumer.pause(*partitions)
-        self._note_out_of_range(tp.partition for tp in partitions)
 
     def _log_offsets(self, partition: int) -> tuple[int, int] | None:
         tp = TopicPartition(self._topic, partition)
