@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("patient")
 
-Make = Callable[[int], Backend]
+Make = Callable[..., Backend]
 
 
 ON_BROKER = [pytest.param(kind, marks=pytest.mark.broker) for kind in (OnKafka, OnConfluentPrefetching)]
@@ -23,10 +23,17 @@ ON_BROKER = [pytest.param(kind, marks=pytest.mark.broker) for kind in (OnKafka, 
 
 @pytest.fixture(params=[InMemory, InMemoryPrefetching, *ON_BROKER])
 def make(request: pytest.FixtureRequest, topic: str) -> Iterator[Make]:
-    """Creates the backend of the test with a number of partitions."""
+    """Creates the backend of the test with a number of partitions, and of records in each."""
     broker = () if issubclass(request.param, InMemory) else (request.getfixturevalue("broker"),)
     with ExitStack() as opened:
-        yield lambda partitions: opened.enter_context(closing(request.param(*broker, topic, partitions)))
+
+        def make(partitions: int, records: int = 0) -> Backend:
+            log: Backend = opened.enter_context(closing(request.param(*broker, topic, partitions)))
+            for partition in range(partitions if records else 0):
+                log.append(partition, values(0, records))
+            return log
+
+        yield make
 
 
 def test_records_arrive_in_order_and_next_is_the_following_position(make: Make) -> None:
@@ -87,8 +94,7 @@ def test_offsets_at_a_time_and_at_the_end(make: Make) -> None:
 
 
 def test_no_record_arrives_before_seek_even_with_committed_offsets(make: Make) -> None:
-    log = make(1)
-    log.append(0, values(0, 10))
+    log = make(1, 10)
     first = joined(log.open())
     first.source.commit({0: 3})
     first.source.close()
@@ -102,8 +108,7 @@ def test_no_record_arrives_before_seek_even_with_committed_offsets(make: Make) -
 
 
 def test_records_fetched_before_a_seek_do_not_arrive_after_it(make: Make) -> None:
-    log = make(1)
-    log.append(0, values(0, 1000))
+    log = make(1, 1000)
     reader = joined(log.open(poll_records=10))
     for position in (None, 700, 5, 6, 6, 999, 0):
         reader.source.seek({0: position})
@@ -114,9 +119,7 @@ def test_records_fetched_before_a_seek_do_not_arrive_after_it(make: Make) -> Non
 
 
 def test_a_paused_partition_returns_nothing_until_seek(make: Make) -> None:
-    log = make(2)
-    for partition in (0, 1):
-        log.append(partition, values(0, 100))
+    log = make(2, 100)
     reader = reading(log.open(poll_records=10), {0: 0, 1: 0})
     reader.until(lambda: reader.records(0) and reader.records(1))
     reader.source.pause(frozenset({0}))
@@ -133,9 +136,7 @@ def test_a_paused_partition_returns_nothing_until_seek(make: Make) -> None:
 
 def test_partitions_paused_in_turn_are_read_to_the_end_after_seek(make: Make) -> None:
     """Some of the fetched records are returned, others are still buffered in the client."""
-    log = make(4)
-    for partition in range(4):
-        log.append(partition, values(0, 100))
+    log = make(4, 100)
     reader = reading(log.open(poll_records=10), dict.fromkeys(range(4), 0))
     paused: dict[int, int | None] = {}
 
@@ -154,8 +155,7 @@ def test_partitions_paused_in_turn_are_read_to_the_end_after_seek(make: Make) ->
 
 
 def test_offsets_without_a_record_are_skipped(make: Make) -> None:
-    log = make(1)
-    log.append(0, values(0, 3))
+    log = make(1, 3)
     log.append_aborted(0, values(3, 8))  # offsets 3 to 7, and the marker at 8
     reader = reading(log.open(), {0: None})
     reader.read_to({0: 9})
@@ -234,9 +234,7 @@ def test_logs_that_were_cut_are_events(make: Make) -> None:
 
 def test_the_last_record_may_be_gone_when_reading_resumes(make: Make) -> None:
     """Retention has removed all that was read, and nothing else."""
-    log = make(2)
-    for partition in (0, 1):
-        log.append(partition, values(0, 10))
+    log = make(2, 10)
     reader = reading(log.open(), {0: None, 1: None})
     reader.read_to({0: 10, 1: 10})
     last = last_record(reader, 9)
@@ -250,9 +248,7 @@ def test_the_last_record_may_be_gone_when_reading_resumes(make: Make) -> None:
 
 
 def test_a_revoked_partition_is_not_reassigned_before_the_next_poll(make: Make) -> None:
-    log = make(2)
-    for partition in (0, 1):
-        log.append(partition, values(0, 20))
+    log = make(2, 20)
     first = Reader(log.open(poll_records=1))
     assert first.assigned() == {0, 1}
     first.source.seek({0: 0, 1: 0})
