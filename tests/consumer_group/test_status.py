@@ -23,7 +23,7 @@ from streampca.consumer_group.listener import (
     SourcePolled,
 )
 from streampca.consumer_group.status import StatusListener
-from streampca.errors import BadRecordError, StoreError
+from streampca.errors import BadRecordError
 from streampca.fold.events import SourceStatus
 from streampca.stores.base import is_part
 from streampca.stores.memory import MemoryStore
@@ -248,11 +248,7 @@ def test_the_process_name_is_a_valid_file_name(monkeypatch: pytest.MonkeyPatch) 
 
 def test_failing_status_writes_do_not_disturb_the_worker(monkeypatch: pytest.MonkeyPatch, store: CountingStore) -> None:
     """Every tick attempts a write, and every write fails."""
-
-    def fail(name: str, data: bytes) -> None:
-        raise StoreError(f"cannot write {name}: No space left on device")
-
-    monkeypatch.setattr(store, "write", fail)
+    store.fail_writes(10_000)
     monkeypatch.setattr("streampca.consumer_group.status._REPORT_EVERY_S", 0.0)
     env = Environment()
     env.send(0, vectors(300))
@@ -261,30 +257,26 @@ def test_failing_status_writes_do_not_disturb_the_worker(monkeypatch: pytest.Mon
         worker.add_listener(listener)
         worker.run()
     env.assert_complete()
+    assert store.writes > 2
+    assert store.names("workers") == []
 
 
-class HangingStore(MemoryStore):
-    """A store whose writes do not return until `released`."""
+def test_a_store_that_hangs_does_not_stop_the_loop(monkeypatch: pytest.MonkeyPatch, store: CountingStore) -> None:
+    entered, released, write = threading.Event(), threading.Event(), store.write
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.entered, self.released, self.writes = threading.Event(), threading.Event(), 0
+    def hang(name: str, data: bytes) -> None:
+        entered.set()
+        released.wait(20)
+        write(name, data)
 
-    def write(self, name: str, data: bytes) -> None:
-        self.writes += 1
-        self.entered.set()
-        self.released.wait(20)
-        super().write(name, data)
-
-
-def test_a_store_that_hangs_does_not_stop_the_loop() -> None:
-    store = HangingStore()
+    monkeypatch.setattr(store, "write", hang)
     member = Member(store)
     with member.listener:
-        assert store.entered.wait(20)
+        assert entered.wait(20)
+        entered.clear()
         member.notify(PartitionsAssigned({0: 5}))
         member.run(seconds=60)  # returns, and starts no second write
-        assert store.writes == 1
+        assert not entered.is_set()
         assert store.names("workers") == []
-        store.released.set()
+        released.set()
     assert member.report().state == "stopped"

@@ -34,9 +34,6 @@ class CountingSource(MemorySource):
         return events
 
 
-Decode = Callable[[Records], Event]
-
-
 def filled(count: int, value: bytes = b"x") -> CountingSource:
     """A source of one partition with so many equal records."""
     topic = MemoryTopic()
@@ -46,7 +43,7 @@ def filled(count: int, value: bytes = b"x") -> CountingSource:
 
 @contextmanager
 def reading(
-    inner: MemorySource, records: int = 40, size: int = 10_000, decode: Decode = unchanged
+    inner: MemorySource, records: int = 40, size: int = 10_000, decode: Callable[[Records], Event] = unchanged
 ) -> Iterator[Prefetch]:
     """A source that reads the partitions assigned to it from the earliest records."""
     source = Prefetch(inner, records, size, decode)
