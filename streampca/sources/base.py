@@ -109,6 +109,20 @@ class DeadLetters(Protocol):
         """Drop what is not flushed; within 2 seconds."""
 
 
+class NoDeadLetters:
+    """For a worker without a dead-letter topic, which stops at bad records or skips them."""
+
+    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
+        """Never called: the worker sends only if a dead-letter topic is set."""
+        raise NotImplementedError("there is no dead-letter topic")
+
+    def flush(self, timeout_s: float) -> None:
+        """Nothing to wait for."""
+
+    def close(self) -> None:
+        """Nothing to drop."""
+
+
 class TransactionFailedError(Exception):
     """The transaction was not committed, or nobody knows: the offsets that the group has committed say which."""
 

@@ -8,10 +8,9 @@ from typing import Any
 from streampca.fold.events import Event, Records
 from streampca.settings.consumer import ConsumerSettings
 from streampca.sources import base
-from streampca.sources.base import DeadLetters, Source, Transactions
+from streampca.sources.base import DeadLetters, NoDeadLetters, Source, Transactions
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters, KafkaPythonTransactions
-from streampca.sources.memory import MemoryDeadLetters
 from streampca.sources.prefetch import Prefetch
 
 _POLLS = 5  # prefetch at most as many records as this many polls return
@@ -36,7 +35,7 @@ def create_client(settings: ConsumerSettings) -> Source:
 
 def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:
     """Create the writer of dead letters; without a dead-letter topic, one that is never used. Raises `SourceError`."""
-    return MemoryDeadLetters() if settings.dead_letter_topic is None else KafkaPythonDeadLetters(settings)
+    return NoDeadLetters() if settings.dead_letter_topic is None else KafkaPythonDeadLetters(settings)
 
 
 def create_transactions(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:
