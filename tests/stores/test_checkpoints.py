@@ -163,7 +163,7 @@ def test_a_failed_write_changes_nothing(checkpoints: Checkpoints, store: MemoryS
     store.fail_writes(1)
     with pytest.raises(StoreError):
         checkpoints.save(checkpoint(40))
-    store.crash_in_write()
+    store.fail_writes(1, Crash())
     with pytest.raises(Crash):
         checkpoints.save(checkpoint(40))
     assert checkpoints.offsets(0) == [10, 20, 30]
