@@ -16,10 +16,9 @@ from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
 from streampca.transform.log import TransformLog
 from streampca.transform.loop import TransformConfig, Transformer
-from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.metrics import TransformMetrics
 from streampca.transform.models import CurrentModel
-from streampca.transform.outputs import Outputs
+from streampca.transform.outputs import Outputs, Packer, RecordPacker
 from streampca.transform.projection import Projection
 
 _LARGEST_VALUE = 1e150  # its square is finite

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from streampca.formats.arrow import Column, column_of, stream_of
 from streampca.sources.transactions import Outgoing
-from streampca.transform.messages import Packer, Selection, origin_header
+from streampca.transform.outputs import Selection, origin_header
 
 MESSAGE_BYTES = 512 * 1024  # a topic takes 1 MiB by default, and a producer adds to it
 _ROW_BYTES = 4 + 8 + 4 + 4 + 8 + 8 + 2  # of all columns but the fields; bits that mark nulls
 _HEADER_BYTES = 4 + 4 + 1
 
 
-class ArrowPacker(Packer):
+class ArrowPacker:
     """Writes as many rows in a message as make about `most_bytes`, and at least one."""
 
     def __init__(self, most_bytes: int = MESSAGE_BYTES) -> None:

@@ -24,9 +24,8 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.loop import TransformConfig, Transformer
-from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.models import CurrentModel
-from streampca.transform.outputs import Outputs
+from streampca.transform.outputs import Outputs, Packer, RecordPacker
 from streampca.transform.projection import Projection
 from tests.example_models import TOPIC, D, K, numbered
 from tests.transform.origin import origin_of_output

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import orjson
 
-from streampca.transform.messages import ORIGIN
+from streampca.transform.outputs import ORIGIN
 
 
 class Origin(NamedTuple):

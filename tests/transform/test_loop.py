@@ -22,7 +22,7 @@ from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
 from streampca.sources.memory import Do, Pause, Step
 from streampca.transform.arrow import ArrowPacker
-from streampca.transform.messages import ORIGIN
+from streampca.transform.outputs import ORIGIN
 from tests.example_models import numbered
 from tests.transform.harness import DEAD, Member, World
 from tests.transform.origin import origin_of_output

@@ -16,9 +16,8 @@ from streampca.sources.prefetch import Prefetch
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.loop import TransformConfig, Transformer
-from streampca.transform.messages import RecordPacker
 from streampca.transform.models import CurrentModel
-from streampca.transform.outputs import Outputs
+from streampca.transform.outputs import Outputs, RecordPacker
 from streampca.transform.projection import Projection
 from tests.example_models import numbered
 from tests.simulation.history import Jump

@@ -1,10 +1,14 @@
 """The worker's metrics for Prometheus, kept by a listener."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from prometheus_client import Counter, Gauge, Histogram
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from streampca.consumer_group.listener import (
     BatchLearned,
@@ -22,7 +26,6 @@ from streampca.consumer_group.listener import (
     RestoreFailed,
 )
 from streampca.consumer_group.metrics import MemberMetrics, Row
-from streampca.worker.listeners.histogram import BulkHistogram
 
 _RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _P_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -139,3 +142,26 @@ class WorkerMetrics(MemberMetrics):
         self._set(event.partition, checkpoint_last_success_timestamp_seconds=time.time())
         if event.fold.state.rank:
             self._set(event.partition, pinv_error=event.fold.state.pinv_error)
+
+
+class BulkHistogram(Collector):
+    """As `prometheus_client.Histogram`, without its time of creation, but takes arrays: that takes a µs a value."""
+
+    def __init__(self, name: str, documentation: str, buckets: Sequence[float], registry: CollectorRegistry) -> None:
+        """`buckets` are the inclusive upper bounds, ascending; the bucket up to +Inf is added."""
+        self._name, self._documentation, self._bounds = name, documentation, np.array(buckets)
+        self._seen = np.zeros(len(buckets) + 1, np.int64), 0.0  # replaced together, for a scrape
+        registry.register(self)
+
+    def observe(self, values: NDArray[np.float64]) -> None:
+        """Count all values."""
+        counts, total = self._seen
+        buckets = np.searchsorted(self._bounds, values)
+        self._seen = counts + np.bincount(buckets, minlength=len(counts)), total + float(np.sum(values))
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        counts, total = self._seen
+        names = [floatToGoString(bound) for bound in [*self._bounds, np.inf]]  # type: ignore[no-untyped-call]
+        cumulated = [float(count) for count in np.cumsum(counts)]
+        buckets = list(zip(names, cumulated, strict=True))
+        yield HistogramMetricFamily(self._name, self._documentation, buckets=buckets, sum_value=total)

@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from streampca.consumer_group.listener import (
@@ -23,7 +25,7 @@ from streampca.fold.fold import Fold
 from streampca.pca.learning import BLOCK
 from streampca.pca.state import Losses
 from streampca.sources.memory import Do, Pause
-from streampca.worker.listeners.metrics import WorkerMetrics
+from streampca.worker.metrics import BulkHistogram, WorkerMetrics
 from tests.fold.streams import D, fold_config, fold_of, vectors
 from tests.monitoring.prometheus import described
 from tests.worker.environment import POISON, TOPIC, Environment
@@ -215,3 +217,26 @@ def test_described_lists_every_exposed_metric(metrics: WorkerMetrics, read: Call
     created = {name for name in exposed if name.endswith("_created")}  # the client's own addition
     assert set(names) == {name for name in exposed - created if not name.startswith("process_")}
     assert all(names.values())
+
+
+BOUNDS = (0.001, 0.1, 0.5, 1.0)
+
+
+@given(st.lists(st.lists(st.one_of(st.sampled_from(BOUNDS), st.floats(0, 2)), max_size=20), max_size=5))
+def test_same_exposition_as_single_observations(batches: list[list[float]]) -> None:
+    bulk, single = CollectorRegistry(), CollectorRegistry()
+    bulk_histogram = BulkHistogram("ratio", "A share.", BOUNDS, bulk)
+    single_histogram = Histogram("ratio", "A share.", buckets=BOUNDS, registry=single)
+    for batch in batches:
+        bulk_histogram.observe(np.array(batch))
+        for value in batch:
+            single_histogram.observe(value)
+    text = generate_latest(bulk).decode()
+    assert _comparable(text) == _comparable(generate_latest(single).decode())
+    (total,) = [line for line in text.splitlines() if line.startswith("ratio_sum")]
+    assert float(total.split()[1]) == pytest.approx(sum(sum(batch) for batch in batches))
+
+
+def _comparable(text: str) -> list[str]:
+    """The lines without the creation time, and without the sum, which depends on the order of addition."""
+    return [line for line in text.splitlines() if "_created" not in line and not line.startswith("ratio_sum")]

@@ -21,7 +21,7 @@ from streampca.consumer_group.listener import (
 from streampca.fold.events import SourceStatus
 from streampca.sources.memory import Do, Pause, Step
 from streampca.stores.object_errors import store_error
-from streampca.worker.listeners.log import WorkerLog
+from streampca.worker.log import WorkerLog
 from tests.clock import Clock
 from tests.fold.streams import fold_config, fold_of, vectors
 from tests.worker.environment import POISON, Environment
