@@ -7,6 +7,7 @@ disk. 4. The offsets are committed to the group. A save that fails is retried la
 import contextlib
 from collections import deque
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 
 import structlog
 
@@ -19,7 +20,7 @@ from streampca.fold.store_identity import StoreIdentity
 from streampca.process import watchdog
 from streampca.sources.base import Committed, DeadLetters, Source
 from streampca.stores.checkpoints import Checkpoints
-from streampca.worker.checkpoint_writer import CheckpointWriter
+from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 
 log = structlog.get_logger()
 
@@ -46,6 +47,7 @@ class Checkpointer:
         self._group_store = GroupStore(topic, source, writer.checkpoints)
         self._topic_id = ""
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
+        self._in_flight: Future[SaveResult] | None = None
         self.publish_s = deque([0.0], maxlen=2)  # how long the last publications took
 
     def check(self) -> None:
@@ -76,7 +78,7 @@ class Checkpointer:
     @property
     def busy(self) -> bool:
         """True if a save was started that `finish_save` has not finished."""
-        return self._writer.busy
+        return self._in_flight is not None
 
     def save(self, folds: Mapping[int, Fold]) -> None:
         """Save the folds that have changed, and wait until they are on disk."""
@@ -101,13 +103,14 @@ class Checkpointer:
         unchanged = {p: fold for p, fold in self._saved.items() if p not in changed}
         checkpoints, before = self._checkpoints(changed), self._checkpoints(unchanged)
         if checkpoints or publish:
-            self._writer.start(checkpoints, publish=publish, saved_before=before)
+            self._in_flight = self._writer.start(checkpoints, publish=publish, saved_before=before)
 
     def finish_save(self, *, wait: bool) -> None:
         """If the save has ended (with `wait`: when it has), note what is on disk, then commit offsets."""
-        result = self._writer.take_result(wait=wait)
-        if result is None:
+        if self._in_flight is None or not (wait or self._in_flight.done()):
             return
+        in_flight, self._in_flight = self._in_flight, None
+        result = watchdog.result_of(in_flight)
         saved = {event.partition: event.fold for event in result.events if isinstance(event, CheckpointSaved)}
         self._saved |= saved
         if saved:

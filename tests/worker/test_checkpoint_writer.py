@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSaved, ModelPublished
+from streampca.consumer_group.listener import CheckpointPostponed
 from streampca.errors import StoreError
 from streampca.fold.events import Assigned
 from streampca.sources.memory import Do, MemorySource
-from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.publisher import Publisher
 from tests.fold.streams import vectors
 from tests.worker.environment import Environment
 from tests.worker.harness import WorkerFixture, make_worker
@@ -115,20 +113,6 @@ def test_an_unexpected_exception_in_a_save_ends_the_worker(filled: Environment, 
     with pytest.raises(ZeroDivisionError):
         make_worker(filled, script=[100] * 4, hook=bug, save_executor=thread).run()
     assert filled.calls("commit") == []
-
-
-def test_only_one_save_runs_at_a_time(filled: Environment, thread: ThreadPoolExecutor) -> None:
-    writer = CheckpointWriter(
-        filled.checkpoints, Publisher(filled.checkpoints, filled.models, filled.fold_config, lambda: 0.0), thread
-    )
-    assert writer.take_result(wait=True) is None
-    writer.start([filled.expected(0)], publish=True)
-    with pytest.raises(RuntimeError):
-        writer.start([], publish=False)
-    result = writer.take_result(wait=True)
-    assert result is not None
-    assert [type(event) for event in result.events] == [CheckpointSaved, ModelPublished]
-    assert not writer.busy
 
 
 def test_checkpoints_saved_before_the_disk_was_full_are_committed(thread: ThreadPoolExecutor) -> None:

@@ -74,9 +74,7 @@ class Member:
             rows = self.saved[partition].stats.learned + 20
             self.saved[partition] = fold_of(vectors(rows, seed=partition) + partition, CONFIG)
         changed = [self._checkpoint(p) for p in moved]
-        self.writer.start(changed, publish=self.publishes, saved_before=before)
-        result = self.writer.take_result(wait=True)
-        assert result is not None
+        result = self.writer.start(changed, publish=self.publishes, saved_before=before).result()
         assert not any(isinstance(event, CheckpointPostponed) for event in result.events)
         return result
 
