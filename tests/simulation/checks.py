@@ -19,9 +19,8 @@ from streampca.fold.checkpoint import decode
 from streampca.fold.record import LastRecord, PlainRecord
 from streampca.fold.store_identity import identity_in
 from streampca.stores.model_cache import ModelCache
-from tests.simulation.calm import Calm
 from tests.simulation.disk import STALE_S, File, Mount, Volume
-from tests.simulation.history import Course
+from tests.simulation.history import Calm, Course
 from tests.simulation.plan import TOPIC
 from tests.simulation.registry import is_poison
 from tests.simulation.world import World

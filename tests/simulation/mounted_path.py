@@ -59,9 +59,7 @@ class MountedPath:
 
     def replace(self, target: "MountedPath") -> None:
         self.mount.call("rename", "write", self.path)
-        file = self.mount.volume.entries.get(self.path)
-        if file is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+        file = _existing(self.mount.volume, self.path)
         _need_folder(self.mount.volume, target.parent.path)
         self.mount.change(target.parent.path, {self.path: None, target.path: file})
         self.mount.call("renamed", "", self.path)
@@ -70,25 +68,20 @@ class MountedPath:
         self.mount.call("rename", "write", self.path)
         if self.path in self.mount.volume.entries:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.path)
-        file = self.mount.volume.entries.get(target.path)
-        if file is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target.path)
+        file = _existing(self.mount.volume, target.path)
         _need_folder(self.mount.volume, self.parent.path)
         self.mount.change(self.parent.path, {self.path: file})
         self.mount.call("renamed", "", self.path)
 
     def unlink(self, missing_ok: bool = False) -> None:
         self.mount.call("unlink", "write", self.path)
-        if self.path in self.mount.volume.entries:
+        if self.path in self.mount.volume.entries or not missing_ok:
+            _existing(self.mount.volume, self.path)
             self.mount.change(self.parent.path, {self.path: None})
-        elif not missing_ok:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
 
     def read_bytes(self) -> bytes:
         self.mount.call("read", "read", self.path)
-        file = self.mount.volume.entries.get(self.path)
-        if file is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+        file = _existing(self.mount.volume, self.path)
         if not (file.is_whole or file.is_damaged):
             self.mount.report(f"{self.path} was read before it was whole")
         return file.data
@@ -160,6 +153,13 @@ def installed() -> Iterator[None]:
     fakes = {"os": fake_os, "Path": lambda path: path, "open": lambda path, mode, opener: _OpenFile(path)}
     with mock.patch.multiple(directory, create=True, **fakes):
         yield
+
+
+def _existing(volume: Volume, path: str) -> File:
+    file = volume.entries.get(path)
+    if file is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return file
 
 
 def _need_folder(volume: Volume, path: str) -> None:

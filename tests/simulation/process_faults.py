@@ -26,10 +26,10 @@ class ProcessFaults:
                 machine.process.traps.clear()
 
     def kill(self, fault: Fault) -> None:
-        self._trap(fault, lambda machine: machine.process.kill() if machine.process else None)
+        self._trap(fault, Machine.kill)
 
     def pause(self, fault: Fault) -> None:
-        self._trap(fault, lambda machine: machine.process.pause(fault.seconds) if machine.process else None)
+        self._trap(fault, lambda machine: machine.pause(fault.seconds))
 
     def lapse(self, fault: Fault) -> None:
         """A worker is paused at a call, and evicted meanwhile: it continues as a zombie."""
@@ -44,9 +44,7 @@ class ProcessFaults:
         self._evict(self._machine(fault))
 
     def cut(self, fault: Fault) -> None:
-        source = self._machine(fault).source
-        if source:
-            source.cut_until = self._site.scheduler.now + fault.seconds
+        self._machine(fault).cut(fault.seconds)
 
     def outage(self, fault: Fault) -> None:
         self._during(fault.seconds, self._set_away)

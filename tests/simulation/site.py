@@ -46,6 +46,21 @@ class Machine:
         """Whether its member hears no signal."""
         return self.is_up and self.process is not None and self.process.hangs
 
+    def kill(self) -> None:
+        """Kill its process."""
+        if self.process:
+            self.process.kill()
+
+    def pause(self, seconds: float) -> None:
+        """Let its process do nothing for this time."""
+        if self.process:
+            self.process.pause(seconds)
+
+    def cut(self, seconds: float) -> None:
+        """Cut its member off from the cluster for this time."""
+        if self.source:
+            self.source.cut_until = self.source.cluster.scheduler.now + seconds
+
 
 class Site(ABC):
     """Everything that outlives a process, and the processes."""
@@ -75,7 +90,7 @@ class Site(ABC):
 
     @abstractmethod
     def _work(self, machine: Machine, process: Process) -> None:
-        """Run a member of the group, as the main thread of a process."""
+        """Run a member of the group, or what else the machine runs, as the main thread of a process."""
 
     def digest(self) -> str:
         """A digest of all that was done."""
@@ -123,7 +138,7 @@ class Site(ABC):
             self.append_later(partition, gone + 2)
 
     def start_worker(self, machine: Machine) -> None:
-        """Start a member of the group, as the supervisor does."""
+        """Start a member of the group, or what else the machine runs, as the supervisor does."""
         if not machine.is_up and self.is_supervised:
             process = machine.process = machine.mount.process = Process(
                 self.scheduler, lambda process: self._ended(machine, process)
@@ -136,15 +151,14 @@ class Site(ABC):
         for machine in self.machines:
             if machine.worker and machine.is_up:
                 machine.worker.stop("SIGTERM")
-            elif machine.process:
-                machine.process.kill()
+            else:
+                machine.kill()
 
     def end(self) -> None:
         """Kill what is left."""
         self.is_supervised = False
         for machine in self.all_machines:
-            if machine.process:
-                machine.process.kill()
+            machine.kill()
         self.scheduler.run(self.scheduler.now)
 
     def _results(self) -> Sequence[Any]:
@@ -174,10 +188,10 @@ class Site(ABC):
 
     def _ended(self, machine: Machine, process: Process) -> None:
         for error in process.errors:
-            if isinstance(error, StreampcaError):
+            if isinstance(error, StreampcaError) and machine in self.machines:
                 self.refusals.append(error)
             else:
-                self.report(f"a worker's thread ended with {error!r}")
+                self.report(f"a thread ended with {error!r}")
         if self.is_supervised:
             self.scheduler.at(self.scheduler.now + _RESTART_S, lambda: self.start_worker(machine))
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from functools import partial
 from typing import Any
 
 from streampca.sources.prefetch import Threads
@@ -17,11 +16,6 @@ def threads_of(process: Process) -> Threads:
         condition=lambda: _Condition(process.scheduler),  # type: ignore[arg-type, return-value]
         future=lambda: _Future(process.scheduler),
     )
-
-
-def executor_of(process: Process) -> Executor:
-    """An executor whose calls run in threads of the process."""
-    return _Executor(process)
 
 
 class _Thread:
@@ -86,11 +80,13 @@ class _Future(Future[Any]):
         deadline = self._scheduler.now + timeout if timeout is not None else math.inf
         while not self.done() and self._scheduler.now < deadline:
             task = self._scheduler.current
-            self.add_done_callback(partial(_wake, self._scheduler, task))
+            self.add_done_callback(lambda done, task=task: self._scheduler.wake(task))  # type: ignore[misc]
             self._scheduler.suspend(deadline)
 
 
-class _Executor(Executor):
+class ProcessExecutor(Executor):
+    """Its calls run in threads of the process."""
+
     def __init__(self, process: Process) -> None:
         self._process = process
 
@@ -107,7 +103,3 @@ class _Executor(Executor):
 
         self._process.start(run)
         return future
-
-
-def _wake(scheduler: Scheduler, task: Task, done: Future[Any]) -> None:
-    scheduler.wake(task)

@@ -17,7 +17,7 @@ from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import TransformedBatch
 from streampca.transform.position import Position
 from streampca.transform.projection import Fields, Projection
-from tests.simulation.patching import LOADS_OLDER_MODELS, Mutant, nothing, patched
+from tests.simulation.patching import LOADS_OLDER_MODELS, Mutants, nothing, patched
 from tests.simulation.transform.coordinator import Coordinator, Transaction, TransformCluster
 from tests.simulation.transform.member import ClusterTransactions, TransformSource
 from tests.simulation.transform.plan import DEAD
@@ -112,49 +112,30 @@ def _rounds_by_place(self: Projection, published: PublishedModel, rows: Array) -
     }
 
 
-TRANSFORM_MUTANTS: dict[str, tuple[Mutant, int]] = {
-    "offsets are committed outside of the transaction": (patched(Transformer, _commit=_commits_offsets_apart), 1),
-    "nothing is read again after a failed transaction": (
-        patched(
-            Transformer,
-            _start_over=_starts_over_where_it_was,
-            _restore=_restores_what_it_remembers,
-            _release=_releases_and_forgets,
-        ),
-        16,
-    ),
-    "a transaction that failed counts as not committed": (
-        patched(
-            Transformer,
-            _commit=_commits_and_remembers,
-            _restore=_restores_what_it_remembers,
-            _release=_releases_and_forgets,
-        ),
-        34,
-    ),
-    "a revocation does not abort the transaction": (patched(Transformer, _release=_releases_without_abort), 1),
-    "members begin at the earliest record": (patched(Transformer, _restore=_restores_the_start), 1),
-    "bad records end members that continue others' work": (
-        patched(Transformer, _write=_writes_as_at_the_first_start),
-        120,
-    ),
-    "recovery fences nobody": (patched(ClusterTransactions, recover=_recovers_without_fencing), 12),
-    "brokers accept offsets of members that the group has given up": (
-        patched(TransformCluster, counts_in=lambda self, member, generation: True),
-        97,
-    ),
-    "brokers accept producers that were replaced": (patched(Coordinator, _current=_accepts_any_epoch), 16),
-    "offsets are read while a transaction has others": (
-        patched(TransformSource, is_stable=lambda self, partitions: True),
-        12,
-    ),
-    "dead letters are not sent": (patched(ClusterTransactions, send=_drops_dead_letters), 1),
-    "models of another shape are used": (patched(CurrentModel, require_shape=nothing), 7),
-    "the model goes back when a newer one is damaged": (LOADS_OLDER_MODELS, 22),
-    "gaps are not counted": (patched(Assignment, skip_gap=_skips_silently), 19),
-    "the last record is not committed": (patched(Position, as_committed=_commits_no_last_record), 19),
-    "transform does not retry a restore that failed": (patched(Assignment, _retry_restore=nothing), 16),
-    "transform does not resume paused partitions": (patched(Assignment, _read_paused=nothing), 11),
-    "what hangs is not ended": (patched(TransformWorld, _end_what_hangs=nothing), 35),
-    "rows are computed in any place": (patched(Projection, _of_run=_ignores_places, _fields=_rounds_by_place), 16),
-}
+KEEPS_POSITIONS = patched(Transformer, _restore=_restores_what_it_remembers, _release=_releases_and_forgets)
+TRANSFORM_MUTANTS: Mutants = {
+    "offsets are committed outside of the transaction": (1, patched(Transformer, _commit=_commits_offsets_apart)),
+    "nothing is read again after a failed transaction":
+        (16, patched(Transformer, _start_over=_starts_over_where_it_was), KEEPS_POSITIONS),
+    "a transaction that failed counts as not committed":
+        (34, patched(Transformer, _commit=_commits_and_remembers), KEEPS_POSITIONS),
+    "a revocation does not abort the transaction": (1, patched(Transformer, _release=_releases_without_abort)),
+    "members begin at the earliest record": (1, patched(Transformer, _restore=_restores_the_start)),
+    "bad records end members that continue others' work":
+        (120, patched(Transformer, _write=_writes_as_at_the_first_start)),
+    "recovery fences nobody": (12, patched(ClusterTransactions, recover=_recovers_without_fencing)),
+    "brokers accept offsets of members that the group has given up":
+        (97, patched(TransformCluster, counts_in=lambda self, member, generation: True)),
+    "brokers accept producers that were replaced": (16, patched(Coordinator, _current=_accepts_any_epoch)),
+    "offsets are read while a transaction has others":
+        (12, patched(TransformSource, is_stable=lambda self, partitions: True)),
+    "dead letters are not sent": (1, patched(ClusterTransactions, send=_drops_dead_letters)),
+    "models of another shape are used": (7, patched(CurrentModel, require_shape=nothing)),
+    "the model goes back when a newer one is damaged": (22, LOADS_OLDER_MODELS),
+    "gaps are not counted": (19, patched(Assignment, skip_gap=_skips_silently)),
+    "the last record is not committed": (19, patched(Position, as_committed=_commits_no_last_record)),
+    "transform does not retry a restore that failed": (16, patched(Assignment, _retry_restore=nothing)),
+    "transform does not resume paused partitions": (11, patched(Assignment, _read_paused=nothing)),
+    "what hangs is not ended": (35, patched(TransformWorld, _end_what_hangs=nothing)),
+    "rows are computed in any place": (16, patched(Projection, _of_run=_ignores_places, _fields=_rounds_by_place)),
+}  # fmt: skip
