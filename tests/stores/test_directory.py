@@ -104,20 +104,15 @@ def test_a_writer_whose_temporary_file_was_removed_reports_it_and_can_retry(
 # --- a full disk ----------------------------------------------------------------------------------------------------
 
 
-def mounted(folder: Path, options: str) -> Iterator[Path]:
-    folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
-    if mount.returncode != 0:
-        pytest.skip("this user cannot mount file systems")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    yield from mounted(tmp_path / "disk", "size=256k")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True)
+    if mount.returncode != 0:
+        pytest.skip("this user cannot mount file systems")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_disk_keeps_the_old_file_and_raises(small_disk: Path) -> None:
