@@ -29,7 +29,7 @@ from streampca.transform.outputs import Outputs, Packer, RecordPacker
 from streampca.transform.projection import Projection
 from tests.example_models import TOPIC, D, K, numbered
 from tests.transform.origin import origin_of_output
-from tests.worker.events import EventRecorder
+from tests.worker.spies import EventRecorder
 
 JSON = RecordPacker(writer_of("json"), several=False)
 OUTPUT, DEAD = "projected", "dead"

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from streampca.consumer_group.listener import Listener, Listeners
 from streampca.fold.codec import Codec
@@ -19,8 +19,7 @@ from streampca.worker.loop import Worker, WorkerConfig
 from streampca.worker.publisher import Publisher
 from tests.fold.streams import fold_config, vectors
 from tests.worker.environment import POISON, TOPIC, Environment
-from tests.worker.events import EventRecorder
-from tests.worker.spies import Hook, SpyDeadLetters, SpySource, SpyStore
+from tests.worker.spies import EventRecorder, Hook, SpyDeadLetters, SpySource, SpyStore
 
 RUN_TIMEOUT_S = 10.0
 
@@ -62,7 +61,7 @@ class WorkerFixture:
     recorder: EventRecorder
     listeners: Listeners
 
-    def run(self) -> None:
+    def run(self) -> Self:
         """Run the worker until it ends; fail after a timeout, since a worker with a bug may never end."""
         overdue = threading.Event()
 
@@ -77,6 +76,7 @@ class WorkerFixture:
         finally:
             timer.cancel()
         assert not overdue.is_set(), f"the worker did not end within {RUN_TIMEOUT_S:g} s"
+        return self
 
     def stop(self, cause: str) -> None:
         self.worker.stop(cause)

@@ -169,8 +169,7 @@ def env() -> Iterator[Environment]:
 
 
 def test_a_worker_publishes_the_model_of_all_partitions(env: Environment) -> None:
-    worker = make_worker(env, script=[50, 50])
-    worker.run()
+    worker = make_worker(env, script=[50, 50]).run()
     published = [event.model.version for event in worker.recorder.of_type(ModelPublished)]
     assert published == env.models.versions() == [100, 200, 300]
     newest = env.models.newest()
@@ -198,8 +197,7 @@ def test_only_the_owner_of_the_lowest_partition_publishes(env: Environment, lowe
     rebalance: list[Step] = [Do(lambda: members[0].poll(0)), Pause()]
     if not lowest:
         join.act()
-    worker = make_worker(env, worker_config(EXACT), [join, *rebalance * 4] if lowest else rebalance * 4)
-    worker.run()
+    worker = make_worker(env, worker_config(EXACT), [join, *rebalance * 4] if lowest else rebalance * 4).run()
     assigned = worker.recorder.of_type(PartitionsAssigned)[-1].positions
     assert list(assigned) == [0 if lowest else 1]
     assert env.position(next(iter(assigned))) == 150
@@ -227,8 +225,7 @@ def test_publishing_takes_a_tenth_of_the_time_at_most() -> None:
 def test_a_worker_publishes_less_often_where_it_takes_long(env: Environment) -> None:
     """Checkpoints are saved as before, and the last model is that of all messages."""
     slow = itertools.count(step=10)
-    worker = make_worker(env, script=[30] * 9, save_clock=lambda: float(next(slow)))
-    worker.run()
+    make_worker(env, script=[30] * 9, save_clock=lambda: float(next(slow))).run()
     assert env.models.versions() == [60, 120, 300]
     assert len(env.calls("save")) == 10
 
