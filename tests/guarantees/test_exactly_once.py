@@ -69,7 +69,8 @@ def test_workers_killed_at_random_moments_give_the_same_bits(broker: Broker, top
             if kill % 3 == 0:
                 kill_during_write(worker, members, disk)
             else:
-                kill_after_random_delay(worker, rng)
+                time.sleep(rng.uniform(0, 0.3))  # a random moment is what is tested
+                worker.kill()
             fill(broker, topic, MESSAGES_PER_KILL // 4, seed=rng.randrange(2**31))
             members.assert_commits_not_ahead()
         fill(broker, topic, MESSAGES - KILLS * MESSAGES_PER_KILL, seed=KILLS)
@@ -78,11 +79,6 @@ def test_workers_killed_at_random_moments_give_the_same_bits(broker: Broker, top
         assert learned(members) == MESSAGES
         members.assert_commits_not_ahead()
         assert_same_bits(members, tmp_path / "undisturbed")
-
-
-def kill_after_random_delay(worker: WorkerProcess, rng: random.Random) -> None:
-    time.sleep(rng.uniform(0, 0.3))  # a random moment is what is tested
-    worker.kill()
 
 
 def kill_during_write(worker: WorkerProcess, members: Group, disk: HangingDisk) -> None:

@@ -53,37 +53,25 @@ def test_sigterm_stops_a_worker_during_an_outage(stoppable: Broker, topic: str, 
         assert worker.stop() == 0, worker.text()[-2000:]
 
 
-def test_a_replaced_topic_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
-    broker.create_topic(topic, 1)
-    broker.produce(topic, 0, as_json(vectors(500, seed=1)))
-    with group(broker, topic, tmp_path, BOTH_CLIENTS) as members:
-        members.start()
-        members.wait_until_learned()
-        members.workers[0].stop()
-        files = members.files()
-        broker.delete_topic(topic)
-        broker.create_topic(topic, 1)
-        broker.produce(topic, 0, as_json(vectors(800, seed=2)))
-        refused = members.start()
-        assert refused.wait() == 1
-        assert "deleted and created again" in refused.text()
-        assert "Traceback" not in refused.text()
-        assert members.files() == files
-
-
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
-def test_a_topic_replaced_during_a_run_is_refused(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_replaced_topic_is_refused(broker: Broker, topic: str, tmp_path: Path, client: str, is_running: bool) -> None:
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, as_json(vectors(500, seed=1)))
     with group(broker, topic, tmp_path, [client]) as members:
         worker = members.start()
         members.wait_until_learned()
+        if not is_running:
+            worker.stop()
         files = members.files()
         broker.delete_topic(topic)
         broker.create_topic(topic, 1)
         broker.produce(topic, 0, as_json(vectors(800, seed=2)))
-        assert worker.wait(60) == 1
-        assert "deleted and created again" in worker.text() or "does not exist" in worker.text()
+        refused = worker if is_running else members.start()
+        assert refused.wait(60) == 1
+        text = refused.text()
+        assert "deleted and created again" in text or (is_running and "does not exist" in text)
+        assert "Traceback" not in text
         assert members.files() == files
 
 
@@ -109,15 +97,3 @@ def test_offsets_that_retention_removed(broker: Broker, topic: str, tmp_path: Pa
         members.wait_until_learned()
         stats = members.newest()[0].fold.stats
         assert (stats.gap, stats.learned) == ((200, 1300) if policy == "earliest" else (500, 1000))
-
-
-def test_added_partitions_are_learned_from_their_start(broker: Broker, topic: str, tmp_path: Path) -> None:
-    broker.create_topic(topic, 1)
-    broker.produce(topic, 0, as_json(vectors(300, seed=1)))
-    with group(broker, topic, tmp_path, ["confluent"]) as members:
-        members.start()
-        members.wait_until_learned()
-        broker.add_partitions(topic, 3)
-        broker.produce(topic, 2, as_json(vectors(300, seed=2)))
-        members.wait_until_learned(60)
-        assert members.newest()[2].fold.stats.learned == 300

@@ -24,7 +24,7 @@ from tests.example_models import numbered
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors, with_polls_of
 from tests.kafka_broker import Broker
-from tests.transform.origin import origin_of_output
+from tests.transform.harness import origin_of_output
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]

@@ -26,8 +26,7 @@ from streampca.transform.metrics import TransformMetrics
 from streampca.transform.outputs import Outputs, Packer, RecordPacker, TransformedBatch
 from streampca.transform.projection import Projection
 from tests.example_models import D, K, numbered
-from tests.transform.harness import Member, World, model_with_past_scores
-from tests.transform.origin import origin_of_output
+from tests.transform.harness import Member, World, model_with_past_scores, origin_of_output
 
 FRAME = 4096  # bytes of a stream around its rows
 KEYS = st.none() | st.binary(max_size=8)
@@ -165,8 +164,7 @@ def test_a_worker_reads_the_vectors(name: str) -> None:
 
 
 def test_another_member_reads_what_one_has_written() -> None:
-    first, metrics = World(), TransformMetrics("t")
-    first.append(0, 50)
+    first, metrics = World(50), TransformMetrics("t")
     Member(first, batch=20, packer=ArrowPacker(), listener=metrics).run()
     assert len(first.outputs()) == 3
     count = metrics.registry.get_sample_value("streampca_transform_records_total", {"topic": "t", "outcome": "written"})

@@ -55,8 +55,7 @@ def test_records_count_when_their_transaction_is_committed() -> None:
 
 
 def test_partitions_that_are_read_again_count_once() -> None:
-    world, metrics = World(), TransformMetrics("t")
-    world.append(0, 5)
+    world, metrics = World(5), TransformMetrics("t")
     member = Member(world, listener=metrics)
     member.transactions.failures = ["before", "after"]
     member.run()

@@ -28,7 +28,7 @@ from tests.simulation.registry import is_poison
 from tests.simulation.transform.coordinator import Transaction
 from tests.simulation.transform.plan import DEAD, OUTPUT, D
 from tests.simulation.transform.world import TransformWorld
-from tests.transform.origin import origin_of_output
+from tests.transform.harness import origin_of_output
 
 _known_model = cache(example_model)
 
