@@ -93,17 +93,17 @@ def _takes_failed_for_saved(
 
 
 def _prunes_first(
-    store: Any, folder: str, number: int, data: bytes, existing: list[int], *others: Any, **new: bool
+    store: Any, folder: str, number: int, data: bytes, existing: list[int], *keep: int, **new: bool
 ) -> Any:
     for low in existing:
         store.delete(numbered.path(folder, low))
-    return _write_numbered(store, folder, number, data, [], *others, **new)
+    return _write_numbered(store, folder, number, data, [], *keep, **new)
 
 
 def _prunes_newer(
-    store: Any, folder: str, number: int, data: bytes, existing: list[int], *others: Any, **new: bool
+    store: Any, folder: str, number: int, data: bytes, existing: list[int], *keep: int, **new: bool
 ) -> Any:
-    written = _write_numbered(store, folder, number, data, existing, *others, **new)
+    written = _write_numbered(store, folder, number, data, existing, *keep, **new)
     for high in existing:
         if high > number:
             store.delete(numbered.path(folder, high))
@@ -120,24 +120,12 @@ def _ignores_stale_listing(self: Checkpoints, partition: int, failures: Mapping[
         _raise_unusable(self, partition, failures)
 
 
-def _never_ends(self: Log, epoch: int) -> int:
-    return sys.maxsize
-
-
-def _skips_silently(self: Fold, position: int, lost_from: int | None = None) -> Fold:
-    return replace(self, position=position, last=None)
-
-
 def _refuses_far(self: Fold, batch: Batch, *others: Any) -> Any:
     vectors, indices, rejects, counts = batch.decoded
     distances = ((vectors - self.state.mean) ** 2).sum(axis=1)
     near = distances <= 1e6 * max(self.state.total_variance, 1.0 - self.state.count)
     decoded = Decoded(vectors[near], indices[near], rejects, counts[near])
     return _take(self, replace(batch, decoded=decoded, timestamps=batch.timestamps[near]), *others)
-
-
-def _pause_keeps_queued(self: Prefetch, partitions: frozenset[int]) -> None:
-    self._source.pause(partitions - self._queue.released())
 
 
 def _rejects_by_its_cache(self: SchemaCache[Any], value: bytes) -> Any:
@@ -164,7 +152,8 @@ MUTANTS: Mutants = {
     "the publisher leaves out a partition":
         (1, patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self))),
     "prefetched records are not dropped at a rebalance": (138, patched(EventQueue, drop=nothing)),
-    "prefetched records are not dropped at a pause": (138, patched(Prefetch, _pause=_pause_keeps_queued)),
+    "prefetched records are not dropped at a pause":
+        (138, patched(Prefetch, _pause=lambda self, owned: self._source.pause(owned - self._queue.released()))),
     "polling continues before a rebalance is handled":
         (1, patched(Prefetch, _may_poll=lambda self: self._begun),
          patched(EventQueue, released=lambda self: frozenset())),
@@ -179,10 +168,11 @@ MUTANTS: Mutants = {
     "the reader goes back when its model's file is damaged": (15, LOADS_OLDER_MODELS),
     "a restore that failed is not retried": (17, patched(Assignment, _retry_restore=nothing)),
     "a stale listing counts as no checkpoint": (177, patched(Checkpoints, _raise_unusable=_ignores_stale_listing)),
-    "a log that was cut is not noticed": (7, patched(Log, end_of=_never_ends)),
+    "a log that was cut is not noticed": (7, patched(Log, end_of=lambda self, epoch: sys.maxsize)),
     "a topic that was replaced is not noticed in a save": (47, patched(compatibility, refuse_replaced=nothing)),
     "a topic that was replaced is not noticed at a start": (27, patched(compatibility, refuse_other_topic=nothing)),
-    "records that a cut has removed are not counted": (22, patched(Fold, skip=_skips_silently)),
+    "records that a cut has removed are not counted":
+        (22, patched(Fold, skip=lambda self, position, lost_from=None: replace(self, position=position, last=None))),
     "bad records end workers that have learned": (2, patched(Worker, _has_learned=lambda self: False)),
     "a newer release's checkpoint counts as damaged": (5, patched(npz, NewerFormatError=DamagedFileError)),
     "the reader goes back with the listing": (9, patched(ModelCache, _is_stored=lambda self, version: False)),

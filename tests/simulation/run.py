@@ -24,12 +24,11 @@ from streampca.worker import loop as worker_loop
 from tests.simulation import mounted_path
 from tests.simulation.checks import Checks
 from tests.simulation.faults import Faults
-from tests.simulation.plan import QUIET_AFTER_S, AnyPlan, Fault, Plan, plan_of
+from tests.simulation.plan import QUIET_AFTER_S, AnyPlan, Fault, Plan, TransformPlan, plan_of, transform_plan_of
 from tests.simulation.process_faults import ProcessFaults
 from tests.simulation.site import Site
 from tests.simulation.transform.checks import TransformChecks
 from tests.simulation.transform.faults import TransformFaults
-from tests.simulation.transform.plan import TransformPlan, transform_plan_of
 from tests.simulation.transform.world import TransformWorld
 from tests.simulation.world import World
 

@@ -9,14 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from streampca.pca.compilation import compile_kernels
-from tests.simulation import plan
 from tests.simulation.mutants import MUTANTS, TRANSFORM_MUTANTS, finds
-from tests.simulation.plan import Fault, Plan, plan_of
+from tests.simulation.plan import KINDS, RARE_KINDS, TRANSFORM_KINDS, Fault, Plan, plan_of
 from tests.simulation.run import PLANS, report_of, shrink, simulate
-from tests.simulation.transform import plan as transform_plan
 
 SEEDS = {"worker": 300, "transform": 60}
-KINDS = {"worker": plan.KINDS | plan.RARE_KINDS, "transform": transform_plan.KINDS}
+ALL_KINDS = {"worker": KINDS | RARE_KINDS, "transform": TRANSFORM_KINDS}
 SHRUNK = 6  # a seed with many faults
 
 
@@ -69,7 +67,7 @@ def test_a_seed_decides_everything(role: str) -> None:
 
 @pytest.mark.parametrize("role", PLANS)
 def test_all_kinds_of_faults_are_drawn(role: str) -> None:
-    assert {fault.kind for seed in range(200) for fault in PLANS[role](seed).faults} == KINDS[role].keys()
+    assert {fault.kind for seed in range(200) for fault in PLANS[role](seed).faults} == ALL_KINDS[role].keys()
 
 
 def test_shrinking_leaves_the_faults_that_are_needed() -> None:

@@ -61,18 +61,6 @@ def test_a_member_that_dies_leaves_nothing_behind(kills: list[int], batch: int) 
     world.assert_each_once()
 
 
-def test_two_members_share_the_partitions() -> None:
-    world = World(30, 30, 30, 30)
-    second = Member(world, batch=3)
-
-    def both() -> None:
-        second.transformer._turn(TickingClock())
-
-    first = Member(world, [step for _ in range(40) for step in (Do(both), 2)], batch=3)
-    first.run()
-    world.assert_each_once()
-
-
 def test_key_timestamp_and_headers_are_kept_and_a_header_added() -> None:
     world = World()
     vector = np.arange(5.0)

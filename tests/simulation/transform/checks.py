@@ -24,9 +24,9 @@ from streampca.sources.transactions import Outgoing
 from tests.example_models import example_model
 from tests.simulation.cluster import SESSION_S
 from tests.simulation.history import Course
+from tests.simulation.plan import DEAD, OUTPUT, D
 from tests.simulation.registry import is_poison
 from tests.simulation.transform.coordinator import Transaction
-from tests.simulation.transform.plan import DEAD, OUTPUT, D
 from tests.simulation.transform.world import TransformWorld
 from tests.transform.harness import origin_of_output
 

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from tests.simulation.plan import TOPIC, Fault
+from tests.simulation.plan import TOPIC, Fault, K
 from tests.simulation.process_faults import ProcessFaults
-from tests.simulation.transform.plan import K
 from tests.simulation.transform.world import Machine, TransformWorld
 
 

@@ -21,13 +21,12 @@ from streampca.transform.outputs import Outputs, RecordPacker
 from streampca.transform.projection import Projection
 from tests.example_models import numbered
 from tests.simulation.history import Jump
-from tests.simulation.plan import TOPIC
+from tests.simulation.plan import DEAD, FIRST_VERSION, OUTPUT, TOPIC, D, K, TransformPlan
 from tests.simulation.scheduler import Process
 from tests.simulation.site import Machine, Site
 from tests.simulation.threads import threads_of
 from tests.simulation.transform.coordinator import TransformCluster
 from tests.simulation.transform.member import ClusterTransactions, TransformSource
-from tests.simulation.transform.plan import DEAD, FIRST_VERSION, OUTPUT, D, K, TransformPlan
 
 FIELDS = ("coordinates", "residual")
 PACKER = RecordPacker(writer_of("npy"), several=False)
