@@ -16,6 +16,7 @@ from streampca.errors import SettingsError, StoreBusyError, StoreError
 from streampca.fold import compatibility
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.fold.store_identity import StoreIdentity
 from streampca.process import watchdog
 from streampca.sources.base import Committed, DeadLetters, Source
@@ -149,7 +150,8 @@ class Checkpointer:
         if start == "backfill":
             checkpoints = self._writer.checkpoints
             watchdog.tick(watchdog.STORE_S)
-            backfills = [newest for p in checkpoints.backfills() if (newest := checkpoints.newest(p))]
+            partitions_of_backfills = [p for p in checkpoints.partitions() if p >= FIRST_BACKFILL]
+            backfills = [newest for p in partitions_of_backfills if (newest := checkpoints.newest(p))]
             if not backfills:
                 raise SettingsError(f"start is backfill, and the store holds none of {self._topic}: run it first")
             ends = [self._offsets(end, partitions) for backfill in backfills if (end := backfill.end) is not None]

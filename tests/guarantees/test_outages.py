@@ -1,4 +1,4 @@
-"""Broker outages, replaced topics and records removed by retention."""
+"""Broker outages, stalled handshakes, replaced topics and records removed by retention."""
 
 import time
 from pathlib import Path
@@ -97,3 +97,13 @@ def test_offsets_that_retention_removed(broker: Broker, topic: str, tmp_path: Pa
         members.wait_until_learned()
         stats = members.newest()[0].fold.stats
         assert (stats.gap, stats.learned) == ((200, 1300) if policy == "earliest" else (500, 1000))
+
+
+@pytest.mark.parametrize("client", BOTH_CLIENTS)
+def test_a_start_whose_handshake_stalls_ends(stoppable: Broker, topic: str, tmp_path: Path, client: str) -> None:
+    stoppable.create_topic(topic, 1)
+    login = stoppable.certificate_login
+    with group(stoppable, topic, tmp_path, [client], **login) as members, stoppable.frozen():
+        worker = members.start()
+        assert worker.wait() == 1
+        assert "no broker answers" in worker.text()

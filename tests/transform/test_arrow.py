@@ -22,7 +22,7 @@ from streampca.formats import writer_of
 from streampca.settings.transform import EMITTED
 from streampca.sources.transactions import Outgoing
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
-from streampca.transform.metrics import TransformMetrics
+from streampca.transform.listeners import TransformMetrics
 from streampca.transform.outputs import Outputs, Packer, RecordPacker, TransformedBatch
 from streampca.transform.projection import Projection
 from tests.example_models import D, K, numbered

@@ -20,8 +20,7 @@ from streampca.fold.events import SourceStatus
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
-from streampca.transform.log import TransformLog
-from streampca.transform.metrics import TransformMetrics
+from streampca.transform.listeners import TransformLog, TransformMetrics
 from tests.clock import Clock
 from tests.transform.harness import Member, World
 from tests.worker.harness import SynchronousExecutor

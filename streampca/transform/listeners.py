@@ -1,9 +1,22 @@
-"""The metrics of `streampca transform` for Prometheus, kept by a listener."""
+"""The log and the metrics of `streampca transform`: those of every member, and its transactions and models."""
 
+import time
+from collections.abc import Callable
+
+import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
-from streampca.consumer_group.listener import BatchTransformed, MemberEvent, RecordRejected, TransactionEnded
+from streampca.consumer_group.listener import (
+    BatchTransformed,
+    MemberEvent,
+    ModelAwaited,
+    RecordRejected,
+    TransactionEnded,
+)
+from streampca.consumer_group.log import MemberLog
 from streampca.consumer_group.metrics import MemberMetrics, Row
+
+log = structlog.get_logger()
 
 _TABLE: tuple[Row, ...] = (
     (Counter, "records", ("outcome",), "Records of committed transactions, by outcome: read, written or rejected."),
@@ -13,6 +26,46 @@ _TABLE: tuple[Row, ...] = (
     (Histogram, "commit_duration_seconds", (), "Time to commit a transaction."),
 )
 _OUTCOMES = {"records": ("read", "written", "rejected"), "transactions": ("committed", "aborted", "failed")}
+
+
+class TransformLog(MemberLog):
+    """Logs the events of a member."""
+
+    activity = "transforming"
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._version: int | None = None
+        self._committed = self._written = 0
+
+    def notify(self, event: MemberEvent) -> None:
+        super().notify(event)
+        match event:
+            case BatchTransformed():
+                self._on_batch(event)
+            case TransactionEnded("committed"):
+                self._ends("transaction failed", "transactions committed again")
+                self._committed += event.records
+            case TransactionEnded("failed"):
+                self._fails("transaction failed", event.cause)
+            case ModelAwaited(cause):
+                self._fails("waiting for model", cause, "warning")
+
+    def ended(self) -> None:
+        """Log the last line."""
+        log.info("transform ended", committed=self._committed, **self._state())
+
+    def _on_batch(self, event: BatchTransformed) -> None:
+        if event.version != self._version:
+            write = log.debug if self._version is not None else log.info
+            write("model in use", version=event.version)
+        self._version = event.version
+        self._written += event.outputs
+        if self._catches_up(event.partition, event.messages, event.lag):
+            log.info("caught up", partitions=len(self._lags), read=self._messages)
+
+    def _state(self) -> dict[str, object]:
+        return super()._state() | {"written": self._written, "model": self._version}
 
 
 class TransformMetrics(MemberMetrics):
