@@ -25,7 +25,7 @@ from streampca.transform.arrow import ArrowPacker
 from streampca.transform.outputs import ORIGIN
 from tests.example_models import numbered
 from tests.transform.harness import DEAD, Member, World, origin_of_output
-from tests.worker.harness import TickingClock
+from tests.worker.harness import ticking_clock
 
 
 @settings(max_examples=30)
@@ -55,7 +55,7 @@ def test_a_member_that_dies_leaves_nothing_behind(kills: list[int], batch: int) 
         member = Member(world, [1] * polls, batch=0)
         member.source.close = lambda member=member: world.topic.leave(member.source)  # type: ignore[method-assign,misc]
         for _ in range(polls):
-            member.transformer._turn(TickingClock())
+            member.transformer._turn(ticking_clock())
         world.topic.leave(member.source)  # with a transaction that nobody commits
     Member(world, batch=batch).run()
     world.assert_each_once()

@@ -1,5 +1,6 @@
 """Workers with a topic, a store and dead letters in memory; every call they make is recorded and checked (spies.py)."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
@@ -31,15 +32,9 @@ def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> Wo
     return WorkerConfig(TOPIC, replace(fold_config, format="float64"), codec, **defaults | options)
 
 
-class TickingClock:
+def ticking_clock() -> Callable[[], float]:
     """A clock that advances by one second each time it is read."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 1.0
-        return self.now
+    return itertools.count(1.0).__next__
 
 
 class SynchronousExecutor(Executor):
@@ -56,8 +51,8 @@ class WorkerFixture:
     """A worker and the spies that it uses."""
 
     worker: Worker
-    source: "SpySource"
-    dead_letters: "SpyDeadLetters"
+    source: SpySource
+    dead_letters: SpyDeadLetters
     recorder: EventRecorder
     listeners: Listeners
 
@@ -72,7 +67,7 @@ class WorkerFixture:
         timer = threading.Timer(RUN_TIMEOUT_S, stop)
         timer.start()
         try:
-            self.worker.run(TickingClock())
+            self.worker.run(ticking_clock())
         finally:
             timer.cancel()
         assert not overdue.is_set(), f"the worker did not end within {RUN_TIMEOUT_S:g} s"

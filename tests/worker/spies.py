@@ -19,7 +19,6 @@ from streampca.consumer_group.listener import (
 from streampca.fold.events import Event, Records
 from streampca.fold.record import NO_RECORDS, LastRecord, Record
 from streampca.sources.memory import Do, MemoryDeadLetters, MemorySource, Step
-from streampca.stores.base import Store
 from tests.worker.environment import POISON, TOPIC, Environment
 
 E = TypeVar("E", bound=MemberEvent)
@@ -147,10 +146,6 @@ class SpyStore:
         self._env.journal.append((*entry, int(stem[:20])))
         self._hook("written")
 
-    @property
-    def location(self) -> str:
-        return self._store.location
-
     def _check_dead_letters(self, partition: int, position: int) -> None:
         if not self._env.sends_dead_letters:
             return
@@ -159,23 +154,12 @@ class SpyStore:
             if record.value == POISON and record.offset < position and (partition, record.offset) not in acknowledged:
                 self._env.violations.append(f"partition {partition}: {position} saved without {record.offset}")
 
-    def read(self, name: str) -> bytes:
-        self._hook("read")
-        return self._store.read(name)
-
-    def names(self, folder: str) -> list[str]:
-        self._hook("names")
-        return self._store.names(folder)
-
-    def snapshot(self, folder: str) -> Store:
+    def snapshot(self, folder: str) -> "SpyStore":
         return self
 
-    def delete(self, name: str) -> None:
-        self._hook("delete")
-        self._store.delete(name)
-
-    def check(self) -> None:
-        self._store.check()
+    def __getattr__(self, name: str) -> Any:
+        self._hook(name)
+        return getattr(self._store, name)
 
 
 @dataclass
