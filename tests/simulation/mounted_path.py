@@ -4,7 +4,7 @@ import errno
 import os
 import posixpath
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -104,12 +104,6 @@ class _OpenFile:
         _need_folder(path.mount.volume, path.parent.path)
         path.mount.change(path.parent.path, {path.path: self._file})
 
-    def __enter__(self) -> "_OpenFile":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
     def write(self, data: bytes) -> None:
         self._file.data = data[: len(data) // 2]
         self._path.mount.call("write", "write", self._path.path)
@@ -150,7 +144,7 @@ def installed() -> Iterator[None]:
         path=SimpleNamespace(isdir=lambda path: path.is_dir()),
         walk=lambda root: [],  # `check` looks for what was left an hour ago
     )
-    fakes = {"os": fake_os, "Path": lambda path: path, "open": lambda path, mode, opener: _OpenFile(path)}
+    fakes = {"os": fake_os, "Path": lambda path: path, "open": lambda path, mode, opener: nullcontext(_OpenFile(path))}
     with mock.patch.multiple(directory, create=True, **fakes):
         yield
 

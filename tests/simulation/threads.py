@@ -12,24 +12,10 @@ from tests.simulation.scheduler import KilledError, Process, Scheduler, Task
 def threads_of(process: Process) -> Threads:
     """What `Prefetch` needs."""
     return Threads(
-        thread=lambda target, **options: _Thread(process, target),  # type: ignore[arg-type, return-value]
+        thread=lambda target, **options: process.thread(target),  # type: ignore[arg-type, return-value]
         condition=lambda: _Condition(process.scheduler),  # type: ignore[arg-type, return-value]
         future=lambda: _Future(process.scheduler),
     )
-
-
-class _Thread:
-    def __init__(self, process: Process, target: Callable[[], object]) -> None:
-        self._process, self._target, self._task = process, target, None
-
-    def start(self) -> None:
-        self._task = self._process.start(self._target)
-
-    def join(self, timeout: float | None = None) -> None:
-        self._task.join(timeout)
-
-    def is_alive(self) -> bool:
-        return self._task is not None and self._task.is_alive()
 
 
 class _Condition:

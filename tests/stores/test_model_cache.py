@@ -91,37 +91,25 @@ def test_a_newer_release_s_model_is_skipped_and_logged_once(
     assert warnings(events) == ["model of a newer release, not served"]
 
 
-def test_a_damaged_newest_model_is_skipped_and_logged_once(
+def test_a_damaged_newest_model_is_skipped_logged_once_and_retried_after_a_minute(
     cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
 ) -> None:
     save(models, 1, 2, 3)
+    whole = store.read(file_of(3))
     store.damage(file_of(3), 500)
     for _ in range(5):
         cache.poll()
         clock.now += 1
+    assert (in_use(cache), cache.failures["damaged"]) == (2, 1)
+    clock.now += 61
+    cache.poll()
+    assert (in_use(cache), cache.failures["damaged"]) == (2, 2)
+    store.write(file_of(3), whole)
+    cache.poll()
     assert in_use(cache) == 2
-    assert warnings(events) == ["model damaged, not served"]
-    assert cache.failures["damaged"] == 1
-    publish(cache, models, 4)
-    assert in_use(cache) == 4
-
-
-def test_a_damaged_file_is_retried_after_a_minute(
-    cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
-) -> None:
-    models.save(numbered(1))
-    whole = store.read(file_of(1))
-    store.damage(file_of(1), 500)
-    cache.poll()
     clock.now += 61
     cache.poll()
-    assert cache.failures["damaged"] == 2
-    store.write(file_of(1), whole)
-    cache.poll()
-    assert in_use(cache) is None
-    clock.now += 61
-    cache.poll()
-    assert in_use(cache) == 1
+    assert in_use(cache) == 3
     assert warnings(events) == ["model damaged, not served"]
 
 
