@@ -6,13 +6,8 @@ from collections.abc import Callable
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
-from streampca.consumer_group.listener import (
-    BatchTransformed,
-    MemberEvent,
-    ModelAwaited,
-    RecordRejected,
-    TransactionEnded,
-)
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.listener import MemberEvent
 from streampca.consumer_group.log import MemberLog
 from streampca.consumer_group.metrics import MemberMetrics, Row
 
@@ -41,21 +36,21 @@ class TransformLog(MemberLog):
     def notify(self, event: MemberEvent) -> None:
         super().notify(event)
         match event:
-            case BatchTransformed():
+            case events.BatchTransformed():
                 self._on_batch(event)
-            case TransactionEnded("committed"):
+            case events.TransactionEnded("committed"):
                 self._ends("transaction failed", "transactions committed again")
                 self._committed += event.records
-            case TransactionEnded("failed"):
+            case events.TransactionEnded("failed"):
                 self._fails("transaction failed", event.cause)
-            case ModelAwaited(cause):
+            case events.ModelAwaited(cause):
                 self._fails("waiting for model", cause, "warning")
 
     def ended(self) -> None:
         """Log the last line."""
         log.info("transform ended", committed=self._committed, **self._state())
 
-    def _on_batch(self, event: BatchTransformed) -> None:
+    def _on_batch(self, event: events.BatchTransformed) -> None:
         if event.version != self._version:
             write = log.debug if self._version is not None else log.info
             write("model in use", version=event.version)
@@ -81,21 +76,21 @@ class TransformMetrics(MemberMetrics):
     def notify(self, event: MemberEvent) -> None:
         super().notify(event)
         match event:
-            case BatchTransformed():
+            case events.BatchTransformed():
                 self._on_batch(event)
-            case RecordRejected():
+            case events.RecordRejected():
                 self._open["rejected"] += 1
                 self._open["read"] += 1
-            case TransactionEnded():
+            case events.TransactionEnded():
                 self._on_end(event)
 
-    def _on_batch(self, event: BatchTransformed) -> None:
+    def _on_batch(self, event: events.BatchTransformed) -> None:
         self._open["read"] += event.messages
         self._open["written"] += event.outputs
         self._metrics["model_version"].set(event.version)
         self._set(event.partition, lag_messages=event.lag)
 
-    def _on_end(self, event: TransactionEnded) -> None:
+    def _on_end(self, event: events.TransactionEnded) -> None:
         self._metrics["transactions"].labels(event.outcome).inc()
         if event.outcome == "committed":
             self._metrics["commit_duration_seconds"].observe(event.seconds)

@@ -9,15 +9,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NoReturn
 
+from streampca.consumer_group import listener as events
 from streampca.consumer_group.assignment import Assignment
-from streampca.consumer_group.listener import (
-    BatchLearned,
-    Listener,
-    LoopTicked,
-    MemberStopping,
-    RecordRejected,
-    SourcePolled,
-)
+from streampca.consumer_group.listener import Listener
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
 from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import SourceError, StreampcaError
@@ -92,11 +86,11 @@ class Worker:
             while self._stop_cause is None:
                 self._check_threads()
                 watchdog.tick()
-                self._listener.notify(LoopTicked())
+                self._listener.notify(events.LoopTicked())
                 for event in self._source.poll(_POLL_S):
                     watchdog.tick()
                     self._handle(event)
-                self._listener.notify(SourcePolled(self._source.status()))
+                self._listener.notify(events.SourcePolled(self._source.status()))
                 now = clock()
                 self._assignment.retry_when_due(now)
                 if not self._checkpointer.busy and now >= self._next_save:
@@ -114,7 +108,7 @@ class Worker:
 
     def _shut_down(self) -> None:
         """Save before leaving the group, so that the next owner finds the checkpoints; publish last: it may be slow."""
-        self._listener.notify(MemberStopping(self._stop_cause or "crashed"))
+        self._listener.notify(events.MemberStopping(self._stop_cause or "crashed"))
         publishes = False
         try:
             if self._stop_cause is not None:
@@ -163,11 +157,13 @@ class Worker:
             record, reason, message = event.records[reject.index], reject.reason, reject.message
             if is_sent:
                 self._dead_letters.send(partition, record, reason, message)
-            self._listener.notify(RecordRejected(partition, record.offset, reason, message, is_sent))
+            self._listener.notify(events.RecordRejected(partition, record.offset, reason, message, is_sent))
         seconds = time.perf_counter() - started
         messages, lag = event.count - len(rejects), event.end - event.next
         gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
-        self._listener.notify(BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, gaps))
+        self._listener.notify(
+            events.BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, gaps)
+        )
 
     def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
         """Learn the records before the rejected one and raise `BadRecordError`."""

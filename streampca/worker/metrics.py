@@ -10,21 +10,8 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from streampca.consumer_group.listener import (
-    BatchLearned,
-    CheckpointPostponed,
-    CheckpointSaved,
-    MemberEvent,
-    ModelPublished,
-    OffsetsSkipped,
-    PartitionResumed,
-    PartitionsAssigned,
-    PartitionsReleased,
-    PartitionStalled,
-    PublishFailed,
-    RecordRejected,
-    RestoreFailed,
-)
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.listener import MemberEvent
 from streampca.consumer_group.metrics import MemberMetrics, Row
 
 _RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -80,34 +67,34 @@ class WorkerMetrics(MemberMetrics):
     def notify(self, event: MemberEvent) -> None:
         super().notify(event)
         match event:
-            case BatchLearned():
+            case events.BatchLearned():
                 self._on_batch(event)
-            case RecordRejected():
+            case events.RecordRejected():
                 self._metrics["messages"].labels("rejected").inc()
                 self._metrics["dead_letters"].labels(event.reason).inc()
-            case CheckpointSaved():
+            case events.CheckpointSaved():
                 self._on_checkpoint(event)
-            case CheckpointPostponed():
+            case events.CheckpointPostponed():
                 self._metrics["checkpoints_postponed"].inc()
-            case ModelPublished(model, seconds, p_values):
+            case events.ModelPublished(model, seconds, p_values):
                 self._metrics["publish_duration_seconds"].observe(seconds)
                 self._metrics["published_version"].set(model.version)
                 self._metrics["explained_variance_ratio"].set(float(model.model.explained_variance_ratio.sum()))
                 if p_values is not None:
                     self._p_values.observe(p_values)
-            case PublishFailed():
+            case events.PublishFailed():
                 self._metrics["publish_failures"].inc()
-            case PartitionStalled(partition, lag):
+            case events.PartitionStalled(partition, lag):
                 self._set(partition, stalled=1, consumer_lag_messages=lag)
-            case PartitionResumed(partition):
+            case events.PartitionResumed(partition):
                 self._set(partition, stalled=0)
-            case OffsetsSkipped(_, position, to):
+            case events.OffsetsSkipped(_, position, to):
                 self._metrics["offset_gap_messages"].inc(max(to - position, 0))
-            case RestoreFailed():
+            case events.RestoreFailed():
                 self._metrics["restore_failures"].inc()
-            case PartitionsAssigned(positions):
+            case events.PartitionsAssigned(positions):
                 self._on_assignment(positions)
-            case PartitionsReleased(_, lost):
+            case events.PartitionsReleased(_, lost):
                 self._metrics["rebalances"].labels("lost" if lost else "revoked").inc()
 
     def _on_assignment(self, positions: Mapping[int, int]) -> None:
@@ -115,7 +102,7 @@ class WorkerMetrics(MemberMetrics):
         for partition in positions:
             self._set(partition, stalled=0)
 
-    def _on_batch(self, batch: BatchLearned) -> None:
+    def _on_batch(self, batch: events.BatchLearned) -> None:
         self._metrics["messages"].labels("learned").inc(batch.messages)
         self._metrics["learn_seconds"].inc(batch.seconds)
         fold, stats = batch.fold, batch.fold.stats
@@ -137,7 +124,7 @@ class WorkerMetrics(MemberMetrics):
             residual, norm = (np.concatenate(column) for column in zip(*batch.losses, strict=True))
             self._loss_ratio.observe(residual[norm > 0] / norm[norm > 0])
 
-    def _on_checkpoint(self, event: CheckpointSaved) -> None:
+    def _on_checkpoint(self, event: events.CheckpointSaved) -> None:
         self._metrics["checkpoint_duration_seconds"].observe(event.seconds)
         self._set(event.partition, checkpoint_last_success_timestamp_seconds=time.time())
         if event.fold.state.rank:

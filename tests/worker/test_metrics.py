@@ -9,17 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streampca.consumer_group.listener import (
-    BatchLearned,
-    CheckpointPostponed,
-    CheckpointSaved,
-    OffsetsSkipped,
-    PartitionResumed,
-    PartitionsAssigned,
-    PartitionsReleased,
-    PartitionStalled,
-    PublishFailed,
-)
+from streampca.consumer_group import listener as events
 from streampca.fold.fold import Fold
 from streampca.pca.learning import BLOCK
 from streampca.pca.state import Losses
@@ -60,8 +50,8 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> WorkerMetrics:
     return WorkerMetrics(TOPIC)
 
 
-def batch(fold: Fold, scores: list[Losses] | None = None, partition: int = 0) -> BatchLearned:
-    return BatchLearned(partition, fold, 0, scores or [], 0.5, 0)
+def batch(fold: Fold, scores: list[Losses] | None = None, partition: int = 0) -> events.BatchLearned:
+    return events.BatchLearned(partition, fold, 0, scores or [], 0.5, 0)
 
 
 def test_metrics_after_a_run(metrics: WorkerMetrics) -> None:
@@ -107,14 +97,14 @@ def test_metrics_after_a_run(metrics: WorkerMetrics) -> None:
 
 def test_a_stalled_partition_is_shown_and_its_lag_grows(metrics: WorkerMetrics) -> None:
     fold = fold_of(vectors(300), fold_config(), [int(NOW * 1000)] * 300)
-    metrics.notify(PartitionsAssigned({0: -1, 1: -1}))
+    metrics.notify(events.PartitionsAssigned({0: -1, 1: -1}))
     for partition in (0, 1):
         metrics.notify(batch(fold, partition=partition))
-    metrics.notify(PartitionStalled(1, 500, "no registry"))
+    metrics.notify(events.PartitionStalled(1, 500, "no registry"))
     now = Samples(metrics)
     assert [now("streampca_stalled", **labels(p)) for p in (0, 1)] == [0, 1]
     assert now("streampca_consumer_lag_messages", **labels(1)) == 500
-    metrics.notify(PartitionResumed(1))
+    metrics.notify(events.PartitionResumed(1))
     assert Samples(metrics)("streampca_stalled", **labels(1)) == 0
 
 
@@ -134,21 +124,21 @@ def test_a_lost_broker_is_shown_while_the_lag_stays(metrics: WorkerMetrics) -> N
 def test_metrics_of_released_partitions_are_removed(metrics: WorkerMetrics, lost: bool) -> None:
     fold = fold_of(vectors(300), fold_config(), [int(NOW * 1000)] * 300)
     for partition in (0, 1):
-        metrics.notify(PartitionsAssigned({partition: -1}))
+        metrics.notify(events.PartitionsAssigned({partition: -1}))
         metrics.notify(batch(fold, partition=partition))
-        metrics.notify(CheckpointSaved(partition, fold, 0.1))
+        metrics.notify(events.CheckpointSaved(partition, fold, 0.1))
     by_partition = [
         f.name for f in Samples(metrics).families.values() if any(s.labels.get("partition") == "0" for s in f.samples)
     ]
     assert len(by_partition) == 9
-    metrics.notify(PartitionsReleased([0], lost=lost))
+    metrics.notify(events.PartitionsReleased([0], lost=lost))
     now = Samples(metrics)
     for name in by_partition:
         assert now(name, **labels(0)) is None
         assert now(name, **labels(1)) is not None
     assert now("streampca_partitions_owned") == 1
     assert now("streampca_rebalances_total", event="lost" if lost else "revoked") == 1
-    metrics.notify(PartitionsReleased([7], lost=lost))  # it had no samples
+    metrics.notify(events.PartitionsReleased([7], lost=lost))  # it had no samples
 
 
 def test_losses_are_counted_in_the_bucket_of_their_ratio(metrics: WorkerMetrics) -> None:
@@ -162,10 +152,10 @@ def test_losses_are_counted_in_the_bucket_of_their_ratio(metrics: WorkerMetrics)
 
 
 def test_gaps_failures_and_future_timestamps_are_counted(metrics: WorkerMetrics) -> None:
-    metrics.notify(OffsetsSkipped(0, 100, 180))
-    metrics.notify(CheckpointPostponed("disk full"))
-    metrics.notify(CheckpointPostponed("disk full"))
-    metrics.notify(PublishFailed("disk full"))
+    metrics.notify(events.OffsetsSkipped(0, 100, 180))
+    metrics.notify(events.CheckpointPostponed("disk full"))
+    metrics.notify(events.CheckpointPostponed("disk full"))
+    metrics.notify(events.PublishFailed("disk full"))
     far = [*[1000] * 32, 10**12, 1000]
     metrics.notify(batch(fold_of(vectors(34), fold_config(), far)))
     now = Samples(metrics)
@@ -180,7 +170,7 @@ def test_gaps_of_vectors_are_shown(metrics: WorkerMetrics) -> None:
     V = vectors(300)
     V[100:, 2] = np.nan
     fold = fold_of(V, config)
-    metrics.notify(BatchLearned(1, fold, 300, [], 0.5, 0, gaps=200))
+    metrics.notify(events.BatchLearned(1, fold, 300, [], 0.5, 0, gaps=200))
     assert fold.state.gaps is not None
     now = Samples(metrics)
     assert now("streampca_vectors_with_gaps_total") == 200
@@ -189,7 +179,7 @@ def test_gaps_of_vectors_are_shown(metrics: WorkerMetrics) -> None:
 
 def test_there_is_no_loss_metric_before_the_first_loss(metrics: WorkerMetrics) -> None:
     metrics.notify(batch(fold_of(vectors(5), fold_config())))
-    metrics.notify(CheckpointSaved(0, fold_of(vectors(5), fold_config()), 0.1))
+    metrics.notify(events.CheckpointSaved(0, fold_of(vectors(5), fold_config()), 0.1))
     now = Samples(metrics)
     assert now("streampca_loss_ewma", **labels(0)) is None
     assert now("streampca_pinv_error", **labels(0)) is None
