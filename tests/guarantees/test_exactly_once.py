@@ -49,7 +49,6 @@ class HangingDisk:
         self._wanted.touch()
 
     def hangs(self) -> bool:
-        """Whether a write has stopped."""
         return self._hangs.exists()
 
     def recover(self) -> None:

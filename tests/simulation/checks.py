@@ -52,7 +52,6 @@ class Checks:
         return not self.missing() or self._is_refused()
 
     def missing(self) -> list[str]:
-        """What is not done yet."""
         paths = [_path(partition, log.end) for partition, log in enumerate(self._world.cluster.logs)]
         files = [self._world.volume.entries.get(path) for path in paths]
         found = [path for path, file in zip(paths, files, strict=True) if file is None or file.is_damaged]
@@ -162,7 +161,6 @@ class Checks:
         )
 
     def _note_oldest(self, partition: int) -> None:
-        """Note the oldest checkpoint that is left."""
         folder, entries = f"{_CHECKPOINTS}/{partition}", self._world.volume.entries
         names = (name for name in self._world.volume.names(folder) if name.endswith(".npz"))
         offsets = [int(name[:20]) for name in names if not entries[f"{folder}/{name}"].is_damaged]

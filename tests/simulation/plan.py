@@ -89,13 +89,11 @@ class Plan(AnyPlan):
     half_life: str
 
     def fold_config(self) -> FoldConfig:
-        """Of every worker."""
         options: dict[str, Any] = {"seconds": {"half_life_seconds": 3.0}, "messages": {"half_life_messages": 50.0}}
         learning = LearningConfig(dimensions=3, components=1, oversampling=1, warm_up=20, impute=self.gaps)
         return FoldConfig(learning, format="float64", **options.get(self.half_life, {}))
 
     def worker_config(self) -> WorkerConfig:
-        """Of every worker."""
         fold = self.fold_config()
         judge = Judge(fold.learning.dimensions, fold.learning.largest_value, min_observed=1 if self.gaps else None)
         codec = FramedCodec("float64", judge, schemas=registry())
@@ -120,7 +118,6 @@ class TransformPlan(AnyPlan):
     bad_records: str
 
     def codec(self, schemas: Schemas) -> FramedCodec:
-        """Of every member."""
         return FramedCodec("float64", Judge(D, 1e150), schemas=schemas)
 
 
@@ -139,7 +136,6 @@ TRANSFORM_KINDS = {
 
 
 def plan_of(seed: int) -> Plan:
-    """The plan of a seed."""
     random = Random(f"plan {seed}")
     partitions = random.randint(1, 3)
     return Plan(
@@ -160,7 +156,6 @@ def plan_of(seed: int) -> Plan:
 
 
 def burst_of(random: Random, partitions: int) -> Burst:
-    """Draw a burst."""
     at = random.choice([0.0, random.uniform(0, QUIET_AFTER_S)])
     records = random.choice([1, 10, 60, 60, 300])
     return Burst(at, random.randrange(partitions), records, random.choice([0, 5, 20]), random.choice([0, 0, 0, 2]))
@@ -193,7 +188,6 @@ def _fault(random: Random, kinds: Mapping[str, int], calls: Sequence[str]) -> Fa
 
 
 def transform_plan_of(seed: int) -> TransformPlan:
-    """The plan of a seed."""
     random = Random(f"transform plan {seed}")
     partitions = random.randint(1, 4)
     bursts = [_small_burst(random, partitions) for _ in range(random.randint(10, 30))]

@@ -14,7 +14,6 @@ class ProcessFaults:
         self.last_end = 0.0
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
-        """Let these faults happen at their times."""
         for fault in faults:
             self._site.scheduler.at(fault.at, lambda f=fault: getattr(self, f.kind)(f))  # type: ignore[misc]
             self.last_end = max(self.last_end, fault.at + self._seconds(fault))

@@ -52,7 +52,6 @@ class Outcome:
 
 
 def simulate(plan: AnyPlan) -> Outcome:
-    """Run a plan to its end."""
     new_world, new_checks, new_faults = _PARTS[type(plan)]
     with _environment() as logged:
         world = new_world(plan)

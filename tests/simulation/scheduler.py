@@ -43,12 +43,10 @@ class Task:
                 self.process.scheduler.wake(task)
 
     def start(self) -> None:
-        """Let the thread begin."""
         self.ended = False
         self.process.scheduler.wake(self)
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the thread has ended."""
         scheduler = self.process.scheduler
         deadline = scheduler.now + timeout if timeout is not None else math.inf
         while not self.ended and scheduler.now < deadline:
@@ -76,7 +74,6 @@ class Scheduler:
         return self._current
 
     def runs(self, process: "Process") -> bool:
-        """Whether a thread of the process is running."""
         return self._current is not None and self._current.process is process
 
     def tick(self, within_s: float | None = None) -> None:
@@ -103,7 +100,6 @@ class Scheduler:
             raise KilledError
 
     def sleep(self, seconds: float) -> None:
-        """Suspend the current task."""
         until = self.now + seconds
         while self.now < until:
             self.suspend(until)
@@ -163,7 +159,6 @@ class Process:
         return task
 
     def start(self, run: Callable[[], object]) -> None:
-        """Start a thread."""
         self.thread(run).start()
 
     def main(self, run: Callable[[], object]) -> None:

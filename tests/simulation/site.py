@@ -47,7 +47,6 @@ class Machine:
         return self.is_up and self.process is not None and self.process.hangs
 
     def kill(self) -> None:
-        """Kill its process."""
         if self.process:
             self.process.kill()
 
@@ -100,7 +99,6 @@ class Site(ABC):
         return hashlib.sha256(steps + contents).hexdigest()
 
     def report(self, violation: str) -> None:
-        """Note that a guarantee was broken."""
         self.violations.append(f"{self.scheduler.now:.2f} s: {violation}")
 
     def begin(self) -> None:
@@ -112,7 +110,6 @@ class Site(ABC):
         self._check_sessions()
 
     def append(self, number: int, burst: Burst) -> None:
-        """Append the records of a burst."""
         for start in range(0, burst.records, _SAME_TIME):
             places = range(start, min(start + _SAME_TIME, burst.records))
             first = number * 401 + self.plan.seed
@@ -124,7 +121,6 @@ class Site(ABC):
         self.cluster.skip(burst.partition, burst.gap)
 
     def append_to_all(self, records: int) -> None:
-        """Append so many good records to each partition."""
         for partition in range(len(self.cluster.logs)):
             self.append_later(partition, records)
 
@@ -155,7 +151,6 @@ class Site(ABC):
                 machine.kill()
 
     def end(self) -> None:
-        """Kill what is left."""
         self.is_supervised = False
         for machine in self.all_machines:
             machine.kill()
@@ -166,7 +161,6 @@ class Site(ABC):
         return ()
 
     def _start(self) -> None:
-        """Start all processes."""
         for machine in self.machines:
             self.start_worker(machine)
 

@@ -46,7 +46,6 @@ class Origin(NamedTuple):
 
 
 def origin_of_output(headers: Iterable[tuple[str, bytes | None]]) -> Origin:
-    """The origin in these headers."""
     (value,) = (value for name, value in headers if name == ORIGIN)
     return Origin(**orjson.loads(value or b""))
 
@@ -76,14 +75,12 @@ class World:
             self.append(partition, count, seed=partition)
 
     def append(self, partition: int, count: int, seed: int = 0) -> Array:
-        """Append vectors."""
         vectors = np.random.default_rng(seed).normal(size=(count, D))
         self.topic.append(partition, *(row.tobytes() for row in vectors))
         return vectors
 
     @property
     def is_done(self) -> bool:
-        """Return whether everything is committed."""
         ends = {p: log.end for p, log in enumerate(self.topic.logs) if log.end}
         return {p: offset for p, offset in self.topic.committed.items() if offset} == ends
 
@@ -138,7 +135,6 @@ class Member:
         self.turns = 0
 
     def run(self) -> Self:
-        """Run until everything is committed."""
         now = iter(range(10**9))
         self.transformer.run(lambda: float(next(now)))
         assert self.turns < _MOST_TURNS, "it did not end"

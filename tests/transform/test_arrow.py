@@ -55,7 +55,6 @@ def written(
     packer: Packer, batch: Vectors, several: bool = False, p: float | None = None,
     fields: tuple[str, ...] = EMITTED, published: PublishedModel | None = None,
 ) -> TransformedBatch:  # fmt: skip
-    """Project a batch."""
     used: Any = SimpleNamespace(published=published or model_with_past_scores(7))
     projection = Projection(fields, with_p=p is not None)
     codec = Codec("arrow" if several else "float64", Judge(D, 1e150))
@@ -63,12 +62,10 @@ def written(
 
 
 def outgoing(projected: TransformedBatch) -> list[Outgoing]:
-    """The messages."""
     return [Outgoing(*fields) for fields in projected.outputs]
 
 
 def rows_of(messages: Sequence[Outgoing]) -> list[dict[str, Any]]:
-    """The rows of all messages."""
     tables = [pa.ipc.open_stream(message.value).read_all() for message in messages]
     return pa.concat_tables(tables).to_pylist() if tables else []  # type: ignore[no-any-return]
 

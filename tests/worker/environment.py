@@ -66,12 +66,10 @@ class Environment:
         return newest
 
     def position(self, partition: int = 0) -> int | None:
-        """The position of the newest checkpoint."""
         offsets = self.checkpoints.offsets(partition)
         return offsets[-1] if offsets else None
 
     def calls(self, *names: str) -> list[tuple[Any, ...]]:
-        """The journal's entries for these calls."""
         return [entry for entry in self.journal if entry[0] in names]
 
 

@@ -52,7 +52,6 @@ class TransformChecks:
         return not self.missing() or self._is_refused()
 
     def missing(self) -> list[str]:
-        """What is not committed yet."""
         cluster = self._world.cluster
         ends = enumerate(log.end for log in cluster.logs)
         return [f"partition {p} up to {end}" for p, end in ends if cluster.committed.get(p) != end]

@@ -57,7 +57,6 @@ class TransformWorld(Site):
             process.kill()
 
     def publish(self, components: int = K) -> None:
-        """Publish another model."""
         version = max(self.components, default=FIRST_VERSION - 1) + 1
         self.components[version] = components
         Models(self._store(self.publisher), TOPIC).save(numbered(version, 0.0, d=D, k=components))
