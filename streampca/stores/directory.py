@@ -167,7 +167,6 @@ def _link(temporary: Path, path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Delete a temporary file, if that is possible."""
     with contextlib.suppress(OSError):
         path.unlink()
 

@@ -79,17 +79,14 @@ class MemoryStore:
         self._write_faults.extend([error or StoreError("cannot write: No space left on device")] * count)
 
     def fail_reads(self, count: int, error: StoreError | None = None) -> None:
-        """Make the next `count` reads fail."""
         self._read_faults.extend([error or StoreError("cannot read: Input/output error")] * count)
 
     def damage(self, name: str, position: int = -1) -> None:
-        """Flip every bit of the byte at `position` of the file."""
         data = bytearray(self._files[name])
         data[position] ^= 0xFF
         self._files[name] = bytes(data)
 
     def cut(self, name: str, length: int) -> None:
-        """Truncate the file to its first `length` bytes."""
         self._files[name] = self._files[name][:length]
 
 

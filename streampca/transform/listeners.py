@@ -47,7 +47,6 @@ class TransformLog(MemberLog):
                 self._fails("waiting for model", cause, "warning")
 
     def ended(self) -> None:
-        """Log the last line."""
         log.info("transform ended", committed=self._committed, **self._state())
 
     def _on_batch(self, event: events.BatchTransformed) -> None:

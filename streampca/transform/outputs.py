@@ -60,7 +60,7 @@ class RecordPacker:
 
     def messages(self, topic: str, selection: Selection) -> Iterable[OutgoingFields]:
         values = self._writer.write(selection.fields, selection.counts if self._several else None)
-        origin = _origin_at(selection.version, selection.partition)
+        origin = origin_at(selection.version, selection.partition)
         headers = [
             [*own, (ORIGIN, origin % offset)]
             for own, offset in zip(selection.headers, selection.offsets.tolist(), strict=True)
@@ -69,13 +69,8 @@ class RecordPacker:
         return zip(repeat(topic), repeat(selection.partition), values, selection.keys, headers, timestamps)
 
 
-def origin_header(version: int, partition: int, offset: int) -> tuple[str, bytes]:
-    """The header that every output has."""
-    return ORIGIN, _origin_at(version, partition) % offset
-
-
-def _origin_at(version: int, partition: int) -> bytes:
-    """The header's value, to be formatted with the offset."""
+def origin_at(version: int, partition: int) -> bytes:
+    """The value of the header `ORIGIN`, to be formatted with the offset."""
     return b'{"model_version":%d,"partition":%d,"offset":%%d}' % (version, partition)
 
 
@@ -106,12 +101,10 @@ class TransformedBatch(Vectors):
 
     @property
     def last(self) -> LastRecord | None:
-        """The last record; None if its leader epoch is unknown."""
         return self.records.last if isinstance(self.records, RecordCount) else super().last
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all vectors and values."""
         outputs = sum([len(output[_VALUE] or b"") for output in self.outputs])
         return outputs + (super().nbytes if self.decoded.rejects else 0)
 

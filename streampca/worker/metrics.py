@@ -141,7 +141,6 @@ class BulkHistogram(Collector):
         registry.register(self)
 
     def observe(self, values: NDArray[np.float64]) -> None:
-        """Count all values."""
         counts, total = self._seen
         buckets = np.searchsorted(self._bounds, values)
         self._seen = counts + np.bincount(buckets, minlength=len(counts)), total + float(np.sum(values))
