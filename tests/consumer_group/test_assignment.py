@@ -13,8 +13,7 @@ from streampca.sources.memory import Do, Pause
 from tests.fold.streams import vectors
 from tests.fold.structured import memory
 from tests.worker.environment import Environment
-from tests.worker.harness import WorkerFixture, make_worker
-from tests.worker.messages import SCHEMA, avros, config_for, learned_in_one_batch
+from tests.worker.harness import SCHEMA, WorkerFixture, avros, config_for, learned_in_one_batch, make_worker
 
 
 def run_with(env: Environment, schemas: MemorySchemas, script: list[object], **options: object) -> WorkerFixture:

@@ -2,15 +2,22 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
+import pyarrow as pa
+
 from streampca.consumer_group.listener import Listener, Listeners
+from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.codec import Codec
-from streampca.fold.fold import FoldConfig
+from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.judge import Judge
+from streampca.fold.record import LastRecord
+from streampca.formats.schemas import MemorySchemas
+from streampca.pca.arrays import Array
 from streampca.sources.memory import Do, Pause, Step
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
@@ -18,11 +25,13 @@ from streampca.stores.models import Models
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.loop import Worker, WorkerConfig
 from streampca.worker.publisher import Publisher
-from tests.fold.streams import fold_config, vectors
+from tests.fold.streams import D, fold_config, learn, vectors
+from tests.fold.structured import arrow, avro, avro_datum, avro_schema
 from tests.worker.environment import POISON, TOPIC, Environment
 from tests.worker.spies import EventRecorder, Hook, SpyDeadLetters, SpySource, SpyStore
 
 RUN_TIMEOUT_S = 10.0
+SCHEMA = avro_schema({"type": "array", "items": "double"}, "v")  # of messages whose schemas a registry serves
 
 
 def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> WorkerConfig:  # noqa: B008 - frozen
@@ -148,3 +157,29 @@ def broker_away_at_lookup(env: Environment, number: int) -> Hook:
             env.topic.away = False
 
     return hook
+
+
+def config_for(env: Environment, kind: str, schemas: MemorySchemas | None = None, **options: object) -> WorkerConfig:
+    codec = Codec(kind, Judge.of(env.fold_config.learning), "v", schemas)
+    env.fold_config = replace(env.fold_config, format=kind, field="v")
+    return replace(worker_config(env.fold_config, **options), fold=env.fold_config, codec=codec)
+
+
+def arrows(V: Array, counts: Iterable[int]) -> list[bytes]:
+    """Messages with these numbers of vectors."""
+    ends = np.cumsum(list(counts))
+    kind = pa.list_(pa.float64(), D)
+    return [arrow(part.tolist(), kind=kind) for part in np.split(V, ends[:-1])]
+
+
+def avros(V: Array, schema_id: int = 1) -> list[bytes]:
+    return [avro(SCHEMA, avro_datum(row.tolist(), "v"), schema_id) for row in V]
+
+
+def learned_in_one_batch(
+    env: Environment, V: Array, counts: list[int], position: int, rejected: Sequence[str] = ()
+) -> bytes:
+    config = env.fold_config
+    fold, _ = learn(Fold.empty(config.learning), V, [-1] * len(counts), position, config, np.array(counts))
+    fold = fold.reject(rejected).after(LastRecord(position - 1, 0))
+    return encode(Checkpoint(TOPIC, env.topic.id, 0, fold, config.as_dict()))

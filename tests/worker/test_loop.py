@@ -21,8 +21,15 @@ from streampca.fold.events import Assigned, Records
 from streampca.sources.memory import Do, MemorySource, Pause, Step
 from tests.fold.streams import fold_config, vectors
 from tests.worker.environment import POISON, Environment, N, filled_with
-from tests.worker.harness import WorkerFixture, make_worker, send_poison, worker_config
-from tests.worker.messages import arrows, config_for, learned_in_one_batch
+from tests.worker.harness import (
+    WorkerFixture,
+    arrows,
+    config_for,
+    learned_in_one_batch,
+    make_worker,
+    send_poison,
+    worker_config,
+)
 
 ONLY_AT_END: dict[str, Any] = {"checkpoint_interval_s": 1e9}
 
