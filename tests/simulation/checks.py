@@ -39,7 +39,7 @@ class Checks:
         self._learnable: int | None = None  # messages, in all
         self._refusals = 0  # before the last records came
         self._oldest: dict[int, list[tuple[float, int]]] = {}  # partition → times, and the oldest checkpoint since then
-        world.changed.append(self._on_change)
+        world.changed = self._on_change
         world.cluster.on_commit = self._on_commit
         world.model_loaded = self._on_model_loaded
         world.assigned = self._on_assigned

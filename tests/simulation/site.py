@@ -15,7 +15,7 @@ from tests.simulation.disk import Mount, Volume
 from tests.simulation.history import History
 from tests.simulation.mounted_path import MountedPath
 from tests.simulation.plan import Burst
-from tests.simulation.registry import ProcessSchemas, poison_of, registry, value_of
+from tests.simulation.registry import poison_of, registry, value_of
 from tests.simulation.scheduler import Process, Scheduler
 
 _VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, 3)) * [3, 2, 1] + [1, 0, 5]]
@@ -74,7 +74,7 @@ class Site(ABC):
         self.registry, self.is_supervised = registry(), False
         self.violations: list[str] = []
         self.refusals: list[StreampcaError] = []  # errors with which members ended
-        self.changed: list[Callable[[str], object]] = []
+        self.changed: Callable[[str], object] = lambda path: None
         self.history = History(self.cluster)
         self.machines = [self._machine() for _ in range(plan.machines)]
 
@@ -165,20 +165,13 @@ class Site(ABC):
             self.start_worker(machine)
 
     def _machine(self) -> Machine:
-        return Machine(Mount(lambda: self.mounted, self._on_change, self.report))
+        return Machine(Mount(lambda: self.mounted, lambda path: self.changed(path), self.report))
 
     def _store(self, machine: Machine) -> DirectoryStore:
         return DirectoryStore(MountedPath(machine.mount, "/store"))  # type: ignore[arg-type]
 
-    def _on_change(self, path: str) -> None:
-        for notify in self.changed:
-            notify(path)
-
     def _wall(self) -> float:
         return _WALL_S + self.scheduler.now + self.wall_offset_s
-
-    def _schemas(self, process: Process) -> ProcessSchemas:
-        return ProcessSchemas(self.registry, process)
 
     def _ended(self, machine: Machine, process: Process) -> None:
         for error in process.errors:

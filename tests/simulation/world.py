@@ -17,6 +17,7 @@ from tests.simulation.cluster import Cluster, ClusterDeadLetters, ClusterSource
 from tests.simulation.disk import Mount
 from tests.simulation.history import Jump
 from tests.simulation.plan import TOPIC, Plan
+from tests.simulation.registry import ProcessSchemas
 from tests.simulation.scheduler import Process
 from tests.simulation.site import Machine, Site
 from tests.simulation.threads import ProcessExecutor, threads_of
@@ -63,7 +64,7 @@ class World(Site):
         publisher = Publisher(checkpoints, Models(store, TOPIC, keep=3), self.config.fold, self._wall)
         source = machine.source = ClusterSource(self.cluster, process, self.plan.batch)
         dead_letters = ClusterDeadLetters(source)
-        codec = replace(self.config.codec, schemas=self._schemas(process))
+        codec = replace(self.config.codec, schemas=ProcessSchemas(self.registry, process))
         read = Prefetch(source, self.plan.prefetch, 10**6, codec.vectors_of, threads_of(process))
         writer = CheckpointWriter(checkpoints, publisher, ProcessExecutor(process), lambda: self.scheduler.now)
         machine.worker = Worker(self.config, read, dead_letters, writer, _WorkerListener(self, machine.mount))

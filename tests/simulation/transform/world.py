@@ -22,6 +22,7 @@ from streampca.transform.projection import Projection
 from tests.example_models import numbered
 from tests.simulation.history import Jump
 from tests.simulation.plan import DEAD, FIRST_VERSION, OUTPUT, TOPIC, D, K, TransformPlan
+from tests.simulation.registry import ProcessSchemas
 from tests.simulation.scheduler import Process
 from tests.simulation.site import Machine, Site
 from tests.simulation.threads import threads_of
@@ -101,9 +102,8 @@ class TransformWorld(Site):
             return
         source = machine.source = TransformSource(self.cluster, process, self.plan.batch)
         transactions = ClusterTransactions(self.cluster, source, self._new_id(machine))
-        outputs = Outputs(
-            OUTPUT, self.plan.codec(self._schemas(process)), model, Projection(FIELDS), PACKER, TOPIC, DEAD
-        )
+        codec = self.plan.codec(ProcessSchemas(self.registry, process))
+        outputs = Outputs(OUTPUT, codec, model, Projection(FIELDS), PACKER, TOPIC, DEAD)
         read = Prefetch(source, self.plan.prefetch, 10**6, outputs.read, threads_of(process))
         listener = _MemberListener(self)
         machine.worker = Transformer(self.config, read, transactions, outputs, listener)
