@@ -5,7 +5,7 @@ A partition continues at the position inside its checkpoint (checkpointer.py), n
 
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -134,14 +134,11 @@ class Worker:
                 self._assignment.assign(partitions)
             case Revoked(partitions):
                 self._checkpointer.save({p: fold for p, fold in self._folds.items() if p in partitions})
-                self._release(partitions, lost=False)
+                self._checkpointer.forget(self._assignment.release(partitions, lost=False))
             case Lost(partitions):
-                self._release(partitions, lost=True)
+                self._checkpointer.forget(self._assignment.release(partitions, lost=True))
             case OutOfRange():
                 self._skip_gap(event)
-
-    def _release(self, partitions: Collection[int], *, lost: bool) -> None:
-        self._checkpointer.forget(self._assignment.release(partitions, lost=lost))
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()

@@ -238,9 +238,7 @@ def test_a_partition_begins_where_the_backfills_end(timed: Environment, untils: 
     for number, until in enumerate(untils):
         backfill(timed, number, until)
     assert learned(timed, "backfill") == expected
-    newest = timed.models.newest()
-    assert newest is not None
-    assert newest.version == 300 * len(untils) + sum(expected)
+    assert timed.models.newest().version == 300 * len(untils) + sum(expected)
 
 
 def test_a_checkpoint_goes_before_any_start(timed: Environment) -> None:
@@ -285,7 +283,6 @@ def test_ids_that_appear_while_it_runs_are_no_replacement(two: Environment) -> N
     make_worker(two, script=[50, report(two, "id-1"), 50, report(two, ""), 50, report(two, "id-1"), 50]).run()
     assert {two.newest(p).topic_id for p in (0, 1)} == {"id-1"}
     newest = two.models.newest()
-    assert newest is not None
     assert (newest.version, newest.topic_id) == (600, "id-1")
 
 
