@@ -16,8 +16,8 @@ from streampca.settings.worker import WorkerSettings
 from streampca.sidecar.app import create_app
 from streampca.sidecar.errors import Problem
 from streampca.stores.memory import MemoryStore
-from streampca.transform.metrics import TransformMetrics
-from streampca.worker.listeners.metrics import WorkerMetrics
+from streampca.transform.listeners import TransformMetrics
+from streampca.worker.metrics import WorkerMetrics
 from tests.example_models import sidecar_metrics
 from tests.monitoring.prometheus import described
 

@@ -14,12 +14,10 @@ from streampca.sources.clients import create_client, create_transactions, prefet
 from streampca.sources.schema_registry import create_writer, schemas_of
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
-from streampca.transform.log import TransformLog
+from streampca.transform.listeners import TransformLog, TransformMetrics
 from streampca.transform.loop import TransformConfig, Transformer
-from streampca.transform.messages import Packer, RecordPacker
-from streampca.transform.metrics import TransformMetrics
 from streampca.transform.models import CurrentModel
-from streampca.transform.outputs import Outputs
+from streampca.transform.outputs import Outputs, Packer, RecordPacker
 from streampca.transform.projection import Projection
 
 _LARGEST_VALUE = 1e150  # its square is finite

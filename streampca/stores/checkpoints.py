@@ -12,7 +12,7 @@ import structlog
 from streampca.errors import DamagedFileError, NewerFormatError, StaleListingError, StoreError
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.partitions import BACKFILL, FIRST_BACKFILL, backfill_partition, partition_name
+from streampca.fold.partitions import BACKFILL, backfill_partition, partition_name
 from streampca.fold.store_identity import StoreIdentity
 from streampca.stores import identity, numbered
 from streampca.stores.base import Store
@@ -44,10 +44,6 @@ class Checkpoints:
         backfills = [stem.removeprefix(BACKFILL) for stem in stems if stem.startswith(BACKFILL)]
         numbers = [backfill_partition(int(number)) for number in backfills if number.isdigit()]
         return sorted([*(int(stem) for stem in stems if stem.isdigit()), *numbers])
-
-    def backfills(self) -> list[int]:
-        """The partitions that are backfills."""
-        return [partition for partition in self.partitions() if partition >= FIRST_BACKFILL]
 
     def offsets(self, partition: int) -> list[int]:
         """Next offsets of a partition's checkpoints, ascending."""

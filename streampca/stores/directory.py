@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from streampca.errors import StoreError
@@ -22,7 +22,6 @@ _FILE_MODE, _FOLDER_MODE = 0o640, 0o750  # checkpoints hold vectors of the topic
 # long loses little: its rename fails, and the save is retried.
 _ABANDONED_AFTER_S = 300.0
 _FOLDER_FLUSH_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # on some network file systems
-
 _LINKS_UNSUPPORTED = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 _REMEDIES = {
@@ -59,7 +58,7 @@ class DirectoryStore:
         """Write a temporary file, and `link` it; returns True if it is now the file of this name."""
         path = self._path(name)
         temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
-        try:
+        with _errors("write", path):
             self._make_folder(path.parent)
             try:
                 _write_durably(temporary, data)
@@ -68,29 +67,20 @@ class DirectoryStore:
                 _remove(temporary)
                 raise
             _flush_folder(path.parent)
-        except OSError as error:
-            raise _store_error("write", path, error) from None
         return is_ours
 
     def read(self, name: str) -> bytes:
         path = self._path(name)
-        try:
+        with _errors("read", path):
             return path.read_bytes()
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise _store_error("read", path, error) from None
 
     def names(self, folder: str) -> list[str]:
         path = self._path(folder)
-        try:
+        with contextlib.suppress(FileNotFoundError), _errors("list", path):
             names = sorted(f"{folder}/{entry.name}" for entry in path.iterdir() if is_part(entry.name))
             self._seen.setdefault(path, False)
             return names
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise _store_error("list", path, error) from None
+        return []
 
     def snapshot(self, folder: str) -> "DirectoryStore":
         return self
@@ -98,10 +88,8 @@ class DirectoryStore:
     def delete(self, name: str) -> None:
         """Remove the file. Not flushed: a file that reappears after a power failure does no harm."""
         path = self._path(name)
-        try:
+        with _errors("delete", path):
             path.unlink(missing_ok=True)
-        except OSError as error:
-            raise _store_error("delete", path, error) from None
 
     @property
     def location(self) -> str:
@@ -113,7 +101,7 @@ class DirectoryStore:
     def check(self) -> None:
         """Write, read back and remove a file; then remove what killed processes have left."""
         probe = self.root / f"{_TEMPORARY}{secrets.token_hex(8)}"
-        try:
+        with _errors("write", self.root):
             self._make_folder(self.root)
             try:
                 _write_durably(probe, b"streampca")
@@ -122,10 +110,7 @@ class DirectoryStore:
                 # Compared with the probe file's time: a file server's clock may differ from this machine's.
                 _remove_abandoned(self.root, before=probe.stat().st_mtime - _ABANDONED_AFTER_S)
             finally:
-                with contextlib.suppress(OSError):
-                    probe.unlink()
-        except OSError as error:
-            raise _store_error("write", self.root, error) from None
+                _remove(probe)
 
     def _make_folder(self, folder: Path) -> None:
         """Create the folder and its parents, each durably, but not one that this process has seen before.
@@ -182,7 +167,6 @@ def _link(temporary: Path, path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Delete a temporary file, if that is possible."""
     with contextlib.suppress(OSError):
         path.unlink()
 
@@ -222,6 +206,14 @@ def _remove_abandoned(root: Path, before: float) -> None:
                         path.unlink()
 
 
-def _store_error(verb: str, path: Path, error: OSError) -> StoreError:
-    remedy = _REMEDIES.get(error.errno or 0)
-    return StoreError(f"cannot {verb} {path}: {error.strerror or error}" + (f" ({remedy})" if remedy else ""))
+@contextlib.contextmanager
+def _errors(verb: str, path: Path) -> Iterator[None]:
+    """Raise the errors of a file system as `StoreError`; `FileNotFoundError` remains when reading and listing."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and verb in ("read", "list"):
+            raise
+        remedy = _REMEDIES.get(error.errno or 0)
+        explanation = f"cannot {verb} {path}: {error.strerror or error}" + (f" ({remedy})" if remedy else "")
+        raise StoreError(explanation) from None

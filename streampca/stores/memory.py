@@ -1,7 +1,7 @@
 """A store in memory, for tests and trials, with scripted faults.
 
 store.fail_writes(2)            # the next two writes raise StoreError, as on a full disk
-store.crash_in_write()          # the next write raises Crash, as if the process had died
+store.fail_writes(1, Crash())   # the next write raises Crash, as if the process had died
 store.damage(name, position=7)  # flip the bits of one byte
 """
 
@@ -21,6 +21,8 @@ class MemoryStore:
 
     Writes, checks and reads raise the next scripted fault, if any.
     """
+
+    location = "memory"
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
@@ -66,40 +68,26 @@ class MemoryStore:
         with self._lock:
             self._files.pop(name, None)
 
-    @property
-    def location(self) -> str:
-        return "memory"
-
     def missing(self) -> None:
         """It always exists."""
 
     def check(self) -> None:
-        with self._lock:
-            _raise_next(self._write_faults)
+        _raise_next(self._write_faults)
 
-    def fail_writes(self, count: int, error: StoreError | None = None) -> None:
-        """Make the next `count` writes (or checks) fail, after the faults already scripted."""
+    def fail_writes(self, count: int, error: BaseException | None = None) -> None:
+        """Make the next `count` writes (or checks) fail and write nothing, after the faults already scripted."""
         self._write_faults.extend([error or StoreError("cannot write: No space left on device")] * count)
 
-    def crash_in_write(self) -> None:
-        """Make the next write raise `Crash` and write nothing."""
-        self._write_faults.append(Crash("in the middle of a write"))
-
     def fail_reads(self, count: int, error: StoreError | None = None) -> None:
-        """Make the next `count` reads fail."""
         self._read_faults.extend([error or StoreError("cannot read: Input/output error")] * count)
 
     def damage(self, name: str, position: int = -1) -> None:
-        """Flip every bit of the byte at `position` of the file."""
-        with self._lock:
-            data = bytearray(self._files[name])
-            data[position] ^= 0xFF
-            self._files[name] = bytes(data)
+        data = bytearray(self._files[name])
+        data[position] ^= 0xFF
+        self._files[name] = bytes(data)
 
     def cut(self, name: str, length: int) -> None:
-        """Truncate the file to its first `length` bytes."""
-        with self._lock:
-            self._files[name] = self._files[name][:length]
+        self._files[name] = self._files[name][:length]
 
 
 def _raise_next(faults: deque[BaseException]) -> None:

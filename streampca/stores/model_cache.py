@@ -51,7 +51,7 @@ class ModelCache:
     ) -> None:
         """`on_load` is called with every model that was read, in the thread that read it."""
         self._models, self._clock, self._on_load = models, clock, on_load
-        self._current: PublishedModel | None = None
+        self.current: PublishedModel | None = None  # the newest undamaged one
         self._older: OrderedDict[int, PublishedModel] = OrderedDict()  # by last use
         self._lock = threading.Lock()  # of _older
         self._damaged: dict[int, float] = {}  # version → when to retry it
@@ -61,19 +61,14 @@ class ModelCache:
         self._poller: threading.Thread | None = None
         self.failures: Counter[str] = Counter()  # failed loads by cause: damaged, store, bug
 
-    @property
-    def current(self) -> PublishedModel | None:
-        """The newest undamaged model, None until there is one."""
-        return self._current
-
     def age_s(self) -> float | None:
         """Seconds since the model in use was published."""
-        current = self._current
+        current = self.current
         return None if current is None else max(0.0, self._clock() - current.published_at)
 
     def get_loaded(self, version: int | None) -> PublishedModel:
         """The model of a version (None: the newest) if it is in memory; else `NotLoadedError`."""
-        current = self._current
+        current = self.current
         if current is not None and version in (None, current.version):
             return current
         if version is None:
@@ -148,7 +143,7 @@ class ModelCache:
 
     def _candidates(self, versions: Sequence[int]) -> list[int]:
         """Versions worth loading, the newest first."""
-        current = self._current
+        current = self.current
         newer = [version for version in reversed(versions) if current is None or version > current.version]
         if newer or current is None or current.version in versions or self._is_stored(current.version):
             return newer
@@ -175,10 +170,10 @@ class ModelCache:
             except (DamagedFileError, NewerFormatError) as error:
                 self._on_unreadable(version, error)
                 continue
-            if self._current is not None and version < self._current.version:
-                log.warning("store has older models only", version=version, before=self._current.version)
+            if self.current is not None and version < self.current.version:
+                log.warning("store has older models only", version=version, before=self.current.version)
             log.debug("model loaded", version=version)
-            self._current = model
+            self.current = model
             self._on_load(model)
             return
 
@@ -188,7 +183,7 @@ class ModelCache:
             event = "model damaged, not served"
             self.failures["damaged"] += 1
         if version not in self._damaged:
-            in_use = self._current.version if self._current else None
+            in_use = self.current.version if self.current else None
             log.error(event, version=version, in_use=in_use, error=str(error))
         self._damaged[version] = self._clock() + _DAMAGED_RETRIED_AFTER_S
 

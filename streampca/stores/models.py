@@ -1,6 +1,7 @@
 """Published models in a store: `models/<topic>/<version, 20 digits>.npz`."""
 
 import copy
+from contextlib import suppress
 
 import structlog
 
@@ -72,27 +73,21 @@ class Models:
         if len(versions) >= self._keep and version < versions[-self._keep]:
             return False
         new = version not in versions
-        if not new and self._is_intact(version):
+        if not new and self._intact(version):
             return False
         data = model_file.encode(model)
         return numbered.write(self._store, self._folder, version, data, versions, self._keep, new=new)
 
     def delete_with(self, partition: int) -> int:
         """Delete the versions that contain a partition, the newest first; how many they were."""
-        versions = [version for version in reversed(self.versions()) if self._contains(version, partition)]
+        newest_first = (model for version in reversed(self.versions()) if (model := self._intact(version)))
+        versions = [model.version for model in newest_first if partition in model.positions]
         for version in versions:
             self._store.delete(numbered.path(self._folder, version))
         return len(versions)
 
-    def _contains(self, version: int, partition: int) -> bool:
-        try:
-            return partition in self.load(version).positions
-        except (FileNotFoundError, DamagedFileError):  # nobody uses it
-            return False
-
-    def _is_intact(self, version: int) -> bool:
-        try:
-            self.load(version)
-        except (FileNotFoundError, DamagedFileError):
-            return False
-        return True
+    def _intact(self, version: int) -> PublishedModel | None:
+        """One version; None if it is gone or damaged, so that nobody uses it."""
+        with suppress(FileNotFoundError, DamagedFileError):
+            return self.load(version)
+        return None

@@ -27,13 +27,10 @@ from streampca.stores.object_errors import Action, is_missing_object, is_not_imp
 _PART_BYTES = 16 * 2**20  # larger objects are uploaded in parts of this size, so that a timeout covers one part
 _PARTS_AT_ONCE = 2
 _NAMES_A_PAGE = 1000  # of a listing
+_PROBE = "~"  # begins a name that `names` never returns, and errors do not show
 _open: Callable[..., Any] = from_url  # typed by scheme, which is not known before it runs
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
-_CONFIG: dict[str, dict[str, Any]] = {
-    "s3": {"disable_bulk_delete": True},  # not every server that is compatible with S3 has it
-    "gs": {},
-    "az": {},
-}
+_CONFIG: dict[str, Any] = {"s3": {"disable_bulk_delete": True}}  # not every server that is compatible with S3 has it
 
 
 @dataclass(frozen=True)
@@ -51,13 +48,13 @@ class ObjectStore:
 
     def __init__(self, url: str, timeouts: Timeouts = Timeouts(), observe: Observe = ignore) -> None:
         """Connects to nothing yet. `url` is one that `store_url.checked` has returned."""
-        self._url, self._observe, scheme = url, observe, store_url.scheme_of(url) or ""
+        self.location, self._observe, scheme = url, observe, store_url.scheme_of(url) or ""
         self._listed: tuple[str, set[str]] | None = None  # by a snapshot: a folder, and all names below it
         allow_http = os.environ.get(_ALLOW_HTTP[scheme], "").lower() in ("1", "true", "yes")
         with self._errors("open", ""):
             self._bucket = _open(
                 url,
-                config=_CONFIG[scheme],
+                config=_CONFIG.get(scheme, {}),
                 client_options={
                     "allow_http": allow_http,
                     "connect_timeout": timedelta(seconds=timeouts.connect_s),
@@ -71,13 +68,9 @@ class ObjectStore:
                 },
             )
 
-    @property
-    def location(self) -> str:
-        return self._url
-
     def write(self, name: str, data: bytes) -> None:
         check_name(name)
-        self._put(name, data, name)
+        self._put(name, data)
         if self._listed:
             self._listed[1].add(name)
 
@@ -114,7 +107,7 @@ class ObjectStore:
 
     def read(self, name: str) -> bytes:
         check_name(name)
-        return self._get(name, name)
+        return self._get(name)
 
     def names(self, folder: str) -> list[str]:
         check_name(folder)
@@ -122,7 +115,7 @@ class ObjectStore:
         if self._listed and start.startswith(f"{self._listed[0]}/"):
             below = {name.removeprefix(start).split("/")[0] for name in self._listed[1] if name.startswith(start)}
         else:
-            below = {name.removeprefix(start) for name in self._list(folder, folder) if name.startswith(start)}
+            below = {name.removeprefix(start) for name in self._list(folder) if name.startswith(start)}
         return sorted(f"{start}{part}" for part in below if is_part(part))
 
     def snapshot(self, folder: str) -> "ObjectStore":
@@ -131,13 +124,13 @@ class ObjectStore:
         same = copy.copy(self)
         with self._request("list", folder) as request:
             names = [entry["path"] for entry in obstore.list(self._bucket, folder).collect()]
-            request.count = max(1, math.ceil(len(names) / _NAMES_A_PAGE))
+            request.count = _pages(len(names))
         same._listed = folder, set(names)
         return same
 
     def delete(self, name: str) -> None:
         check_name(name)
-        self._delete(name, name)
+        self._delete(name)
         if self._listed:
             self._listed[1].discard(name)
 
@@ -145,44 +138,43 @@ class ObjectStore:
         """A bucket is not created by the first write: without it, every operation raises."""
 
     def check(self) -> None:
-        probe, content = f"~{secrets.token_hex(8)}", b"streampca"  # a name that `names` never returns
-        self._put(probe, content, "")
+        probe, content = f"{_PROBE}{secrets.token_hex(8)}", b"streampca"
+        self._put(probe, content)
         try:
-            read_back = self._get(probe, "")
+            read_back = self._get(probe)
         except FileNotFoundError:
-            raise StoreBusyError(f"{self._url} does not show what was just written; {RETRY_MAY_HELP}") from None
-        self._list(probe, "")
-        self._delete(probe, "")
+            raise StoreBusyError(f"{self.location} does not show what was just written; {RETRY_MAY_HELP}") from None
+        self._list(probe)
+        self._delete(probe)
         if read_back != content:
-            raise StoreError(f"cannot use {self._url}: an object read back differs from what was written")
+            raise StoreError(f"cannot use {self.location}: an object read back differs from what was written")
 
-    # One kind of request each; `shown` is the name that errors show.
+    def _put(self, name: str, data: bytes) -> None:
+        with self._request("write", name) as request:
+            request.count = _uploads(len(data))
+            obstore.put(self._bucket, name, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
 
-    def _put(self, path: str, data: bytes, shown: str) -> None:
-        with self._request("write", shown, requests=_uploads(len(data))):
-            obstore.put(self._bucket, path, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+    def _get(self, name: str) -> bytes:
+        with self._request("read", name):
+            return bytes(obstore.get(self._bucket, name).bytes())
 
-    def _get(self, path: str, shown: str) -> bytes:
-        with self._request("read", shown):
-            return bytes(obstore.get(self._bucket, path).bytes())
-
-    def _list(self, path: str, shown: str) -> set[str]:
-        with self._request("list", shown) as request:
-            answer = obstore.list_with_delimiter(self._bucket, path)
+    def _list(self, folder: str) -> set[str]:
+        with self._request("list", folder) as request:
+            answer = obstore.list_with_delimiter(self._bucket, folder)
             names = {*answer["common_prefixes"], *(entry["path"] for entry in answer["objects"])}
-            request.count = max(1, math.ceil(len(names) / _NAMES_A_PAGE))
+            request.count = _pages(len(names))
         return names
 
-    def _delete(self, path: str, shown: str) -> None:
-        with suppress(FileNotFoundError), self._request("delete", shown):
-            obstore.delete(self._bucket, path)
+    def _delete(self, name: str) -> None:
+        with suppress(FileNotFoundError), self._request("delete", name):
+            obstore.delete(self._bucket, name)
 
     @contextmanager
-    def _request(self, action: Action, shown: str, requests: int = 1) -> Iterator["_Request"]:
+    def _request(self, action: Action, name: str) -> Iterator["_Request"]:
         """Observe a request, and raise its errors as `StoreError`; but `FileNotFoundError` if an object is missing."""
-        request, started, outcome = _Request(requests), time.perf_counter(), "error"
+        request, started, outcome = _Request(), time.perf_counter(), "error"
         try:
-            with self._errors(action, shown):
+            with self._errors(action, name):
                 yield request
             outcome = "ok"
         except FileNotFoundError:
@@ -194,23 +186,26 @@ class ObjectStore:
     @contextmanager
     def _errors(self, action: Action, name: str) -> Iterator[None]:
         """Turn the library's errors into `StoreError`, without what they quote: URLs and answers may hold secrets."""
+        shown = "" if name.startswith(_PROBE) else name
         try:
             yield
-        except FileNotFoundError as error:
-            if action in ("read", "delete") and is_missing_object(error):
-                raise FileNotFoundError(f"{self._url}/{name}") from None
-            raise store_error(action, self._url, name, error) from None
-        except (BaseError, ValueError) as error:
-            raise store_error(action, self._url, name, error) from None
+        except (FileNotFoundError, BaseError, ValueError) as error:
+            if isinstance(error, FileNotFoundError) and action in ("read", "delete") and is_missing_object(error):
+                raise FileNotFoundError(f"{self.location}/{shown}") from None
+            raise store_error(action, self.location, shown, error) from None
 
 
 @dataclass
 class _Request:
     """The cost of one operation."""
 
-    count: int  # of HTTP requests, without those that the library has repeated
+    count: int = 1  # of HTTP requests, without those that the library has repeated
 
 
 def _uploads(length: int) -> int:
     """Requests for an object of this many bytes: one, or one for each part and two around them."""
     return 1 if length <= _PART_BYTES else math.ceil(length / _PART_BYTES) + 2
+
+
+def _pages(names: int) -> int:
+    return max(1, math.ceil(names / _NAMES_A_PAGE))

@@ -1,5 +1,6 @@
 """Status reports of workers and members of transform in a store, for people to see: `workers/<topic>/<name>.json`."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
@@ -60,28 +61,22 @@ class ProcessStatuses:
 
     def write(self, report: ProcessStatus) -> None:
         """Replace the previous report of the same name. Raises `StoreError`."""
-        self._store.write(self._path(report.name), report.model_dump_json().encode())
+        self._store.write(f"{self._folder}/{report.name}.json", report.model_dump_json().encode())
 
     def all(self) -> list[ProcessStatus]:
         """All readable reports, sorted by name. Raises `StoreError`."""
-        reports = (self._load(path) for path in self._paths())
-        return sorted((report for report in reports if report is not None), key=lambda report: report.name)
+        return sorted((report for _, report in self._reports() if report), key=lambda report: report.name)
 
     def remove(self, before: float) -> None:
         """Delete damaged reports and those written before that time (seconds since 1970)."""
-        for path in self._paths():
-            report = self._load(path)
+        for path, report in self._reports():
             if report is None or report.updated_at < before:
                 self._store.delete(path)
 
-    def _paths(self) -> list[str]:
-        return [path for path in self._store.names(self._folder) if path.endswith(".json")]
-
-    def _path(self, name: str) -> str:
-        return f"{self._folder}/{name}.json"
-
-    def _load(self, path: str) -> ProcessStatus | None:
-        try:
-            return ProcessStatus.model_validate_json(self._store.read(path), strict=True)
-        except (FileNotFoundError, ValidationError):  # removed meanwhile, damaged, or written by another release
-            return None
+    def _reports(self) -> Iterator[tuple[str, ProcessStatus | None]]:
+        for path in self._store.names(self._folder):
+            if path.endswith(".json"):
+                try:
+                    yield path, ProcessStatus.model_validate_json(self._store.read(path), strict=True)
+                except (FileNotFoundError, ValidationError):  # removed meanwhile, damaged, or of another release
+                    yield path, None

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from streampca.formats.arrow import Column, column_of, stream_of
 from streampca.sources.base import Outgoing
-from streampca.transform.messages import Packer, Selection, origin_header
+from streampca.transform.outputs import ORIGIN, Selection, origin_at
 
 MESSAGE_BYTES = 512 * 1024  # a topic takes 1 MiB by default, and a producer adds to it
 _ROW_BYTES = 4 + 8 + 4 + 4 + 8 + 8 + 2  # of all columns but the fields; bits that mark nulls
 _HEADER_BYTES = 4 + 4 + 1
 
 
-class ArrowPacker(Packer):
+class ArrowPacker:
     """Writes as many rows in a message as make about `most_bytes`, and at least one."""
 
     def __init__(self, most_bytes: int = MESSAGE_BYTES) -> None:
@@ -32,6 +32,7 @@ class ArrowPacker(Packer):
         records = np.repeat(np.arange(len(keys)), selection.counts)  # of each row
         widths = sum(values[:1].size for values in selection.fields.values())
         sizes = (_sizes(keys) + _sizes_of_headers(headers))[records] + _ROW_BYTES + 8 * widths
+        origin = origin_at(selection.version, selection.partition)
         for rows in _messages(sizes, self._most_bytes):
             of_rows = records[rows]
             offsets, timestamps = selection.offsets[of_rows], selection.timestamps[of_rows]
@@ -43,8 +44,8 @@ class ArrowPacker(Packer):
                 "offset": pa.array(offsets),
                 "model_version": pa.array(np.full(len(of_rows), selection.version, np.int64)),
             } | {name: column_of(values[rows]) for name, values in selection.fields.items()}
-            origin = origin_header(selection.version, selection.partition, int(offsets[0]))
-            yield Outgoing(topic, selection.partition, stream_of(columns), None, [origin], int(timestamps.max()))
+            header = ORIGIN, origin % int(offsets[0])
+            yield Outgoing(topic, selection.partition, stream_of(columns), None, [header], int(timestamps.max()))
 
 
 def _messages(sizes: NDArray[np.int64], most: int) -> Iterator[slice]:

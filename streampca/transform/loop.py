@@ -9,16 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+from streampca.consumer_group import listener as events
 from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
-from streampca.consumer_group.listener import (
-    BatchTransformed,
-    Listener,
-    LoopTicked,
-    MemberStopping,
-    RecordRejected,
-    SourcePolled,
-    TransactionEnded,
-)
+from streampca.consumer_group.listener import Listener
 from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import StreampcaError
 from streampca.fold.decoded import Reject
@@ -84,14 +77,14 @@ class Transformer:
             while self._stop_cause is None:
                 self._check_threads()
                 watchdog.tick()
-                self._listener.notify(LoopTicked())
+                self._listener.notify(events.LoopTicked())
                 self._turn(clock)
-                self._listener.notify(SourcePolled(self._source.status()))
+                self._listener.notify(events.SourcePolled(self._source.status()))
         except StreampcaError as error:
             self.stop(str(error))
             raise
         finally:
-            self._listener.notify(MemberStopping(self._stop_cause or "crashed"))
+            self._listener.notify(events.MemberStopping(self._stop_cause or "crashed"))
             try:
                 self._transactions.close()
             finally:
@@ -148,14 +141,16 @@ class Transformer:
             ]
             self._transactions.send(sent)
         for reject in rejects:
-            rejected = event.records[reject.index]
-            self._listener.notify(RecordRejected(event.partition, rejected.offset, reject.reason, reject.message))
+            offset = event.records[reject.index].offset
+            self._listener.notify(events.RecordRejected(event.partition, offset, reject.reason, reject.message))
         last = event.last if len(event.records) else self._positions[event.partition].last
         position = self._positions[event.partition] = Position(event.next, last)
         self._pending[event.partition] = position
         self._pending_records += len(event.records)
         read, lag = event.count - len(rejects), event.end - event.next
-        self._listener.notify(BatchTransformed(event.partition, read, event.written, event.version, lag, event.next))
+        self._listener.notify(
+            events.BatchTransformed(event.partition, read, event.written, event.version, lag, event.next)
+        )
 
     def _stop_at(self, event: TransformedBatch, reject: Reject) -> NoReturn:
         """Write the outputs of the records before the rejected one and raise `BadRecordError`."""
@@ -168,7 +163,7 @@ class Transformer:
         shape, topic_id = self._model.shape, self._topic_id
         self._transactions.commit({p: position.as_committed(shape, topic_id) for p, position in self._pending.items()})
         records, self._pending, self._pending_records = self._pending_records, {}, 0
-        self._listener.notify(TransactionEnded("committed", records, time.perf_counter() - started))
+        self._listener.notify(events.TransactionEnded("committed", records, time.perf_counter() - started))
 
     def _check_topic(self) -> None:
         """Raise if the topic is not the one that was assigned: then its records are not those at our positions."""
@@ -189,7 +184,7 @@ class Transformer:
     def _end(self, outcome: str, cause: str) -> None:
         """Forget the open transaction."""
         if self._pending:
-            self._listener.notify(TransactionEnded(outcome, self._pending_records, 0.0, cause))
+            self._listener.notify(events.TransactionEnded(outcome, self._pending_records, 0.0, cause))
         self._pending, self._pending_records = {}, 0
 
     def _release(self, partitions: Collection[int], *, lost: bool) -> None:

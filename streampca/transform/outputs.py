@@ -1,8 +1,9 @@
 """The messages that are written: one for each record that was read, or one for many of them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from itertools import repeat
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +14,64 @@ from streampca.fold.decoded import Reject
 from streampca.fold.events import Records, Undecoded, Vectors
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.record import LastRecord, Record, headers_of, keys_of, last_of, offsets_of
+from streampca.formats.base import Fields, Writer
 from streampca.sources.base import Outgoing, OutgoingFields, Transactions
 from streampca.sources.dead_letters import dead_letter_headers
-from streampca.transform.messages import Packer, Selection
 from streampca.transform.models import CurrentModel
 from streampca.transform.projection import Projection
 
 T = TypeVar("T")
 
 _VALUE: Final = 2  # its index in the fields
+
+ORIGIN = "streampca.transform"
+"""Header of outputs: the version of the model, and where the record was read, as JSON.
+
+It is one header, since three of them made a member with confluent-kafka a fifth slower.
+"""
+
+
+class Selection(NamedTuple):
+    """The m records of a batch that are written, and what was computed of their n vectors."""
+
+    partition: int
+    version: int  # of the model
+    fields: Fields
+    counts: NDArray[np.int64]  # (m,), vectors of each
+    keys: Sequence[bytes | None]
+    headers: Sequence[Sequence[tuple[str, bytes | None]]]
+    offsets: NDArray[np.int64]  # (m,)
+    timestamps: NDArray[np.int64]  # (m,), milliseconds since 1970; -1 if unknown
+
+
+class Packer(Protocol):
+    """Packs records into messages."""
+
+    def messages(self, topic: str, selection: Selection) -> Iterable[OutgoingFields]:
+        """The messages of one or more records, to the partition of the same number."""
+
+
+class RecordPacker:
+    """A message for each record, with its key, timestamp and headers."""
+
+    def __init__(self, writer: Writer, *, several: bool) -> None:
+        """With `several`, a record may hold several vectors."""
+        self._writer, self._several = writer, several
+
+    def messages(self, topic: str, selection: Selection) -> Iterable[OutgoingFields]:
+        values = self._writer.write(selection.fields, selection.counts if self._several else None)
+        origin = origin_at(selection.version, selection.partition)
+        headers = [
+            [*own, (ORIGIN, origin % offset)]
+            for own, offset in zip(selection.headers, selection.offsets.tolist(), strict=True)
+        ]
+        timestamps = selection.timestamps.tolist()
+        return zip(repeat(topic), repeat(selection.partition), values, selection.keys, headers, timestamps)
+
+
+def origin_at(version: int, partition: int) -> bytes:
+    """The value of the header `ORIGIN`, to be formatted with the offset."""
+    return b'{"model_version":%d,"partition":%d,"offset":%%d}' % (version, partition)
 
 
 class RecordCount(Sequence[Record]):
@@ -51,12 +101,10 @@ class TransformedBatch(Vectors):
 
     @property
     def last(self) -> LastRecord | None:
-        """The last record; None if its leader epoch is unknown."""
         return self.records.last if isinstance(self.records, RecordCount) else super().last
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all vectors and values."""
         outputs = sum([len(output[_VALUE] or b"") for output in self.outputs])
         return outputs + (super().nbytes if self.decoded.rejects else 0)
 

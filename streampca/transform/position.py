@@ -22,7 +22,6 @@ class Position(NamedTuple):
     last: LastRecord | None = None  # before the position; None: its leader epoch is unknown
 
     def skip(self, position: int, lost_from: int) -> "Position":
-        """Continue from a later position."""
         return Position(position)
 
     def as_committed(self, shape: str, topic_id: str) -> Committed:

@@ -28,7 +28,6 @@ class Projection:
 
     @property
     def layout(self) -> Layout:
-        """The layout of outputs."""
         return Layout({name: name in ("coordinates", "reconstruction") for name in self.emitted}, record="Projection")
 
     @property

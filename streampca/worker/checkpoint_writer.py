@@ -1,7 +1,6 @@
 """Writes checkpoints and models in a thread, so that learning does not wait for the disk.
 
-Folds are immutable, so a save writes the folds as they were when it started, while learning continues. At most one
-save is in flight; the worker's loop takes its result and commits offsets.
+Folds are immutable, so a save writes the folds as they were when it started, while learning continues.
 """
 
 import time
@@ -12,7 +11,6 @@ from typing import NamedTuple
 from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSaved, ModelPublished, PublishFailed
 from streampca.errors import DamagedFileError, StoreError, StreampcaError
 from streampca.fold.checkpoint import Checkpoint
-from streampca.process import watchdog
 from streampca.stores.checkpoints import Checkpoints
 from streampca.worker.publisher import Publisher
 
@@ -36,31 +34,15 @@ class CheckpointWriter:
     ) -> None:
         self.checkpoints, self._publisher, self._clock = checkpoints, publisher, clock
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="writer")
-        self._in_flight: Future[SaveResult] | None = None
-
-    @property
-    def busy(self) -> bool:
-        """True if a save was started whose result was not taken yet."""
-        return self._in_flight is not None
 
     def start(
         self, checkpoints: Sequence[Checkpoint], *, publish: bool, saved_before: Sequence[Checkpoint] = ()
-    ) -> None:
+    ) -> Future[SaveResult]:
         """Start to write these, and then a model if `publish`.
 
-        Those `saved_before` are in the store already: they are merged without being read. Raises if a save is in
-        flight.
+        Those `saved_before` are in the store already: they are merged without being read.
         """
-        if self.busy:
-            raise RuntimeError("one save at a time")
-        self._in_flight = self._executor.submit(self._write, checkpoints, publish, saved_before)
-
-    def take_result(self, *, wait: bool) -> SaveResult | None:
-        """The result of the save that was started, once; None if there is none, or (without `wait`) none yet."""
-        if self._in_flight is None or not (wait or self._in_flight.done()):
-            return None
-        in_flight, self._in_flight = self._in_flight, None
-        return watchdog.result_of(in_flight)
+        return self._executor.submit(self._write, checkpoints, publish, saved_before)
 
     def _write(
         self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint]

@@ -7,6 +7,7 @@ disk. 4. The offsets are committed to the group. A save that fails is retried la
 import contextlib
 from collections import deque
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 
 import structlog
 
@@ -15,10 +16,12 @@ from streampca.errors import SettingsError, StoreBusyError, StoreError
 from streampca.fold import compatibility
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.partitions import FIRST_BACKFILL
+from streampca.fold.store_identity import StoreIdentity
 from streampca.process import watchdog
-from streampca.sources.base import DeadLetters, Source
-from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.group_store import GroupStore
+from streampca.sources.base import Committed, DeadLetters, Source
+from streampca.stores.checkpoints import Checkpoints
+from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 
 log = structlog.get_logger()
 
@@ -45,6 +48,7 @@ class Checkpointer:
         self._group_store = GroupStore(topic, source, writer.checkpoints)
         self._topic_id = ""
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
+        self._in_flight: Future[SaveResult] | None = None
         self.publish_s = deque([0.0], maxlen=2)  # how long the last publications took
 
     def check(self) -> None:
@@ -75,7 +79,7 @@ class Checkpointer:
     @property
     def busy(self) -> bool:
         """True if a save was started that `finish_save` has not finished."""
-        return self._writer.busy
+        return self._in_flight is not None
 
     def save(self, folds: Mapping[int, Fold]) -> None:
         """Save the folds that have changed, and wait until they are on disk."""
@@ -100,13 +104,14 @@ class Checkpointer:
         unchanged = {p: fold for p, fold in self._saved.items() if p not in changed}
         checkpoints, before = self._checkpoints(changed), self._checkpoints(unchanged)
         if checkpoints or publish:
-            self._writer.start(checkpoints, publish=publish, saved_before=before)
+            self._in_flight = self._writer.start(checkpoints, publish=publish, saved_before=before)
 
     def finish_save(self, *, wait: bool) -> None:
         """If the save has ended (with `wait`: when it has), note what is on disk, then commit offsets."""
-        result = self._writer.take_result(wait=wait)
-        if result is None:
+        if self._in_flight is None or not (wait or self._in_flight.done()):
             return
+        in_flight, self._in_flight = self._in_flight, None
+        result = watchdog.result_of(in_flight)
         saved = {event.partition: event.fold for event in result.events if isinstance(event, CheckpointSaved)}
         self._saved |= saved
         if saved:
@@ -145,7 +150,8 @@ class Checkpointer:
         if start == "backfill":
             checkpoints = self._writer.checkpoints
             watchdog.tick(watchdog.STORE_S)
-            backfills = [newest for p in checkpoints.backfills() if (newest := checkpoints.newest(p))]
+            partitions_of_backfills = [p for p in checkpoints.partitions() if p >= FIRST_BACKFILL]
+            backfills = [newest for p in partitions_of_backfills if (newest := checkpoints.newest(p))]
             if not backfills:
                 raise SettingsError(f"start is backfill, and the store holds none of {self._topic}: run it first")
             ends = [self._offsets(end, partitions) for backfill in backfills if (end := backfill.end) is not None]
@@ -166,3 +172,68 @@ class Checkpointer:
         checkpoint = compatibility.with_settings(checkpoint, self._fold_config)
         compatibility.refuse_other_topic(checkpoint, self._topic_id)
         return checkpoint.fold
+
+
+class GroupStore:
+    """Refuses to learn if other members of the group save to another store than this worker.
+
+    Committed offsets say so: their metadata name the store of the member that has committed them, and if they are ahead
+    of our checkpoints, somebody checkpoints elsewhere.
+    """
+
+    def __init__(self, topic: str, source: Source, checkpoints: Checkpoints) -> None:
+        self._topic, self._source, self._checkpoints = topic, source, checkpoints
+        self._ours: StoreIdentity | None = None  # as of the last assignment
+        self._is_new_member = False  # nothing was committed since partitions were assigned
+        self._is_check_due = False
+
+    def check_before_joining(self) -> None:
+        """Raise `ForeignStoreError` if the group has another store, before partitions are taken from its members.
+
+        Not if the group does not answer: then it cannot assign any, and `check_assigned` follows.
+        """
+        with contextlib.suppress(TimeoutError):
+            if named := _metadata(self._committed()):
+                compatibility.refuse_other_store(self._topic, named, self._checkpoints.identity())
+
+    def check_assigned(self, partitions: Collection[int]) -> None:
+        """Raise `ForeignStoreError` if the group has another store, or is ahead of ours in one of these partitions.
+
+        Raises `StoreError` or `TimeoutError` when a retry can help.
+        """
+        committed = self._committed()  # before the checkpoints: the group is never ahead of them
+        if named := _metadata(committed):
+            compatibility.refuse_other_store(self._topic, named, self._checkpoints.identity())
+        for partition in sorted(committed.keys() & set(partitions)):
+            watchdog.tick(watchdog.STORE_S)
+            newest = self._checkpoints.offsets(partition)[-1:]  # files' names: the newest file may be damaged
+            refuse = compatibility.refuse_foreign_store
+            refuse(self._topic, partition, committed[partition].offset, newest[0] if newest else None)
+        self._ours = self._checkpoints.identity()
+        self._is_new_member = True
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        """Commit offsets that are saved, with our store's identity."""
+        self._source.commit(positions, self._ours.as_metadata() if self._ours else "")
+        self._is_check_due |= self._is_new_member
+        self._is_new_member = False
+
+    def check_others(self) -> None:
+        """Raise `ForeignStoreError` if a member that joined together with us has another store.
+
+        Runs once per assignment, one interval after the first commit: members that joined together cannot see each
+        other's store earlier.
+        """
+        if self._ours and self._is_check_due:
+            with contextlib.suppress(TimeoutError):
+                compatibility.refuse_other_store(self._topic, _metadata(self._committed()), self._ours)
+                self._is_check_due = False
+
+    def _committed(self) -> Mapping[int, Committed]:
+        committed = self._source.committed(self._source.partitions())
+        watchdog.tick(watchdog.STORE_S)  # which is compared next
+        return committed
+
+
+def _metadata(committed: Mapping[int, Committed]) -> dict[int, str]:
+    return {partition: offset.metadata for partition, offset in committed.items() if offset.metadata}

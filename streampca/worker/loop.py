@@ -5,19 +5,13 @@ A partition continues at the position inside its checkpoint (checkpointer.py), n
 
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
+from streampca.consumer_group import listener as events
 from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
-from streampca.consumer_group.listener import (
-    BatchLearned,
-    Listener,
-    LoopTicked,
-    MemberStopping,
-    RecordRejected,
-    SourcePolled,
-)
+from streampca.consumer_group.listener import Listener
 from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import SourceError, StreampcaError
 from streampca.fold.codec import Codec
@@ -91,11 +85,11 @@ class Worker:
             while self._stop_cause is None:
                 self._check_threads()
                 watchdog.tick()
-                self._listener.notify(LoopTicked())
+                self._listener.notify(events.LoopTicked())
                 for event in self._source.poll(_POLL_S):
                     watchdog.tick()
                     self._handle(event)
-                self._listener.notify(SourcePolled(self._source.status()))
+                self._listener.notify(events.SourcePolled(self._source.status()))
                 now = clock()
                 self._assignment.retry_when_due(now)
                 if not self._checkpointer.busy and now >= self._next_save:
@@ -113,7 +107,7 @@ class Worker:
 
     def _shut_down(self) -> None:
         """Save before leaving the group, so that the next owner finds the checkpoints; publish last: it may be slow."""
-        self._listener.notify(MemberStopping(self._stop_cause or "crashed"))
+        self._listener.notify(events.MemberStopping(self._stop_cause or "crashed"))
         publishes = False
         try:
             if self._stop_cause is not None:
@@ -139,14 +133,11 @@ class Worker:
                 self._assignment.assign(partitions)
             case Revoked(partitions):
                 self._checkpointer.save({p: fold for p, fold in self._folds.items() if p in partitions})
-                self._release(partitions, lost=False)
+                self._checkpointer.forget(self._assignment.release(partitions, lost=False))
             case Lost(partitions):
-                self._release(partitions, lost=True)
+                self._checkpointer.forget(self._assignment.release(partitions, lost=True))
             case OutOfRange():
                 self._skip_gap(event)
-
-    def _release(self, partitions: Collection[int], *, lost: bool) -> None:
-        self._checkpointer.forget(self._assignment.release(partitions, lost=lost))
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
@@ -162,11 +153,13 @@ class Worker:
             record, reason, message = event.records[reject.index], reject.reason, reject.message
             if is_sent:
                 self._dead_letters.send(partition, record, reason, message)
-            self._listener.notify(RecordRejected(partition, record.offset, reason, message, is_sent))
+            self._listener.notify(events.RecordRejected(partition, record.offset, reason, message, is_sent))
         seconds = time.perf_counter() - started
         messages, lag = event.count - len(rejects), event.end - event.next
         gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
-        self._listener.notify(BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, gaps))
+        self._listener.notify(
+            events.BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, gaps)
+        )
 
     def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
         """Learn the records before the rejected one and raise `BadRecordError`."""

@@ -17,8 +17,17 @@ from streampca.sources.memory import Do, Pause
 from tests.fold.streams import vectors
 from tests.fold.structured import memory
 from tests.worker.environment import TOPIC, Environment, N
-from tests.worker.harness import WorkerFixture, broker_away_at_lookup, make_worker, run_until, worker_config
-from tests.worker.messages import SCHEMA, avros, config_for, learned_in_one_batch
+from tests.worker.harness import (
+    SCHEMA,
+    WorkerFixture,
+    avros,
+    broker_away_at_lookup,
+    config_for,
+    learned_in_one_batch,
+    make_worker,
+    run_until,
+    worker_config,
+)
 
 
 @pytest.mark.parametrize("on_offset_gap", ["fail", "earliest", "latest"])

@@ -37,7 +37,6 @@ def vectors(count: int, seed: int) -> NDArray[np.float64]:
 
 
 def as_json(rows: NDArray[np.float64]) -> list[bytes]:
-    """Each row as a JSON array."""
     return [orjson.dumps(row.tolist()) for row in rows]
 
 
@@ -118,7 +117,6 @@ class Group:
         return {p: offset for p, offset in newest.items() if offset}
 
     def files(self) -> dict[int, bytes]:
-        """The bytes of each partition's newest checkpoint."""
         store = open_store(self.place)
         return {
             p: store.read(f"checkpoints/{self.topic}/{p}/{offset:020d}.npz") for p, offset in self.positions().items()

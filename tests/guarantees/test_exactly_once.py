@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.guarantees.hanging_disk import HangingDisk
+from tests.forked import COMMAND_LINE
 from tests.guarantees.harness import BOTH_CLIENTS, Group, as_json, group, temporary_files, vectors
 from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker
@@ -16,6 +16,45 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 PARTITIONS, MESSAGES, KILLS = 4, 26_000, 12
 MESSAGES_PER_KILL = MESSAGES // (KILLS + 1)  # sent while one worker runs until it is killed
+
+
+_HANGING_DISK = """
+import threading
+from pathlib import Path
+from streampca.stores import directory
+
+write_durably, folder = directory._write_durably, Path({folder!r})
+
+def write(path, data):
+    if "checkpoints" not in path.parts or not (folder / "wanted").exists():
+        return write_durably(path, data)
+    path.write_bytes(data[: len(data) // 2])
+    (folder / "hangs").touch()
+    threading.Event().wait()
+
+directory._write_durably = write
+"""
+
+
+class HangingDisk:
+    """The disk of workers that are started with `program`: it hangs in the middle of a write when a test wants it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._wanted, self._hangs = folder / "wanted", folder / "hangs"
+        self.program = _HANGING_DISK.format(folder=str(folder)) + COMMAND_LINE
+
+    def hang(self) -> None:
+        """The next write of a checkpoint stops after half of its bytes, and so do all that follow."""
+        self._wanted.touch()
+
+    def hangs(self) -> bool:
+        return self._hangs.exists()
+
+    def recover(self) -> None:
+        """Later writes succeed; those that have stopped wait forever."""
+        for file in (self._wanted, self._hangs):
+            file.unlink(missing_ok=True)
 
 
 def fill(broker: Broker, topic: str, count: int, seed: int) -> None:
@@ -69,7 +108,8 @@ def test_workers_killed_at_random_moments_give_the_same_bits(broker: Broker, top
             if kill % 3 == 0:
                 kill_during_write(worker, members, disk)
             else:
-                kill_after_random_delay(worker, rng)
+                time.sleep(rng.uniform(0, 0.3))  # a random moment is what is tested
+                worker.kill()
             fill(broker, topic, MESSAGES_PER_KILL // 4, seed=rng.randrange(2**31))
             members.assert_commits_not_ahead()
         fill(broker, topic, MESSAGES - KILLS * MESSAGES_PER_KILL, seed=KILLS)
@@ -78,11 +118,6 @@ def test_workers_killed_at_random_moments_give_the_same_bits(broker: Broker, top
         assert learned(members) == MESSAGES
         members.assert_commits_not_ahead()
         assert_same_bits(members, tmp_path / "undisturbed")
-
-
-def kill_after_random_delay(worker: WorkerProcess, rng: random.Random) -> None:
-    time.sleep(rng.uniform(0, 0.3))  # a random moment is what is tested
-    worker.kill()
 
 
 def kill_during_write(worker: WorkerProcess, members: Group, disk: HangingDisk) -> None:

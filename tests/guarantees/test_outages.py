@@ -1,4 +1,4 @@
-"""Broker outages, replaced topics and records removed by retention."""
+"""Broker outages, faulty connections, stalled handshakes, replaced topics and records removed by retention."""
 
 import time
 from pathlib import Path
@@ -6,12 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.faulty_proxy import FaultyProxy
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
 from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 OUTAGE_S = 10
+FAULTS = {"cut": 3, "slow": 500, "silent": 1}  # how many of each
+SILENCE_S = 2.5  # longer than the session
 
 
 @pytest.mark.parametrize(("client", "poll_records"), [("kafka-python", 2), ("confluent", 1)])
@@ -53,37 +56,25 @@ def test_sigterm_stops_a_worker_during_an_outage(stoppable: Broker, topic: str, 
         assert worker.stop() == 0, worker.text()[-2000:]
 
 
-def test_a_replaced_topic_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
-    broker.create_topic(topic, 1)
-    broker.produce(topic, 0, as_json(vectors(500, seed=1)))
-    with group(broker, topic, tmp_path, BOTH_CLIENTS) as members:
-        members.start()
-        members.wait_until_learned()
-        members.workers[0].stop()
-        files = members.files()
-        broker.delete_topic(topic)
-        broker.create_topic(topic, 1)
-        broker.produce(topic, 0, as_json(vectors(800, seed=2)))
-        refused = members.start()
-        assert refused.wait() == 1
-        assert "deleted and created again" in refused.text()
-        assert "Traceback" not in refused.text()
-        assert members.files() == files
-
-
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
-def test_a_topic_replaced_during_a_run_is_refused(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_replaced_topic_is_refused(broker: Broker, topic: str, tmp_path: Path, client: str, is_running: bool) -> None:
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, as_json(vectors(500, seed=1)))
     with group(broker, topic, tmp_path, [client]) as members:
         worker = members.start()
         members.wait_until_learned()
+        if not is_running:
+            worker.stop()
         files = members.files()
         broker.delete_topic(topic)
         broker.create_topic(topic, 1)
         broker.produce(topic, 0, as_json(vectors(800, seed=2)))
-        assert worker.wait(60) == 1
-        assert "deleted and created again" in worker.text() or "does not exist" in worker.text()
+        refused = worker if is_running else members.start()
+        assert refused.wait(60) == 1
+        text = refused.text()
+        assert "deleted and created again" in text or (is_running and "does not exist" in text)
+        assert "Traceback" not in text
         assert members.files() == files
 
 
@@ -111,13 +102,38 @@ def test_offsets_that_retention_removed(broker: Broker, topic: str, tmp_path: Pa
         assert (stats.gap, stats.learned) == ((200, 1300) if policy == "earliest" else (500, 1000))
 
 
-def test_added_partitions_are_learned_from_their_start(broker: Broker, topic: str, tmp_path: Path) -> None:
-    broker.create_topic(topic, 1)
-    broker.produce(topic, 0, as_json(vectors(300, seed=1)))
-    with group(broker, topic, tmp_path, ["confluent"]) as members:
-        members.start()
-        members.wait_until_learned()
-        broker.add_partitions(topic, 3)
-        broker.produce(topic, 2, as_json(vectors(300, seed=2)))
-        members.wait_until_learned(60)
-        assert members.newest()[2].fold.stats.learned == 300
+@pytest.mark.parametrize("client", BOTH_CLIENTS)
+def test_a_start_whose_handshake_stalls_ends(stoppable: Broker, topic: str, tmp_path: Path, client: str) -> None:
+    stoppable.create_topic(topic, 1)
+    login = stoppable.certificate_login
+    with group(stoppable, topic, tmp_path, [client], **login) as members, stoppable.frozen():
+        worker = members.start()
+        assert worker.wait() == 1
+        assert "no broker answers" in worker.text()
+
+
+@pytest.mark.parametrize("client", BOTH_CLIENTS)
+def test_a_faulty_network_changes_no_bit(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
+    broker.create_topic(topic, 2)
+    parts = [as_json(rows) for rows in np.array_split(vectors(8000, seed=6), 8)]
+    settings = {"bootstrap_servers": f"127.0.0.1:{broker.proxy}", "poll_records": 100}
+    with (
+        FaultyProxy(broker.proxy, broker.proxied) as proxy,
+        group(broker, topic, tmp_path, [client], **settings) as members,
+    ):
+        for i, fault in enumerate(["", *FAULTS]):
+            proxy.begin(fault)
+            for partition in (0, 1):
+                broker.produce(topic, partition, parts[2 * i + partition])
+            if not fault:
+                worker = members.start()
+            else:
+                members.wait(lambda fault=fault: proxy.faults >= FAULTS[fault], f"faults: {fault}")  # type: ignore[misc]
+            if fault == "silent":
+                time.sleep(SILENCE_S)  # the length of the fault is what is tested
+            proxy.reset()
+            members.wait_until_learned()
+            members.assert_commits_not_ahead()
+        members.assert_same_bits()
+        assert sum(checkpoint.fold.stats.learned for checkpoint in members.newest().values()) == 8000
+        assert worker.stop() == 0

@@ -1,22 +1,29 @@
-"""Every message is either learned once or sent to the dead-letter topic with its reason."""
+"""Every message, with or without gaps, is either learned once or sent to the dead-letter topic with its reason."""
 
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
+from streampca.fold import checkpoint
+from streampca.fold.events import Records
+from streampca.fold.fold import Fold
+from streampca.fold.judge import Judge
 from streampca.fold.record import PlainRecord
 from streampca.pca import axes
-from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, fold_of, group, vectors
+from tests.guarantees.harness import BOTH_CLIENTS, CODEC, CONFIG, D, K, as_json, fold_of, group, vectors
 from tests.kafka_broker import Broker
 from tests.pca.streams import excess
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
-MESSAGES = 20_000
+MESSAGES, GAPPY = 20_000, 4000
 POISON = [
     (b'{"not": "an array"}', "undecodable"),
     (b"[1, 2, 3", "undecodable"),
@@ -183,3 +190,31 @@ def test_without_a_dead_letter_topic_the_worker_stops_at_the_record(broker: Brok
         stats = members.newest()[0].fold.stats
         assert (stats.learned, dict(stats.rejected)) == (600, {"wrong_length": 1})
     assert CODEC.decode([values[450]]).rejects[0].reason == "wrong_length"
+
+
+def test_a_kill_changes_no_bit_of_a_model_of_messages_with_nulls(broker: Broker, topic: str, tmp_path: Path) -> None:
+    V = np.round(vectors(GAPPY, seed=7), 4)
+    missing = np.random.default_rng(1).random(V.shape) < 0.3
+    missing[: GAPPY // 4] = False
+    missing[2000, 1:] = True
+    values = [json.dumps([None if gone else v for v, gone in zip(row, gaps, strict=True)]).encode()
+              for row, gaps in zip(V.tolist(), missing, strict=True)]  # fmt: skip
+    broker.create_topic(topic, 1)
+    dead_letter_topic = broker.create_topic(f"{topic}-dead", 1)
+    broker.produce(topic, 0, values)
+    with group(
+        broker, topic, tmp_path, BOTH_CLIENTS, dead_letter_topic=dead_letter_topic, missing="impute",
+        poll_records=40, checkpoint_interval_s=0.1,
+    ) as members:  # fmt: skip
+        members.learn_with_kills(2)
+        files, newest = members.files(), members.newest()[0]
+    config = replace(CONFIG, learning=replace(CONFIG.learning, impute=True))
+    codec = replace(CODEC, judge=Judge.of(config.learning))
+    event = codec.vectors_of(Records(0, broker.read_all(topic), GAPPY, GAPPY))
+    with threadpool_limits(1):
+        fold, _ = Fold.empty(config.learning).take(event, config)
+    assert files[0] == checkpoint.encode(checkpoint.Checkpoint(topic, newest.topic_id, 0, fold, newest.settings))
+    assert fold.state.gaps is not None
+    few = {int(place) for place in np.flatnonzero((~missing).sum(axis=1) < CONFIG.learning.min_observed)}
+    assert {reject.reason for reject in event.decoded.rejects} <= {"too_few_observed"}
+    assert {offset for offset, _, _ in read_dead_letters(broker, dead_letter_topic)} == few

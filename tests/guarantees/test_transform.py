@@ -24,7 +24,7 @@ from tests.example_models import numbered
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors, with_polls_of
 from tests.kafka_broker import Broker
-from tests.transform.origin import origin_of_output
+from tests.transform.harness import origin_of_output
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -45,7 +45,6 @@ class Members:
     started: list[ForkedProcess] = field(default_factory=list)
 
     def start(self, **settings: Any) -> ForkedProcess:
-        """Start another member."""
         number = len(self.started)
         environment = variables({
             "bootstrap_servers": self.broker.bootstrap, "topic": self.topic, "output_topic": f"{self.topic}-output",
@@ -62,18 +61,15 @@ class Members:
         return "\n".join(f"--- {path.name}\n{path.read_text()[-1500:]}" for path in self.folder.glob("*.log"))
 
     def position(self) -> int:
-        """The sum of the committed offsets."""
         return sum(self.broker.committed(f"streampca-transform-{self.topic}", self.topic).values())
 
     def wait_for(self, position: int, timeout_s: float = 60) -> None:
-        """Wait until so much is committed."""
         try:
             wait_until(lambda: self.position() >= position, timeout_s, f"position {position}")
         except AssertionError as error:
             raise AssertionError(f"{error}, but {self.position()}\n{self.text()}") from None
 
     def wait_for_all(self) -> None:
-        """Wait until the offsets of all records are committed."""
         self.wait_for(sum(self.broker.settled_ends(self.topic).values()))
 
 

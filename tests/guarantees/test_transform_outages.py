@@ -82,7 +82,6 @@ class Supervised:
 
 
 def send(broker: Broker, topic: str, seed: int) -> None:
-    """Send records to all partitions."""
     feed = Feed(broker, topic, seed)
     feed.send(CHUNK)
     feed.close()

@@ -1,11 +1,13 @@
-"""A worker that is started with wrong settings rejects no stream: it ends, and learns all of it once they are right."""
+"""A worker that is started with wrong settings ends: it rejects no stream, and takes no partition from the others."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.guarantees.harness import BOTH_CLIENTS, D, as_json, group, vectors
 from tests.kafka_broker import Broker
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 
@@ -28,3 +30,32 @@ def test_with_the_right_dimensions_everything_is_learned_after_all(broker: Broke
         members.wait_until_learned()
         members.assert_same_bits()
     assert broker.end_offsets(dead) == {0: 0}
+
+
+@pytest.mark.parametrize("clients", [BOTH_CLIENTS, BOTH_CLIENTS[::-1]], ids=["kafka-python first", "confluent first"])
+def test_a_worker_with_another_store_takes_no_partition(
+    broker: Broker, topic: str, tmp_path: Path, clients: tuple[str, str]
+) -> None:
+    broker.create_topic(topic, 4)
+    # A busy machine must not evict the first worker: no partition may move.
+    with group(broker, topic, tmp_path, clients, session_timeout_s=PATIENCE_S) as members:
+        first = members.start()
+        broker.produce(topic, 2, as_json(vectors(300, seed=1)))
+        members.wait_until_learned()
+        members.wait(lambda: broker.committed(topic, topic).get(2) == 300, "a commit")
+        second = members.start(store=tmp_path / "other")
+        assert second.wait() == 2, second.text()[-2000:]
+        (refusal,) = (event["error"] for event in second.events() if event["event"] == "fatal error")
+        for part in (f"of {topic} saved to", str(members.store), str(tmp_path / "other"), "streampca reset"):
+            assert part in refusal
+        assert second.events()[0]["store"] == str(tmp_path / "other")
+        assert second.count("partitions assigned") == 0
+        broker.produce(topic, 1, as_json(vectors(300, seed=2)))
+        members.wait_until_learned()
+        assert first.count("partitions assigned") == 1
+        assert first.count("partitions revoked") == 0
+        first.stop()
+        shutil.copytree(members.store, tmp_path / "moved")
+        heir = members.start(store=tmp_path / "moved", kafka_client=clients[1])
+        members.wait(lambda: heir.count("partitions assigned"), "an assignment from the copy")
+        assert heir.stop() == 0

@@ -27,7 +27,6 @@ class WorkerProcess:
         self.process = start(["worker"], {**os.environ, **client, **environment}, log)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:

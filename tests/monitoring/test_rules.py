@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from streampca.transform.metrics import TransformMetrics
-from streampca.worker.listeners.metrics import WorkerMetrics
+from streampca.transform.listeners import TransformMetrics
+from streampca.worker.metrics import WorkerMetrics
 from tests.deploy import files
 from tests.example_models import sidecar_metrics
 from tests.monitoring.prometheus import DOCKER, RULES, described, metrics_in, program

@@ -12,8 +12,8 @@ from streampca.consumer_group import health
 from streampca.process import start
 from streampca.process.start import ThreadFailures
 from streampca.settings.worker import WorkerSettings
-from streampca.worker.listeners.log import WorkerLog
-from streampca.worker.listeners.metrics import WorkerMetrics
+from streampca.worker.log import WorkerLog
+from streampca.worker.metrics import WorkerMetrics
 
 TIMEOUT_S = 20.0
 

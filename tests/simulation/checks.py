@@ -19,9 +19,8 @@ from streampca.fold.checkpoint import decode
 from streampca.fold.record import LastRecord, PlainRecord
 from streampca.fold.store_identity import identity_in
 from streampca.stores.model_cache import ModelCache
-from tests.simulation.calm import Calm
 from tests.simulation.disk import STALE_S, File, Mount, Volume
-from tests.simulation.history import Course
+from tests.simulation.history import Calm, Course
 from tests.simulation.plan import TOPIC
 from tests.simulation.registry import is_poison
 from tests.simulation.world import World
@@ -40,7 +39,7 @@ class Checks:
         self._learnable: int | None = None  # messages, in all
         self._refusals = 0  # before the last records came
         self._oldest: dict[int, list[tuple[float, int]]] = {}  # partition → times, and the oldest checkpoint since then
-        world.changed.append(self._on_change)
+        world.changed = self._on_change
         world.cluster.on_commit = self._on_commit
         world.model_loaded = self._on_model_loaded
         world.assigned = self._on_assigned
@@ -53,7 +52,6 @@ class Checks:
         return not self.missing() or self._is_refused()
 
     def missing(self) -> list[str]:
-        """What is not done yet."""
         paths = [_path(partition, log.end) for partition, log in enumerate(self._world.cluster.logs)]
         files = [self._world.volume.entries.get(path) for path in paths]
         found = [path for path, file in zip(paths, files, strict=True) if file is None or file.is_damaged]
@@ -163,7 +161,6 @@ class Checks:
         )
 
     def _note_oldest(self, partition: int) -> None:
-        """Note the oldest checkpoint that is left."""
         folder, entries = f"{_CHECKPOINTS}/{partition}", self._world.volume.entries
         names = (name for name in self._world.volume.names(folder) if name.endswith(".npz"))
         offsets = [int(name[:20]) for name in names if not entries[f"{folder}/{name}"].is_damaged]

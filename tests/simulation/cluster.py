@@ -48,7 +48,6 @@ class Cluster(MemoryTopic):
         self.scheduler.suspend(until)
 
     def wake(self) -> None:
-        """Let all polls look again."""
         for task in self._waiting:
             self.scheduler.wake(task)
         self._waiting.clear()

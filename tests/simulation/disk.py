@@ -51,7 +51,6 @@ class Volume:
         self._unflushed.append((folder, changes))
 
     def flush_folder(self, folder: str) -> None:
-        """Make all changes of a folder's entries durable."""
         for changed, changes in self._unflushed:
             if changed == folder:
                 _apply(self.durable, changes)
@@ -70,12 +69,10 @@ class Volume:
         self.entries = dict(self.durable)
 
     def is_durable(self, path: str) -> bool:
-        """Whether the file is certain to survive."""
         file = self.durable.get(path)
         return file is not None and file.flushed == file.data and _has_parents(self.durable, path)
 
     def names(self, folder: str) -> list[str]:
-        """The entries of a folder."""
         start = len(folder) + 1
         below = (path[start:] for path in self.entries if path.startswith(folder) and path[start - 1 : start] == "/")
         return [name for name in below if "/" not in name]

@@ -2,7 +2,6 @@
 
 import posixpath
 
-from streampca.fold import checkpoint, npz
 from streampca.stores import identity
 from tests.simulation.cluster import SESSION_S
 from tests.simulation.disk import FOLDER, STALE_S, File, Volume
@@ -10,6 +9,7 @@ from tests.simulation.plan import TOPIC, Fault
 from tests.simulation.process_faults import ProcessFaults
 from tests.simulation.site import Machine
 from tests.simulation.world import World
+from tests.stores.newer import newer
 
 _STORE = f"/store/checkpoints/{TOPIC}"
 
@@ -55,8 +55,7 @@ class Faults(ProcessFaults):
     def power(self, fault: Fault) -> None:
         """All machines and the disk lose power."""
         for machine in self._world.all_machines:
-            if machine.process:
-                machine.process.kill()
+            machine.kill()
         for volume in (self._world.volume, self._world.stray):
             volume.lose_power(self._world.scheduler.random)
 
@@ -70,8 +69,7 @@ class Faults(ProcessFaults):
         if not self._world.cluster.committed or (self._is_backup and not self._has_saved_all()):
             return
         for machine in self._world.machines:
-            if machine.process:
-                machine.process.kill()
+            machine.kill()
         self._during(fault.seconds, self._set_stray)
 
     def unmount(self, fault: Fault) -> None:
@@ -126,14 +124,12 @@ class Faults(ProcessFaults):
         if not files or not entries[path := files[-1]].is_whole or entries[path].is_damaged:
             return
         ours = entries[path]
-        header, arrays = npz.decode(ours.data, checkpoint.KIND, checkpoint.FORMAT_VERSION)
-        newer = npz.encode(header | {"format_version": checkpoint.FORMAT_VERSION + 1}, arrays)
-        file = File(newer, newer, is_whole=True, is_damaged=True)
+        data = newer(ours.data, "checkpoint")
+        file = File(data, data, is_whole=True, is_damaged=True)
         _put(self._world.volume, path, file)
         self._world.newer_files.add(path)
         for machine in self._world.machines:
-            if machine.process:
-                machine.process.kill()
+            machine.kill()
         self._later(SESSION_S + 2 + fault.seconds, lambda: self._end_upgrade(path, file, ours))
 
     def _seconds(self, fault: Fault) -> float:
@@ -159,9 +155,9 @@ class Faults(ProcessFaults):
         for machine in machines:
             self._evict(machine)
 
-    def _end_upgrade(self, path: str, newer: File, ours: File) -> None:
+    def _end_upgrade(self, path: str, file: File, ours: File) -> None:
         self._world.newer_files.discard(path)
-        if self._world.volume.entries.get(path) is newer:
+        if self._world.volume.entries.get(path) is file:
             _put(self._world.volume, path, ours)
 
     def _set_stray(self, on: bool) -> None:

@@ -4,7 +4,7 @@ import errno
 import os
 import posixpath
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -59,9 +59,7 @@ class MountedPath:
 
     def replace(self, target: "MountedPath") -> None:
         self.mount.call("rename", "write", self.path)
-        file = self.mount.volume.entries.get(self.path)
-        if file is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+        file = _existing(self.mount.volume, self.path)
         _need_folder(self.mount.volume, target.parent.path)
         self.mount.change(target.parent.path, {self.path: None, target.path: file})
         self.mount.call("renamed", "", self.path)
@@ -70,25 +68,20 @@ class MountedPath:
         self.mount.call("rename", "write", self.path)
         if self.path in self.mount.volume.entries:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.path)
-        file = self.mount.volume.entries.get(target.path)
-        if file is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target.path)
+        file = _existing(self.mount.volume, target.path)
         _need_folder(self.mount.volume, self.parent.path)
         self.mount.change(self.parent.path, {self.path: file})
         self.mount.call("renamed", "", self.path)
 
     def unlink(self, missing_ok: bool = False) -> None:
         self.mount.call("unlink", "write", self.path)
-        if self.path in self.mount.volume.entries:
+        if self.path in self.mount.volume.entries or not missing_ok:
+            _existing(self.mount.volume, self.path)
             self.mount.change(self.parent.path, {self.path: None})
-        elif not missing_ok:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
 
     def read_bytes(self) -> bytes:
         self.mount.call("read", "read", self.path)
-        file = self.mount.volume.entries.get(self.path)
-        if file is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+        file = _existing(self.mount.volume, self.path)
         if not (file.is_whole or file.is_damaged):
             self.mount.report(f"{self.path} was read before it was whole")
         return file.data
@@ -110,12 +103,6 @@ class _OpenFile:
         path.mount.call("open", "write", path.path)
         _need_folder(path.mount.volume, path.parent.path)
         path.mount.change(path.parent.path, {path.path: self._file})
-
-    def __enter__(self) -> "_OpenFile":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
 
     def write(self, data: bytes) -> None:
         self._file.data = data[: len(data) // 2]
@@ -157,9 +144,16 @@ def installed() -> Iterator[None]:
         path=SimpleNamespace(isdir=lambda path: path.is_dir()),
         walk=lambda root: [],  # `check` looks for what was left an hour ago
     )
-    fakes = {"os": fake_os, "Path": lambda path: path, "open": lambda path, mode, opener: _OpenFile(path)}
+    fakes = {"os": fake_os, "Path": lambda path: path, "open": lambda path, mode, opener: nullcontext(_OpenFile(path))}
     with mock.patch.multiple(directory, create=True, **fakes):
         yield
+
+
+def _existing(volume: Volume, path: str) -> File:
+    file = volume.entries.get(path)
+    if file is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return file
 
 
 def _need_folder(volume: Volume, path: str) -> None:

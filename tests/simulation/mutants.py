@@ -5,7 +5,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -29,7 +29,7 @@ from streampca.stores.model_cache import ModelCache
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.loop import Worker
-from tests.simulation.patching import LOADS_OLDER_MODELS, Mutant, both, nothing, patched
+from tests.simulation.patching import LOADS_OLDER_MODELS, Mutants, nothing, patched
 from tests.simulation.plan import plan_of
 from tests.simulation.run import PLANS, simulate
 from tests.simulation.transform.mutants import TRANSFORM_MUTANTS
@@ -93,17 +93,17 @@ def _takes_failed_for_saved(
 
 
 def _prunes_first(
-    store: Any, folder: str, number: int, data: bytes, existing: list[int], *others: Any, **new: bool
+    store: Any, folder: str, number: int, data: bytes, existing: list[int], *keep: int, **new: bool
 ) -> Any:
     for low in existing:
         store.delete(numbered.path(folder, low))
-    return _write_numbered(store, folder, number, data, [], *others, **new)
+    return _write_numbered(store, folder, number, data, [], *keep, **new)
 
 
 def _prunes_newer(
-    store: Any, folder: str, number: int, data: bytes, existing: list[int], *others: Any, **new: bool
+    store: Any, folder: str, number: int, data: bytes, existing: list[int], *keep: int, **new: bool
 ) -> Any:
-    written = _write_numbered(store, folder, number, data, existing, *others, **new)
+    written = _write_numbered(store, folder, number, data, existing, *keep, **new)
     for high in existing:
         if high > number:
             store.delete(numbered.path(folder, high))
@@ -120,24 +120,12 @@ def _ignores_stale_listing(self: Checkpoints, partition: int, failures: Mapping[
         _raise_unusable(self, partition, failures)
 
 
-def _never_ends(self: Log, epoch: int) -> int:
-    return sys.maxsize
-
-
-def _skips_silently(self: Fold, position: int, lost_from: int | None = None) -> Fold:
-    return replace(self, position=position, last=None)
-
-
 def _refuses_far(self: Fold, batch: Batch, *others: Any) -> Any:
     vectors, indices, rejects, counts = batch.decoded
     distances = ((vectors - self.state.mean) ** 2).sum(axis=1)
     near = distances <= 1e6 * max(self.state.total_variance, 1.0 - self.state.count)
     decoded = Decoded(vectors[near], indices[near], rejects, counts[near])
     return _take(self, replace(batch, decoded=decoded, timestamps=batch.timestamps[near]), *others)
-
-
-def _pause_keeps_queued(self: Prefetch, partitions: frozenset[int]) -> None:
-    self._source.pause(partitions - self._queue.released())
 
 
 def _rejects_by_its_cache(self: SchemaCache[Any], value: bytes) -> Any:
@@ -151,69 +139,56 @@ def _rejects_by_its_cache(self: SchemaCache[Any], value: bytes) -> Any:
         raise
 
 
-MUTANTS: dict[str, tuple[Mutant, int]] = {
-    "offsets are committed before the checkpoint is saved": (patched(Checkpointer, start_save=_commits_first), 1),
-    "dead letters are not flushed before a save": (patched(Checkpointer, start_save=_does_not_flush), 1),
-    "reading starts at the earliest record, not at the checkpoint": (
-        patched(Assignment, _start_reading=_seeks_to_the_start),
-        2,
-    ),
-    "reading starts at the committed offset, not at the checkpoint": (
-        patched(Assignment, _start_reading=_seeks_to_committed),
-        3,
-    ),
-    "files are written in place, not renamed": (patched(directory.DirectoryStore, write=_writes_in_place), 1),
-    "files are not flushed": (patched(directory, _write_durably=_does_not_flush_the_file), 1),
-    "folders are not flushed": (patched(directory, _flush_folder=nothing), 1),
-    "the publisher leaves out a partition": (
-        patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self)),
-        1,
-    ),
-    "prefetched records are not dropped at a rebalance": (patched(EventQueue, drop=nothing), 138),
-    "prefetched records are not dropped at a pause": (patched(Prefetch, _pause=_pause_keeps_queued), 138),
-    "polling continues before a rebalance is handled": (
-        lambda: both(
-            patched(Prefetch, _may_poll=lambda self: self._begun),
-            patched(EventQueue, released=lambda self: frozenset()),
-        ),
-        1,
-    ),
-    "pending vectors are forgotten": (patched(Checkpointer, _load=_forgets_pending), 2),
-    "a store behind the group is accepted": (patched(compatibility, refuse_foreign_store=nothing), 1317),
-    "another store than the group's is accepted": (patched(compatibility, refuse_other_store=nothing), 24),
-    "a failed write counts as saved": (patched(CheckpointWriter, _save=_takes_failed_for_saved), 4),
-    "old checkpoints are deleted before the new one is written": (patched(numbered, write=_prunes_first), 1),
-    "zombies are not fenced: they delete newer checkpoints": (
-        lambda: both(patched(numbered, write=_prunes_newer), patched(Checkpoints, _refuse_ahead=nothing)),
-        439,
-    ),
-    "a damaged checkpoint has no fallback": (patched(Checkpoints, newest=_never_falls_back), 14),
-    "the reader goes back when its model's file is damaged": (LOADS_OLDER_MODELS, 15),
-    "a restore that failed is not retried": (patched(Assignment, _retry_restore=nothing), 17),
-    "a stale listing counts as no checkpoint": (patched(Checkpoints, _raise_unusable=_ignores_stale_listing), 177),
-    "a log that was cut is not noticed": (patched(Log, end_of=_never_ends), 7),
-    "a topic that was replaced is not noticed in a save": (patched(compatibility, refuse_replaced=nothing), 47),
-    "a topic that was replaced is not noticed at a start": (patched(compatibility, refuse_other_topic=nothing), 27),
-    "records that a cut has removed are not counted": (patched(Fold, skip=_skips_silently), 22),
-    "bad records end workers that have learned": (patched(Worker, _has_learned=lambda self: False), 2),
-    "a newer release's checkpoint counts as damaged": (patched(npz, NewerFormatError=DamagedFileError), 5),
-    "the reader goes back with the listing": (patched(ModelCache, _is_stored=lambda self, version: False), 9),
-    "what is far from a quiet beginning is not learned": (patched(Fold, take=_refuses_far), 1),
-    "paused partitions are not resumed": (patched(Assignment, _read_paused=nothing), 47),
-    "known schemas are rejected after many unknown ones": (patched(SchemaCache, get=_rejects_by_its_cache), 1),
-}
-
-
-def role_of(name: str) -> str:
-    """The role that a mutant breaks."""
-    return "worker" if name in MUTANTS else "transform"
+MUTANTS: Mutants = {
+    "offsets are committed before the checkpoint is saved": (1, patched(Checkpointer, start_save=_commits_first)),
+    "dead letters are not flushed before a save": (1, patched(Checkpointer, start_save=_does_not_flush)),
+    "reading starts at the earliest record, not at the checkpoint":
+        (2, patched(Assignment, _start_reading=_seeks_to_the_start)),
+    "reading starts at the committed offset, not at the checkpoint":
+        (3, patched(Assignment, _start_reading=_seeks_to_committed)),
+    "files are written in place, not renamed": (1, patched(directory.DirectoryStore, write=_writes_in_place)),
+    "files are not flushed": (1, patched(directory, _write_durably=_does_not_flush_the_file)),
+    "folders are not flushed": (1, patched(directory, _flush_folder=nothing)),
+    "the publisher leaves out a partition":
+        (1, patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self))),
+    "prefetched records are not dropped at a rebalance": (138, patched(EventQueue, drop=nothing)),
+    "prefetched records are not dropped at a pause":
+        (138, patched(Prefetch, _pause=lambda self, owned: self._source.pause(owned - self._queue.released()))),
+    "polling continues before a rebalance is handled":
+        (1, patched(Prefetch, _may_poll=lambda self: self._begun),
+         patched(EventQueue, released=lambda self: frozenset())),
+    "pending vectors are forgotten": (2, patched(Checkpointer, _load=_forgets_pending)),
+    "a store behind the group is accepted": (1317, patched(compatibility, refuse_foreign_store=nothing)),
+    "another store than the group's is accepted": (24, patched(compatibility, refuse_other_store=nothing)),
+    "a failed write counts as saved": (4, patched(CheckpointWriter, _save=_takes_failed_for_saved)),
+    "old checkpoints are deleted before the new one is written": (1, patched(numbered, write=_prunes_first)),
+    "zombies are not fenced: they delete newer checkpoints":
+        (439, patched(numbered, write=_prunes_newer), patched(Checkpoints, _refuse_ahead=nothing)),
+    "a damaged checkpoint has no fallback": (14, patched(Checkpoints, newest=_never_falls_back)),
+    "the reader goes back when its model's file is damaged": (15, LOADS_OLDER_MODELS),
+    "a restore that failed is not retried": (17, patched(Assignment, _retry_restore=nothing)),
+    "a stale listing counts as no checkpoint": (177, patched(Checkpoints, _raise_unusable=_ignores_stale_listing)),
+    "a log that was cut is not noticed": (7, patched(Log, end_of=lambda self, epoch: sys.maxsize)),
+    "a topic that was replaced is not noticed in a save": (47, patched(compatibility, refuse_replaced=nothing)),
+    "a topic that was replaced is not noticed at a start": (27, patched(compatibility, refuse_other_topic=nothing)),
+    "records that a cut has removed are not counted":
+        (22, patched(Fold, skip=lambda self, position, lost_from=None: replace(self, position=position, last=None))),
+    "bad records end workers that have learned": (2, patched(Worker, _has_learned=lambda self: False)),
+    "a newer release's checkpoint counts as damaged": (5, patched(npz, NewerFormatError=DamagedFileError)),
+    "the reader goes back with the listing": (9, patched(ModelCache, _is_stored=lambda self, version: False)),
+    "what is far from a quiet beginning is not learned": (1, patched(Fold, take=_refuses_far)),
+    "paused partitions are not resumed": (47, patched(Assignment, _read_paused=nothing)),
+    "known schemas are rejected after many unknown ones": (1, patched(SchemaCache, get=_rejects_by_its_cache)),
+}  # fmt: skip
 
 
 def finds(name: str, seed: int) -> tuple[str, ...]:
     """What the run of the seed finds with this mutant."""
-    mutant, _ = (MUTANTS | TRANSFORM_MUTANTS)[name]
-    with mutant():
-        return simulate(PLANS[role_of(name)](seed)).violations
+    _, *patches = (MUTANTS | TRANSFORM_MUTANTS)[name]
+    with ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch())
+        return simulate(PLANS["worker" if name in MUTANTS else "transform"](seed)).violations
 
 
 def main() -> None:

@@ -7,11 +7,12 @@ from unittest import mock
 
 from streampca.stores.model_cache import ModelCache
 
-Mutant = Callable[[], AbstractContextManager[Any]]
+Patch = Callable[[], AbstractContextManager[Any]]
+Mutants = dict[str, tuple[int | Patch, ...]]  # name → the first seed that finds it, and its patches
 
 
-def patched(owner: Any, **attributes: Any) -> Mutant:
-    """A mutant with other attributes of a class or module."""
+def patched(owner: Any, **attributes: Any) -> Patch:
+    """Other attributes of a class or module."""
     return lambda: mock.patch.multiple(owner, **attributes)
 
 
@@ -21,18 +22,3 @@ LOADS_OLDER_MODELS = patched(ModelCache, _candidates=lambda self, versions: list
 
 def nothing(*arguments: Any, **options: Any) -> None:
     """A method that does nothing."""
-
-
-class both(AbstractContextManager[None]):  # noqa: N801 - used like a function
-    """Several mutants at once."""
-
-    def __init__(self, *mutants: Mutant) -> None:
-        self._managers = [mutant() for mutant in mutants]
-
-    def __enter__(self) -> None:
-        for manager in self._managers:
-            manager.__enter__()
-
-    def __exit__(self, *exception: object) -> None:
-        for manager in self._managers:
-            manager.__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""What a seed stands for: the settings of the workers, the records of the topic, and the faults."""
+"""What a seed stands for: the settings of the members of either role, the records of the topic, and the faults."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from streampca.fold.fold import FoldConfig
 from streampca.fold.judge import Judge
+from streampca.formats.schemas import Schemas
 from streampca.pca.learning import LearningConfig
 from streampca.worker.loop import WorkerConfig
 from tests.simulation.registry import FramedCodec, registry
@@ -17,6 +18,15 @@ QUIET_AFTER_S = 10.0  # no fault begins later
 CALLS = (
     "poll", "seek", "topic_id", "flush", "flushed", "open", "write", "fsync", "rename", "renamed", "fsync folder",
     "commit", "committed", "offsets", "list", "read", "unlink", "mkdir", "close", "schema",
+)  # fmt: skip
+
+
+OUTPUT, DEAD = "projected", "dead"
+FIRST_VERSION, D, K = 7, 3, 1
+
+TRANSFORM_CALLS = (
+    *("send", "sent", "add offsets", "commit", "committed") * 3,  # while a transaction is open
+    "poll", "seek", "offsets", "partitions", "recover", "abort", "topic_id", "list", "read", "close", "schema",
 )  # fmt: skip
 
 
@@ -79,13 +89,11 @@ class Plan(AnyPlan):
     half_life: str
 
     def fold_config(self) -> FoldConfig:
-        """Of every worker."""
         options: dict[str, Any] = {"seconds": {"half_life_seconds": 3.0}, "messages": {"half_life_messages": 50.0}}
         learning = LearningConfig(dimensions=3, components=1, oversampling=1, warm_up=20, impute=self.gaps)
         return FoldConfig(learning, format="float64", **options.get(self.half_life, {}))
 
     def worker_config(self) -> WorkerConfig:
-        """Of every worker."""
         fold = self.fold_config()
         judge = Judge(fold.learning.dimensions, fold.learning.largest_value, min_observed=1 if self.gaps else None)
         codec = FramedCodec("float64", judge, schemas=registry())
@@ -99,6 +107,20 @@ class Plan(AnyPlan):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class TransformPlan(AnyPlan):
+    """Everything that the seed of a run of transform decides."""
+
+    transaction_records: int
+    has_identity: bool  # members have a group_instance_id: a successor ends what a dead one has left open
+    version: int | None  # of the model; None: the newest
+    model_at: float  # when the first model is published
+    bad_records: str
+
+    def codec(self, schemas: Schemas) -> FramedCodec:
+        return FramedCodec("float64", Judge(D, 1e150), schemas=schemas)
+
+
 # How often each kind of fault is drawn, relative to the others.
 KINDS = {
     "kill": 8, "pause": 6, "stop": 2, "evict": 3, "cut": 3, "outage": 2, "registry": 2, "fail_reads": 3,
@@ -106,10 +128,14 @@ KINDS = {
     "truncate": 1, "grow": 1, "lapse": 2, "expire": 2, "unmount": 2, "cut_log": 2, "replace": 1, "mislead": 2,
 }  # fmt: skip
 RARE_KINDS = {"relist": 1, "upgrade": 1}  # drawn for themselves, one in half of the plans
+TRANSFORM_KINDS = {
+    "kill": 8, "pause": 5, "lapse": 10, "double": 6, "stop": 2, "evict": 4, "lose": 8, "expire": 4, "outage": 2,
+    "registry": 3, "fail_reads": 2, "slow": 4, "stale": 1, "trim": 3, "truncate": 1, "cut_log": 4, "grow": 1,
+    "publish": 5, "damage": 2, "reshape": 2, "hang": 2,
+}  # fmt: skip
 
 
 def plan_of(seed: int) -> Plan:
-    """The plan of a seed."""
     random = Random(f"plan {seed}")
     partitions = random.randint(1, 3)
     return Plan(
@@ -130,7 +156,6 @@ def plan_of(seed: int) -> Plan:
 
 
 def burst_of(random: Random, partitions: int) -> Burst:
-    """Draw a burst."""
     at = random.choice([0.0, random.uniform(0, QUIET_AFTER_S)])
     records = random.choice([1, 10, 60, 60, 300])
     return Burst(at, random.randrange(partitions), records, random.choice([0, 5, 20]), random.choice([0, 0, 0, 2]))
@@ -160,3 +185,30 @@ def _fault(random: Random, kinds: Mapping[str, int], calls: Sequence[str]) -> Fa
     call = random.choice(calls) if random.random() < 0.8 else ""
     seconds = random.choice([random.uniform(0, 2), random.uniform(2, 6)])
     return Fault(random.uniform(0, QUIET_AFTER_S), kind, random.randrange(12), seconds, call)
+
+
+def transform_plan_of(seed: int) -> TransformPlan:
+    random = Random(f"transform plan {seed}")
+    partitions = random.randint(1, 4)
+    bursts = [_small_burst(random, partitions) for _ in range(random.randint(10, 30))]
+    return TransformPlan(
+        seed=seed,
+        partitions=partitions,
+        machines=random.choice([1, 2, 2, 3, 3]),
+        batch=random.choice([5, 20, 80, 300]),
+        prefetch=random.choice([20, 100, 1000]),
+        transaction_records=random.choice([10, 100, 10_000]),
+        has_identity=random.random() < 0.5,
+        version=FIRST_VERSION if random.random() < 0.2 else None,
+        model_at=random.choice([0.0, 0.0, random.uniform(0, QUIET_AFTER_S / 2)]),
+        bad_records=random.choice([*["dead_letter"] * 6, "skip", "stop"]),
+        offset_gap=random.choice(["fail", "earliest", "latest"]),
+        bursts=(*bursts, *(bad_runs(seed, partitions) if seed % 3 == 0 else ())),
+        faults=faults_of(random, TRANSFORM_KINDS, TRANSFORM_CALLS),
+    )
+
+
+def _small_burst(random: Random, partitions: int) -> Burst:
+    """Few records: there is much to do all the time."""
+    at, records = random.uniform(0, QUIET_AFTER_S), random.choice([1, 3, 10, 30])
+    return Burst(at, random.randrange(partitions), records, random.choice([0, 5, 20]), random.choice([0, 0, 0, 2]))

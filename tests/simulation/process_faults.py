@@ -14,7 +14,6 @@ class ProcessFaults:
         self.last_end = 0.0
 
     def schedule(self, faults: tuple[Fault, ...]) -> None:
-        """Let these faults happen at their times."""
         for fault in faults:
             self._site.scheduler.at(fault.at, lambda f=fault: getattr(self, f.kind)(f))  # type: ignore[misc]
             self.last_end = max(self.last_end, fault.at + self._seconds(fault))
@@ -26,10 +25,10 @@ class ProcessFaults:
                 machine.process.traps.clear()
 
     def kill(self, fault: Fault) -> None:
-        self._trap(fault, lambda machine: machine.process.kill() if machine.process else None)
+        self._trap(fault, Machine.kill)
 
     def pause(self, fault: Fault) -> None:
-        self._trap(fault, lambda machine: machine.process.pause(fault.seconds) if machine.process else None)
+        self._trap(fault, lambda machine: machine.pause(fault.seconds))
 
     def lapse(self, fault: Fault) -> None:
         """A worker is paused at a call, and evicted meanwhile: it continues as a zombie."""
@@ -44,9 +43,7 @@ class ProcessFaults:
         self._evict(self._machine(fault))
 
     def cut(self, fault: Fault) -> None:
-        source = self._machine(fault).source
-        if source:
-            source.cut_until = self._site.scheduler.now + fault.seconds
+        self._machine(fault).cut(fault.seconds)
 
     def outage(self, fault: Fault) -> None:
         self._during(fault.seconds, self._set_away)

@@ -4,7 +4,7 @@ import argparse
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import Pool
@@ -13,6 +13,7 @@ from unittest import mock
 
 import structlog.testing
 
+from streampca.fold import checkpoint, model_file
 from streampca.pca.compilation import compile_kernels
 from streampca.process import watchdog
 from streampca.process.watchdog import HANG_S
@@ -20,15 +21,14 @@ from streampca.sources import prefetch
 from streampca.stores import identity
 from streampca.transform import loop as transform_loop
 from streampca.worker import loop as worker_loop
-from tests.simulation import mounted_path, quick_files
+from tests.simulation import mounted_path
 from tests.simulation.checks import Checks
 from tests.simulation.faults import Faults
-from tests.simulation.plan import QUIET_AFTER_S, AnyPlan, Fault, Plan, plan_of
+from tests.simulation.plan import QUIET_AFTER_S, AnyPlan, Fault, Plan, TransformPlan, plan_of, transform_plan_of
 from tests.simulation.process_faults import ProcessFaults
 from tests.simulation.site import Site
 from tests.simulation.transform.checks import TransformChecks
 from tests.simulation.transform.faults import TransformFaults
-from tests.simulation.transform.plan import TransformPlan, transform_plan_of
 from tests.simulation.transform.world import TransformWorld
 from tests.simulation.world import World
 
@@ -52,7 +52,6 @@ class Outcome:
 
 
 def simulate(plan: AnyPlan) -> Outcome:
-    """Run a plan to its end."""
     new_world, new_checks, new_faults = _PARTS[type(plan)]
     with _environment() as logged:
         world = new_world(plan)
@@ -96,13 +95,34 @@ def _environment() -> Iterator[list[structlog.typing.EventDict]]:
     """The disk in place of the real one; log lines in a list; fewer idle polls; stores' ids numbered."""
     with ExitStack() as stack:
         stack.enter_context(mounted_path.installed())
-        stack.enter_context(quick_files.installed())
+        for module in (checkpoint, model_file):
+            stack.enter_context(_remembering(module))
         stack.enter_context(mock.patch.object(prefetch, "_POLL_S", 1.0))
         stack.enter_context(mock.patch.object(worker_loop, "_POLL_S", 1.0))
         stack.enter_context(mock.patch.object(transform_loop, "_POLL_S", 0.5))
         ids = (f"{number:032x}" for number in itertools.count())
         stack.enter_context(mock.patch.object(identity, "new_id", side_effect=ids))
         yield stack.enter_context(structlog.testing.capture_logs())
+
+
+def _remembering(module: Any) -> AbstractContextManager[Any]:
+    """Lets a module remember what it has encoded, and seldom decode: most of the time would go there.
+
+    Contents that no worker encoded, such as damaged ones, are decoded as ever. That `decode` inverts `encode` is a law
+    of its own (tests/fold).
+    """
+    encode, decode, encoded = module.encode, module.decode, dict[bytes, Any]()
+
+    def remember(thing: Any) -> bytes:
+        data: bytes = encode(thing)
+        encoded[data] = thing
+        return data
+
+    def recall(data: bytes, **options: bool) -> Any:
+        found = encoded.get(data)
+        return decode(data, **options) if found is None else found
+
+    return mock.patch.multiple(module, encode=remember, decode=recall)
 
 
 def shrink(plan: AnyPlan, fails: Callable[[AnyPlan], bool] = lambda plan: bool(simulate(plan).violations)) -> AnyPlan:

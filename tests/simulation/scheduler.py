@@ -25,7 +25,8 @@ class Task:
     """A thread of a process."""
 
     def __init__(self, process: "Process", run: Callable[[], object]) -> None:
-        self.process, self.generation, self.ended, self._waiting = process, 0, False, list["Task"]()
+        self.process, self.generation, self._waiting = process, 0, list["Task"]()
+        self.ended = True  # or not begun
         self.due = math.inf  # when it must have ticked again
         self.greenlet = greenlet(lambda: self._run(run), parent=process.scheduler.hub)
 
@@ -41,8 +42,11 @@ class Task:
             for task in self._waiting:
                 self.process.scheduler.wake(task)
 
+    def start(self) -> None:
+        self.ended = False
+        self.process.scheduler.wake(self)
+
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the thread has ended."""
         scheduler = self.process.scheduler
         deadline = scheduler.now + timeout if timeout is not None else math.inf
         while not self.ended and scheduler.now < deadline:
@@ -70,7 +74,6 @@ class Scheduler:
         return self._current
 
     def runs(self, process: "Process") -> bool:
-        """Whether a thread of the process is running."""
         return self._current is not None and self._current.process is process
 
     def tick(self, within_s: float | None = None) -> None:
@@ -97,7 +100,6 @@ class Scheduler:
             raise KilledError
 
     def sleep(self, seconds: float) -> None:
-        """Suspend the current task."""
         until = self.now + seconds
         while self.now < until:
             self.suspend(until)
@@ -151,12 +153,13 @@ class Process:
         """Whether a thread of it should have ticked."""
         return self.is_running and any(task.due < self.scheduler.now for task in self._tasks if not task.ended)
 
-    def start(self, run: Callable[[], object]) -> Task:
-        """Start a thread."""
-        task = Task(self, run)
-        self._tasks.append(task)
-        self.scheduler.wake(task)
+    def thread(self, run: Callable[[], object]) -> Task:
+        """A thread that is to be started."""
+        self._tasks.append(task := Task(self, run))
         return task
+
+    def start(self, run: Callable[[], object]) -> None:
+        self.thread(run).start()
 
     def main(self, run: Callable[[], object]) -> None:
         """Start the main thread; the process ends with it."""

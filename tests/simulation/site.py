@@ -15,7 +15,7 @@ from tests.simulation.disk import Mount, Volume
 from tests.simulation.history import History
 from tests.simulation.mounted_path import MountedPath
 from tests.simulation.plan import Burst
-from tests.simulation.registry import ProcessSchemas, poison_of, registry, value_of
+from tests.simulation.registry import poison_of, registry, value_of
 from tests.simulation.scheduler import Process, Scheduler
 
 _VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, 3)) * [3, 2, 1] + [1, 0, 5]]
@@ -46,6 +46,20 @@ class Machine:
         """Whether its member hears no signal."""
         return self.is_up and self.process is not None and self.process.hangs
 
+    def kill(self) -> None:
+        if self.process:
+            self.process.kill()
+
+    def pause(self, seconds: float) -> None:
+        """Let its process do nothing for this time."""
+        if self.process:
+            self.process.pause(seconds)
+
+    def cut(self, seconds: float) -> None:
+        """Cut its member off from the cluster for this time."""
+        if self.source:
+            self.source.cut_until = self.source.cluster.scheduler.now + seconds
+
 
 class Site(ABC):
     """Everything that outlives a process, and the processes."""
@@ -60,7 +74,7 @@ class Site(ABC):
         self.registry, self.is_supervised = registry(), False
         self.violations: list[str] = []
         self.refusals: list[StreampcaError] = []  # errors with which members ended
-        self.changed: list[Callable[[str], object]] = []
+        self.changed: Callable[[str], object] = lambda path: None
         self.history = History(self.cluster)
         self.machines = [self._machine() for _ in range(plan.machines)]
 
@@ -75,7 +89,7 @@ class Site(ABC):
 
     @abstractmethod
     def _work(self, machine: Machine, process: Process) -> None:
-        """Run a member of the group, as the main thread of a process."""
+        """Run a member of the group, or what else the machine runs, as the main thread of a process."""
 
     def digest(self) -> str:
         """A digest of all that was done."""
@@ -85,7 +99,6 @@ class Site(ABC):
         return hashlib.sha256(steps + contents).hexdigest()
 
     def report(self, violation: str) -> None:
-        """Note that a guarantee was broken."""
         self.violations.append(f"{self.scheduler.now:.2f} s: {violation}")
 
     def begin(self) -> None:
@@ -97,7 +110,6 @@ class Site(ABC):
         self._check_sessions()
 
     def append(self, number: int, burst: Burst) -> None:
-        """Append the records of a burst."""
         for start in range(0, burst.records, _SAME_TIME):
             places = range(start, min(start + _SAME_TIME, burst.records))
             first = number * 401 + self.plan.seed
@@ -109,7 +121,6 @@ class Site(ABC):
         self.cluster.skip(burst.partition, burst.gap)
 
     def append_to_all(self, records: int) -> None:
-        """Append so many good records to each partition."""
         for partition in range(len(self.cluster.logs)):
             self.append_later(partition, records)
 
@@ -123,7 +134,7 @@ class Site(ABC):
             self.append_later(partition, gone + 2)
 
     def start_worker(self, machine: Machine) -> None:
-        """Start a member of the group, as the supervisor does."""
+        """Start a member of the group, or what else the machine runs, as the supervisor does."""
         if not machine.is_up and self.is_supervised:
             process = machine.process = machine.mount.process = Process(
                 self.scheduler, lambda process: self._ended(machine, process)
@@ -136,15 +147,13 @@ class Site(ABC):
         for machine in self.machines:
             if machine.worker and machine.is_up:
                 machine.worker.stop("SIGTERM")
-            elif machine.process:
-                machine.process.kill()
+            else:
+                machine.kill()
 
     def end(self) -> None:
-        """Kill what is left."""
         self.is_supervised = False
         for machine in self.all_machines:
-            if machine.process:
-                machine.process.kill()
+            machine.kill()
         self.scheduler.run(self.scheduler.now)
 
     def _results(self) -> Sequence[Any]:
@@ -152,32 +161,24 @@ class Site(ABC):
         return ()
 
     def _start(self) -> None:
-        """Start all processes."""
         for machine in self.machines:
             self.start_worker(machine)
 
     def _machine(self) -> Machine:
-        return Machine(Mount(lambda: self.mounted, self._on_change, self.report))
+        return Machine(Mount(lambda: self.mounted, lambda path: self.changed(path), self.report))
 
     def _store(self, machine: Machine) -> DirectoryStore:
         return DirectoryStore(MountedPath(machine.mount, "/store"))  # type: ignore[arg-type]
 
-    def _on_change(self, path: str) -> None:
-        for notify in self.changed:
-            notify(path)
-
     def _wall(self) -> float:
         return _WALL_S + self.scheduler.now + self.wall_offset_s
 
-    def _schemas(self, process: Process) -> ProcessSchemas:
-        return ProcessSchemas(self.registry, process)
-
     def _ended(self, machine: Machine, process: Process) -> None:
         for error in process.errors:
-            if isinstance(error, StreampcaError):
+            if isinstance(error, StreampcaError) and machine in self.machines:
                 self.refusals.append(error)
             else:
-                self.report(f"a worker's thread ended with {error!r}")
+                self.report(f"a thread ended with {error!r}")
         if self.is_supervised:
             self.scheduler.at(self.scheduler.now + _RESTART_S, lambda: self.start_worker(machine))
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from functools import partial
 from typing import Any
 
 from streampca.sources.prefetch import Threads
@@ -13,29 +12,10 @@ from tests.simulation.scheduler import KilledError, Process, Scheduler, Task
 def threads_of(process: Process) -> Threads:
     """What `Prefetch` needs."""
     return Threads(
-        thread=lambda target, **options: _Thread(process, target),  # type: ignore[arg-type, return-value]
+        thread=lambda target, **options: process.thread(target),  # type: ignore[arg-type, return-value]
         condition=lambda: _Condition(process.scheduler),  # type: ignore[arg-type, return-value]
         future=lambda: _Future(process.scheduler),
     )
-
-
-def executor_of(process: Process) -> Executor:
-    """An executor whose calls run in threads of the process."""
-    return _Executor(process)
-
-
-class _Thread:
-    def __init__(self, process: Process, target: Callable[[], object]) -> None:
-        self._process, self._target, self._task = process, target, None
-
-    def start(self) -> None:
-        self._task = self._process.start(self._target)
-
-    def join(self, timeout: float | None = None) -> None:
-        self._task.join(timeout)
-
-    def is_alive(self) -> bool:
-        return self._task is not None and self._task.is_alive()
 
 
 class _Condition:
@@ -86,11 +66,13 @@ class _Future(Future[Any]):
         deadline = self._scheduler.now + timeout if timeout is not None else math.inf
         while not self.done() and self._scheduler.now < deadline:
             task = self._scheduler.current
-            self.add_done_callback(partial(_wake, self._scheduler, task))
+            self.add_done_callback(lambda done, task=task: self._scheduler.wake(task))  # type: ignore[misc]
             self._scheduler.suspend(deadline)
 
 
-class _Executor(Executor):
+class ProcessExecutor(Executor):
+    """Its calls run in threads of the process."""
+
     def __init__(self, process: Process) -> None:
         self._process = process
 
@@ -107,7 +89,3 @@ class _Executor(Executor):
 
         self._process.start(run)
         return future
-
-
-def _wake(scheduler: Scheduler, task: Task, done: Future[Any]) -> None:
-    scheduler.wake(task)

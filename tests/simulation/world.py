@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import NoReturn
 
 from streampca.consumer_group.listener import BatchLearned, Listener, MemberEvent, OffsetsSkipped, PartitionsAssigned
 from streampca.errors import RejectLimitError
@@ -16,11 +17,12 @@ from tests.simulation.cluster import Cluster, ClusterDeadLetters, ClusterSource
 from tests.simulation.disk import Mount
 from tests.simulation.history import Jump
 from tests.simulation.plan import TOPIC, Plan
+from tests.simulation.registry import ProcessSchemas
 from tests.simulation.scheduler import Process
 from tests.simulation.site import Machine, Site
-from tests.simulation.threads import executor_of, threads_of
+from tests.simulation.threads import ProcessExecutor, threads_of
 
-_RESTART_S = _READ_MODELS_S = 1.0
+_READ_MODELS_S = 1.0
 
 
 class World(Site):
@@ -48,20 +50,13 @@ class World(Site):
         self.history.replace()
         self.append_to_all(records)
 
-    def start_reader(self) -> None:
-        """Start the sidecar's reader of models."""
-        machine = self.reader
-        if not machine.is_up and self.is_supervised:
-            process = machine.process = machine.mount.process = Process(
-                self.scheduler, lambda process: self._reader_ended(process)
-            )
-            process.main(lambda: self._read_models(process))
-
     def _start(self) -> None:
         super()._start()
-        self.start_reader()
+        self.start_worker(self.reader)
 
     def _work(self, machine: Machine, process: Process) -> None:
+        if machine is self.reader:
+            self._read_models(process)
         machine.worker = None
         store = self._store(machine)
         store.check()
@@ -69,9 +64,9 @@ class World(Site):
         publisher = Publisher(checkpoints, Models(store, TOPIC, keep=3), self.config.fold, self._wall)
         source = machine.source = ClusterSource(self.cluster, process, self.plan.batch)
         dead_letters = ClusterDeadLetters(source)
-        codec = replace(self.config.codec, schemas=self._schemas(process))
+        codec = replace(self.config.codec, schemas=ProcessSchemas(self.registry, process))
         read = Prefetch(source, self.plan.prefetch, 10**6, codec.vectors_of, threads_of(process))
-        writer = CheckpointWriter(checkpoints, publisher, executor_of(process), lambda: self.scheduler.now)
+        writer = CheckpointWriter(checkpoints, publisher, ProcessExecutor(process), lambda: self.scheduler.now)
         machine.worker = Worker(self.config, read, dead_letters, writer, _WorkerListener(self, machine.mount))
         try:
             machine.worker.run(lambda: self.scheduler.now)
@@ -80,18 +75,14 @@ class World(Site):
                 self.report(f"bad records ended a worker that had learned: {error}")
             raise
 
-    def _read_models(self, process: Process) -> None:
+    def _read_models(self, process: Process) -> NoReturn:
+        """As the sidecar does."""
         cache = ModelCache(Models(self._store(self.reader), TOPIC), self._wall)
         while True:
             cache.poll()
             self.model_loaded(cache)
             process.call("read models")
             self.scheduler.sleep(_READ_MODELS_S)
-
-    def _reader_ended(self, process: Process) -> None:
-        for error in process.errors:
-            self.report(f"the reader of models ended with {error!r}")
-        self.scheduler.at(self.scheduler.now + _RESTART_S, self.start_reader)
 
 
 class _WorkerListener(Listener):

@@ -104,20 +104,15 @@ def test_a_writer_whose_temporary_file_was_removed_reports_it_and_can_retry(
 # --- a full disk ----------------------------------------------------------------------------------------------------
 
 
-def mounted(folder: Path, options: str) -> Iterator[Path]:
-    folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
-    if mount.returncode != 0:
-        pytest.skip("this user cannot mount file systems")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    yield from mounted(tmp_path / "disk", "size=256k")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True)
+    if mount.returncode != 0:
+        pytest.skip("this user cannot mount file systems")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_disk_keeps_the_old_file_and_raises(small_disk: Path) -> None:
@@ -213,8 +208,7 @@ def test_a_folder_made_by_a_write_that_failed_is_flushed_by_the_next(
             store.write("a/b/c", b"data")
     broken[0] = False
     store.write("a/b/c", b"data")
-    folders = [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
-    assert [folder.name for folder in folders if folder.stat().st_ino not in flushed] == []
+    assert {folder.stat().st_ino for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b")} <= set(flushed)
     flushed.clear()
     store.write("a/b/c", b"data")
     assert len(flushed) == 2  # the file and its folder
@@ -227,8 +221,7 @@ def test_folders_of_a_process_that_was_killed_before_it_could_flush_them_are_flu
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
     DirectoryStore(tmp_path).write("a/b/c", b"data")
-    folders = [tmp_path.parent, tmp_path, tmp_path / "a"]
-    assert [folder for folder in folders if folder.stat().st_ino not in flushed] == []
+    assert {folder.stat().st_ino for folder in (tmp_path.parent, tmp_path, tmp_path / "a")} <= set(flushed)
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])

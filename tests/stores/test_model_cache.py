@@ -48,6 +48,17 @@ def warnings(events: list[EventDict]) -> list[str]:
     return [str(event["event"]) for event in events if event["log_level"] in ("warning", "error", "info")]
 
 
+def save(models: Models, *versions: int) -> None:
+    for version in versions:
+        models.save(numbered(version))
+
+
+def publish(cache: ModelCache, models: Models, *versions: int) -> None:
+    """Save the models of these versions and let the cache find them."""
+    save(models, *versions)
+    cache.poll()
+
+
 def in_use(cache: ModelCache) -> int | None:
     return cache.current.version if cache.current else None
 
@@ -63,9 +74,7 @@ def test_nothing_published_yet(cache: ModelCache) -> None:
 
 def test_takes_the_newest_and_then_newer_ones(cache: ModelCache, models: Models) -> None:
     for versions, newest in [((5, 9), 9), ((7,), 9), ((30, 20), 30)]:
-        for version in versions:
-            models.save(numbered(version))
-        cache.poll()
+        publish(cache, models, *versions)
         assert in_use(cache) == newest
     assert cache.reasons_not_ready(None) == []
 
@@ -73,8 +82,7 @@ def test_takes_the_newest_and_then_newer_ones(cache: ModelCache, models: Models)
 def test_a_newer_release_s_model_is_skipped_and_logged_once(
     cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
 ) -> None:
-    for version in (1, 2):
-        models.save(numbered(version))
+    save(models, 1, 2)
     store.write(file_of(2), newer(store.read(file_of(2)), "model"))
     for _ in range(5):
         cache.poll()
@@ -83,39 +91,25 @@ def test_a_newer_release_s_model_is_skipped_and_logged_once(
     assert warnings(events) == ["model of a newer release, not served"]
 
 
-def test_a_damaged_newest_model_is_skipped_and_logged_once(
+def test_a_damaged_newest_model_is_skipped_logged_once_and_retried_after_a_minute(
     cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
 ) -> None:
-    for version in (1, 2, 3):
-        models.save(numbered(version))
+    save(models, 1, 2, 3)
+    whole = store.read(file_of(3))
     store.damage(file_of(3), 500)
     for _ in range(5):
         cache.poll()
         clock.now += 1
+    assert (in_use(cache), cache.failures["damaged"]) == (2, 1)
+    clock.now += 61
+    cache.poll()
+    assert (in_use(cache), cache.failures["damaged"]) == (2, 2)
+    store.write(file_of(3), whole)
+    cache.poll()
     assert in_use(cache) == 2
-    assert warnings(events) == ["model damaged, not served"]
-    assert cache.failures["damaged"] == 1
-    models.save(numbered(4))
-    cache.poll()
-    assert in_use(cache) == 4
-
-
-def test_a_damaged_file_is_retried_after_a_minute(
-    cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
-) -> None:
-    models.save(numbered(1))
-    whole = store.read(file_of(1))
-    store.damage(file_of(1), 500)
-    cache.poll()
     clock.now += 61
     cache.poll()
-    assert cache.failures["damaged"] == 2
-    store.write(file_of(1), whole)
-    cache.poll()
-    assert in_use(cache) is None
-    clock.now += 61
-    cache.poll()
-    assert in_use(cache) == 1
+    assert in_use(cache) == 3
     assert warnings(events) == ["model damaged, not served"]
 
 
@@ -139,8 +133,7 @@ def test_a_model_pruned_between_listing_and_reading_is_skipped(cache: ModelCache
 def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
     cache: ModelCache, models: Models, store: MemoryStore, events: list[EventDict]
 ) -> None:
-    models.save(numbered(1))
-    cache.poll()
+    publish(cache, models, 1)
     models.save(numbered(2))
     store.fail_reads(3, StoreError("cannot read x: Input/output error"))
     for _ in range(3):
@@ -168,9 +161,7 @@ def test_age_is_counted_from_publishing(cache: ModelCache, models: Models, clock
 
 
 def test_old_versions_are_cached_and_the_least_recently_used_is_evicted(cache: ModelCache, models: Models) -> None:
-    for version in range(1, 8):
-        models.save(numbered(version))
-    cache.poll()
+    publish(cache, models, *range(1, 8))
     assert cache.get(7) is cache.current
     with pytest.raises(NotLoadedError):
         cache.get_loaded(1)
@@ -188,9 +179,7 @@ def test_old_versions_are_cached_and_the_least_recently_used_is_evicted(cache: M
 def test_a_pruned_version_is_unknown_even_if_it_was_loaded(
     cache: ModelCache, models: Models, store: MemoryStore
 ) -> None:
-    for version in (1, 2):
-        models.save(numbered(version))
-    cache.poll()
+    publish(cache, models, 1, 2)
     cache.get(1)
     store.delete(file_of(1))
     cache.poll()
@@ -199,8 +188,7 @@ def test_a_pruned_version_is_unknown_even_if_it_was_loaded(
 
 
 def test_a_version_newer_than_the_one_in_use_can_be_requested(cache: ModelCache, models: Models) -> None:
-    models.save(numbered(1))
-    cache.poll()
+    publish(cache, models, 1)
     models.save(numbered(2))
     assert cache.get(2).version == 2
     assert in_use(cache) == 1
@@ -209,21 +197,17 @@ def test_a_version_newer_than_the_one_in_use_can_be_requested(cache: ModelCache,
 def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_it(
     cache: ModelCache, models: Models, store: MemoryStore, events: list[EventDict]
 ) -> None:
-    models.save(numbered(100))
-    cache.poll()
+    publish(cache, models, 100)
     store.delete(file_of(100))
     cache.poll()
     assert in_use(cache) == 100
-    models.save(numbered(3))
-    cache.poll()
+    publish(cache, models, 3)
     assert in_use(cache) == 3
     assert warnings(events) == ["store has older models only"]
 
 
 def test_a_listing_that_goes_back_changes_nothing(cache: ModelCache, models: Models, store: MemoryStore) -> None:
-    for version in (1, 2):
-        models.save(numbered(version))
-    cache.poll()
+    publish(cache, models, 1, 2)
     models.versions = lambda: [1]  # type: ignore[method-assign]
     cache.poll()
     assert in_use(cache) == 2

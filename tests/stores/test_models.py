@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from streampca.errors import DamagedFileError, StoreError
+from streampca.errors import DamagedFileError, StaleListingError, StoreError
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.fold.test_model_file import a_published, assert_same
@@ -23,6 +23,11 @@ def models(store: MemoryStore) -> Models:
 
 def file_of(version: int) -> str:
     return f"models/readings/{version:020d}.npz"
+
+
+def save(models: Models, *versions: int) -> None:
+    for version in versions:
+        models.save(a_published(version))
 
 
 def newest_version(models: Models) -> int | None:
@@ -44,14 +49,13 @@ def test_saves_under_the_version_and_loads_it(models: Models, store: MemoryStore
 
 
 def test_the_newest_has_the_highest_version(models: Models) -> None:
-    for version in (5, 100, 20):
-        models.save(a_published(version))
+    save(models, 5, 100, 20)
     assert models.versions() == [5, 20, 100]
     assert newest_version(models) == 100
 
 
 def test_an_existing_version_is_not_written_again(models: Models, store: MemoryStore) -> None:
-    models.save(a_published(1))
+    save(models, 1)
     store.fail_writes(1)
     assert models.save(a_published(1)) is False
 
@@ -78,15 +82,12 @@ def test_old_versions_are_pruned_and_a_file_that_cannot_be_deleted_holds_up_no_o
 
 
 def test_an_older_version_never_replaces_a_newer_one(models: Models) -> None:
-    for version in (10, 20, 30):
-        models.save(a_published(version))
-    models.save(a_published(5))
+    save(models, 10, 20, 30, 5)
     assert models.versions() == [10, 20, 30]
 
 
 def test_damaged_models_are_skipped_and_logged(models: Models, store: MemoryStore) -> None:
-    for version in (1, 2, 3):
-        models.save(a_published(version))
+    save(models, 1, 2, 3)
     store.damage(file_of(3), 500)
     store.cut(file_of(2), 100)
     with structlog.testing.capture_logs() as events:
@@ -94,10 +95,6 @@ def test_damaged_models_are_skipped_and_logged(models: Models, store: MemoryStor
     assert [(event["log_level"], event["version"]) for event in events] == [("error", 3), ("error", 2)]
     with pytest.raises(DamagedFileError):
         models.load(3)
-
-
-def test_newest_is_none_when_all_are_damaged(models: Models, store: MemoryStore) -> None:
-    models.save(a_published(1))
     store.cut(file_of(1), 0)
     assert models.newest() is None
 
@@ -110,13 +107,17 @@ def test_a_model_under_a_wrong_name_counts_as_damaged(models: Models, store: Mem
     assert newest_version(models) == 1
 
 
-def test_a_model_pruned_after_listing_is_skipped(models: Models, store: MemoryStore) -> None:
-    for version in (1, 2):
-        models.save(a_published(version))
+def test_a_model_pruned_after_listing_is_skipped_and_it_is_an_error_if_all_are_gone(
+    models: Models, store: MemoryStore
+) -> None:
+    save(models, 1, 2)
     listed = models.versions()
     store.delete(file_of(2))
     models.versions = lambda: listed  # type: ignore[method-assign]
     assert newest_version(models) == 1
+    store.delete(file_of(1))
+    with pytest.raises(StaleListingError, match="models/readings"):
+        models.newest()
 
 
 def test_of_two_writers_of_a_version_one_gets_true(models: Models, store: MemoryStore) -> None:

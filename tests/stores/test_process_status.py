@@ -17,24 +17,28 @@ def status(name: str, updated_at: float = 100.0) -> ProcessStatus:
     )  # fmt: skip
 
 
-def test_statuses_are_read_in_order_of_name() -> None:
-    store = MemoryStore()
-    statuses = ProcessStatuses(store, "t")
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def statuses(store: MemoryStore) -> ProcessStatuses:
+    return ProcessStatuses(store, "t")
+
+
+def test_statuses_are_read_in_order_of_name(statuses: ProcessStatuses, store: MemoryStore) -> None:
+    assert statuses.all() == []
     for name in ("b", "a", "a-1", "A.1"):
         statuses.write(status(name))
     ProcessStatuses(store, "other").write(status("c"))
     assert statuses.all() == [status("A.1"), status("a"), status("a-1"), status("b")]
 
 
-def test_a_status_replaces_the_previous_one_of_the_same_worker() -> None:
-    statuses = ProcessStatuses(MemoryStore(), "t")
-    statuses.write(status("a", 1.0))
-    statuses.write(status("a", 2.0))
+def test_a_status_replaces_the_previous_one_of_the_same_worker(statuses: ProcessStatuses) -> None:
+    for updated_at in (1.0, 2.0):
+        statuses.write(status("a", updated_at))
     assert statuses.all() == [status("a", 2.0)]
-
-
-def test_no_status_files() -> None:
-    assert ProcessStatuses(MemoryStore(), "t").all() == []
 
 
 @pytest.mark.parametrize(
@@ -44,39 +48,31 @@ def test_no_status_files() -> None:
      status("a").model_dump_json().replace("100.0", '"100"').encode(),
      status("a").model_dump_json().replace('"a"', '"../a"').encode()],
 )  # fmt: skip
-def test_invalid_status_files_are_skipped(content: bytes) -> None:
-    store = MemoryStore()
+def test_invalid_status_files_are_skipped(statuses: ProcessStatuses, store: MemoryStore, content: bytes) -> None:
     store.write(f"{FOLDER}/a.json", content)
-    ProcessStatuses(store, "t").write(status("b"))
-    assert ProcessStatuses(store, "t").all() == [status("b")]
+    statuses.write(status("b"))
+    assert statuses.all() == [status("b")]
 
 
-def test_unknown_fields_are_ignored() -> None:
-    store = MemoryStore()
+def test_unknown_fields_are_ignored(statuses: ProcessStatuses, store: MemoryStore) -> None:
     store.write(f"{FOLDER}/a.json", status("a").model_dump_json().replace("{", '{"novelty": 1,', 1).encode())
-    assert ProcessStatuses(store, "t").all() == [status("a")]
+    assert statuses.all() == [status("a")]
 
 
-def test_other_files_are_ignored() -> None:
-    store = MemoryStore()
+def test_other_files_are_ignored(statuses: ProcessStatuses, store: MemoryStore) -> None:
     store.write(f"{FOLDER}/readme.txt", b"x")
     store.write(f"{FOLDER}/sub/a.json", b"x")
-    statuses = ProcessStatuses(store, "t")
     statuses.remove(before=1e12)
     assert statuses.all() == []
     assert store.names(FOLDER) == [f"{FOLDER}/readme.txt", f"{FOLDER}/sub"]
 
 
-def test_a_status_removed_while_listing_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = MemoryStore()
-    ProcessStatuses(store, "t").write(status("a"))
+def test_a_status_removed_while_listing_is_skipped_but_errors_of_the_store_are_raised(
+    statuses: ProcessStatuses, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statuses.write(status("a"))
     monkeypatch.setattr(store, "names", lambda folder: [f"{FOLDER}/a.json", f"{FOLDER}/gone.json"])
-    assert ProcessStatuses(store, "t").all() == [status("a")]
-
-
-def test_store_errors_are_raised() -> None:
-    store = MemoryStore()
-    ProcessStatuses(store, "t").write(status("a"))
+    assert statuses.all() == [status("a")]
     store.fail_reads(1)
     with pytest.raises(StoreError):
-        ProcessStatuses(store, "t").all()
+        statuses.all()

@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from streampca.consumer_group.listener import Listener, Listeners, MemberEvent, SourcePolled
@@ -25,18 +26,29 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.loop import TransformConfig, Transformer
-from streampca.transform.messages import Packer, RecordPacker
 from streampca.transform.models import CurrentModel
-from streampca.transform.outputs import Outputs
+from streampca.transform.outputs import ORIGIN, Outputs, Packer, RecordPacker
 from streampca.transform.projection import Projection
 from tests.example_models import TOPIC, D, K, numbered
-from tests.transform.origin import origin_of_output
-from tests.worker.events import EventRecorder
+from tests.worker.spies import EventRecorder
 
 JSON = RecordPacker(writer_of("json"), several=False)
 OUTPUT, DEAD = "projected", "dead"
 ARROW = b"\xff\xff\xff\xff"  # the first bytes of a stream
 _MOST_TURNS = 300
+
+
+class Origin(NamedTuple):
+    """By which model and of which record an output was made."""
+
+    model_version: int
+    partition: int
+    offset: int
+
+
+def origin_of_output(headers: Iterable[tuple[str, bytes | None]]) -> Origin:
+    (value,) = (value for name, value in headers if name == ORIGIN)
+    return Origin(**orjson.loads(value or b""))
 
 
 class DecodingSource(MemorySource):
@@ -53,23 +65,23 @@ class DecodingSource(MemorySource):
 
 
 class World:
-    """The topic, its outputs and the store, which outlive the members."""
+    """The topic, with so many vectors in each partition, its outputs and the store, which outlive the members."""
 
-    def __init__(self, partitions: int = 1) -> None:
-        self.topic = MemoryTopic(partitions, TOPIC)
+    def __init__(self, *counts: int) -> None:
+        self.topic = MemoryTopic(len(counts) or 1, TOPIC)
         self.written = defaultdict[str, list[Outgoing]](list)
         self.models = Models(MemoryStore(), TOPIC)
         self.models.save(numbered(7))
+        for partition, count in enumerate(counts):
+            self.append(partition, count, seed=partition)
 
     def append(self, partition: int, count: int, seed: int = 0) -> Array:
-        """Append vectors."""
         vectors = np.random.default_rng(seed).normal(size=(count, D))
         self.topic.append(partition, *(row.tobytes() for row in vectors))
         return vectors
 
     @property
     def is_done(self) -> bool:
-        """Return whether everything is committed."""
         ends = {p: log.end for p, log in enumerate(self.topic.logs) if log.end}
         return {p: offset for p, offset in self.topic.committed.items() if offset} == ends
 
@@ -123,11 +135,11 @@ class Member:
         )  # fmt: skip
         self.turns = 0
 
-    def run(self) -> None:
-        """Run until everything is committed."""
+    def run(self) -> Self:
         now = iter(range(10**9))
         self.transformer.run(lambda: float(next(now)))
         assert self.turns < _MOST_TURNS, "it did not end"
+        return self
 
 
 class _Stop(Listener):

@@ -22,13 +22,11 @@ from streampca.formats import writer_of
 from streampca.settings.transform import EMITTED
 from streampca.sources.base import Outgoing
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
-from streampca.transform.messages import Packer, RecordPacker
-from streampca.transform.metrics import TransformMetrics
-from streampca.transform.outputs import Outputs, TransformedBatch
+from streampca.transform.listeners import TransformMetrics
+from streampca.transform.outputs import Outputs, Packer, RecordPacker, TransformedBatch
 from streampca.transform.projection import Projection
 from tests.example_models import D, K, numbered
-from tests.transform.harness import Member, World, model_with_past_scores
-from tests.transform.origin import origin_of_output
+from tests.transform.harness import Member, World, model_with_past_scores, origin_of_output
 
 FRAME = 4096  # bytes of a stream around its rows
 KEYS = st.none() | st.binary(max_size=8)
@@ -57,7 +55,6 @@ def written(
     packer: Packer, batch: Vectors, several: bool = False, p: float | None = None,
     fields: tuple[str, ...] = EMITTED, published: PublishedModel | None = None,
 ) -> TransformedBatch:  # fmt: skip
-    """Project a batch."""
     used: Any = SimpleNamespace(published=published or model_with_past_scores(7))
     projection = Projection(fields, with_p=p is not None)
     codec = Codec("arrow" if several else "float64", Judge(D, 1e150))
@@ -65,12 +62,10 @@ def written(
 
 
 def outgoing(projected: TransformedBatch) -> list[Outgoing]:
-    """The messages."""
     return [Outgoing(*fields) for fields in projected.outputs]
 
 
 def rows_of(messages: Sequence[Outgoing]) -> list[dict[str, Any]]:
-    """The rows of all messages."""
     tables = [pa.ipc.open_stream(message.value).read_all() for message in messages]
     return pa.concat_tables(tables).to_pylist() if tables else []  # type: ignore[no-any-return]
 
@@ -166,8 +161,7 @@ def test_a_worker_reads_the_vectors(name: str) -> None:
 
 
 def test_another_member_reads_what_one_has_written() -> None:
-    first, metrics = World(), TransformMetrics("t")
-    first.append(0, 50)
+    first, metrics = World(50), TransformMetrics("t")
     Member(first, batch=20, packer=ArrowPacker(), listener=metrics).run()
     assert len(first.outputs()) == 3
     count = metrics.registry.get_sample_value("streampca_transform_records_total", {"topic": "t", "outcome": "written"})

@@ -20,8 +20,7 @@ from streampca.fold.events import SourceStatus
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
-from streampca.transform.log import TransformLog
-from streampca.transform.metrics import TransformMetrics
+from streampca.transform.listeners import TransformLog, TransformMetrics
 from tests.clock import Clock
 from tests.transform.harness import Member, World
 from tests.worker.harness import SynchronousExecutor
@@ -55,8 +54,7 @@ def test_records_count_when_their_transaction_is_committed() -> None:
 
 
 def test_partitions_that_are_read_again_count_once() -> None:
-    world, metrics = World(), TransformMetrics("t")
-    world.append(0, 5)
+    world, metrics = World(5), TransformMetrics("t")
     member = Member(world, listener=metrics)
     member.transactions.failures = ["before", "after"]
     member.run()
@@ -83,18 +81,13 @@ def reported(listener: StatusListener, store: MemoryStore, clock: Clock) -> Proc
     return report
 
 
-def transformed(report: ProcessStatus) -> TransformStatus:
-    assert report.transform is not None
-    return report.transform
-
-
 def test_the_status_from_waiting_for_a_model_to_the_end(store: MemoryStore) -> None:
     clock = Clock(1000.0)
     with status_listener(store, clock) as listener:
         listener.notify(ModelAwaited("no model yet"))
         report = reported(listener, store, clock)
-        assert (report.state, report.trouble, transformed(report).awaits) == ("starting", None, "no model yet")
-        assert transformed(report).model_dump(exclude={"awaits"}) == {
+        assert (report.state, report.trouble, report.transform.awaits) == ("starting", None, "no model yet")
+        assert report.transform.model_dump(exclude={"awaits"}) == {
             "output_topic": "projected", "model_version": None, "written": 0, "rejected": 0, "committed_at": None
         }  # fmt: skip
         connected = SourcePolled(SourceStatus(True, member=True))
@@ -107,7 +100,7 @@ def test_the_status_from_waiting_for_a_model_to_the_end(store: MemoryStore) -> N
             listener.notify(event)
         report = reported(listener, store, clock)
         assert (report.state, report.trouble) == ("waiting", "fenced")
-        assert transformed(report) == TransformStatus(
+        assert report.transform == TransformStatus(
             output_topic="projected", model_version=7, awaits=None, written=3, rejected=1, committed_at=committed_at
         )
         assert [(p.position, p.lag) for p in report.partitions.values()] == [(9, 5), (3, None)]
@@ -116,9 +109,9 @@ def test_the_status_from_waiting_for_a_model_to_the_end(store: MemoryStore) -> N
         listener.notify(PartitionsReleased([0], lost=False))
         report = ProcessStatuses(store, "t").all()[0]
         assert (report.state, report.trouble, list(report.partitions)) == ("transforming", None, ["1"])
-        assert transformed(report).written == 6
+        assert report.transform.written == 6
     report = ProcessStatuses(store, "t").all()[0]
-    assert (report.state, report.partitions, transformed(report).written) == ("stopped", {}, 6)
+    assert (report.state, report.partitions, report.transform.written) == ("stopped", {}, 6)
 
 
 def test_a_status_does_not_create_a_store(tmp_path: Path) -> None:

@@ -22,19 +22,17 @@ from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
 from streampca.sources.memory import Do, Pause, Step
 from streampca.transform.arrow import ArrowPacker
-from streampca.transform.messages import ORIGIN
+from streampca.transform.outputs import ORIGIN
 from tests.example_models import numbered
-from tests.transform.harness import DEAD, Member, World
-from tests.transform.origin import origin_of_output
-from tests.worker.harness import TickingClock
+from tests.transform.harness import DEAD, Member, World, origin_of_output
+from tests.worker.harness import ticking_clock
 
 
 @settings(max_examples=30)
 @given(data=st.data())
 def test_each_record_has_one_output_whatever_fails(data: st.DataObject) -> None:
-    world = World(partitions=2)
+    world = World(data.draw(st.integers(0, 40)), data.draw(st.integers(0, 40)))
     for partition in range(2):
-        world.append(partition, data.draw(st.integers(0, 40)), seed=partition)
         world.topic.skip(partition, data.draw(st.integers(0, 2)))
     if all(log.end == 0 for log in world.topic.logs):
         return
@@ -52,29 +50,14 @@ def test_each_record_has_one_output_whatever_fails(data: st.DataObject) -> None:
 @settings(max_examples=30)
 @given(kills=st.lists(st.integers(1, 12), max_size=6), batch=st.integers(1, 20))
 def test_a_member_that_dies_leaves_nothing_behind(kills: list[int], batch: int) -> None:
-    world = World()
-    world.append(0, 60)
+    world = World(60)
     for polls in kills:
         member = Member(world, [1] * polls, batch=0)
         member.source.close = lambda member=member: world.topic.leave(member.source)  # type: ignore[method-assign,misc]
         for _ in range(polls):
-            member.transformer._turn(TickingClock())
+            member.transformer._turn(ticking_clock())
         world.topic.leave(member.source)  # with a transaction that nobody commits
     Member(world, batch=batch).run()
-    world.assert_each_once()
-
-
-def test_two_members_share_the_partitions() -> None:
-    world = World(partitions=4)
-    for partition in range(4):
-        world.append(partition, 30, seed=partition)
-    second = Member(world, batch=3)
-
-    def both() -> None:
-        second.transformer._turn(TickingClock())
-
-    first = Member(world, [step for _ in range(40) for step in (Do(both), 2)], batch=3)
-    first.run()
     world.assert_each_once()
 
 
@@ -93,8 +76,7 @@ def test_key_timestamp_and_headers_are_kept_and_a_header_added() -> None:
 
 
 def test_bad_records_are_dead_letters_of_the_same_transaction() -> None:
-    world = World()
-    world.append(0, 3)
+    world = World(3)
     world.topic.append(0, b"no vector", key=b"k")
     world.append(0, 2, seed=1)
     member = Member(world, bad_records="dead_letter")
@@ -110,16 +92,14 @@ def test_bad_records_are_skipped_on_request() -> None:
     world = World()
     world.topic.append(0, b"no vector")
     world.append(0, 2)
-    member = Member(world, bad_records="skip")
-    member.run()
+    member = Member(world, bad_records="skip").run()
     assert world.origins() == {0: [1, 2]}
     assert len(member.events.of_type(RecordRejected)) == 1
     assert not world.written[DEAD]
 
 
 def test_it_ends_before_anything_is_written_when_the_first_records_are_all_bad() -> None:
-    world = World(2)
-    world.append(1, 5)
+    world = World(0, 5)
     world.topic.append(0, *[b"no vector"] * 120)
     with pytest.raises(RejectLimitError) as error:
         Member(world, bad_records="dead_letter").run()
@@ -131,9 +111,7 @@ def test_it_ends_before_anything_is_written_when_the_first_records_are_all_bad()
 
 
 def test_bad_records_do_not_end_a_group_that_has_committed() -> None:
-    world = World(4)
-    for partition in range(3):
-        world.append(partition, 200)
+    world = World(200, 200, 200, 0)
     Member(world, bad_records="dead_letter").run()
     world.topic.append(3, *[b"no vector"] * 120)
     world.append(3, 50)
@@ -143,8 +121,7 @@ def test_bad_records_do_not_end_a_group_that_has_committed() -> None:
 
 
 def test_it_stops_at_a_bad_record_after_those_before_it() -> None:
-    world = World()
-    world.append(0, 3)
+    world = World(3)
     world.topic.append(0, b"no vector")
     with pytest.raises(BadRecordError, match=r"partition 0 of readings, offset 3: .*dead_letter_topic"):
         Member(world).run()
@@ -153,8 +130,7 @@ def test_it_stops_at_a_bad_record_after_those_before_it() -> None:
 
 
 def test_the_newest_model_is_used_as_soon_as_it_is_known() -> None:
-    world = World()
-    world.append(0, 4)
+    world = World(4)
 
     def publish() -> None:
         world.models.save(numbered(9))
@@ -169,8 +145,7 @@ def test_the_newest_model_is_used_as_soon_as_it_is_known() -> None:
 
 
 def test_a_model_of_another_shape_ends_it_before_outputs_are_mixed() -> None:
-    world = World()
-    world.append(0, 4)
+    world = World(4)
 
     def publish() -> None:
         world.models.save(numbered(9, k=3))
@@ -187,8 +162,7 @@ def test_a_model_of_another_shape_ends_it_before_outputs_are_mixed() -> None:
 
 
 def test_an_output_topic_with_fewer_partitions_is_refused() -> None:
-    world = World(partitions=2)
-    world.append(1, 1)
+    world = World(0, 1)
     member = Member(world)
     member.transactions.partitions = lambda topic: 1  # type: ignore[method-assign]
     with pytest.raises(SourceError, match="projected has 1 partitions, fewer than readings"):
@@ -196,21 +170,18 @@ def test_an_output_topic_with_fewer_partitions_is_refused() -> None:
 
 
 def test_brokers_that_are_away_are_waited_for() -> None:
-    world = World()
-    world.append(0, 6)
+    world = World(6)
 
     def away(value: bool) -> Do:
         return Do(lambda: setattr(world.topic, "away", value))
 
-    member = Member(world, [2, away(True), *[Pause()] * 8, away(False)], batch=2)
-    member.run()
+    member = Member(world, [2, away(True), *[Pause()] * 8, away(False)], batch=2).run()
     world.assert_each_once()
     assert member.events.of_type(TransactionEnded)[0].outcome in ("committed", "failed")
 
 
 def test_a_member_that_is_stopped_while_it_restores_takes_no_further_step() -> None:
-    world = World()
-    world.append(0, 3)
+    world = World(3)
     member = Member(world)
     steps: list[str] = []
     recover, partitions = member.transactions.recover, member.transactions.partitions
@@ -231,21 +202,18 @@ def test_a_member_that_is_stopped_while_it_restores_takes_no_further_step() -> N
 
 
 def test_records_that_retention_has_removed_end_it_or_are_skipped() -> None:
-    world = World()
-    world.append(0, 6)
+    world = World(6)
     world.topic.committed[0] = 2
     world.topic.trim(0, 4)
     with pytest.raises(OffsetGapError):
         Member(world).run()
-    member = Member(world, offset_gap="earliest")
-    member.run()
+    member = Member(world, offset_gap="earliest").run()
     assert world.origins() == {0: [4, 5]}
     assert member.events.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 2, 4)]
 
 
 def test_a_log_that_was_cut_between_two_members_ends_the_next_or_is_skipped() -> None:
-    world = World()
-    world.append(0, 6)
+    world = World(6)
     world.topic.skip(0, 1)
     Member(world).run()
     world.topic.truncate(0, 4)
@@ -253,8 +221,7 @@ def test_a_log_that_was_cut_between_two_members_ends_the_next_or_is_skipped() ->
     with pytest.raises(OffsetGapError, match="it was cut at offset 4 or before and has grown again"):
         Member(world).run()
     assert world.origins() == {0: [*range(6)]}
-    member = Member(world, offset_gap="earliest")
-    member.run()
+    member = Member(world, offset_gap="earliest").run()
     assert world.origins() == {0: [*range(6), 7, 8, 9]}
     assert member.events.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 4, 7, truncated=True)]
     world.append(0, 2, seed=2)
@@ -263,8 +230,7 @@ def test_a_log_that_was_cut_between_two_members_ends_the_next_or_is_skipped() ->
 
 
 def test_offsets_without_records_leave_the_last_record_as_it_was() -> None:
-    world = World()
-    world.append(0, 3)
+    world = World(3)
     Member(world).run()
     assert world.topic.metadata[0] == f"k=2 d=5 topic={world.topic.id} last=2@0"
     world.topic.skip(0, 4)
@@ -274,8 +240,7 @@ def test_offsets_without_records_leave_the_last_record_as_it_was() -> None:
 
 
 def test_a_new_topic_of_the_same_name_is_read_from_its_start() -> None:
-    world = World()
-    world.append(0, 3)
+    world = World(3)
     Member(world).run()
     late = dict(world.topic.committed), dict(world.topic.metadata)
     world.topic.create(1)
@@ -290,8 +255,7 @@ def test_a_new_topic_of_the_same_name_is_read_from_its_start() -> None:
 @pytest.mark.parametrize("count", [2, 8])
 def test_a_topic_that_is_created_again_while_it_is_read_is_read_from_its_start(count: int) -> None:
     """It may be as long already as the old one was read."""
-    world = World()
-    world.append(0, 6)
+    world = World(6)
 
     def replace_topic() -> None:
         world.topic.create(1)

@@ -15,7 +15,7 @@ from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from tests.fold.streams import fold_config, learn
+from tests.fold.streams import fold_config, learn, vectors
 
 TOPIC = "readings"
 POISON = b"poison"
@@ -66,10 +66,16 @@ class Environment:
         return newest
 
     def position(self, partition: int = 0) -> int | None:
-        """The position of the newest checkpoint."""
         offsets = self.checkpoints.offsets(partition)
         return offsets[-1] if offsets else None
 
     def calls(self, *names: str) -> list[tuple[Any, ...]]:
-        """The journal's entries for these calls."""
         return [entry for entry in self.journal if entry[0] in names]
+
+
+def filled_with(*counts: int) -> Environment:
+    """An environment whose partitions have so many messages."""
+    env = Environment(len(counts))
+    for partition, count in enumerate(counts):
+        env.send(partition, vectors(count, seed=partition))
+    return env

@@ -1,15 +1,23 @@
 """Workers with a topic, a store and dead letters in memory; every call they make is recorded and checked (spies.py)."""
 
+import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
 
 from streampca.consumer_group.listener import Listener, Listeners
+from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.codec import Codec
-from streampca.fold.fold import FoldConfig
+from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.judge import Judge
+from streampca.fold.record import LastRecord
+from streampca.formats.schemas import MemorySchemas
+from streampca.pca.arrays import Array
 from streampca.sources.memory import Do, Pause, Step
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
@@ -17,12 +25,13 @@ from streampca.stores.models import Models
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.loop import Worker, WorkerConfig
 from streampca.worker.publisher import Publisher
-from tests.fold.streams import fold_config, vectors
+from tests.fold.streams import D, fold_config, learn, vectors
+from tests.fold.structured import arrow, avro, avro_datum, avro_schema
 from tests.worker.environment import POISON, TOPIC, Environment
-from tests.worker.events import EventRecorder
-from tests.worker.spies import Hook, SpyDeadLetters, SpySource, SpyStore
+from tests.worker.spies import EventRecorder, Hook, SpyDeadLetters, SpySource, SpyStore
 
 RUN_TIMEOUT_S = 10.0
+SCHEMA = avro_schema({"type": "array", "items": "double"}, "v")  # of messages whose schemas a registry serves
 
 
 def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> WorkerConfig:  # noqa: B008 - frozen
@@ -32,15 +41,9 @@ def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> Wo
     return WorkerConfig(TOPIC, replace(fold_config, format="float64"), codec, **defaults | options)
 
 
-class TickingClock:
+def ticking_clock() -> Callable[[], float]:
     """A clock that advances by one second each time it is read."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 1.0
-        return self.now
+    return itertools.count(1.0).__next__
 
 
 class SynchronousExecutor(Executor):
@@ -57,12 +60,12 @@ class WorkerFixture:
     """A worker and the spies that it uses."""
 
     worker: Worker
-    source: "SpySource"
-    dead_letters: "SpyDeadLetters"
+    source: SpySource
+    dead_letters: SpyDeadLetters
     recorder: EventRecorder
     listeners: Listeners
 
-    def run(self) -> None:
+    def run(self) -> Self:
         """Run the worker until it ends; fail after a timeout, since a worker with a bug may never end."""
         overdue = threading.Event()
 
@@ -73,10 +76,11 @@ class WorkerFixture:
         timer = threading.Timer(RUN_TIMEOUT_S, stop)
         timer.start()
         try:
-            self.worker.run(TickingClock())
+            self.worker.run(ticking_clock())
         finally:
             timer.cancel()
         assert not overdue.is_set(), f"the worker did not end within {RUN_TIMEOUT_S:g} s"
+        return self
 
     def stop(self, cause: str) -> None:
         self.worker.stop(cause)
@@ -153,3 +157,29 @@ def broker_away_at_lookup(env: Environment, number: int) -> Hook:
             env.topic.away = False
 
     return hook
+
+
+def config_for(env: Environment, kind: str, schemas: MemorySchemas | None = None, **options: object) -> WorkerConfig:
+    codec = Codec(kind, Judge.of(env.fold_config.learning), "v", schemas)
+    env.fold_config = replace(env.fold_config, format=kind, field="v")
+    return replace(worker_config(env.fold_config, **options), fold=env.fold_config, codec=codec)
+
+
+def arrows(V: Array, counts: Iterable[int]) -> list[bytes]:
+    """Messages with these numbers of vectors."""
+    ends = np.cumsum(list(counts))
+    kind = pa.list_(pa.float64(), D)
+    return [arrow(part.tolist(), kind=kind) for part in np.split(V, ends[:-1])]
+
+
+def avros(V: Array, schema_id: int = 1) -> list[bytes]:
+    return [avro(SCHEMA, avro_datum(row.tolist(), "v"), schema_id) for row in V]
+
+
+def learned_in_one_batch(
+    env: Environment, V: Array, counts: list[int], position: int, rejected: Sequence[str] = ()
+) -> bytes:
+    config = env.fold_config
+    fold, _ = learn(Fold.empty(config.learning), V, [-1] * len(counts), position, config, np.array(counts))
+    fold = fold.reject(rejected).after(LastRecord(position - 1, 0))
+    return encode(Checkpoint(TOPIC, env.topic.id, 0, fold, config.as_dict()))

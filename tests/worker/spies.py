@@ -1,18 +1,27 @@
-"""A source, dead letters and a store that record and check the calls of a worker.
+"""A source, dead letters and a store that record and check the calls of a worker, and a listener.
 
 Two invariants are checked at every call in every test: the committed offset never exceeds the position of the newest
 checkpoint, and no checkpoint passes a bad record whose dead letter is not acknowledged.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
+from streampca.consumer_group.listener import (
+    BatchLearned,
+    Listener,
+    LoopTicked,
+    MemberEvent,
+    PartitionsAssigned,
+    SourcePolled,
+)
 from streampca.fold.events import Event, Records
 from streampca.fold.record import NO_RECORDS, LastRecord, Record
 from streampca.sources.memory import Do, MemoryDeadLetters, MemorySource, Step
-from streampca.stores.base import Store
 from tests.worker.environment import POISON, TOPIC, Environment
 
+E = TypeVar("E", bound=MemberEvent)
 Hook = Callable[[str], None]  # receives the name of every call before it is made, and may raise
 
 
@@ -137,10 +146,6 @@ class SpyStore:
         self._env.journal.append((*entry, int(stem[:20])))
         self._hook("written")
 
-    @property
-    def location(self) -> str:
-        return self._store.location
-
     def _check_dead_letters(self, partition: int, position: int) -> None:
         if not self._env.sends_dead_letters:
             return
@@ -149,20 +154,29 @@ class SpyStore:
             if record.value == POISON and record.offset < position and (partition, record.offset) not in acknowledged:
                 self._env.violations.append(f"partition {partition}: {position} saved without {record.offset}")
 
-    def read(self, name: str) -> bytes:
-        self._hook("read")
-        return self._store.read(name)
-
-    def names(self, folder: str) -> list[str]:
-        self._hook("names")
-        return self._store.names(folder)
-
-    def snapshot(self, folder: str) -> Store:
+    def snapshot(self, folder: str) -> "SpyStore":
         return self
 
-    def delete(self, name: str) -> None:
-        self._hook("delete")
-        self._store.delete(name)
+    def __getattr__(self, name: str) -> Any:
+        self._hook(name)
+        return getattr(self._store, name)
 
-    def check(self) -> None:
-        self._store.check()
+
+@dataclass
+class EventRecorder(Listener):
+    """Records the events of a worker, except its ticks and polls."""
+
+    events: list[MemberEvent] = field(default_factory=list)
+    positions: dict[int, int] = field(default_factory=dict)  # partition → position of its fold
+
+    def of_type(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def notify(self, event: MemberEvent) -> None:
+        if isinstance(event, LoopTicked | SourcePolled):
+            return
+        self.events.append(event)
+        if isinstance(event, PartitionsAssigned):
+            self.positions |= event.positions
+        elif isinstance(event, BatchLearned):
+            self.positions[event.partition] = event.fold.position

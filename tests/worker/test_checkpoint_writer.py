@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 
-from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSaved, ModelPublished
+from streampca.consumer_group.listener import CheckpointPostponed
 from streampca.errors import StoreError
 from streampca.fold.events import Assigned
 from streampca.sources.memory import Do, MemorySource
-from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.publisher import Publisher
-from tests.fold.streams import vectors
-from tests.worker.environment import Environment
+from tests.worker.environment import Environment, N, filled_with
 from tests.worker.harness import WorkerFixture, make_worker
 
 _TIMEOUT_S = 20.0
-N = 400
 
 
 class SlowDisk:
@@ -50,13 +46,6 @@ def thread() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-@pytest.fixture
-def filled() -> Environment:
-    env = Environment()
-    env.send(0, vectors(N))
-    return env
-
-
 def test_learning_continues_while_the_disk_is_slow(filled: Environment, thread: ThreadPoolExecutor) -> None:
     disk = SlowDisk()
 
@@ -66,7 +55,7 @@ def test_learning_continues_while_the_disk_is_slow(filled: Environment, thread: 
         assert filled.calls("save", "commit") == []
         disk.released.set()
 
-    script = [100, 100, 100, 100, Do(assert_all_learned_and_nothing_saved)]
+    script = [100, 100, 100, Do(assert_all_learned_and_nothing_saved)]
     worker: WorkerFixture = make_worker(filled, script=script, hook=disk, save_executor=thread)
     worker.run()
     assert disk.released.is_set()
@@ -75,8 +64,7 @@ def test_learning_continues_while_the_disk_is_slow(filled: Environment, thread: 
 
 def test_saves_the_fold_as_of_the_start_of_the_save(filled: Environment, thread: ThreadPoolExecutor) -> None:
     disk = SlowDisk()
-    worker = make_worker(filled, script=[100, 100, 100, Do(disk.released.set), 100], hook=disk, save_executor=thread)
-    worker.run()
+    make_worker(filled, script=[100, 100, Do(disk.released.set), 100], hook=disk, save_executor=thread).run()
     saved = [entry[2] for entry in filled.calls("save")]
     assert saved[0] == 100
     assert saved[-1] == N
@@ -84,9 +72,7 @@ def test_saves_the_fold_as_of_the_start_of_the_save(filled: Environment, thread:
 
 
 def test_a_partition_is_released_after_the_running_save(thread: ThreadPoolExecutor) -> None:
-    env = Environment(partitions=2)
-    for partition in (0, 1):
-        env.send(partition, vectors(N, seed=partition))
+    env = filled_with(N, N)
     disk = SlowDisk()
     others: list[MemorySource] = []
     saved_when_assigned: list[int | None] = []
@@ -113,35 +99,18 @@ def test_an_unexpected_exception_in_a_save_ends_the_worker(filled: Environment, 
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        make_worker(filled, script=[100] * 4, hook=bug, save_executor=thread).run()
+        make_worker(filled, script=[100] * 3, hook=bug, save_executor=thread).run()
     assert filled.calls("commit") == []
 
 
-def test_only_one_save_runs_at_a_time(filled: Environment, thread: ThreadPoolExecutor) -> None:
-    writer = CheckpointWriter(
-        filled.checkpoints, Publisher(filled.checkpoints, filled.models, filled.fold_config, lambda: 0.0), thread
-    )
-    assert writer.take_result(wait=True) is None
-    writer.start([filled.expected(0)], publish=True)
-    with pytest.raises(RuntimeError):
-        writer.start([], publish=False)
-    result = writer.take_result(wait=True)
-    assert result is not None
-    assert [type(event) for event in result.events] == [CheckpointSaved, ModelPublished]
-    assert not writer.busy
-
-
 def test_checkpoints_saved_before_the_disk_was_full_are_committed(thread: ThreadPoolExecutor) -> None:
-    env = Environment(partitions=2)
-    for partition in (0, 1):
-        env.send(partition, vectors(100, seed=partition))
+    env = filled_with(100, 100)
 
     def full_after_first_save(name: str) -> None:
         if name == "write" and env.calls("save"):
             raise StoreError("disk full")
 
-    worker = make_worker(env, script=[100, 100], hook=full_after_first_save, save_executor=thread)
-    worker.run()
+    worker = make_worker(env, script=[100, 100], hook=full_after_first_save, save_executor=thread).run()
     assert env.calls("save") == [("save", 0, 100)]
     assert env.topic.committed == {0: 100}
     assert CheckpointPostponed("disk full") in worker.recorder.of_type(CheckpointPostponed)

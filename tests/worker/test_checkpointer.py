@@ -21,7 +21,7 @@ from streampca.fold.partitions import backfill_partition
 from streampca.settings.worker import WorkerSettings
 from streampca.sources.memory import Do, Pause
 from tests.fold.streams import fold_config, fold_of, vectors
-from tests.worker.environment import TOPIC, Environment, N
+from tests.worker.environment import TOPIC, Environment, N, filled_with
 from tests.worker.harness import (
     WorkerFixture,
     broker_away_at_lookup,
@@ -33,8 +33,7 @@ from tests.worker.harness import (
 
 
 def test_flush_and_topic_lookup_precede_save_and_save_precedes_commit(filled: Environment) -> None:
-    worker = make_worker(filled, worker_config(bad_records="dead_letter"), [100, 100, 100])
-    worker.run()
+    make_worker(filled, worker_config(bad_records="dead_letter"), [100, 100, 100]).run()
     order = [entry for entry in filled.journal if entry[0] in ("flush", "topic id", "save", "commit")]
     at_start, later = order[:1], order[1:]
     assert at_start == [("topic id",)]
@@ -46,9 +45,7 @@ def test_flush_and_topic_lookup_precede_save_and_save_precedes_commit(filled: En
 
 
 def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup() -> None:
-    env = Environment(partitions=2)
-    for partition in (0, 1):
-        env.send(partition, vectors(50, seed=partition))
+    env = filled_with(50, 50)
     make_worker(env, script=[50]).run()
     names = [entry[0] for entry in env.calls("flush", "topic id", "save", "commit")][1:]
     assert names == ["flush", "topic id", "save", "save", "commit"]
@@ -74,9 +71,7 @@ def test_restart_without_new_messages_writes_nothing(filled: Environment) -> Non
 
 
 def test_unchanged_partitions_are_not_saved_again() -> None:
-    env = Environment(partitions=2)
-    for partition in (0, 1):
-        env.send(partition, vectors(50, seed=partition))
+    env = filled_with(50, 50)
     make_worker(env, script=[50, Pause(), Do(lambda: env.send(1, vectors(5, seed=9))), 10, Pause()]).run()
     assert env.calls("save") == [("save", 0, 50), ("save", 1, 50), ("save", 1, 55)]
     assert env.calls("commit") == [("commit", {0: 50, 1: 50}), ("commit", {1: 55})]
@@ -105,8 +100,7 @@ def test_slow_dead_letter_flush_postpones_the_checkpoint_but_not_learning(env: E
 
 
 def test_full_disk_postpones_checkpoints_and_commits(filled: Environment) -> None:
-    worker = make_worker(filled, script=[50, Do(lambda: filled.store.fail_writes(4)), 50, 50, 50, 50, 50])
-    worker.run()
+    worker = make_worker(filled, script=[50, Do(lambda: filled.store.fail_writes(4)), 50, 50, 50, 50, 50]).run()
     # The third and fourth fault hit the model and the checkpoint of the second iteration.
     postponed = worker.recorder.of_type(CheckpointPostponed)
     assert postponed == [CheckpointPostponed("cannot write: No space left on device")] * 4
@@ -117,8 +111,7 @@ def test_full_disk_postpones_checkpoints_and_commits(filled: Environment) -> Non
 
 def test_worker_leaves_the_group_when_the_disk_stays_full(filled: Environment) -> None:
     filled.store.fail_writes(100)
-    worker = make_worker(filled, script=[50] * 6)
-    worker.run()
+    make_worker(filled, script=[50] * 6).run()
     assert filled.calls("save", "publish") == []
     assert filled.topic.committed == {}
     assert filled.journal[-1] == ("close",)
@@ -131,8 +124,7 @@ def test_failed_publishing_is_retried(filled: Environment) -> None:
         if name == "write" and filled.journal[-1][0] == "save" and faults:  # after the checkpoint, the model
             raise faults.pop(0)
 
-    worker = make_worker(filled, script=[100, 100, 100], hook=writing_models_fails)
-    worker.run()
+    worker = make_worker(filled, script=[100, 100, 100], hook=writing_models_fails).run()
     assert worker.recorder.of_type(PublishFailed) == [PublishFailed("disk full"), PublishFailed("damaged")]
     assert [event.model.version for event in worker.recorder.of_type(ModelPublished)] == [N]
     assert worker.recorder.of_type(CheckpointPostponed) == []
@@ -141,8 +133,7 @@ def test_failed_publishing_is_retried(filled: Environment) -> None:
 
 def test_unavailable_broker_postpones_checkpoints(filled: Environment) -> None:
     """The topic's ID cannot be checked, so the records may come from a replaced topic."""
-    worker = make_worker(filled, script=[100, 100, 100], hook=broker_away_at_lookup(filled, 3))
-    worker.run()
+    worker = make_worker(filled, script=[100, 100, 100], hook=broker_away_at_lookup(filled, 3)).run()
     assert worker.recorder.of_type(CheckpointPostponed) == [CheckpointPostponed("no broker answers")]
     assert [entry[2] for entry in filled.calls("save")] == [100, 300]
     filled.assert_complete()
@@ -247,9 +238,7 @@ def test_a_partition_begins_where_the_backfills_end(timed: Environment, untils: 
     for number, until in enumerate(untils):
         backfill(timed, number, until)
     assert learned(timed, "backfill") == expected
-    newest = timed.models.newest()
-    assert newest is not None
-    assert newest.version == 300 * len(untils) + sum(expected)
+    assert timed.models.newest().version == 300 * len(untils) + sum(expected)
 
 
 def test_a_checkpoint_goes_before_any_start(timed: Environment) -> None:
@@ -281,9 +270,7 @@ def test_a_start_while_the_store_is_busy_waits(timed: Environment) -> None:
 
 @pytest.fixture
 def two() -> Environment:
-    two = Environment(2)
-    for partition in (0, 1):
-        two.send(partition, vectors(300, seed=partition))
+    two = filled_with(300, 300)
     two.topic.id = ""
     return two
 
@@ -293,11 +280,9 @@ def report(two: Environment, topic_id: str) -> Do:
 
 
 def test_ids_that_appear_while_it_runs_are_no_replacement(two: Environment) -> None:
-    worker = make_worker(two, script=[50, report(two, "id-1"), 50, report(two, ""), 50, report(two, "id-1"), 50])
-    worker.run()
+    make_worker(two, script=[50, report(two, "id-1"), 50, report(two, ""), 50, report(two, "id-1"), 50]).run()
     assert {two.newest(p).topic_id for p in (0, 1)} == {"id-1"}
     newest = two.models.newest()
-    assert newest is not None
     assert (newest.version, newest.topic_id) == (600, "id-1")
 
 

@@ -13,15 +13,13 @@ from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from tests.fold.streams import vectors
-from tests.worker.environment import TOPIC, Environment
+from tests.worker.environment import TOPIC, Environment, filled_with
 from tests.worker.harness import WorkerFixture, make_worker
 
 
 def learned(partitions: int = 1) -> Environment:
     """The env of a group that has learned and committed 100 records of each partition."""
-    env = Environment(partitions)
-    for partition in range(partitions):
-        env.send(partition, vectors(100, seed=partition))
+    env = filled_with(*[100] * partitions)
     make_worker(env).run()
     assert env.topic.committed == dict.fromkeys(range(partitions), 100)
     env.journal.clear()
@@ -78,9 +76,7 @@ def test_a_copy_of_the_store_may_take_its_place() -> None:
 
 def test_members_that_join_together_with_two_stores_notice_each_other() -> None:
     """Neither could know before: the group had no offsets."""
-    env = Environment(2)
-    for partition in (0, 1):
-        env.send(partition, vectors(100, seed=partition))
+    env = filled_with(100, 100)
     other = StoreIdentity("ab" * 16, "/mnt/other", "host-2")
 
     def commit_elsewhere() -> None:
@@ -141,8 +137,7 @@ def test_the_worker_waits_a_while_for_the_store_before_it_refuses() -> None:
 
     env.checkpoints = Checkpoints(env.store, TOPIC)
     env.send(0, vectors(50, seed=5))
-    worker = make_worker(env, script=[1, 1, 1, 1, Do(mount), *[1000] * 20])
-    worker.run()
+    worker = make_worker(env, script=[1, 1, 1, 1, Do(mount), *[1000] * 20]).run()
     assert worker.recorder.of_type(RestoreFailed)
     assert worker.recorder.of_type(PartitionsAssigned) == [PartitionsAssigned({0: 100})]
     env.assert_complete()
@@ -190,8 +185,7 @@ def test_a_worker_saves_nothing_while_its_volume_is_unmounted() -> None:
         bare_folder.update(env.store._files)
         env.store._files = dict(volume)
 
-    worker = make_worker(env, script=[50, Do(unmount), 50, 50, Do(mount), *[50] * 5])
-    worker.run()
+    worker = make_worker(env, script=[50, Do(unmount), 50, 50, Do(mount), *[50] * 5]).run()
     assert bare_folder == {}
     causes = [event.cause for event in worker.recorder.of_type(CheckpointPostponed)]
     assert len(causes) >= 2

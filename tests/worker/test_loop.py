@@ -20,20 +20,24 @@ from streampca.fold.checkpoint import encode
 from streampca.fold.events import Assigned, Records
 from streampca.sources.memory import Do, MemorySource, Pause, Step
 from tests.fold.streams import fold_config, vectors
-from tests.worker.environment import POISON, Environment, N
-from tests.worker.harness import WorkerFixture, make_worker, send_poison, worker_config
-from tests.worker.messages import arrows, config_for, learned_in_one_batch
+from tests.worker.environment import POISON, Environment, N, filled_with
+from tests.worker.harness import (
+    WorkerFixture,
+    arrows,
+    config_for,
+    learned_in_one_batch,
+    make_worker,
+    send_poison,
+    worker_config,
+)
 
 ONLY_AT_END: dict[str, Any] = {"checkpoint_interval_s": 1e9}
 
 
 @pytest.mark.parametrize("batch", [1, 7, 64, 1000])
 def test_learns_every_message_of_every_partition(batch: int) -> None:
-    env = Environment(partitions=3)
-    for partition, n in enumerate((200, 10, 1)):
-        env.send(partition, vectors(n, seed=partition))
-    worker = make_worker(env, worker_config(checkpoint_interval_s=20.0), batch=batch)
-    worker.run()
+    env = filled_with(200, 10, 1)
+    worker = make_worker(env, worker_config(checkpoint_interval_s=20.0), batch=batch).run()
     assert worker.recorder.of_type(PartitionsAssigned) == [PartitionsAssigned({0: -1, 1: -1, 2: -1})]
     assert env.calls("seek") == [("seek", {0: None, 1: None, 2: None})]
     env.assert_complete()
@@ -90,8 +94,7 @@ def test_revoked_partitions_are_saved_before_they_are_assigned_to_another_worker
             saved_when_assigned.append((filled.position(0), filled.position(1), dict(filled.topic.committed)))
 
     join, poll_other = Do(lambda: others.append(MemorySource(filled.topic))), Do(poll)
-    worker = make_worker(filled, worker_config(**ONLY_AT_END), [40, 40, join, *[poll_other, 40] * 3, poll_other])
-    worker.run()
+    worker = make_worker(filled, worker_config(**ONLY_AT_END), [40, 40, join, *[poll_other, 40] * 3, poll_other]).run()
     assert worker.recorder.of_type(PartitionsReleased) == [PartitionsReleased([0, 1], lost=False)]
     assert saved_when_assigned == [(80, 80, {0: 80, 1: 80})]
     assert worker.recorder.of_type(PartitionsAssigned) == [
@@ -115,8 +118,7 @@ def test_lost_partitions_are_not_saved(filled: Environment) -> None:
 def test_a_member_without_partitions_does_nothing(filled: Environment) -> None:
     owner = MemorySource(filled.topic)
     owner.poll(0)
-    worker = make_worker(filled, script=[Do(lambda: owner.poll(0))] * 4)
-    worker.run()
+    make_worker(filled, script=[Do(lambda: owner.poll(0))] * 4).run()
     assert filled.calls("save", "commit", "publish") == []
 
 
@@ -141,8 +143,7 @@ def test_stop_policy_saves_everything_before_the_bad_record_and_names_it(env: En
 @pytest.mark.parametrize("batch", [1, 13, 1000])
 def test_skip_policy_counts_bad_records_and_continues(env: Environment, batch: int) -> None:
     send_poison(env)
-    worker = make_worker(env, worker_config(bad_records="skip"), batch=batch)
-    worker.run()
+    worker = make_worker(env, worker_config(bad_records="skip"), batch=batch).run()
     assert [(event.partition, event.offset, event.reason) for event in worker.recorder.of_type(RecordRejected)] == [
         (0, 50, "wrong_length"),
         (0, 51, "no_value"),
@@ -226,8 +227,7 @@ def test_same_checkpoints_for_any_polls_and_queue(
         script += [poll, *[Do(env.topic.rebalance)] * rebalances, poll]
     # Without a limit: rejects that come first after a rebalance would be held back at the end.
     config = worker_config(env.fold_config, bad_records="dead_letter")
-    worker = make_worker(env, config, script, prefetch=prefetch)
-    worker.run()
+    make_worker(env, config, script, prefetch=prefetch).run()
     env.assert_complete()
     logs = enumerate(env.topic.logs)
     rejected = {(p, record.offset) for p, log in logs for record in log.records if record.value in bad}
@@ -292,8 +292,7 @@ def test_arrow_a_message_with_one_bad_vector_is_rejected_whole() -> None:
     bad = np.array(V[:30])
     bad[17, 2] = np.nan
     env.send(0, [*arrows(V[:40], [40]), *arrows(bad, [30]), *arrows(V[40:], [50])])
-    worker = make_worker(env, config_for(env, "arrow", bad_records="dead_letter"))
-    worker.run()
+    make_worker(env, config_for(env, "arrow", bad_records="dead_letter")).run()
     assert env.dead_letters == [(0, 1, "not_finite")]
     assert encode(env.newest()) == learned_in_one_batch(env, V, [40, 50], 3, ["not_finite"])
 
@@ -301,7 +300,6 @@ def test_arrow_a_message_with_one_bad_vector_is_rejected_whole() -> None:
 def test_arrow_the_version_is_the_number_of_vectors() -> None:
     env, V = Environment(), vectors(90)
     env.send(0, arrows(V, [40, 50]))
-    worker = make_worker(env, config_for(env, "arrow"))
-    worker.run()
+    worker = make_worker(env, config_for(env, "arrow")).run()
     assert env.models.versions()[-1] == 90
     assert sum(batch.messages for batch in worker.recorder.of_type(BatchLearned)) == 2

@@ -56,7 +56,6 @@ def check(p_values: Callable[[Array], F64], messages: Messages, most: float) -> 
 
 def of(published: PublishedModel) -> Callable[[Array], F64]:
     def p_values(V: Array) -> F64:
-        assert published.calibration is not None
         return published.calibration.p_values(scoring.score(published.model, V), published.model.noise_variance).score
 
     return p_values

@@ -137,8 +137,7 @@ def test_every_record_is_learned_or_a_dead_letter(kind: str, data: st.DataObject
     env = Environment(fold_config=fold_config(half_life_seconds=data.draw(st.sampled_from([None, 9.0]))))
     config = config_for(env, kind)
     good = fill(env, kind, data.draw(st.lists(pills(kind), min_size=1, max_size=12), label="pills"))
-    worker = make_worker(env, config, batch=data.draw(st.sampled_from([1, 9, 1000]), label="batch"))
-    worker.run()
+    worker = make_worker(env, config, batch=data.draw(st.sampled_from([1, 9, 1000]), label="batch")).run()
     assert env.violations == []
     assert env.position() == env.topic.logs[0].end
     rejected = {offset: reason for _, offset, reason in env.dead_letters}

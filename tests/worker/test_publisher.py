@@ -48,12 +48,8 @@ class PublisherFixture:
         self.checkpoints.save(checkpoint_of(fold, self.fold_config, partition))
 
     def publish(self) -> PublishedModel:
-        published = self.publisher.publish()
-        assert published is not None
-        model, self.p_values = published
-        newest = self.models.newest()
-        assert newest is not None
-        assert encode(newest) == encode(model)
+        model, self.p_values = self.publisher.publish()
+        assert encode(self.models.newest()) == encode(model)
         return model
 
 
@@ -87,7 +83,6 @@ def test_checkpoints_in_memory_give_the_same_bytes_as_those_on_disk(dtype: str) 
             fixture.checkpoints.save(checkpoint)
     in_memory.checkpoints.newest = lambda _: pytest.fail("read from disk")  # type: ignore[method-assign]
     published = in_memory.publisher.publish(checkpoints)
-    assert published is not None
     assert published.model.subspace_error is not None
     assert encode(published.model) == encode(on_disk.publish())
 
@@ -96,9 +91,7 @@ def test_a_checkpoint_in_memory_does_not_hide_a_newer_one(fixture: PublisherFixt
     older, newer = (checkpoint_of(fold_of(vectors(n), CONFIG), CONFIG, 0) for n in (100, 200))
     for checkpoint in (older, newer):
         fixture.checkpoints.save(checkpoint)
-    published = fixture.publisher.publish([older])
-    assert published is not None
-    assert published.model.positions == {0: 200}
+    assert fixture.publisher.publish([older]).model.positions == {0: 200}
 
 
 def test_checkpoints_are_read_one_at_a_time(fixture: PublisherFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +101,6 @@ def test_checkpoints_are_read_one_at_a_time(fixture: PublisherFixture, monkeypat
 
     def counted(partition: int, *, trusted: bool) -> Checkpoint | None:
         checkpoint = newest(partition, trusted=trusted)
-        assert checkpoint is not None
         held.add(checkpoint.fold)
         assert len(held) <= 2
         return checkpoint
@@ -169,14 +161,11 @@ def env() -> Iterator[Environment]:
 
 
 def test_a_worker_publishes_the_model_of_all_partitions(env: Environment) -> None:
-    worker = make_worker(env, script=[50, 50])
-    worker.run()
+    worker = make_worker(env, script=[50, 50]).run()
     published = [event.model.version for event in worker.recorder.of_type(ModelPublished)]
     assert published == env.models.versions() == [100, 200, 300]
-    newest = env.models.newest()
-    assert newest is not None
     everything = np.vstack([vectors(150, seed=p) + p for p in (0, 1)])
-    np.testing.assert_allclose(covariance_of(newest.model), covariance(everything), atol=1e-9)
+    np.testing.assert_allclose(covariance_of(env.models.newest().model), covariance(everything), atol=1e-9)
 
 
 def test_saves_then_publishes_then_commits(env: Environment) -> None:
@@ -198,8 +187,7 @@ def test_only_the_owner_of_the_lowest_partition_publishes(env: Environment, lowe
     rebalance: list[Step] = [Do(lambda: members[0].poll(0)), Pause()]
     if not lowest:
         join.act()
-    worker = make_worker(env, worker_config(EXACT), [join, *rebalance * 4] if lowest else rebalance * 4)
-    worker.run()
+    worker = make_worker(env, worker_config(EXACT), [join, *rebalance * 4] if lowest else rebalance * 4).run()
     assigned = worker.recorder.of_type(PartitionsAssigned)[-1].positions
     assert list(assigned) == [0 if lowest else 1]
     assert env.position(next(iter(assigned))) == 150
@@ -227,8 +215,7 @@ def test_publishing_takes_a_tenth_of_the_time_at_most() -> None:
 def test_a_worker_publishes_less_often_where_it_takes_long(env: Environment) -> None:
     """Checkpoints are saved as before, and the last model is that of all messages."""
     slow = itertools.count(step=10)
-    worker = make_worker(env, script=[30] * 9, save_clock=lambda: float(next(slow)))
-    worker.run()
+    make_worker(env, script=[30] * 9, save_clock=lambda: float(next(slow))).run()
     assert env.models.versions() == [60, 120, 300]
     assert len(env.calls("save")) == 10
 
@@ -273,7 +260,6 @@ def stream() -> Stream:
 
 
 def same(published: PublishedModel, expected: Calibration) -> bool:
-    assert published.calibration is not None
     return np.allclose(published.calibration.weights, expected.weights, rtol=1e-9)
 
 

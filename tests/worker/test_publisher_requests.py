@@ -74,9 +74,7 @@ class Member:
             rows = self.saved[partition].stats.learned + 20
             self.saved[partition] = fold_of(vectors(rows, seed=partition) + partition, CONFIG)
         changed = [self._checkpoint(p) for p in moved]
-        self.writer.start(changed, publish=self.publishes, saved_before=before)
-        result = self.writer.take_result(wait=True)
-        assert result is not None
+        result = self.writer.start(changed, publish=self.publishes, saved_before=before).result()
         assert not any(isinstance(event, CheckpointPostponed) for event in result.events)
         return result
 
@@ -127,9 +125,7 @@ def test_parts_that_were_not_read_again_change_no_bit(bucket: Bucket, two: tuple
     for name, data in bucket.files().items():
         alike.write(name, data)
     late = Publisher(Checkpoints(alike, "readings"), Models(alike, "readings"), CONFIG, lambda: 2e9)
-    expected = late.publish()
-    assert expected is not None
-    assert encode(published(publisher.interval())) == encode(expected.model)
+    assert encode(published(publisher.interval())) == encode(late.publish().model)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sets(st.integers(0, PARTITIONS - 1))), max_size=12))

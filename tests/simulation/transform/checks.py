@@ -24,11 +24,11 @@ from streampca.sources.dead_letters import origin_of
 from tests.example_models import example_model
 from tests.simulation.cluster import SESSION_S
 from tests.simulation.history import Course
+from tests.simulation.plan import DEAD, OUTPUT, D
 from tests.simulation.registry import is_poison
 from tests.simulation.transform.coordinator import Transaction
-from tests.simulation.transform.plan import DEAD, OUTPUT, D
 from tests.simulation.transform.world import TransformWorld
-from tests.transform.origin import origin_of_output
+from tests.transform.harness import origin_of_output
 
 _known_model = cache(example_model)
 
@@ -52,7 +52,6 @@ class TransformChecks:
         return not self.missing() or self._is_refused()
 
     def missing(self) -> list[str]:
-        """What is not committed yet."""
         cluster = self._world.cluster
         ends = enumerate(log.end for log in cluster.logs)
         return [f"partition {p} up to {end}" for p, end in ends if cluster.committed.get(p) != end]

@@ -80,7 +80,6 @@ class Coordinator:
             self._end(transaction, "aborted")
 
     def expire(self) -> None:
-        """Abort the transactions that have been open for too long."""
         for id_, transaction in list(self._unfinished.items()):
             if transaction.state == "open" and self._scheduler.now - transaction.begun_at > SESSION_S:
                 self.fence(id_)

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from tests.simulation.plan import TOPIC, Fault
+from tests.simulation.plan import TOPIC, Fault, K
 from tests.simulation.process_faults import ProcessFaults
-from tests.simulation.transform.plan import K
 from tests.simulation.transform.world import Machine, TransformWorld
 
 
@@ -26,7 +25,7 @@ class TransformFaults(ProcessFaults):
     def lose(self, fault: Fault) -> None:
         """One machine gets no answers from some call on, such as that of a commit that happens all the same."""
         at_commit = replace(fault, call="committed")
-        self._trap(at_commit if fault.target % 2 else fault, lambda machine: self._cut(machine, fault.seconds))
+        self._trap(at_commit if fault.target % 2 else fault, lambda machine: machine.cut(fault.seconds))
 
     def expire(self, fault: Fault) -> None:
         """A member's transaction has been open for too long: it is aborted, and the producer refused."""
@@ -67,13 +66,8 @@ class TransformFaults(ProcessFaults):
             self._world.volume.entries[files[-1]].flip()
 
     def _double(self, machine: Machine, seconds: float) -> None:
-        if machine.process:
-            machine.process.pause(seconds)
-            self._world.start_double(machine)
-
-    def _cut(self, machine: Machine, seconds: float) -> None:
-        if machine.source:
-            machine.source.cut_until = self._world.scheduler.now + seconds
+        machine.pause(seconds)
+        self._world.start_double(machine)
 
     def _hang(self, machine: Machine) -> None:
         if machine.process:

@@ -40,7 +40,6 @@ class TransformSource(ClusterSource):
         return MemorySource.committed(self, partitions)
 
     def is_stable(self, partitions: Collection[int]) -> bool:
-        """Whether the offsets of these partitions can be read."""
         return self.cluster.coordinator.is_stable(partitions)
 
 
@@ -104,7 +103,6 @@ class ClusterTransactions:
         self._epoch = None
 
     def _begun(self) -> int:
-        """The epoch."""
         if self._epoch is None:
             raise TransactionFailedError("the last transaction has failed")
         return self._epoch
@@ -117,7 +115,6 @@ class ClusterTransactions:
             self._fail("no broker answers")
 
     def _write(self) -> None:
-        """Send what is not sent yet."""
         self._wait_for_the_last()
         records, self._unsent = self._unsent, []
         try:

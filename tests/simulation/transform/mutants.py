@@ -1,6 +1,6 @@
 """Mutants of transform: see `tests.simulation.mutants`. Some are of the simulated brokers, which do what Kafka's do."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from unittest import mock
 
@@ -10,16 +10,16 @@ from streampca.consumer_group.assignment import Assignment
 from streampca.fold.events import OutOfRange
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import Array
-from streampca.sources.base import Committed, OutgoingFields
+from streampca.sources.base import Committed
 from streampca.transform.loop import Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import TransformedBatch
 from streampca.transform.position import Position
 from streampca.transform.projection import Fields, Projection
-from tests.simulation.patching import LOADS_OLDER_MODELS, Mutant, nothing, patched
+from tests.simulation.patching import LOADS_OLDER_MODELS, Mutants, nothing, patched
+from tests.simulation.plan import DEAD
 from tests.simulation.transform.coordinator import Coordinator, Transaction, TransformCluster
 from tests.simulation.transform.member import ClusterTransactions, TransformSource
-from tests.simulation.transform.plan import DEAD
 from tests.simulation.transform.world import TransformWorld
 
 _commit, _release, _restore = Transformer._commit, Transformer._release, Transformer._restore
@@ -66,10 +66,6 @@ def _releases_without_abort(self: Transformer, partitions: Collection[int], *, l
     self._assignment.release(partitions, lost=lost)
 
 
-def _restores_the_start(self: Transformer, partitions: Collection[int]) -> Mapping[int, Position]:
-    return dict.fromkeys(_restore(self, partitions), Position(-1))
-
-
 def _writes_as_at_the_first_start(self: Transformer, event: TransformedBatch) -> None:
     self._is_first_start = True
     _write(self, event)
@@ -85,21 +81,9 @@ def _accepts_any_epoch(self: Coordinator, id_: str, epoch: int) -> Transaction:
     return self._unfinished.setdefault(id_, Transaction(id_, self._scheduler.now))
 
 
-def _drops_dead_letters(self: ClusterTransactions, records: Iterable[OutgoingFields]) -> None:
-    _send(self, [record for record in records if record[0] != DEAD])
-
-
-def _commits_no_last_record(self: Position, shape: str, topic_id: str) -> Committed:
-    return Committed(self.position, shape)
-
-
 def _skips_silently(self: Assignment[Position], event: OutOfRange) -> None:
     with mock.patch.object(self, "_listener"):
         _skip_gap(self, event)
-
-
-def _ignores_places(self: Projection, published: PublishedModel, vectors: Array, start: int) -> Fields:
-    return self._fields(published, vectors)
 
 
 def _rounds_by_place(self: Projection, published: PublishedModel, rows: Array) -> Fields:
@@ -111,49 +95,35 @@ def _rounds_by_place(self: Projection, published: PublishedModel, rows: Array) -
     }
 
 
-TRANSFORM_MUTANTS: dict[str, tuple[Mutant, int]] = {
-    "offsets are committed outside of the transaction": (patched(Transformer, _commit=_commits_offsets_apart), 1),
-    "nothing is read again after a failed transaction": (
-        patched(
-            Transformer,
-            _start_over=_starts_over_where_it_was,
-            _restore=_restores_what_it_remembers,
-            _release=_releases_and_forgets,
-        ),
-        16,
-    ),
-    "a transaction that failed counts as not committed": (
-        patched(
-            Transformer,
-            _commit=_commits_and_remembers,
-            _restore=_restores_what_it_remembers,
-            _release=_releases_and_forgets,
-        ),
-        34,
-    ),
-    "a revocation does not abort the transaction": (patched(Transformer, _release=_releases_without_abort), 1),
-    "members begin at the earliest record": (patched(Transformer, _restore=_restores_the_start), 1),
-    "bad records end members that continue others' work": (
-        patched(Transformer, _write=_writes_as_at_the_first_start),
-        120,
-    ),
-    "recovery fences nobody": (patched(ClusterTransactions, recover=_recovers_without_fencing), 12),
-    "brokers accept offsets of members that the group has given up": (
-        patched(TransformCluster, counts_in=lambda self, member, generation: True),
-        97,
-    ),
-    "brokers accept producers that were replaced": (patched(Coordinator, _current=_accepts_any_epoch), 16),
-    "offsets are read while a transaction has others": (
-        patched(TransformSource, is_stable=lambda self, partitions: True),
-        12,
-    ),
-    "dead letters are not sent": (patched(ClusterTransactions, send=_drops_dead_letters), 1),
-    "models of another shape are used": (patched(CurrentModel, require_shape=nothing), 7),
-    "the model goes back when a newer one is damaged": (LOADS_OLDER_MODELS, 22),
-    "gaps are not counted": (patched(Assignment, skip_gap=_skips_silently), 19),
-    "the last record is not committed": (patched(Position, as_committed=_commits_no_last_record), 19),
-    "transform does not retry a restore that failed": (patched(Assignment, _retry_restore=nothing), 16),
-    "transform does not resume paused partitions": (patched(Assignment, _read_paused=nothing), 11),
-    "what hangs is not ended": (patched(TransformWorld, _end_what_hangs=nothing), 35),
-    "rows are computed in any place": (patched(Projection, _of_run=_ignores_places, _fields=_rounds_by_place), 16),
-}
+KEEPS_POSITIONS = patched(Transformer, _restore=_restores_what_it_remembers, _release=_releases_and_forgets)
+TRANSFORM_MUTANTS: Mutants = {
+    "offsets are committed outside of the transaction": (1, patched(Transformer, _commit=_commits_offsets_apart)),
+    "nothing is read again after a failed transaction":
+        (16, patched(Transformer, _start_over=_starts_over_where_it_was), KEEPS_POSITIONS),
+    "a transaction that failed counts as not committed":
+        (34, patched(Transformer, _commit=_commits_and_remembers), KEEPS_POSITIONS),
+    "a revocation does not abort the transaction": (1, patched(Transformer, _release=_releases_without_abort)),
+    "members begin at the earliest record":
+        (1, patched(Transformer, _restore=lambda self, owned: dict.fromkeys(_restore(self, owned), Position(-1)))),
+    "bad records end members that continue others' work":
+        (120, patched(Transformer, _write=_writes_as_at_the_first_start)),
+    "recovery fences nobody": (12, patched(ClusterTransactions, recover=_recovers_without_fencing)),
+    "brokers accept offsets of members that the group has given up":
+        (97, patched(TransformCluster, counts_in=lambda self, member, generation: True)),
+    "brokers accept producers that were replaced": (16, patched(Coordinator, _current=_accepts_any_epoch)),
+    "offsets are read while a transaction has others":
+        (12, patched(TransformSource, is_stable=lambda self, partitions: True)),
+    "dead letters are not sent":
+        (1, patched(ClusterTransactions, send=lambda self, records: _send(self, [r for r in records if r[0] != DEAD]))),
+    "models of another shape are used": (7, patched(CurrentModel, require_shape=nothing)),
+    "the model goes back when a newer one is damaged": (22, LOADS_OLDER_MODELS),
+    "gaps are not counted": (19, patched(Assignment, skip_gap=_skips_silently)),
+    "the last record is not committed":
+        (19, patched(Position, as_committed=lambda self, shape, topic_id: Committed(self.position, shape))),
+    "transform does not retry a restore that failed": (16, patched(Assignment, _retry_restore=nothing)),
+    "transform does not resume paused partitions": (11, patched(Assignment, _read_paused=nothing)),
+    "what hangs is not ended": (35, patched(TransformWorld, _end_what_hangs=nothing)),
+    "rows are computed in any place":
+        (16, patched(Projection, _of_run=lambda self, published, vectors, start: self._fields(published, vectors)),
+         patched(Projection, _fields=_rounds_by_place)),
+}  # fmt: skip

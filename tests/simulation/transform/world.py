@@ -16,19 +16,18 @@ from streampca.sources.prefetch import Prefetch
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.loop import TransformConfig, Transformer
-from streampca.transform.messages import RecordPacker
 from streampca.transform.models import CurrentModel
-from streampca.transform.outputs import Outputs
+from streampca.transform.outputs import Outputs, RecordPacker
 from streampca.transform.projection import Projection
 from tests.example_models import numbered
 from tests.simulation.history import Jump
-from tests.simulation.plan import TOPIC
+from tests.simulation.plan import DEAD, FIRST_VERSION, OUTPUT, TOPIC, D, K, TransformPlan
+from tests.simulation.registry import ProcessSchemas
 from tests.simulation.scheduler import Process
 from tests.simulation.site import Machine, Site
 from tests.simulation.threads import threads_of
 from tests.simulation.transform.coordinator import TransformCluster
 from tests.simulation.transform.member import ClusterTransactions, TransformSource
-from tests.simulation.transform.plan import DEAD, FIRST_VERSION, OUTPUT, D, K, TransformPlan
 
 FIELDS = ("coordinates", "residual")
 PACKER = RecordPacker(writer_of("npy"), several=False)
@@ -59,7 +58,6 @@ class TransformWorld(Site):
             process.kill()
 
     def publish(self, components: int = K) -> None:
-        """Publish another model."""
         version = max(self.components, default=FIRST_VERSION - 1) + 1
         self.components[version] = components
         Models(self._store(self.publisher), TOPIC).save(numbered(version, 0.0, d=D, k=components))
@@ -104,9 +102,8 @@ class TransformWorld(Site):
             return
         source = machine.source = TransformSource(self.cluster, process, self.plan.batch)
         transactions = ClusterTransactions(self.cluster, source, self._new_id(machine))
-        outputs = Outputs(
-            OUTPUT, self.plan.codec(self._schemas(process)), model, Projection(FIELDS), PACKER, TOPIC, DEAD
-        )
+        codec = self.plan.codec(ProcessSchemas(self.registry, process))
+        outputs = Outputs(OUTPUT, codec, model, Projection(FIELDS), PACKER, TOPIC, DEAD)
         read = Prefetch(source, self.plan.prefetch, 10**6, outputs.read, threads_of(process))
         listener = _MemberListener(self)
         machine.worker = Transformer(self.config, read, transactions, outputs, listener)

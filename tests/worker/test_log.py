@@ -21,10 +21,10 @@ from streampca.consumer_group.listener import (
 from streampca.fold.events import SourceStatus
 from streampca.sources.memory import Do, Pause, Step
 from streampca.stores.object_errors import store_error
-from streampca.worker.listeners.log import WorkerLog
+from streampca.worker.log import WorkerLog
 from tests.clock import Clock
 from tests.fold.streams import fold_config, fold_of, vectors
-from tests.worker.environment import POISON, Environment
+from tests.worker.environment import POISON, Environment, filled_with
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
 Logs = list[dict[str, Any]]
@@ -51,9 +51,7 @@ def learned(lag: int, partition: int = 0) -> BatchLearned:
 
 
 def test_an_undisturbed_run_logs_a_few_lines(logs: Logs) -> None:
-    env = Environment(partitions=2)
-    for partition in (0, 1):
-        env.send(partition, vectors(300, seed=partition))
+    env = filled_with(300, 300)
     run_logged(env, [200, 200, 200], checkpoint_interval_s=1e9)
     assert events(logs) == ["partitions assigned", "caught up", "stopping", "model published"]
     assigned, *_, published = [line for line in logs if line["log_level"] == "info"]
@@ -69,8 +67,7 @@ def test_an_undisturbed_run_logs_a_few_lines(logs: Logs) -> None:
 
 
 def test_a_lasting_error_is_logged_once_and_again_when_it_ends(logs: Logs) -> None:
-    env = Environment()
-    env.send(0, vectors(200))
+    env = filled_with(200)
     run_logged(env, [20, Do(lambda: env.store.fail_writes(6)), 20, 20, 20, 20, 20, 20, 20])
     errors = [line for line in logs if line["log_level"] == "error"]
     assert [line["event"] for line in errors] == ["checkpoint postponed"]
@@ -160,8 +157,7 @@ def test_an_empty_partition_logs_no_catching_up(logs: Logs) -> None:
 
 
 def test_losing_partitions_is_a_warning(logs: Logs) -> None:
-    env = Environment()
-    env.send(0, vectors(100))
+    env = filled_with(100)
     worker: WorkerFixture = make_worker(
         env, worker_config(checkpoint_interval_s=1e9), [50, Do(lambda: env.topic.evict(worker.source)), Pause()]
     )

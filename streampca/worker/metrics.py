@@ -1,28 +1,18 @@
 """The worker's metrics for Prometheus, kept by a listener."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from prometheus_client import Counter, Gauge, Histogram
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from streampca.consumer_group.listener import (
-    BatchLearned,
-    CheckpointPostponed,
-    CheckpointSaved,
-    MemberEvent,
-    ModelPublished,
-    OffsetsSkipped,
-    PartitionResumed,
-    PartitionsAssigned,
-    PartitionsReleased,
-    PartitionStalled,
-    PublishFailed,
-    RecordRejected,
-    RestoreFailed,
-)
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.listener import MemberEvent
 from streampca.consumer_group.metrics import MemberMetrics, Row
-from streampca.worker.listeners.histogram import BulkHistogram
 
 _RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _P_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -77,34 +67,34 @@ class WorkerMetrics(MemberMetrics):
     def notify(self, event: MemberEvent) -> None:
         super().notify(event)
         match event:
-            case BatchLearned():
+            case events.BatchLearned():
                 self._on_batch(event)
-            case RecordRejected():
+            case events.RecordRejected():
                 self._metrics["messages"].labels("rejected").inc()
                 self._metrics["dead_letters"].labels(event.reason).inc()
-            case CheckpointSaved():
+            case events.CheckpointSaved():
                 self._on_checkpoint(event)
-            case CheckpointPostponed():
+            case events.CheckpointPostponed():
                 self._metrics["checkpoints_postponed"].inc()
-            case ModelPublished(model, seconds, p_values):
+            case events.ModelPublished(model, seconds, p_values):
                 self._metrics["publish_duration_seconds"].observe(seconds)
                 self._metrics["published_version"].set(model.version)
                 self._metrics["explained_variance_ratio"].set(float(model.model.explained_variance_ratio.sum()))
                 if p_values is not None:
                     self._p_values.observe(p_values)
-            case PublishFailed():
+            case events.PublishFailed():
                 self._metrics["publish_failures"].inc()
-            case PartitionStalled(partition, lag):
+            case events.PartitionStalled(partition, lag):
                 self._set(partition, stalled=1, consumer_lag_messages=lag)
-            case PartitionResumed(partition):
+            case events.PartitionResumed(partition):
                 self._set(partition, stalled=0)
-            case OffsetsSkipped(_, position, to):
+            case events.OffsetsSkipped(_, position, to):
                 self._metrics["offset_gap_messages"].inc(max(to - position, 0))
-            case RestoreFailed():
+            case events.RestoreFailed():
                 self._metrics["restore_failures"].inc()
-            case PartitionsAssigned(positions):
+            case events.PartitionsAssigned(positions):
                 self._on_assignment(positions)
-            case PartitionsReleased(_, lost):
+            case events.PartitionsReleased(_, lost):
                 self._metrics["rebalances"].labels("lost" if lost else "revoked").inc()
 
     def _on_assignment(self, positions: Mapping[int, int]) -> None:
@@ -112,7 +102,7 @@ class WorkerMetrics(MemberMetrics):
         for partition in positions:
             self._set(partition, stalled=0)
 
-    def _on_batch(self, batch: BatchLearned) -> None:
+    def _on_batch(self, batch: events.BatchLearned) -> None:
         self._metrics["messages"].labels("learned").inc(batch.messages)
         self._metrics["learn_seconds"].inc(batch.seconds)
         fold, stats = batch.fold, batch.fold.stats
@@ -134,8 +124,30 @@ class WorkerMetrics(MemberMetrics):
             residual, norm = (np.concatenate(column) for column in zip(*batch.losses, strict=True))
             self._loss_ratio.observe(residual[norm > 0] / norm[norm > 0])
 
-    def _on_checkpoint(self, event: CheckpointSaved) -> None:
+    def _on_checkpoint(self, event: events.CheckpointSaved) -> None:
         self._metrics["checkpoint_duration_seconds"].observe(event.seconds)
         self._set(event.partition, checkpoint_last_success_timestamp_seconds=time.time())
         if event.fold.state.rank:
             self._set(event.partition, pinv_error=event.fold.state.pinv_error)
+
+
+class BulkHistogram(Collector):
+    """As `prometheus_client.Histogram`, without its time of creation, but takes arrays: that takes a µs a value."""
+
+    def __init__(self, name: str, documentation: str, buckets: Sequence[float], registry: CollectorRegistry) -> None:
+        """`buckets` are the inclusive upper bounds, ascending; the bucket up to +Inf is added."""
+        self._name, self._documentation, self._bounds = name, documentation, np.array(buckets)
+        self._seen = np.zeros(len(buckets) + 1, np.int64), 0.0  # replaced together, for a scrape
+        registry.register(self)
+
+    def observe(self, values: NDArray[np.float64]) -> None:
+        counts, total = self._seen
+        buckets = np.searchsorted(self._bounds, values)
+        self._seen = counts + np.bincount(buckets, minlength=len(counts)), total + float(np.sum(values))
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        counts, total = self._seen
+        names = [floatToGoString(bound) for bound in [*self._bounds, np.inf]]  # type: ignore[no-untyped-call]
+        cumulated = [float(count) for count in np.cumsum(counts)]
+        buckets = list(zip(names, cumulated, strict=True))
+        yield HistogramMetricFamily(self._name, self._documentation, buckets=buckets, sum_value=total)

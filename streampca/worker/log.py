@@ -5,16 +5,8 @@ from collections.abc import Callable
 
 import structlog
 
-from streampca.consumer_group.listener import (
-    BatchLearned,
-    CheckpointPostponed,
-    CheckpointSaved,
-    MemberEvent,
-    ModelPublished,
-    PartitionsAssigned,
-    PartitionsReleased,
-    PublishFailed,
-)
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.listener import MemberEvent
 from streampca.consumer_group.log import MemberLog
 from streampca.fold.model_file import PublishedModel
 
@@ -28,26 +20,26 @@ class WorkerLog(MemberLog):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)
-        self._batches: dict[int, BatchLearned] = {}  # partition → its latest batch
+        self._batches: dict[int, events.BatchLearned] = {}  # partition → its latest batch
         self._saved_positions: dict[int, int] = {}
         self._model: PublishedModel | None = None
 
     def notify(self, event: MemberEvent) -> None:
         super().notify(event)
         match event:
-            case BatchLearned():
+            case events.BatchLearned():
                 self._on_batch(event)
-            case CheckpointSaved():
+            case events.CheckpointSaved():
                 self._on_checkpoint(event)
-            case CheckpointPostponed(cause):
+            case events.CheckpointPostponed(cause):
                 self._fails("checkpoint postponed", cause)
-            case ModelPublished(model, seconds):
+            case events.ModelPublished(model, seconds):
                 self._on_model(model, seconds)
-            case PublishFailed(cause):
+            case events.PublishFailed(cause):
                 self._fails("publishing failed", cause)
-            case PartitionsAssigned(positions):
+            case events.PartitionsAssigned(positions):
                 self._saved_positions |= {p: position for p, position in positions.items() if position >= 0}
-            case PartitionsReleased(partitions):
+            case events.PartitionsReleased(partitions):
                 for partition in partitions:
                     self._batches.pop(partition, None)
                     self._saved_positions.pop(partition, None)
@@ -62,14 +54,14 @@ class WorkerLog(MemberLog):
             last_model=self._model and self._model.version,
         )
 
-    def _on_batch(self, batch: BatchLearned) -> None:
+    def _on_batch(self, batch: events.BatchLearned) -> None:
         self._batches[batch.partition] = batch
         if self._catches_up(batch.partition, batch.messages, batch.lag) and (
             learned := sum(latest.fold.stats.learned for latest in self._batches.values())
         ):
             log.info("caught up", partitions=len(self._lags), learned=learned)
 
-    def _on_checkpoint(self, event: CheckpointSaved) -> None:
+    def _on_checkpoint(self, event: events.CheckpointSaved) -> None:
         self._ends("checkpoint postponed", "checkpoint saved again")
         self._saved_positions[event.partition] = event.fold.position
         position, seconds = event.fold.position, round(event.seconds, 4)

@@ -1,0 +1,98 @@
+"""The log and the metrics of `streampca transform`: those of every member, and its transactions and models."""
+
+import time
+from collections.abc import Callable
+
+import structlog
+from prometheus_client import Counter, Gauge, Histogram
+
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.listener import MemberEvent
+from streampca.consumer_group.log import MemberLog
+from streampca.consumer_group.metrics import MemberMetrics, Row
+
+log = structlog.get_logger()
+
+_TABLE: tuple[Row, ...] = (
+    (Counter, "records", ("outcome",), "Records of committed transactions, by outcome: read, written or rejected."),
+    (Counter, "transactions", ("outcome",), "Transactions by outcome: committed, aborted (a rebalance) or failed."),
+    (Gauge, "model_version", (), "Version of the model that was used last."),
+    (Gauge, "lag_messages", ("partition",), "Messages behind the log's end."),
+    (Histogram, "commit_duration_seconds", (), "Time to commit a transaction."),
+)
+_OUTCOMES = {"records": ("read", "written", "rejected"), "transactions": ("committed", "aborted", "failed")}
+
+
+class TransformLog(MemberLog):
+    """Logs the events of a member."""
+
+    activity = "transforming"
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._version: int | None = None
+        self._committed = self._written = 0
+
+    def notify(self, event: MemberEvent) -> None:
+        super().notify(event)
+        match event:
+            case events.BatchTransformed():
+                self._on_batch(event)
+            case events.TransactionEnded("committed"):
+                self._ends("transaction failed", "transactions committed again")
+                self._committed += event.records
+            case events.TransactionEnded("failed"):
+                self._fails("transaction failed", event.cause)
+            case events.ModelAwaited(cause):
+                self._fails("waiting for model", cause, "warning")
+
+    def ended(self) -> None:
+        log.info("transform ended", committed=self._committed, **self._state())
+
+    def _on_batch(self, event: events.BatchTransformed) -> None:
+        if event.version != self._version:
+            write = log.debug if self._version is not None else log.info
+            write("model in use", version=event.version)
+        self._version = event.version
+        self._written += event.outputs
+        if self._catches_up(event.partition, event.messages, event.lag):
+            log.info("caught up", partitions=len(self._lags), read=self._messages)
+
+    def _state(self) -> dict[str, object]:
+        return super()._state() | {"written": self._written, "model": self._version}
+
+
+class TransformMetrics(MemberMetrics):
+    """The metrics of one member and its partitions, in a registry of their own; all with the topic."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic, "streampca_transform_", _TABLE)
+        for name, outcomes in _OUTCOMES.items():  # from the start, so that rates can be computed
+            for outcome in outcomes:
+                self._metrics[name].labels(outcome)
+        self._open = {"read": 0, "written": 0, "rejected": 0}  # in the transaction that has not ended
+
+    def notify(self, event: MemberEvent) -> None:
+        super().notify(event)
+        match event:
+            case events.BatchTransformed():
+                self._on_batch(event)
+            case events.RecordRejected():
+                self._open["rejected"] += 1
+                self._open["read"] += 1
+            case events.TransactionEnded():
+                self._on_end(event)
+
+    def _on_batch(self, event: events.BatchTransformed) -> None:
+        self._open["read"] += event.messages
+        self._open["written"] += event.outputs
+        self._metrics["model_version"].set(event.version)
+        self._set(event.partition, lag_messages=event.lag)
+
+    def _on_end(self, event: events.TransactionEnded) -> None:
+        self._metrics["transactions"].labels(event.outcome).inc()
+        if event.outcome == "committed":
+            self._metrics["commit_duration_seconds"].observe(event.seconds)
+            for outcome, count in self._open.items():
+                self._metrics["records"].labels(outcome).inc(count)
+        self._open = dict.fromkeys(self._open, 0)
