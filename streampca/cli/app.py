@@ -4,6 +4,7 @@ The implementation of a command is imported when it runs, so that help appears q
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +14,7 @@ import typer
 from streampca.cli import operations
 from streampca.cli.options import Options, command
 from streampca.errors import StreampcaError, exit_code_of, naming_the_worker
-from streampca.process.blas import choose_kernels
-from streampca.process.signals import exit_on_sigterm
+from streampca.process.machine import choose_kernels
 from streampca.settings.options import SERVE, TRANSFORM, WORKER
 from streampca.version import __version__
 
@@ -233,7 +233,8 @@ app.add_typer(operations.app)
 
 def main() -> None:
     """Run the command line; an expected error is one line on stderr."""
-    exit_on_sigterm()  # some commands replace this handler
+    # A container's first process ignores signals that it does not handle; some commands replace this handler.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     choose_kernels()
     try:
         with naming_the_worker():

@@ -13,7 +13,7 @@ from streampca.cli.worker import worker_config_of
 from streampca.errors import DamagedFileError, SourceError, StoreError, StreampcaError
 from streampca.fold import compatibility
 from streampca.formats import schema_of
-from streampca.process.blas import kernels
+from streampca.process.machine import kernels
 from streampca.settings.base import Settings
 from streampca.settings.transform import TransformSettings
 from streampca.settings.worker import WorkerSettings

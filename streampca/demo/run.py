@@ -18,7 +18,7 @@ from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
 from streampca.files.rows import Rows, open_rows
 from streampca.files.synthetic import LowRank, Truth
-from streampca.process.signals import stop_on_signals
+from streampca.process.start import stop_on_signals
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
