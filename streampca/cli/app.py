@@ -20,8 +20,7 @@ from streampca.version import __version__
 
 if TYPE_CHECKING:
     from streampca.settings.commands import ProduceSettings
-    from streampca.settings.transform import TransformSettings
-    from streampca.settings.worker import WorkerSettings
+    from streampca.settings.consumer import TransformSettings, WorkerSettings
 
 app = typer.Typer(
     name="streampca",

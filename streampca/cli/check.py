@@ -7,7 +7,7 @@ from streampca.cli.options import Options
 from streampca.settings import store_url
 from streampca.settings.base import Effective, Settings
 from streampca.settings.commands import ServeSettings, TransformSettings, WorkerSettings
-from streampca.settings.listening import is_loopback
+from streampca.settings.process import is_loopback
 
 _KINDS: dict[str, type[Settings]] = {"worker": WorkerSettings, "serve": ServeSettings, "transform": TransformSettings}
 

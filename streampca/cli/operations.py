@@ -10,7 +10,7 @@ from streampca.settings.options import CHECKED
 
 if TYPE_CHECKING:
     from streampca.settings.commands import CreateTopicsSettings, DeadLettersSettings, ResetSettings
-    from streampca.settings.worker import WorkerSettings
+    from streampca.settings.consumer import WorkerSettings
 
 app = typer.Typer()
 dead_letters = typer.Typer(

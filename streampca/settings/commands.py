@@ -7,12 +7,10 @@ Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML 
 from pydantic import Field
 
 from streampca.settings.base import Settings, all_fields
+from streampca.settings.consumer import TransformSettings, WorkerSettings
 from streampca.settings.formats import FormatSettings
 from streampca.settings.kafka import TOPIC_NAME, DeadLetterSettings, GroupSettings, KafkaSettings, TopicSettings
-from streampca.settings.listening import ListeningSettings
-from streampca.settings.store import LogSettings, StoreSettings
-from streampca.settings.transform import TransformSettings
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.process import ListeningSettings, LogSettings, StoreSettings
 
 __all__ = ["LogSettings", "Settings", "StoreSettings", "TransformSettings", "WorkerSettings", "all_fields"]
 

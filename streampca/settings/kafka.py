@@ -3,13 +3,12 @@
 import os
 import re
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 
 from streampca.errors import needs
-from streampca.settings.base import Rules, Settings, existing_file
+from streampca.settings.base import Rules, Settings
 
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 _WITHOUT_PASSWORD = (None, "AWS_MSK_IAM", "GSSAPI")
@@ -37,9 +36,9 @@ class KafkaSettings(Settings):
     sasl_token_url: str | None = Field(
         None, pattern=_NO_PLAIN_HTTP, description="Token endpoint for OAUTHBEARER, https://host/path?scope=…"
     )
-    ssl_cafile: Path | None = Field(None, description="CA certificates to verify brokers with, PEM.")
-    ssl_certfile: Path | None = Field(None, description="Client certificate, PEM.")
-    ssl_keyfile: Path | None = Field(None, description="Private key of the client certificate, PEM.")
+    ssl_cafile: FilePath | None = Field(None, description="CA certificates to verify brokers with, PEM.")
+    ssl_certfile: FilePath | None = Field(None, description="Client certificate, PEM.")
+    ssl_keyfile: FilePath | None = Field(None, description="Private key of the client certificate, PEM.")
     ssl_password: SecretStr | None = Field(None, description="Password of the private key.")
 
     @field_validator("bootstrap_servers")
@@ -50,8 +49,6 @@ class KafkaSettings(Settings):
             if not host or not colon or not port.isdecimal() or not 0 < int(port) < 65536:
                 raise ValueError(f"{server.strip()!r} is not host:port")
         return servers
-
-    _are_there = field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")(existing_file)
 
     RULES: ClassVar[Rules] = (
         (lambda s: s.security_protocol.startswith("SASL") and s.sasl_mechanism is None,

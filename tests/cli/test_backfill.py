@@ -14,7 +14,7 @@ from streampca.backfill.engines import Parts
 from streampca.cli import backfill as backfill_command
 from streampca.files.chunks import Chunk
 from streampca.fold.partitions import FIRST_BACKFILL
-from streampca.settings.store import StoreSettings
+from streampca.settings.process import StoreSettings
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models

@@ -9,8 +9,7 @@ from streampca import settings
 from streampca.errors import SettingsError
 from streampca.settings.base import MASK, Settings, all_fields
 from streampca.settings.commands import ResetSettings, ServeSettings
-from streampca.settings.transform import TransformSettings
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.consumer import TransformSettings, WorkerSettings
 
 REQUIRED = {"topic": "readings", "dimensions": 8, "components": 2}
 TOKENS = {
@@ -150,7 +149,7 @@ def test_an_unusable_file_is_one_mistake(tmp_path: Path) -> None:
         ({"bootstrap_servers": "kafka:9092,"}, "'' is not host:port"),
         ({"bootstrap_servers": "kafka:99999"}, "is not host:port"),
         ({"security_protocol": "SASL_SSL"}, "needs sasl_mechanism"),
-        ({"ssl_cafile": "/none.pem"}, "ssl_cafile: no such file"),
+        ({"ssl_cafile": "/none.pem"}, "ssl_cafile: path does not point to a file, got '/none.pem'"),
         ({"sasl_token_url": "http://login.example/token"}, "string should match pattern"),
         ({"sasl_token_url": "https://ann:secret@login.example/token"}, "string should match pattern"),
         ({"sasl_token_url": "login.example"}, "string should match pattern"),
@@ -220,7 +219,7 @@ def test_certificates_without_tls_are_refused(tmp_path: Path) -> None:
         (WorkerSettings, "kafka", TOKENS, "'.[oauth]'"),
         (WorkerSettings, "kafka", MSK, "'.[msk]'"),
         (WorkerSettings, "consumer", {"kafka_client": "confluent"}, "'.[fast]'"),
-        (TransformSettings, "transform", {"output_format": "arrow", "output_topic": "o"}, "'.[arrow]'"),
+        (TransformSettings, "consumer", {"output_format": "arrow", "output_topic": "o"}, "'.[arrow]'"),
     ],
 )
 def test_a_missing_package_is_a_mistake(
@@ -252,7 +251,7 @@ def test_the_client_is_the_fast_one_where_it_can_be(
 
 
 def test_required_settings_come_first_and_then_common_ones() -> None:
-    names = list(WorkerSettings.fields())
+    names = list(effective(WorkerSettings))
     assert names[:5] == ["topic", "dimensions", "components", "bootstrap_servers", "store"]
     assert names.index("group_id") < names.index("center") < names.index("dtype") < names.index("sasl_password")
 

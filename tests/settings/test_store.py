@@ -7,7 +7,7 @@ import pytest
 from streampca.errors import SettingsError
 from streampca.settings import store_url
 from streampca.settings.commands import ServeSettings
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.consumer import WorkerSettings
 from streampca.stores.choice import open_store, store_and_name
 from streampca.stores.directory import DirectoryStore
 

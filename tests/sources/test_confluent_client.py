@@ -11,7 +11,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Kafk
 from streampca.errors import SettingsError
 from streampca.fold.record import headers_of, timestamps_of, values_of
 from streampca.settings import consumer
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.consumer import WorkerSettings
 from streampca.sources.broker_errors import BrokerErrors
 from streampca.sources.confluent.batch import ConfluentBatch
 from streampca.sources.confluent.client import is_final, protocol_code

@@ -1,9 +1,10 @@
-"""Settings of the log and of the store."""
+"""Settings of any process: its log, its store, and the port that it listens on."""
 
+import ipaddress
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, FilePath
 
 from streampca.settings import store_url
 from streampca.settings.base import Rules, Settings
@@ -35,3 +36,21 @@ class StoreSettings(TopicSettings, LogSettings):
             store_url.MISSING_PACKAGE,
         ),
     )  # fmt: skip
+
+
+class ListeningSettings(Settings):
+    """The address to listen on, and who may ask."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    tls_folder: Path | None = Field(None, description="Folder with tls.crt and tls.key; unset: no TLS.")
+    tokens_file: FilePath | None = Field(
+        None, description="Hashed bearer tokens and their scopes; unset: no token is needed."
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
