@@ -17,7 +17,7 @@ from streampca.demo.broker import EmbeddedBroker, FirstRecord
 from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
 from streampca.files.rows import Rows, open_rows
-from streampca.files.synthetic import LowRank, Truth
+from streampca.files.synthetic import LowRank
 from streampca.process.start import stop_on_signals
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
@@ -36,7 +36,6 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
     """Run until `seconds` after the first projection, Ctrl-C or SIGTERM. Raises `StreampcaError` if a part fails."""
     synthetic = LowRank()
     rows = open_rows(file) if file else synthetic.rows()
-    truth = None if file else synthetic.truth
     ended = threading.Event()
     stop_on_signals(lambda _: ended.set())
     with contextlib.ExitStack() as stack:
@@ -67,7 +66,7 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
         start("transform", **member, output_topic=PROJECTED, metrics_port=0)
         _print(_addresses(broker.address, f"{TOPIC} and {PROJECTED}", port, metrics_port, location, folder))
         produce = partial(start, "produce", *source, "--rate", str(rate), **connected)
-        demo = _Demo(children, produce, models, output, rows, truth)
+        demo = _Demo(children, produce, models, output, rows, None if file else synthetic)
         demo.run(f"http://127.0.0.1:{port}/v1/project", folder / "request.json", seconds, ended)
         _print("stopping: the worker saves and leaves its group")
 
@@ -77,7 +76,7 @@ class _Demo:
 
     def __init__(
         self, children: list[ChildProcess], produce: Callable[[], None], models: Models, output: FirstRecord,
-        rows: Rows, truth: Truth | None,
+        rows: Rows, truth: LowRank | None,
     ) -> None:  # fmt: skip
         self._children, self._models, self._rows, self._truth = children, models, rows, truth
         self._produce: Callable[[], None] | None = produce  # until the worker reads

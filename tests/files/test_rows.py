@@ -82,6 +82,7 @@ def test_jsonl_in_chunks(tmp_path: Path) -> None:
         ("v.txt", "1,2\n", "only .npy, .csv, .jsonl and .parquet"),
         ("v.npy", "not numpy", "is not an .npy array of numbers, as numpy.save writes it: the magic string"),
         ("v.npy", "PK\3\4 an archive", "is not an .npy array of numbers, as numpy.save writes it: the magic string"),
+        ("v.parquet", "PAR1 no", "v.parquet cannot be read: "),
         ("v.npy", "", "is not an .npy array of numbers, as numpy.save writes it: EOF"),
     ],
 )
