@@ -222,9 +222,9 @@ def export(
 
     Example: streampca export streampca-store --to onnx -o model.onnx
     """
-    from streampca.cli.export import run
+    from streampca.cli import files
 
-    run(path, to, output, topic)
+    files.export(path, to, output, topic)
 
 
 app.add_typer(operations.app)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from streampca.cli import paths_or_urls
+from streampca.cli import files
 from streampca.cli.console import console, progress, table
-from streampca.cli.find_model import model_at
 from streampca.errors import InputError, SettingsError
 from streampca.files.rows import Rows, open_rows
 from streampca.fold import model_file
@@ -42,21 +41,21 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None = N
     """Learn the rows of the file and write the model."""
     if options.missing not in ("refuse", "impute"):
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
-    before = model_at(start_from) if start_from else None
+    before = files.model_at(start_from) if start_from else None
     if before and options != FitOptions():
         raise SettingsError("--start-from: the model's own options are used, so give no others but --column")
     gaps = (before.settings.get("missing") if before else options.missing) == "impute"
     rows = open_rows(file, gaps=gaps, column=column)
     fold_config = FoldConfig.from_dict(before.settings) if before else _fold_config(options, rows)
     rows.require(fold_config.learning.dimensions, f"{start_from} was learned from those of")
-    paths_or_urls.check_writable(output)
+    files.check_writable(output)
     with threadpool_limits(1):  # the same bits as in a worker
         fold, past_scores, seconds = _learn(rows, fold_config, before)
     if fold.stats.learned < 2:
         raise InputError(f"{file} holds only one vector; at least two are needed")
     merged = Merged.alone(fold, fold_config)
     model = merged.published(fold_config, past_scores.calibration, time.time())
-    paths_or_urls.write(output, model_file.encode(replace(model, learned=axes.continuation(merged.state))))
+    files.write(output, model_file.encode(replace(model, learned=axes.continuation(merged.state))))
     _report(model.model, output, seconds, fold.stats.learned - (before.version if before else 0))
 
 

@@ -1,7 +1,7 @@
 """`streampca reset`: deletes the group's committed offsets of the topic, and moves where its workers continue."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -32,20 +32,17 @@ def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | No
         raise SettingsError("--partition needs --to: without it, the offsets of all partitions are deleted")
     connection = Connection(settings, settings.topic)
     admin = connection.start(admin_client)
-    with closing(admin), connection.answers(), _active_members_named(settings.group_id):
+    with closing(admin), connection.answers():
         moved = _moved(settings, connection, to, partition) if to else []
-        if _reset(admin, settings, ask, moved):
-            for checkpoint in moved:
-                Checkpoints(open_store(settings.store), settings.topic).save(checkpoint)
-                console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
-
-
-@contextmanager
-def _active_members_named(group: str) -> Iterator[None]:
-    try:
-        yield
-    except (GroupSubscribedToTopicError, NonEmptyGroupError):
-        raise SourceError(f"group {group} has active members: stop its workers, then reset") from None
+        try:
+            if not _reset(admin, settings, ask, moved):
+                return
+        except (GroupSubscribedToTopicError, NonEmptyGroupError):
+            group = settings.group_id
+            raise SourceError(f"group {group} has active members: stop its workers, then reset") from None
+        for checkpoint in moved:
+            Checkpoints(open_store(settings.store), settings.topic).save(checkpoint)
+            console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
 
 
 def _moved(settings: ResetSettings, connection: Connection, to: str, partition: int | None) -> list[Checkpoint]:
