@@ -4,7 +4,8 @@ It retains some 5 MB per partition, has four partitions a topic and creates topi
 """
 
 import ctypes
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import closing, suppress
 from typing import Any
 
 from streampca.errors import naming_the_extra
@@ -42,24 +43,15 @@ def _assign_at_once(client: Any) -> None:
         library.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, ctypes.c_int32(0))
 
 
-class FirstRecord:
-    """The first record of a topic, as text."""
+def first_record(broker: EmbeddedBroker, topic: str) -> Generator[str, None, None]:
+    """Yield "" until the topic has a record, and then its headers and value; never waits."""
+    from confluent_kafka import Consumer, TopicPartition
 
-    def __init__(self, broker: EmbeddedBroker, topic: str) -> None:
-        from confluent_kafka import Consumer, TopicPartition
-
-        self._consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "demo", "log_level": 0})
-        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in broker.partitions[topic]])
-
-    def poll(self) -> str | None:
-        """Headers and value, if there is a record by now; never waits."""
-        message: Any = self._consumer.poll(0)
-        if message is None or message.error():
-            return None
+    consumer: Any = Consumer({"bootstrap.servers": broker.address, "group.id": "demo", "log_level": 0})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in broker.partitions[topic]])
+    with closing(consumer):
+        while (message := consumer.poll(0)) is None or message.error():
+            yield ""
         value = message.value().decode()
         headers = "  ".join(f"{name} {text.decode()}" for name, text in message.headers() or ())
-        return f"  {headers}\n  {value[:_SHOWN]}{' …' if len(value) > _SHOWN else ''}\n"
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._consumer.close()
+        yield f"  {headers}\n  {value[:_SHOWN]}{' …' if len(value) > _SHOWN else ''}\n"

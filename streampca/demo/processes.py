@@ -25,7 +25,7 @@ main()
 """
 
 
-class ChildProcess:
+class ChildProcess(subprocess.Popen[bytes]):
     """A `streampca` command with its settings as environment variables; the parent's settings are not inherited."""
 
     def __init__(self, command: Sequence[str], settings: Mapping[str, object], log: Path) -> None:
@@ -33,7 +33,7 @@ class ChildProcess:
         variables = {PREFIX + name.upper(): str(value) for name, value in settings.items()}
         self.command, self.log = command[0], log
         with log.open("wb") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - our own program
+            super().__init__(
                 [sys.executable, "-c", _PROGRAM, *command],
                 env={**inherited, **variables},
                 stdin=subprocess.DEVNULL,
@@ -44,23 +44,10 @@ class ChildProcess:
 
     def verify(self) -> None:
         """Raise `StreampcaError` with the last line of its log if it has exited."""
-        code = self._process.poll()
-        if code is not None:
+        if (code := self.poll()) is not None:
             lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             cause = _error_in(lines[-1]) if lines else "it logged nothing"
             raise StreampcaError(f"{self.command} exited with code {code}: {cause}")
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        self._process.terminate()
-
-    def wait(self, timeout_s: float) -> int:
-        """Wait for the exit code; kill the process if it does not end in time."""
-        try:
-            return self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
 
 
 def _error_in(line: str) -> str:
@@ -80,9 +67,13 @@ def free_port(preferred: int) -> int:
 
 
 def stop(children: list[ChildProcess]) -> None:
-    """Terminate all, then wait for each."""
+    """Terminate all, then wait for each; kill those that do not end in time."""
     for child in children:
         child.terminate()
     deadline = time.monotonic() + 10.0
     for child in children:
-        child.wait(max(deadline - time.monotonic(), 0.1))
+        try:
+            child.wait(max(deadline - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from streampca.demo import processes
-from streampca.demo.broker import EmbeddedBroker, FirstRecord
+from streampca.demo.broker import EmbeddedBroker, first_record
 from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
 from streampca.files.rows import Rows, open_rows
@@ -26,7 +26,7 @@ from streampca.stores.models import Models
 
 TOPIC, DEAD_LETTERS, PROJECTED = "readings", "readings-dead-letters", "readings-projected"
 _COMPONENTS = 8
-_UPDATE_EVERY_S, _PRINT_EVERY_S, _PROJECT_EVERY_S = 0.5, 2.0, 1.0
+_UPDATE_EVERY_S, _PRINT_EVERY_S = 0.5, 2.0
 _FIRST_PROJECTION_WITHIN_S = 180.0  # the first start compiles, on a busy machine for minutes
 _VECTORS_PER_REQUEST = 8  # for the page to show
 _REQUEST_TIMEOUT_S = 2.0
@@ -43,7 +43,7 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
         location = store or str(folder / "store")
         models = Models(_new_store(location), TOPIC)
         broker = stack.enter_context(contextlib.closing(EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)))
-        output = stack.enter_context(contextlib.closing(FirstRecord(broker, PROJECTED)))
+        output = stack.enter_context(contextlib.closing(first_record(broker, PROJECTED)))
         port, metrics_port = processes.free_port(port), processes.free_port(0)
         children: list[ChildProcess] = []
         stack.callback(processes.stop, children)
@@ -72,30 +72,27 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
 
 
 class _Demo:
-    """Checks all parts and displays their progress, twice a second."""
+    """Checks all parts, projects some vectors and displays the progress, twice a second."""
 
     def __init__(
-        self, children: list[ChildProcess], produce: Callable[[], None], models: Models, output: FirstRecord,
+        self, children: list[ChildProcess], produce: Callable[[], None], models: Models, output: Iterator[str],
         rows: Rows, truth: LowRank | None,
     ) -> None:  # fmt: skip
         self._children, self._models, self._rows, self._truth = children, models, rows, truth
         self._produce: Callable[[], None] | None = produce  # until the worker reads
-        self._output: FirstRecord | None = output  # until one was shown
+        self._output = output
         self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, over 5 seconds
         self._next_line = 0.0  # seconds from the start
         self._newest = models.newest()  # as last read
 
     def run(self, url: str, request_file: Path, seconds: float | None, ended: threading.Event) -> None:
         """Run until the end. Raises `StreampcaError` if a part fails or nothing is served in time."""
-        started, bodies = time.monotonic(), _bodies(self._rows)
-        served_at, next_request = None, 0.0  # seconds from the start
-        while not ended.wait(_UPDATE_EVERY_S):
+        started, served_at = time.monotonic(), None  # the latter in seconds from the start
+        for body in _bodies(self._rows):
+            if ended.wait(_UPDATE_EVERY_S):
+                return
             elapsed = time.monotonic() - started
             self._update(elapsed)
-            if elapsed < next_request:
-                continue
-            next_request = elapsed + (_UPDATE_EVERY_S if served_at is None else _PROJECT_EVERY_S)
-            body = next(bodies)
             answer = _project(url, body)
             if served_at is None and answer is not None:
                 served_at = elapsed
@@ -109,14 +106,13 @@ class _Demo:
     def _update(self, elapsed: float) -> None:
         for child in self._children:
             child.verify()
-        if self._produce is not None and _reads(self._children[0].log):
+        if self._produce is not None and "partitions assigned" in self._children[0].log.read_text(encoding="utf-8"):
             self._produce()
             self._produce = None
         self._newest = self._models.newest()
         self._history.append((elapsed, self._newest.version if self._newest else 0))
-        if self._output is not None and (first := self._output.poll()):
+        if first := next(self._output, ""):
             _print(f"first output in topic {PROJECTED}:\n{first}")
-            self._output = None
         if elapsed >= self._next_line:
             self._next_line = elapsed + _PRINT_EVERY_S
             (t0, n0), (t1, n1) = self._history[0], self._history[-1]
@@ -126,7 +122,9 @@ class _Demo:
     def _progress(self, rate: float) -> str:
         """The figures of the newest model; before the first, what the worker does by its log file."""
         if self._newest is None:
-            return _phase(self._children[0].log)
+            text = self._children[0].log.read_text(encoding="utf-8")
+            is_compiling = "compiling kernels" in text and "kernels compiled" not in text
+            return "compiling, once on this machine …" if is_compiling else "starting …"
         loss, model, truth = self._newest.loss_ewma, self._newest.model, self._truth
         optimum = f" (optimum: {truth.loss_ratio:.4f})" if truth else ""
         figures = {
@@ -141,7 +139,7 @@ class _Demo:
 
 
 def _bodies(rows: Rows) -> Iterator[str]:
-    """Generate bodies of requests, endlessly."""
+    """Bodies of requests, endlessly."""
     while True:
         for chunk in rows.chunks():
             for start in range(0, len(chunk.vectors), _VECTORS_PER_REQUEST):
@@ -174,7 +172,6 @@ def _print(text: str) -> None:
 
 
 def _addresses(broker: str, topics: str, port: int, metrics_port: int, store: str, folder: Path) -> str:
-    """The addresses of all parts."""
     return (
         f"page     http://127.0.0.1:{port}/\n"
         f"broker   {broker} (in memory), topics {topics}\n"
@@ -196,14 +193,3 @@ def _projection(url: str, answer: dict[str, Any], request_file: Path, elapsed: f
         "the same with curl:\n"
         f"  curl -s {url} -H 'content-type: application/json' -d @{request_file}\n"
     )
-
-
-def _reads(log: Path) -> bool:
-    """Return whether the worker with this log reads its topic."""
-    return "partitions assigned" in log.read_text(encoding="utf-8")
-
-
-def _phase(log: Path) -> str:
-    text = log.read_text(encoding="utf-8")
-    is_compiling = "compiling kernels" in text and "kernels compiled" not in text
-    return "compiling, once on this machine …" if is_compiling else "starting …"
