@@ -8,9 +8,9 @@ from pydantic import Field
 
 from streampca.settings.base import Settings, all_fields
 from streampca.settings.consumer import TransformSettings, WorkerSettings
-from streampca.settings.formats import FormatSettings
-from streampca.settings.kafka import TOPIC_NAME, DeadLetterSettings, GroupSettings, KafkaSettings, TopicSettings
-from streampca.settings.process import ListeningSettings, LogSettings, StoreSettings
+from streampca.settings.formats import Dimensions, FormatSettings
+from streampca.settings.kafka import DeadLetterSettings, GroupSettings, KafkaName, KafkaSettings, TopicSettings
+from streampca.settings.process import ListeningSettings, LogSettings, Port, StoreSettings
 
 __all__ = ["LogSettings", "Settings", "StoreSettings", "TransformSettings", "WorkerSettings", "all_fields"]
 
@@ -18,7 +18,7 @@ __all__ = ["LogSettings", "Settings", "StoreSettings", "TransformSettings", "Wor
 class ServeSettings(StoreSettings, ListeningSettings):
     """Settings of `streampca serve`."""
 
-    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0: any free one.")
+    port: Port = Field(8000, description="Port to listen on; 0: any free one.")
     allowed_hosts: str | None = Field(
         None,
         pattern=r"^(\*|(\*\.)?[^*,\s]+)(\s*,\s*(\*|(\*\.)?[^*,\s]+))*$",
@@ -33,14 +33,14 @@ class ServeSettings(StoreSettings, ListeningSettings):
 class ProduceSettings(TopicSettings, KafkaSettings, FormatSettings, LogSettings):
     """Settings of `streampca produce`."""
 
-    dimensions: int | None = Field(None, ge=1, le=10_000_000, description="Length d of every vector.")
+    dimensions: Dimensions | None = Field(None, description="Length d of every vector.")
 
 
 class CreateTopicsSettings(DeadLetterSettings, KafkaSettings, LogSettings):
     """Settings of `streampca create-topics`."""
 
-    output_topic: str | None = Field(
-        None, pattern=TOPIC_NAME, description="Topic to write to, with at least as many partitions as the topic."
+    output_topic: KafkaName | None = Field(
+        None, description="Topic to write to, with at least as many partitions as the topic."
     )
 
 
@@ -51,4 +51,4 @@ class ResetSettings(StoreSettings, KafkaSettings, GroupSettings):
 class DeadLettersSettings(DeadLetterSettings, KafkaSettings, LogSettings):
     """Settings of `streampca dead-letters`."""
 
-    dead_letter_topic: str = Field(pattern=TOPIC_NAME, description="Dead-letter topic, for records that are rejected.")
+    dead_letter_topic: KafkaName = Field(description="Dead-letter topic, for records that are rejected.")

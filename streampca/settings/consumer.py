@@ -2,15 +2,17 @@
 
 from datetime import datetime
 from importlib.util import find_spec
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from streampca.errors import needs
 from streampca.settings.base import Rules
-from streampca.settings.formats import FormatSettings
-from streampca.settings.kafka import TOPIC_NAME, DeadLetterSettings, GroupSettings, KafkaSettings
-from streampca.settings.process import ListeningSettings, StoreSettings
+from streampca.settings.formats import Dimensions, FormatSettings
+from streampca.settings.kafka import DeadLetterSettings, GroupSettings, KafkaName, KafkaSettings
+from streampca.settings.process import ListeningSettings, Port, StoreSettings
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 EMITTED = ("coordinates", "residual", "score", "p", "reconstruction")
 
@@ -27,17 +29,13 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
     kafka_client: Literal["kafka-python", "confluent"] | None = Field(
         None, description="Kafka client; unset: confluent, the faster one, where it is installed, else kafka-python."
     )
-    session_timeout_s: float = Field(
-        15, gt=0, allow_inf_nan=False, description="Seconds without heartbeats after which the group removes a member."
+    session_timeout_s: Positive = Field(
+        15, description="Seconds without heartbeats after which the group removes a member."
     )
-    group_instance_id: str | None = Field(
-        None,
-        pattern=TOPIC_NAME,
-        description="Static member id, unique in the group: a quick restart then moves no partition.",
+    group_instance_id: KafkaName | None = Field(
+        None, description="Static member id, unique in the group: a quick restart then moves no partition."
     )
-    metrics_port: int = Field(
-        8010, ge=0, le=65535, description="Port of /metrics, /healthz and /readyz; 0: any free one."
-    )
+    metrics_port: Port = Field(8010, description="Port of /metrics, /healthz and /readyz; 0: any free one.")
 
     @property
     def group(self) -> str:
@@ -67,7 +65,7 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
     """Settings of `streampca worker`."""
 
     # The model. A checkpoint made with other values of these is refused.
-    dimensions: int = Field(ge=1, le=10_000_000, description="Length d of every vector.")
+    dimensions: Dimensions = Field(description="Length d of every vector.")
     components: int = Field(ge=1, description="Number k of principal components to learn.")
     oversampling: int | None = Field(
         None,
@@ -75,17 +73,11 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
         description="Columns of C beyond the k components; unset: max(10, 3k/5), or the covariance up to d = 768.",
     )
     center: bool = Field(True, description="Whether to subtract the running mean.")
-    half_life_messages: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Half-life of a message's weight, in messages; unset: nothing is forgotten.",
+    half_life_messages: Positive | None = Field(
+        None, description="Half-life of a message's weight, in messages; unset: nothing is forgotten."
     )
-    half_life_seconds: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Half-life of a message's weight, seconds of event time; unset: nothing is forgotten.",
+    half_life_seconds: Positive | None = Field(
+        None, description="Half-life of a message's weight, seconds of event time; unset: nothing is forgotten."
     )
     dtype: Literal["float64", "float32"] | None = Field(
         None, description="Floating-point type of the model; unset: float32 where format is float32, else float64."
@@ -138,9 +130,7 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
 class TransformSettings(ConsumerSettings):
     """Settings of `streampca transform`; those that it shares with the worker have the same names."""
 
-    output_topic: str = Field(
-        pattern=TOPIC_NAME, description="Topic to write to, with at least as many partitions as the topic."
-    )
+    output_topic: KafkaName = Field(description="Topic to write to, with at least as many partitions as the topic.")
     emit: str = Field(
         "coordinates,residual",
         description="Fields of an output, in order: coordinates, residual, score, p, reconstruction.",
@@ -158,9 +148,7 @@ class TransformSettings(ConsumerSettings):
     transform_group_id: str = Field(
         "streampca-transform-<topic>", min_length=1, description="Consumer group of `streampca transform`."
     )
-    metrics_port: int = Field(
-        8020, ge=0, le=65535, description="Port of /metrics, /healthz and /readyz; 0: any free one."
-    )
+    metrics_port: Port = Field(8020, description="Port of /metrics, /healthz and /readyz; 0: any free one.")
 
     @property
     def group(self) -> str:

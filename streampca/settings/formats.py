@@ -1,12 +1,13 @@
 """Settings of the value format: how vectors are encoded in records."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
 from streampca.settings.base import Rules, Settings
 
+Dimensions = Annotated[int, Field(ge=1, le=10_000_000)]
 Format = Literal["json", "float32", "float64", "npy", "avro", "protobuf", "arrow"]
 
 _WITH_FIELDS = ("json", "avro", "protobuf", "arrow")

@@ -3,7 +3,7 @@
 import os
 import re
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 
@@ -11,6 +11,7 @@ from streampca.errors import needs
 from streampca.settings.base import Rules, Settings
 
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
+KafkaName = Annotated[str, Field(pattern=TOPIC_NAME)]
 _WITHOUT_PASSWORD = (None, "AWS_MSK_IAM", "GSSAPI")
 _NO_PLAIN_HTTP = r"^(https://|http://(localhost|127\.0\.0\.1)[:/])[^@\s]+$"  # only this machine may see the secret
 
@@ -75,7 +76,7 @@ class KafkaSettings(Settings):
 class TopicSettings(Settings):
     """The topic, which defaults of other settings may name."""
 
-    topic: str = Field(pattern=TOPIC_NAME, description="Topic that holds the vectors.")
+    topic: KafkaName = Field(description="Topic that holds the vectors.")
 
     @field_validator("topic")
     @classmethod
@@ -95,9 +96,7 @@ class TopicSettings(Settings):
 class DeadLetterSettings(TopicSettings):
     """The topic and its dead-letter topic."""
 
-    dead_letter_topic: str | None = Field(
-        None, pattern=TOPIC_NAME, description="Dead-letter topic, for records that are rejected."
-    )
+    dead_letter_topic: KafkaName | None = Field(None, description="Dead-letter topic, for records that are rejected.")
 
     RULES: ClassVar[Rules] = (
         (lambda s: s.dead_letter_topic == s.topic, "dead_letter_topic must not be the topic itself"),

@@ -10,6 +10,8 @@ from streampca.settings import store_url
 from streampca.settings.base import Rules, Settings
 from streampca.settings.kafka import TopicSettings
 
+Port = Annotated[int, Field(ge=0, le=65535)]
+
 
 class LogSettings(Settings):
     """Settings of the log."""
