@@ -49,12 +49,10 @@ class BackfillPlan:
 
     @property
     def read(self) -> list[str]:
-        """The columns that are read."""
         times = [self.timestamp_column] if self.timestamp_column else []
         return [*self.columns, *times, *(["partition", "offset"] if self.until_offsets else [])]
 
     def checkpoint(self, fold: Fold) -> Checkpoint:
-        """The checkpoint of a fold of these rows."""
         partition = backfill_partition(self.number)
         return Checkpoint(self.topic, "", partition, fold, self.fold_config.as_dict(), self.until)
 

@@ -29,7 +29,6 @@ class LetterFilter:
     until_ms: int | None = None
 
     def accepts(self, letter: DeadLetter) -> bool:
-        """Return whether a letter is replayed."""
         return (
             (not self.reasons or letter.origin.reason in self.reasons)
             and (not self.partitions or letter.origin.partition in self.partitions)
@@ -146,7 +145,6 @@ def _empty_group(reason: str, topic: str) -> dict[str, Any]:
 
 
 def show(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> None:
-    """Print a table of the groups, and examples of each."""
     out = console()
     if not groups:
         out.print(f"no such dead letters in {dead_letter_topic}")

@@ -27,7 +27,6 @@ def is_store(path_or_url: str) -> bool:
 
 
 def read(path_or_url: str) -> bytes:
-    """The file's content."""
     try:
         if store_url.scheme_of(path_or_url) is None:
             return Path(path_or_url).read_bytes()

@@ -27,7 +27,6 @@ class EmbeddedBroker:
         self._client: Producer | None = client
 
     def close(self) -> None:
-        """Stop the broker and lose its records."""
         self._client = None
 
 

@@ -64,7 +64,6 @@ class OncePerMinute(logging.Filter):
         self._passed: dict[tuple[str, ...], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is logged."""
         if record.name not in self._names:
             return True
         cause = repr(record.exc_info[1]) if record.exc_info else ""

@@ -43,7 +43,6 @@ class StoreMetrics:
         self._durations = Histogram(f"streampca_{name}", text, ["operation"], registry=None, buckets=_DURATIONS)
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Add these metrics to a registry."""
         registry.register(self._requests)
         registry.register(self._durations)
 

@@ -50,7 +50,6 @@ class ThreadFailures:
         self._first: BaseException | None = None
 
     def raise_first(self) -> None:
-        """Raise the error that has ended a thread, if there is one."""
         if self._first is not None:
             raise self._first
 

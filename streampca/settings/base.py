@@ -196,5 +196,4 @@ def _table_of(path: Path, all_names: Collection[str], mistakes: list[str]) -> di
 
 
 def _nearest(name: str, all_names: Collection[str]) -> str | None:
-    """The setting that `name` probably misspells."""
     return next(iter(difflib.get_close_matches(name, all_names, n=1, cutoff=0.85)), None)

@@ -16,8 +16,6 @@ __all__ = ["LogSettings", "Settings", "StoreSettings", "TransformSettings", "Wor
 
 
 class ServeSettings(StoreSettings, ListeningSettings):
-    """Settings of `streampca serve`."""
-
     port: Port = Field(8000, description="Port to listen on; 0: any free one.")
     allowed_hosts: str | None = Field(
         None,
@@ -31,14 +29,10 @@ class ServeSettings(StoreSettings, ListeningSettings):
 
 
 class ProduceSettings(TopicSettings, KafkaSettings, FormatSettings, LogSettings):
-    """Settings of `streampca produce`."""
-
     dimensions: Dimensions | None = Field(None, description="Length d of every vector.")
 
 
 class CreateTopicsSettings(DeadLetterSettings, KafkaSettings, LogSettings):
-    """Settings of `streampca create-topics`."""
-
     output_topic: KafkaName | None = Field(
         None, description="Topic to write to, with at least as many partitions as the topic."
     )
@@ -49,6 +43,4 @@ class ResetSettings(StoreSettings, KafkaSettings, GroupSettings):
 
 
 class DeadLettersSettings(DeadLetterSettings, KafkaSettings, LogSettings):
-    """Settings of `streampca dead-letters`."""
-
     dead_letter_topic: KafkaName = Field(description="Dead-letter topic, for records that are rejected.")

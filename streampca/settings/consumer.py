@@ -62,8 +62,6 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
 
 
 class WorkerSettings(ConsumerSettings, GroupSettings):
-    """Settings of `streampca worker`."""
-
     # The model. A checkpoint made with other values of these is refused.
     dimensions: Dimensions = Field(description="Length d of every vector.")
     components: int = Field(ge=1, description="Number k of principal components to learn.")
@@ -114,7 +112,6 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
 
     @property
     def group(self) -> str:
-        """The consumer group to join."""
         return self.group_id
 
     RULES: ClassVar[Rules] = (
@@ -152,12 +149,10 @@ class TransformSettings(ConsumerSettings):
 
     @property
     def group(self) -> str:
-        """The consumer group to join."""
         return self.transform_group_id
 
     @property
     def emitted(self) -> tuple[str, ...]:
-        """The names in `emit`."""
         return tuple(name.strip() for name in self.emit.split(","))
 
     @field_validator("emit")

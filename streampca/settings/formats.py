@@ -15,8 +15,6 @@ _WITH_SCHEMAS = ("avro", "protobuf")
 
 
 class FormatSettings(Settings):
-    """Settings of the value format and of the schema registry."""
-
     format: Format = Field(
         "json", description="Format of values: json, float32, float64, npy, arrow, avro or protobuf."
     )

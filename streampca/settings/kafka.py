@@ -23,8 +23,6 @@ def msk_region(bootstrap_servers: str) -> str | None:
 
 
 class KafkaSettings(Settings):
-    """The connection to the brokers."""
-
     bootstrap_servers: str = Field("localhost:9092", description="Bootstrap brokers, host:port,host:port.")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="Security protocol of the connections."
@@ -94,8 +92,6 @@ class TopicSettings(Settings):
 
 
 class DeadLetterSettings(TopicSettings):
-    """The topic and its dead-letter topic."""
-
     dead_letter_topic: KafkaName | None = Field(None, description="Dead-letter topic, for records that are rejected.")
 
     RULES: ClassVar[Rules] = (
@@ -104,6 +100,4 @@ class DeadLetterSettings(TopicSettings):
 
 
 class GroupSettings(Settings):
-    """The consumer group."""
-
     group_id: str = Field("streampca-<topic>", min_length=1, description="Consumer group of the workers.")

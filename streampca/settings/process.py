@@ -14,8 +14,6 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class LogSettings(Settings):
-    """Settings of the log."""
-
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
 
 
