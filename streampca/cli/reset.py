@@ -95,18 +95,16 @@ def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | Non
     """Delete the committed offsets; False if there is nothing to do."""
     offsets, out = _committed(admin, settings), console()
     listed = ", ".join(f"{tp.partition}: {offset}" for tp, offset in sorted(offsets.items()))
-    if not offsets:
-        out.print(f"group {settings.group_id} has no committed offsets of {settings.topic}")
-    else:
+    if offsets:
         out.print(f"group {settings.group_id}, topic {settings.topic}, committed offsets by partition: {listed}")
+    else:
+        out.print(f"group {settings.group_id} has no committed offsets of {settings.topic}")
     if not offsets and not moved:
         return False
-    positions = ", ".join(f"{checkpoint.partition}: {checkpoint.fold.position}" for checkpoint in moved)
-    then = (
-        f"at these offsets, without the records before them: {positions}"
-        if moved
-        else "from the checkpoints of their store"
-    )
+    then = "from the checkpoints of their store"
+    if moved:
+        positions = ", ".join(f"{checkpoint.partition}: {checkpoint.fold.position}" for checkpoint in moved)
+        then = f"at these offsets, without the records before them: {positions}"
     if ask and not ask(f"Delete the committed offsets? Workers then continue {then}"):
         raise StreampcaError("nothing was changed")
     results = admin.delete_group_offsets(settings.group_id, list(offsets)) if offsets else {}

@@ -24,17 +24,14 @@ def listen(host: str, port: int, port_setting: str) -> socket.socket:
     both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
         listening = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
-    except (OSError, OverflowError) as error:
-        cause, number = str(error), getattr(error, "errno", None)
-        if isinstance(error.__context__, socket.gaierror):
-            cause = "no such host"
-        elif number:
-            cause = os.strerror(number)
-        remedy = f"set host and {port_setting}"
-        if number == errno.EADDRINUSE:
-            remedy = f"stop the process there or set {port_setting}, 0 for any"
-        elif number == errno.EACCES:
-            remedy = f"set {port_setting} to one above 1023"
+    except OSError as error:
+        number = error.errno or 0
+        cause = os.strerror(number) if number > 0 else "no such host"  # an error of getaddrinfo
+        remedies = {
+            errno.EADDRINUSE: f"stop the process there or set {port_setting}, 0 for any",
+            errno.EACCES: f"set {port_setting} to one above 1023",
+        }
+        remedy = remedies.get(number, f"set host and {port_setting}")
         raise SettingsError(f"cannot listen on {host}:{port}: {cause} ({remedy})") from None
     # Inherited by connections: with Nagle's algorithm, answers on a kept-alive one wait 40 ms for an acknowledgement.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import structlog
@@ -57,9 +57,7 @@ class ThreadFailures:
         self._before, threading.excepthook = threading.excepthook, self._failed
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         threading.excepthook = self._before
 
     def _failed(self, failure: threading.ExceptHookArgs) -> None:

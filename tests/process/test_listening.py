@@ -127,18 +127,17 @@ def test_a_port_in_use_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "cause"),
+    ("host", "cause"),
     [
-        ("203.0.113.1", 0, "Cannot assign requested address"),
-        ("no.such.host.invalid", 0, "no such host"),
-        ("no such host", 0, "no such host"),
-        ("127.0.0.1", 70000, "bind(): port must be 0-65535."),
+        ("203.0.113.1", "Cannot assign requested address"),
+        ("no.such.host.invalid", "no such host"),
+        ("no such host", "no such host"),
     ],
 )
-def test_an_invalid_address_is_an_error_of_one_line(host: str, port: int, cause: str) -> None:
+def test_an_invalid_address_is_an_error_of_one_line(host: str, cause: str) -> None:
     with pytest.raises(SettingsError) as error:
-        listen(host, port, "port")
-    assert str(error.value) == f"cannot listen on {host}:{port}: {cause} (set host and port)"
+        listen(host, 0, "port")
+    assert str(error.value) == f"cannot listen on {host}:0: {cause} (set host and port)"
 
 
 def test_on_all_addresses_of_ipv6_it_listens_for_ipv4_too() -> None:
