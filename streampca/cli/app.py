@@ -19,8 +19,7 @@ from streampca.settings.options import SERVE, TRANSFORM, WORKER
 from streampca.version import __version__
 
 if TYPE_CHECKING:
-    from streampca.settings.commands import ProduceSettings
-    from streampca.settings.consumer import TransformSettings, WorkerSettings
+    from streampca.settings.commands import ProduceSettings, TransformSettings, WorkerSettings
 
 app = typer.Typer(
     name="streampca",

@@ -11,7 +11,7 @@ from streampca.errors import SettingsError, StreampcaError
 from streampca.fold import checkpoint as files
 from streampca.fold import compatibility
 from streampca.fold.fold import Fold
-from streampca.settings.consumer import WorkerSettings
+from streampca.settings.commands import WorkerSettings
 from streampca.sources.kafka_python.replay import KafkaPythonReader
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store

@@ -8,7 +8,7 @@ from streampca.cli.options import milliseconds
 from streampca.cli.worker import worker_config_of
 from streampca.errors import SettingsError, StreampcaError, naming_the_extra
 from streampca.fold.partitions import backfill_partition, offsets_in, partition_name
-from streampca.settings.consumer import WorkerSettings
+from streampca.settings.commands import WorkerSettings
 from streampca.settings.process import StoreSettings
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models

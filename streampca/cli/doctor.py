@@ -15,7 +15,7 @@ from streampca.fold import compatibility
 from streampca.formats import schema_of
 from streampca.process.machine import kernels
 from streampca.settings.base import Settings
-from streampca.settings.consumer import TransformSettings, WorkerSettings
+from streampca.settings.commands import TransformSettings, WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed
 from streampca.sources.broker_errors import NoBrokerError

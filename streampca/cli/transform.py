@@ -9,7 +9,7 @@ from streampca.fold.codec import Codec
 from streampca.fold.judge import Judge
 from streampca.fold.model_file import PublishedModel
 from streampca.process.start import stop_on_signals
-from streampca.settings.consumer import TransformSettings
+from streampca.settings.commands import TransformSettings
 from streampca.sources.clients import create_client, create_transactions, prefetching
 from streampca.sources.schema_registry import create_writer, schemas_of
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache

@@ -12,7 +12,7 @@ from streampca.fold.judge import Judge
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.process.machine import kernels
-from streampca.settings.consumer import WorkerSettings
+from streampca.settings.commands import WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.clients import create_client, create_dead_letters, prefetching
 from streampca.stores.base import Store

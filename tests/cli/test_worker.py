@@ -22,7 +22,7 @@ from streampca.pca import compilation
 from streampca.pca.blocked import centring
 from streampca.pca.learning import LearningConfig
 from streampca.process.start import Started, ThreadFailures
-from streampca.settings.consumer import WorkerSettings
+from streampca.settings.commands import WorkerSettings
 from streampca.stores.directory import DirectoryStore
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
-from streampca.settings.consumer import WorkerSettings
+from streampca.settings.commands import WorkerSettings
 from streampca.settings.store_url import CREDENTIALS
 from streampca.version import __version__
 from tests.command_line import variables

@@ -16,7 +16,7 @@ from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
 from streampca.process import start
 from streampca.process.start import ThreadFailures
-from streampca.settings.consumer import WorkerSettings
+from streampca.settings.commands import WorkerSettings
 from streampca.worker.listeners.log import WorkerLog
 from streampca.worker.listeners.metrics import WorkerMetrics
 

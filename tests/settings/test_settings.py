@@ -8,8 +8,7 @@ import pytest
 from streampca import settings
 from streampca.errors import SettingsError
 from streampca.settings.base import MASK, Settings, all_fields
-from streampca.settings.commands import ResetSettings, ServeSettings
-from streampca.settings.consumer import TransformSettings, WorkerSettings
+from streampca.settings.commands import ResetSettings, ServeSettings, TransformSettings, WorkerSettings
 
 REQUIRED = {"topic": "readings", "dimensions": 8, "components": 2}
 TOKENS = {
@@ -218,8 +217,8 @@ def test_certificates_without_tls_are_refused(tmp_path: Path) -> None:
         (WorkerSettings, "kafka", {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "gssapi"),
         (WorkerSettings, "kafka", TOKENS, "'.[oauth]'"),
         (WorkerSettings, "kafka", MSK, "'.[msk]'"),
-        (WorkerSettings, "consumer", {"kafka_client": "confluent"}, "'.[fast]'"),
-        (TransformSettings, "consumer", {"output_format": "arrow", "output_topic": "o"}, "'.[arrow]'"),
+        (WorkerSettings, "commands", {"kafka_client": "confluent"}, "'.[fast]'"),
+        (TransformSettings, "commands", {"output_format": "arrow", "output_topic": "o"}, "'.[arrow]'"),
     ],
 )
 def test_a_missing_package_is_a_mistake(
@@ -246,7 +245,7 @@ def test_the_client_is_the_fast_one_where_it_can_be(
     monkeypatch: pytest.MonkeyPatch, installed: bool, options: dict[str, str], client: str
 ) -> None:
     monkeypatch.setattr(settings.kafka, "find_spec", lambda name: name)
-    monkeypatch.setattr(settings.consumer, "find_spec", lambda name: name if installed else None)
+    monkeypatch.setattr(settings.commands, "find_spec", lambda name: name if installed else None)
     assert WorkerSettings(**REQUIRED, **options).client == client
 
 

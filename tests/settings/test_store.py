@@ -6,8 +6,7 @@ import pytest
 
 from streampca.errors import SettingsError
 from streampca.settings import store_url
-from streampca.settings.commands import ServeSettings
-from streampca.settings.consumer import WorkerSettings
+from streampca.settings.commands import ServeSettings, WorkerSettings
 from streampca.stores.choice import open_store, store_and_name
 from streampca.stores.directory import DirectoryStore
 

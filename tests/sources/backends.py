@@ -11,7 +11,7 @@ from kafka.admin import MemberToRemove
 
 from streampca.fold.events import Event, Records
 from streampca.fold.record import Record
-from streampca.settings.consumer import WorkerSettings
+from streampca.settings.commands import WorkerSettings
 from streampca.sources import base
 from streampca.sources.base import DeadLetters, Source
 from streampca.sources.clients import create_transactions

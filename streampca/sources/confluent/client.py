@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from streampca.errors import SourceError
-from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.commands import ConsumerSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Committed

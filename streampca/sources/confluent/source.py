@@ -15,7 +15,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from streampca.fold.events import SourceStatus
-from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.client_source import ClientSource, log_failed_commit

@@ -10,7 +10,7 @@ from kafka.serializer import Serializer
 
 from streampca.errors import SourceError
 from streampca.fold.record import Record
-from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.commands import ConsumerSettings
 from streampca.sources.client_transactions import REQUEST_BYTES
 from streampca.sources.dead_letter_headers import Headers, dead_letter_headers
 from streampca.sources.kafka_python.connection import Connection
