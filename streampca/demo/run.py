@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from streampca.demo import processes
-from streampca.demo.broker import EmbeddedBroker, first_record
-from streampca.demo.processes import ChildProcess
+from streampca.demo.processes import ChildProcess, EmbeddedBroker, first_record
 from streampca.errors import SettingsError, StreampcaError
 from streampca.files.rows import Rows, open_rows
 from streampca.files.synthetic import LowRank

@@ -34,12 +34,9 @@ def excess(checkpoint: Checkpoint, Y: np.ndarray) -> float:
 
 def test_it_is_as_accurate_as_batch_pca(lake: Path) -> None:
     checkpoint = learned(here, backfill_of(), lake)
-    assert (checkpoint.fold.stats.learned, checkpoint.fold.position, checkpoint.fold.state.weight) == (
-        4000,
-        4000,
-        4000.0,
-    )
-    np.testing.assert_allclose(checkpoint.fold.state.mean, rows(4000).mean(axis=0), rtol=1e-9)
+    fold = checkpoint.fold
+    assert (fold.stats.learned, fold.position, fold.state.weight) == (4000, 4000, 4000.0)
+    np.testing.assert_allclose(fold.state.mean, rows(4000).mean(axis=0), rtol=1e-9)
     assert excess(checkpoint, rows(4000)) < 0.01
 
 

@@ -1,7 +1,6 @@
 """A model of a file can be continued, projected with and served; files go in and out in every format."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.command_line import assert_one_line, run
 from tests.forked import ForkedProcess
+from tests.waiting import wait_until
 
 D, K = 8, 3
 
@@ -49,11 +49,7 @@ def sidecar(folder: Path) -> Iterator[str]:
     log = folder / "log"
     process = ForkedProcess(arguments, {}, folder / "out", log)
     try:
-        deadline = time.monotonic() + 30
-        while '"serving"' not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: '"serving"' in log.read_text(), 30, "serving")
         yield json.loads(log.read_text().splitlines()[-1])["url"]
     finally:
         process.kill()
