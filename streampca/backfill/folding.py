@@ -65,10 +65,7 @@ class Part(NamedTuple):
 
 
 def fold_batches(batches: Iterable[Any], plan: BackfillPlan, name: str = "") -> Part:
-    """Learn the rows of record batches, in one pass; where they are cut changes no bit. `name` is for the rejects.
-
-    Raises `InputError` if a column is missing or is none of numbers.
-    """
+    """Learn the rows of record batches; where they are cut changes no bit. Raises `InputError` for a wrong column."""
     learning = plan.fold_config.learning
     judge, fold, rejects, start = Judge.of(learning), Fold.empty(learning), list[Any](), 0
     with threadpool_limits(1):  # the same bits everywhere

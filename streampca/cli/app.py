@@ -1,7 +1,4 @@
-"""The command line: names, options and help of the commands.
-
-The implementation of a command is imported when it runs, so that help appears quickly.
-"""
+"""The command line: names, options and help. A command's implementation is imported when it runs: help is quick."""
 
 import os
 import signal

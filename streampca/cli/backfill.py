@@ -59,10 +59,7 @@ def run(
 
 
 def remove(settings: StoreSettings, number: int, ask: Callable[[str], bool]) -> None:
-    """Delete a backfill, and the models that contain it, if `ask`, which gets a question, agrees.
-
-    Raises `SettingsError` if there is none.
-    """
+    """Delete a backfill and the models that contain it, if `ask` agrees. Raises `SettingsError` if there is none."""
     store, name = open_store(settings.store), partition_name(backfill_partition(number))
     folder = f"checkpoints/{settings.topic}/{name}"
     checkpoints = [path for path in store.names(folder) if path.endswith(".npz")]

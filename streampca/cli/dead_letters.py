@@ -73,10 +73,7 @@ def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
 
 
 def to_replay(read: ReadTopic, topic: str, chosen: LetterFilter, partitions: float = math.inf) -> Iterator[DeadLetter]:
-    """The chosen letters of a topic's records that were not replayed yet.
-
-    Raises `SourceError` at one whose partition the topic, which has so many, does not have any more.
-    """
+    """The chosen letters of a topic that were not replayed yet. Raises `SourceError` at one of a missing partition."""
     for letter in DeadLetterTopic(read).letters():
         if letter.status == LetterStatus.WAITING and letter.origin.topic == topic and chosen.accepts(letter):
             if letter.origin.partition >= partitions:
@@ -90,10 +87,7 @@ def to_replay(read: ReadTopic, topic: str, chosen: LetterFilter, partitions: flo
 def send_all(
     send: Callable[[Iterable[OutgoingFields]], None], letters: Iterable[DeadLetter], dead_letter_topic: str
 ) -> int:
-    """Send the letters' records in transactions (`send`), each with the marks of its letters; returns their number.
-
-    A mark lies in the partition of the dead-letter topic that its letters lie in.
-    """
+    """Send the letters' records in transactions (`send`), each with a mark in its letters' partitions; count them."""
     sent = 0
     for batch in _batches(letters):
         records = [letter.to_replay(dead_letter_topic) for letter in batch]

@@ -31,10 +31,7 @@ def run(
     repeat: bool,
     synthetic: bool,
 ) -> None:
-    """Send the rows of the file, or generated ones endlessly, and wait until all are acknowledged.
-
-    Raises `InputError` or `SourceError`.
-    """
+    """Send the rows of the file, or generated ones endlessly. Raises `InputError` or `SourceError`."""
     if (file is not None) == synthetic:
         raise InputError("give either a file to send or --synthetic")
     rows = open_rows(file, column=column) if file else LowRank().rows()
@@ -74,10 +71,7 @@ def _paced(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterato
 
 @contextmanager
 def _sending(settings: ProduceSettings) -> Iterator[Callable[[bytes], None]]:
-    """A function that sends a value to the next partition; at the end, waits until all are acknowledged.
-
-    Both raise the first failure as `SourceError`.
-    """
+    """A function that sends a value to the next partition; the end waits until all are acknowledged."""
     connection, failures = Connection(settings, settings.topic), list[BaseException]()
     producer = connection.start(KafkaProducer, acks="all", linger_ms=20)
     partitions = itertools.cycle(sorted(producer.partitions_for(settings.topic)))

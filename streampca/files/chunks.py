@@ -35,10 +35,7 @@ class Chunk(NamedTuple):
 
 
 def chunks_of(sources: Sequence[str]) -> list[Chunk]:
-    """The chunks of files, of folders with files, and of Delta tables, in the order of their names.
-
-    Raises `InputError`.
-    """
+    """The chunks of files, of folders with files, and of Delta tables, by name. Raises `InputError`."""
     paths = [_spelled_alike(path) for source in sources for path in _files(source)]
     once = {os.path.realpath(path): path for path in paths}  # a link's own name says what the file is
     chunks = [chunk for path in once.values() for chunk in _chunks(path)]

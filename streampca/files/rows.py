@@ -44,9 +44,7 @@ class Rows:
 
 
 def open_rows(path: Path, *, gaps: bool = False, column: str | None = None, others: bool = False) -> Rows:
-    """The rows of a .npy, .csv, .jsonl or .parquet file.
-
-    Raises `InputError` that names the bad row, here or in `chunks`.
+    """The rows of a .npy, .csv, .jsonl or .parquet file. Raises `InputError` that names the bad row, here or later.
 
     With `gaps` entries may be missing, and become NaN: NaN, an empty field of CSV, null in JSON and Parquet. `column`
     names the column of lists in a table that has others, or is a pattern of several columns of numbers. With `others`

@@ -16,10 +16,7 @@ BACKLOG = 128  # connections that are not accepted yet
 
 
 def listen(host: str, port: int, port_setting: str) -> socket.socket:
-    """A socket that listens on the address, on `::` for IPv4, too; port 0: any free one.
-
-    Raises `SettingsError`; `port_setting` is the name of the setting with the port.
-    """
+    """A socket that listens on the address, on `::` for IPv4, too. Raises `SettingsError` that names the settings."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:

@@ -39,10 +39,7 @@ def stop_on_signals(stop: Callable[[str], object]) -> None:
 
 
 class ThreadFailures:
-    """While entered, keeps the first error that ends a thread, for the main thread to raise.
-
-    A process that has lost a thread looks alive, and does only a part of its work.
-    """
+    """While entered, keeps the first error that ends a thread: without it, a process would look alive."""
 
     def __init__(self) -> None:
         self.notify: Callable[[], object] = lambda: None
@@ -107,10 +104,7 @@ def errors_logged() -> Iterator[None]:
 
 
 def _start_tracing() -> "Tracer | None":
-    """Export the spans of this process by OpenTelemetry; None if no endpoint is set, or OTEL_TRACES_EXPORTER=none.
-
-    Raises `SettingsError` if the packages are missing.
-    """
+    """Export spans by OpenTelemetry if its variables say where to. Raises `SettingsError` without its packages."""
     if not any(map(os.environ.get, _ENDPOINTS)) or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
         return None
     with naming_the_extra(f"an environment with {' or '.join(_ENDPOINTS)}", "otel"):
