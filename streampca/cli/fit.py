@@ -18,7 +18,6 @@ from streampca.fold.merging import Merged
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
 from streampca.pca import axes
-from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.model import Model
 
@@ -79,20 +78,15 @@ def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -
     with progress("learning") as update:
         for vectors, share, _ in rows.chunks():
             learned = fold.stats.learned
-            _check(vectors, learned - skipped, rows.path, learning_config)
+            if bad := Judge.of(learning_config).first_bad(vectors):
+                row, reason, message = bad
+                hint = f" with --components {learning_config.components}" if reason == "too_few_observed" else ""
+                raise InputError(f"{rows.path}, row {learned - skipped + row + 1}: {message}{hint}")
             fold, _ = fold.take(batch_of_rows(vectors, learned + len(vectors)), fold_config, past_scores.before_block)
             stats = fold.stats
             loss = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
             update(completed=share, rows=stats.learned, note=loss)
     return fold, past_scores, time.perf_counter() - started
-
-
-def _check(vectors: Array, before: int, path: Path, config: LearningConfig) -> None:
-    """Raise `InputError` that names a row that cannot be learned; so many were learned before."""
-    if bad := Judge.of(config).first_bad(vectors):
-        row, reason, message = bad
-        hint = f" with --components {config.components}" if reason == "too_few_observed" else ""
-        raise InputError(f"{path}, row {before + row + 1}: {message}{hint}")
 
 
 def _report(model: Model, output: str, seconds: float, learned: int) -> None:

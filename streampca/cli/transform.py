@@ -1,10 +1,9 @@
 """`streampca transform`: builds one member from its settings and runs it."""
 
 import time
-from collections.abc import Sequence
 
 from streampca.cli.member import Process, member_process
-from streampca.consumer_group.listener import Listener, LoopTicked, ModelAwaited
+from streampca.consumer_group.listener import LoopTicked, ModelAwaited
 from streampca.fold.codec import Codec
 from streampca.fold.judge import Judge
 from streampca.fold.model_file import PublishedModel
@@ -40,7 +39,10 @@ def run(settings: TransformSettings) -> None:
         stop_on_signals(stops.append)
         cache.start(POLL_INTERVAL_S)
         try:
-            _wait_for_model(model, process.listener, stops)
+            while (cause := model.refresh()) and not stops:
+                process.listener.notify(LoopTicked())
+                process.listener.notify(ModelAwaited(cause))
+                time.sleep(_WAIT_S)
             if stops:
                 return
             transformer = _build(settings, model, process)
@@ -50,14 +52,6 @@ def run(settings: TransformSettings) -> None:
         finally:
             cache.stop()
             logged.ended()
-
-
-def _wait_for_model(model: CurrentModel, listener: Listener, stops: Sequence[str]) -> None:
-    """Return when there is a model, or a signal has come."""
-    while (cause := model.refresh()) and not stops:
-        listener.notify(LoopTicked())
-        listener.notify(ModelAwaited(cause))
-        time.sleep(_WAIT_S)
 
 
 def _build(settings: TransformSettings, model: CurrentModel, process: Process) -> Transformer:

@@ -50,24 +50,23 @@ def open_rows(path: Path, *, gaps: bool = False, column: str | None = None, othe
     names the column of lists in a table that has others, or is a pattern of several columns of numbers. With `others`
     the other columns of a table are read, too.
     """
-    suffix = path.suffix.lower()
-    if suffix not in (".npy", ".csv", ".jsonl", ".ndjson", ".parquet"):
-        raise InputError(f"{path}: only .npy, .csv, .jsonl and .parquet files can be read")
-    if column is not None and suffix not in (".csv", ".parquet"):
-        raise InputError(f"{path} has no columns with a vector in each row: leave --column away")
     try:
-        match suffix:
+        match path.suffix.lower():
+            case ".npy" | ".jsonl" | ".ndjson" if column is not None:
+                raise InputError(f"{path} has no columns with a vector in each row: leave --column away")
             case ".npy":
                 return _npy(path, gaps)
+            case ".jsonl" | ".ndjson":
+                return _jsonl(path, gaps)
             case ".csv":
                 return _csv(path, gaps, column, others)
             case ".parquet":
                 with naming_the_extra(f"{path}: reading Parquet", "arrow"):
                     from streampca.files.chunks import rows_of_parquet
                 return rows_of_parquet(path, gaps, column, others)
-        return _jsonl(path, gaps)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    raise InputError(f"{path}: only .npy, .csv, .jsonl and .parquet files can be read")
 
 
 def _npy(path: Path, gaps: bool) -> Rows:

@@ -60,10 +60,8 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
         return "dead_letter" if self.dead_letter_topic else self.on_bad_record
 
     RULES: ClassVar[Rules] = (
-        (
-            lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
-            needs("kafka_client confluent", "confluent-kafka", "fast"),
-        ),
+        (lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
+         needs("kafka_client confluent", "confluent-kafka", "fast")),
     )  # fmt: skip
 
 
@@ -123,10 +121,8 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
     RULES: ClassVar[Rules] = (
         (lambda s: s.components > s.dimensions,
          "components ({s.components}) cannot exceed dimensions ({s.dimensions})"),
-        (
-            lambda s: s.half_life_messages is not None and s.half_life_seconds is not None,
-            "half_life_messages and half_life_seconds exclude each other: set one",
-        ),
+        (lambda s: s.half_life_messages is not None and s.half_life_seconds is not None,
+         "half_life_messages and half_life_seconds exclude each other: set one"),
     )  # fmt: skip
 
 
@@ -176,10 +172,8 @@ class TransformSettings(ConsumerSettings):
          "output_format {s.output_format} needs schema_registry_url"),
         (lambda s: s.output_format in ("avro", "protobuf") and s.format == "arrow",
          "output_format {s.output_format} holds one vector, and records of format arrow hold several"),
-        (
-            lambda s: s.output_format == "arrow" and find_spec("pyarrow") is None,
-            needs("output_format arrow", "pyarrow", "arrow"),
-        ),
+        (lambda s: s.output_format == "arrow" and find_spec("pyarrow") is None,
+         needs("output_format arrow", "pyarrow", "arrow")),
     )  # fmt: skip
 
 

@@ -44,8 +44,6 @@ class FormatSettings(Settings):
         (lambda s: s.field != "" and s.format not in _WITH_FIELDS,
          "format {s.format} has no fields: leave field unset"),
         (lambda s: s.field == "" and s.format == "protobuf", "format protobuf needs field"),
-        (
-            lambda s: s.schema_registry_url is None and s.format in _WITH_SCHEMAS,
-            "format {s.format} needs schema_registry_url",
-        ),
+        (lambda s: s.schema_registry_url is None and s.format in _WITH_SCHEMAS,
+         "format {s.format} needs schema_registry_url"),
     )  # fmt: skip

@@ -31,10 +31,8 @@ class StoreSettings(TopicSettings, LogSettings):
     )
 
     RULES: ClassVar[Rules] = (
-        (
-            lambda s: store_url.scheme_of(s.store) is not None and not store_url.is_supported(),
-            store_url.MISSING_PACKAGE,
-        ),
+        (lambda s: store_url.scheme_of(s.store) is not None and not store_url.is_supported(),
+         store_url.MISSING_PACKAGE),
     )  # fmt: skip
 
 
