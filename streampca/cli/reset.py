@@ -1,7 +1,7 @@
 """`streampca reset`: deletes the group's committed offsets of the topic, and moves where its workers continue."""
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -93,7 +93,10 @@ def _targets(
 
 def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | None, moved: list[Checkpoint]) -> bool:
     """Delete the committed offsets; False if there is nothing to do."""
-    offsets, out = _committed(admin, settings), console()
+    out, offsets = console(), dict[TopicPartition, int]()
+    with suppress(GroupIdNotFoundError):
+        committed = admin.list_group_offsets({settings.group_id: None}).get(settings.group_id, {})
+        offsets = {tp: at.offset for tp, at in committed.items() if tp.topic == settings.topic and at.offset >= 0}
     listed = ", ".join(f"{tp.partition}: {offset}" for tp, offset in sorted(offsets.items()))
     if offsets:
         out.print(f"group {settings.group_id}, topic {settings.topic}, committed offsets by partition: {listed}")
@@ -113,11 +116,3 @@ def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | Non
             raise error(f"partition {tp.partition}")
     out.print(f"deleted {len(offsets)} committed offsets")
     return True
-
-
-def _committed(admin: Any, settings: ResetSettings) -> Mapping[TopicPartition, int]:
-    try:
-        offsets = admin.list_group_offsets({settings.group_id: None}).get(settings.group_id, {})
-    except GroupIdNotFoundError:
-        return {}
-    return {tp: at.offset for tp, at in offsets.items() if tp.topic == settings.topic and at.offset >= 0}
