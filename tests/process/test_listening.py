@@ -116,16 +116,6 @@ def test_files_that_cannot_be_used_end_a_start_and_change_nothing_later(
         server_context(certificates.folder)
 
 
-def test_a_port_in_use_is_named() -> None:
-    with listen("127.0.0.1", 0, "metrics_port") as other:
-        port = other.getsockname()[1]
-        assert address_of(other) == f"127.0.0.1:{port}"
-        with pytest.raises(SettingsError) as error:
-            listen("127.0.0.1", port, "metrics_port")
-    cause = "Address already in use (stop the process there or set metrics_port, 0 for any)"
-    assert str(error.value) == f"cannot listen on 127.0.0.1:{port}: {cause}"
-
-
 @pytest.mark.parametrize(
     ("host", "cause"),
     [

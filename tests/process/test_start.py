@@ -3,7 +3,6 @@
 import json
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,19 +97,11 @@ def test_the_first_error_of_a_thread_is_raised_and_reported() -> None:
     assert threading.excepthook is before
 
 
-@pytest.fixture
-def _process_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep what `member_process` sets for the whole process from this one."""
-    monkeypatch.setattr(start, "keep_freed_memory", lambda: None)
-    interval = sys.getswitchinterval()
-    yield
-    sys.setswitchinterval(interval)
-
-
-@pytest.mark.usefixtures("_process_settings")
 @pytest.mark.parametrize("name", ["client", "health"])
 def test_a_member_ends_with_the_error_of_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A thread of a Kafka client, or the one that answers `/metrics`; those of prefetch and writer hand theirs over."""
+    monkeypatch.setattr(start, "keep_freed_memory", lambda: None)  # both are of the whole process
+    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
     if name == "health":
         monkeypatch.setattr(health.HealthServer, "service_actions", fail)
     options = {"topic": "readings", "dimensions": 2, "components": 1, "store": str(tmp_path), "metrics_port": 0}
