@@ -75,7 +75,15 @@ def is_ours(data: bytes) -> bool:
 def model_at(location: str, topic: str | None = None) -> PublishedModel:
     """The model in a file; or the newest of a topic in a store. Raises `StreampcaError`."""
     if not is_store(location):
-        return _decoded(location, read(location))
+        data = read(location)
+        if not is_ours(data):
+            kind = "it is an .npy array" if data.startswith(b"\x93NUMPY") else f"it begins with {data[:16]!r}"
+            text = f"{location} is not a model of streampca; {kind}"
+            raise StoreError(f"{text}. `streampca fit` makes a model of vectors")
+        try:
+            return model_file.decode(data)
+        except DamagedFileError as error:
+            raise DamagedFileError(f"{location}: {error}") from None
     store = open_store(location)
     topics = sorted(name.rsplit("/", 1)[-1] for name in store.names("models"))
     if topic is None and len(topics) != 1:
@@ -84,16 +92,6 @@ def model_at(location: str, topic: str | None = None) -> PublishedModel:
     if (model := models.newest()) is None:
         raise StoreError(f"{models.location} holds no model")
     return model
-
-
-def _decoded(location: str, data: bytes) -> PublishedModel:
-    if not is_ours(data):
-        kind = "it is an .npy array" if data.startswith(b"\x93NUMPY") else f"it begins with {data[:16]!r}"
-        raise StoreError(f"{location} is not a model of streampca; {kind}. `streampca fit` makes a model of vectors")
-    try:
-        return model_file.decode(data)
-    except DamagedFileError as error:
-        raise DamagedFileError(f"{location}: {error}") from None
 
 
 def export(location: str, kind: str, output: str, topic: str | None) -> None:

@@ -56,14 +56,22 @@ def run(settings: TransformSettings) -> None:
 
 def _build(settings: TransformSettings, model: CurrentModel, process: Process) -> Transformer:
     """A member that is about to join the group: every mistake that can be found earlier has been reported."""
-    codec = codec_of(settings, model.published)
+    codec, projection = codec_of(settings, model.published), _projection_of(settings)
     codec.decode([])  # raises if a package is missing or the schema registry is away
+    packer: Packer
+    if settings.output_format == "arrow":
+        from streampca.transform.arrow import ArrowPacker  # here: an optional dependency
+
+        packer = ArrowPacker()
+    else:
+        writer = create_writer(settings, settings.output_format, settings.output_topic, projection.layout)
+        packer = RecordPacker(writer, several=settings.format == "arrow")
     outputs = Outputs(
         settings.output_topic,
         codec,
         model,
-        _projection_of(settings),
-        _packer(settings),
+        projection,
+        packer,
         settings.topic,
         settings.dead_letter_topic,
         settings.only_p_below,
@@ -74,17 +82,6 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
     source = prefetching(client, settings, process.traced(outputs.read))
     config = TransformConfig(settings.topic, settings.bad_records, settings.on_offset_gap)
     return Transformer(config, source, transactions, outputs, process.listener, process.started.threads.raise_first)
-
-
-def _packer(settings: TransformSettings) -> Packer:
-    """Create what writes outputs. Raises `SourceError`."""
-    if settings.output_format == "arrow":
-        from streampca.transform.arrow import ArrowPacker  # here: an optional dependency
-
-        return ArrowPacker()
-    layout = _projection_of(settings).layout
-    writer = create_writer(settings, settings.output_format, settings.output_topic, layout)
-    return RecordPacker(writer, several=settings.format == "arrow")
 
 
 def model_of(settings: TransformSettings, cache: ModelCache) -> CurrentModel:

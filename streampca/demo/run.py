@@ -18,7 +18,6 @@ from streampca.errors import SettingsError, StreampcaError
 from streampca.files.rows import Rows, open_rows
 from streampca.files.synthetic import LowRank
 from streampca.process.start import stop_on_signals
-from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models
@@ -40,7 +39,13 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
         location = store or str(folder / "store")
-        models = Models(_new_store(location), TOPIC)
+        own_store = open_store(location)
+        if Checkpoints(own_store, TOPIC).partitions():
+            raise SettingsError(
+                f"{location} holds checkpoints of an earlier demo, whose broker is gone; choose another store"
+            )
+        own_store.check()
+        models = Models(own_store, TOPIC)
         broker = stack.enter_context(contextlib.closing(EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)))
         output = stack.enter_context(contextlib.closing(first_record(broker, PROJECTED)))
         port, metrics_port = processes.free_port(port), processes.free_port(0)
@@ -154,16 +159,6 @@ def _project(url: str, body: str) -> dict[str, Any] | None:
             return dict(json.load(answer))
     except OSError:  # no model yet; or it is tried again soon
         return None
-
-
-def _new_store(location: str) -> Store:
-    store = open_store(location)
-    if Checkpoints(store, TOPIC).partitions():
-        raise SettingsError(
-            f"{location} holds checkpoints of an earlier demo, whose broker is gone; choose another store"
-        )
-    store.check()
-    return store
 
 
 def _print(text: str) -> None:

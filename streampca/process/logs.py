@@ -25,7 +25,14 @@ _REPEAT_AFTER_S, _MAX_REMEMBERED = 60.0, 1000
 def configure(level: str = "info", stream: TextIO | None = None) -> None:
     """Log to `stream` (stderr)."""
     stream = stream or sys.stderr
-    common = _common("%Y-%m-%dT%H:%M:%SZ" if stream.isatty() else "iso")
+    common: list[Processor] = [  # for every event, from structlog or the standard library
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%SZ" if stream.isatty() else "iso", utc=True),
+        structlog.stdlib.ExtraAdder(),
+        _add_logger_name,
+    ]
     renderers: list[Processor] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_json)]
     if stream.isatty():  # no local variables in tracebacks: they could hold a password
         plain = structlog.dev.plain_traceback
@@ -72,18 +79,6 @@ class OncePerMinute(logging.Filter):
             self._passed.clear()
         self._passed[key] = now
         return True
-
-
-def _common(time_format: str) -> list[Processor]:
-    """Processors for every event, from structlog or the standard library."""
-    return [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.PositionalArgumentsFormatter(),
-        structlog.processors.TimeStamper(fmt=time_format, utc=True),
-        structlog.stdlib.ExtraAdder(),
-        _add_logger_name,
-    ]
 
 
 def _add_logger_name(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
