@@ -18,6 +18,22 @@ from tests.docs_tables import flat
 
 COMMANDS = flat(get_command(app).commands)  # type: ignore[attr-defined]
 REQUIRED = ["--topic", "readings", "--dimensions", "8", "--components", "2"]
+WITHOUT_POSIX = """
+import os, sys
+for name in ("resource", "fcntl", "pwd", "grp"):
+    sys.modules[name] = None
+for name in ("O_DIRECTORY", "fork", "geteuid"):
+    delattr(os, name)
+import streampca
+from streampca.cli.app import main
+streampca.ImplicitKrasulina
+for command in sys.argv[1:]:
+    sys.argv = ["streampca", *command.split()]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code
+"""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +67,17 @@ def test_help_imports_nothing_heavy() -> None:
     )
     outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert outcome.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_commands_for_files_need_nothing_that_only_posix_has(tmp_path: Path) -> None:
+    """As docs/ say, for Windows."""
+    np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((300, 5)))
+    check = "check --topic t --dimensions 3 --components 2"
+    program = [sys.executable, "-c", WITHOUT_POSIX, "fit v.npy -o m.npz --components 2", "inspect m.npz --json", check]
+    outcome = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    assert '"version": 300' in outcome.stdout
+    assert "no mistakes" in outcome.stdout
 
 
 @pytest.mark.parametrize("words", [["worker", "--dimension"], ["worker", "--dimensions", "many"], ["nonsense"]])
