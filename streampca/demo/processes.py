@@ -93,19 +93,13 @@ class ChildProcess(subprocess.Popen[bytes]):
             )
 
     def verify(self) -> None:
-        """Raise `StreampcaError` with the last line of its log if it has exited."""
+        """Raise `StreampcaError` with the error in the last line of its log, or with the line, if it has exited."""
         if (code := self.poll()) is not None:
             lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            cause = _error_in(lines[-1]) if lines else "it logged nothing"
+            cause = lines[-1].removeprefix("streampca: ") if lines else "it logged nothing"
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                cause = json.loads(cause)["error"]
             raise StreampcaError(f"{self.command} exited with code {code}: {cause}")
-
-
-def _error_in(line: str) -> str:
-    """The error that a line of a log in JSON reports, or the line."""
-    try:
-        return str(json.loads(line)["error"])
-    except (ValueError, TypeError, KeyError):
-        return line.removeprefix("streampca: ")
 
 
 def free_port(preferred: int) -> int:
