@@ -26,7 +26,13 @@ def run(settings: CreateTopicsSettings, partitions: int | None, replication_fact
         count, action = _partitions(admin, name), "exists"
         if count is None:
             numbers = {"num_partitions": number or _BROKERS, "replication_factor": replication_factor or _BROKERS}
-            action = _create(connection, admin, name, {**numbers, "configs": configs})
+            (answer,) = admin.create_topics({name: {**numbers, "configs": configs}}, raise_errors=False)["topics"]
+            problem = for_code(answer["error_code"])
+            if issubclass(problem, AuthorizationError):
+                raise connection.messages.not_authorized(f"create topic {name}")
+            if problem not in (NoError, TopicAlreadyExistsError):
+                raise SourceError(f"topic {name} cannot be created: {answer['error_message'] or problem.__name__}")
+            action = "created" if problem is NoError else "exists"  # created by somebody else a moment ago
             admin.wait_for_topics([name])
             count = _partitions(admin, name) or 0
         expected = number if name != settings.dead_letter_topic else None
@@ -56,16 +62,3 @@ def _larger_messages(admin: Any, topic: str) -> dict[str, str]:
     except AuthorizationError:  # who may create topics may still not read how they are configured
         return {}
     return {_MAX_MESSAGE: str(int(configs["topic"][topic][_MAX_MESSAGE]["value"]) + _HEADERS_BYTES)}
-
-
-def _create(connection: Connection, admin: Any, name: str, options: dict[str, Any]) -> str:
-    """Create the topic; return what was done. Raises `SourceError`."""
-    (answer,) = admin.create_topics({name: options}, raise_errors=False)["topics"]
-    problem = for_code(answer["error_code"])
-    if problem is NoError:
-        return "created"
-    if problem is TopicAlreadyExistsError:  # created by somebody else a moment ago
-        return "exists"
-    if issubclass(problem, AuthorizationError):
-        raise connection.messages.not_authorized(f"create topic {name}")
-    raise SourceError(f"topic {name} cannot be created: {answer['error_message'] or problem.__name__}")
