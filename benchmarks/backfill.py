@@ -29,7 +29,7 @@ from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
-from streampca.process.memory import keep_freed_memory
+from streampca.process.machine import keep_freed_memory
 from streampca.stores.memory import MemoryStore
 
 PART, D, K = "backfill", 784, 20

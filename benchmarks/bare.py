@@ -24,7 +24,7 @@ from kafka.structs import OffsetAndMetadata
 from benchmarks.workers import PARTITIONS, Sample, sustained
 from streampca.fold.codec import Codec
 from streampca.fold.judge import Judge
-from streampca.process.memory import keep_freed_memory
+from streampca.process.machine import keep_freed_memory
 from streampca.transform.loop import TRANSACTION_RECORDS, TRANSACTION_S
 
 _QUEUED_BATCHES = 5

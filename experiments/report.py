@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from streampca.process.blas import kernels
+from streampca.process.machine import kernels
 
 DOCS = Path(__file__).parents[1] / "docs"
 RUNS = 10  # of each kind

@@ -15,18 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ImplicitKrasulina", "Model", "merge"]
 
-_HOMES = {
-    "ImplicitKrasulina": "streampca.estimator.estimator",
-    "merge": "streampca.estimator.estimator",
-    "Model": "streampca.pca.model",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(_HOMES[name]), name)
+        home = "streampca.pca.model" if name == "Model" else "streampca.estimator.estimator"
+        return getattr(import_module(home), name)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "sklearn":
             raise

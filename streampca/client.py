@@ -136,16 +136,6 @@ def _is_passing(error: BaseException) -> bool:
     return isinstance(error, httpx.ConnectError) or (isinstance(error, SidecarError) and error.status == 503)
 
 
-def _policy(retry_s: float) -> dict[str, Any]:
-    waits = wait_random_exponential(multiplier=0.1, max=2)
-    return {"retry": retry_if_exception(_is_passing), "stop": stop_after_delay(retry_s), "wait": waits, "reraise": True}
-
-
-def _options(url: str, token: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return {"base_url": url, "headers": headers, "timeout": 30.0, **options}
-
-
 def _sent(make: Callable[Arguments, Call[Answer]]) -> "Callable[Concatenate[Client, Arguments], Answer]":
     @wraps(make)
     def send(self: "Client", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
@@ -164,7 +154,15 @@ def _awaited(
     return send
 
 
-class Client(httpx.Client):
+class _Options:
+    def __init__(self, url: str, *, token: str | None = None, retry_s: float = 15.0, **options: Any) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        super().__init__(**{"base_url": url, "headers": headers, "timeout": 30.0, **options})
+        stop, waits = stop_after_delay(retry_s), wait_random_exponential(multiplier=0.1, max=2)
+        self._policy: dict[str, Any] = {"retry": retry_if_exception(_is_passing), "stop": stop, "wait": waits}
+
+
+class Client(_Options, httpx.Client):
     """An `httpx.Client` for one sidecar. Raises `SidecarError`, and `httpx.TransportError` if there is no answer.
 
     It retries for `retry_s` while the sidecar cannot be reached, or answers 503; other options are those of
@@ -174,29 +172,21 @@ class Client(httpx.Client):
     project, reconstruct = _sent(project), _sent(reconstruct)
     from_coordinates, score, model = _sent(from_coordinates), _sent(score), _sent(model)
 
-    def __init__(self, url: str, *, token: str | None = None, retry_s: float = 15.0, **options: Any) -> None:
-        super().__init__(**_options(url, token, options))
-        self._policy = _policy(retry_s)
-
     def _ask(self, call: Call[Answer]) -> Answer:
-        for attempt in Retrying(**self._policy):
+        for attempt in Retrying(**self._policy, reraise=True):
             with attempt:
                 check(answer := self.request(call.method, call.path, **call.options))
         return call.read(answer)
 
 
-class AsyncClient(httpx.AsyncClient):
+class AsyncClient(_Options, httpx.AsyncClient):
     """The same for asyncio."""
 
     project, reconstruct = _awaited(project), _awaited(reconstruct)
     from_coordinates, score, model = _awaited(from_coordinates), _awaited(score), _awaited(model)
 
-    def __init__(self, url: str, *, token: str | None = None, retry_s: float = 15.0, **options: Any) -> None:
-        super().__init__(**_options(url, token, options))
-        self._policy = _policy(retry_s)
-
     async def _ask(self, call: Call[Answer]) -> Answer:
-        async for attempt in AsyncRetrying(**self._policy):
+        async for attempt in AsyncRetrying(**self._policy, reraise=True):
             with attempt:
                 check(answer := await self.request(call.method, call.path, **call.options))
         return call.read(answer)

@@ -8,7 +8,18 @@ import numpy as np
 
 from streampca.fold.model_file import PublishedModel
 
-_OPSET, _IR_VERSION = 18, 9  # of ONNX: those of 2023, which today's runtimes read
+# Versions of ONNX of 2023, which today's runtimes read.
+_ONNX = """
+<ir_version: 9, opset_import: ["" : 18]>
+streampca (double[n, {d}] vectors) => (double[n, {k}] coordinates, double[n] residual)
+{{
+    centred = Sub (vectors, mean)
+    coordinates = MatMul (centred, axes)
+    projection = MatMul (coordinates, components)
+    difference = Sub (centred, projection)
+    residual = ReduceSumSquare <keepdims = 0> (difference, along)
+}}
+"""
 
 
 def to_npz(published: PublishedModel) -> bytes:
@@ -30,7 +41,7 @@ def to_npz(published: PublishedModel) -> bytes:
 
 def to_onnx(published: PublishedModel) -> bytes:
     """A graph with the input `vectors` (n, d) and the outputs `coordinates` (n, k) and `residual` (n,), in float64."""
-    from onnx import TensorProto, checker, helper, numpy_helper
+    from onnx import checker, helper, numpy_helper, parser
 
     model = published.model
     constants = {
@@ -39,22 +50,8 @@ def to_onnx(published: PublishedModel) -> bytes:
         "components": model.components.astype(np.float64),
         "along": np.array([1]),
     }
-    nodes = [
-        helper.make_node("Sub", ["vectors", "mean"], ["centred"]),
-        helper.make_node("MatMul", ["centred", "axes"], ["coordinates"]),
-        helper.make_node("MatMul", ["coordinates", "components"], ["projection"]),
-        helper.make_node("Sub", ["centred", "projection"], ["difference"]),
-        helper.make_node("ReduceSumSquare", ["difference", "along"], ["residual"], keepdims=0),
-    ]
-    shapes: dict[str, list[str | int | None]] = {
-        "vectors": ["n", model.dimensions],
-        "coordinates": ["n", model.n_components],
-        "residual": ["n"],
-    }
-    infos = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, shape) for name, shape in shapes.items()]
-    initial = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    graph = helper.make_graph(nodes, "streampca", infos[:1], infos[1:], initial)
-    whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+    whole = parser.parse_model(_ONNX.format(d=model.dimensions, k=model.n_components))
+    whole.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
     helper.set_model_props(whole, {"topic": published.topic, "version": str(published.version)})
     checker.check_model(whole)
     graph_bytes: bytes = whole.SerializeToString()

@@ -10,9 +10,7 @@ from typer.main import get_command
 
 from streampca.cli.app import app as command_line
 from streampca.settings.base import sort_key
-from streampca.settings.commands import ServeSettings
-from streampca.settings.transform import TransformSettings
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.commands import ServeSettings, TransformSettings, WorkerSettings
 from streampca.sidecar.app import create_app
 from streampca.sidecar.errors import Problem
 from streampca.stores.memory import MemoryStore

@@ -55,7 +55,7 @@ MAY_IMPORT = {
         "fold.partitions", "formats", "pca.model", "pca.scoring", "pca.arrays", "errors", "settings", "process",
         "version",
     ],
-    "demo": ["demo", "stores", "fold.model_file", "files", "settings", "process.signals", "errors"],
+    "demo": ["demo", "stores", "fold.model_file", "files", "settings", "process.start", "errors"],
     "cli": [  # the only one that chooses among concrete sources and stores
         "cli", "worker", "transform", "sidecar", "backfill", "demo", "consumer_group", "sources", "stores", "fold",
         "formats", "files", "pca", "settings", "process", "client", "export", "errors", "version",

@@ -17,8 +17,7 @@ import pyarrow as pa
 from streampca.backfill.folding import BackfillPlan, Part, fold_batches
 from streampca.errors import InputError
 from streampca.files.chunks import Chunk, read
-from streampca.process.cores import usable_cores
-from streampca.process.memory import keep_freed_memory
+from streampca.process.machine import keep_freed_memory, usable_cores
 
 Parts = Iterator[tuple[str, Part]]
 Engine = Callable[[Mapping[str, Chunk], BackfillPlan], Parts]

@@ -49,12 +49,10 @@ class BackfillPlan:
 
     @property
     def read(self) -> list[str]:
-        """The columns that are read."""
         times = [self.timestamp_column] if self.timestamp_column else []
         return [*self.columns, *times, *(["partition", "offset"] if self.until_offsets else [])]
 
     def checkpoint(self, fold: Fold) -> Checkpoint:
-        """The checkpoint of a fold of these rows."""
         partition = backfill_partition(self.number)
         return Checkpoint(self.topic, "", partition, fold, self.fold_config.as_dict(), self.until)
 
@@ -67,10 +65,7 @@ class Part(NamedTuple):
 
 
 def fold_batches(batches: Iterable[Any], plan: BackfillPlan, name: str = "") -> Part:
-    """Learn the rows of record batches, in one pass; where they are cut changes no bit. `name` is for the rejects.
-
-    Raises `InputError` if a column is missing or is none of numbers.
-    """
+    """Learn the rows of record batches; where they are cut changes no bit. Raises `InputError` for a wrong column."""
     learning = plan.fold_config.learning
     judge, fold, rejects, start = Judge.of(learning), Fold.empty(learning), list[Any](), 0
     with threadpool_limits(1):  # the same bits everywhere

@@ -1,9 +1,7 @@
-"""The command line: names, options and help of the commands.
-
-The implementation of a command is imported when it runs, so that help appears quickly.
-"""
+"""The command line: names, options and help. A command's implementation is imported when it runs: help is quick."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,15 +11,12 @@ import typer
 from streampca.cli import operations
 from streampca.cli.options import Options, command
 from streampca.errors import StreampcaError, exit_code_of, naming_the_worker
-from streampca.process.blas import choose_kernels
-from streampca.process.signals import exit_on_sigterm
+from streampca.process.machine import choose_kernels
 from streampca.settings.options import SERVE, TRANSFORM, WORKER
 from streampca.version import __version__
 
 if TYPE_CHECKING:
-    from streampca.settings.commands import ProduceSettings
-    from streampca.settings.transform import TransformSettings
-    from streampca.settings.worker import WorkerSettings
+    from streampca.settings.commands import ProduceSettings, TransformSettings, WorkerSettings
 
 app = typer.Typer(
     name="streampca",
@@ -223,9 +218,9 @@ def export(
 
     Example: streampca export streampca-store --to onnx -o model.onnx
     """
-    from streampca.cli.export import run
+    from streampca.cli import files
 
-    run(path, to, output, topic)
+    files.export(path, to, output, topic)
 
 
 app.add_typer(operations.app)
@@ -233,7 +228,8 @@ app.add_typer(operations.app)
 
 def main() -> None:
     """Run the command line; an expected error is one line on stderr."""
-    exit_on_sigterm()  # some commands replace this handler
+    # A container's first process ignores signals that it does not handle; some commands replace this handler.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     choose_kernels()
     try:
         with naming_the_worker():

@@ -11,11 +11,10 @@ from streampca.errors import SettingsError, StreampcaError
 from streampca.fold import checkpoint as files
 from streampca.fold import compatibility
 from streampca.fold.fold import Fold
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.commands import WorkerSettings
 from streampca.sources.kafka_python.replay import KafkaPythonReader
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
-from streampca.worker.loop import WorkerConfig
 
 _RECORDS = 2000  # learned at a time: where they are cut changes no bit
 
@@ -34,8 +33,11 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     compatibility.refuse_other_settings(written, config.fold)
     before = files.decode(checkpoints.at(partition, start)).fold if start in kept else Fold.empty(config.fold.learning)
     with closing(KafkaPythonReader(settings, settings.topic)) as reader, threadpool_limits(1):
-        fold, count = _learned(before, reader, partition, start, end, config)
-    again = files.encode(files.Checkpoint(written.topic, written.topic_id, partition, fold, written.settings))
+        fold, count, records = before, 0, reader.between(partition, start, end)
+        while some := list(itertools.islice(records, _RECORDS)):
+            fold = fold.take(config.codec.batch_of(some), config.fold)[0]
+            count += len(some)
+    again = files.encode(files.Checkpoint(written.topic, written.topic_id, partition, fold.at(end), written.settings))
     where = f"partition {partition}, offsets {start} to {end}: {count:,} records learned again"
     if again != stored:
         raise StreampcaError(
@@ -43,14 +45,3 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
             "that wrote it; if they do not, records were lost or learned twice: please report it"
         )
     console().print(f"{where}; the checkpoint has the same bytes")
-
-
-def _learned(
-    fold: Fold, reader: KafkaPythonReader, partition: int, start: int, end: int, config: WorkerConfig
-) -> tuple[Fold, int]:
-    """The fold at the end, and how many records it took."""
-    count, records = 0, reader.between(partition, start, end)
-    while some := list(itertools.islice(records, _RECORDS)):
-        fold = fold.take(config.codec.batch_of(some), config.fold)[0]
-        count += len(some)
-    return fold.at(end), count

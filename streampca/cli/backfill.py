@@ -8,8 +8,8 @@ from streampca.cli.options import milliseconds
 from streampca.cli.worker import worker_config_of
 from streampca.errors import SettingsError, StreampcaError, naming_the_extra
 from streampca.fold.partitions import backfill_partition, offsets_in, partition_name
-from streampca.settings.store import StoreSettings
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.commands import WorkerSettings
+from streampca.settings.process import StoreSettings
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models
 
@@ -59,10 +59,7 @@ def run(
 
 
 def remove(settings: StoreSettings, number: int, ask: Callable[[str], bool]) -> None:
-    """Delete a backfill, and the models that contain it, if `ask`, which gets a question, agrees.
-
-    Raises `SettingsError` if there is none.
-    """
+    """Delete a backfill and the models that contain it, if `ask` agrees. Raises `SettingsError` if there is none."""
     store, name = open_store(settings.store), partition_name(backfill_partition(number))
     folder = f"checkpoints/{settings.topic}/{name}"
     checkpoints = [path for path in store.names(folder) if path.endswith(".npz")]

@@ -1,5 +1,7 @@
 """`streampca check`: prints the effective settings, their origins and every mistake, without any connection."""
 
+from pathlib import Path
+
 from rich.table import Table
 
 from streampca.cli.console import console
@@ -7,7 +9,7 @@ from streampca.cli.options import Options
 from streampca.settings import store_url
 from streampca.settings.base import Effective, Settings
 from streampca.settings.commands import ServeSettings, TransformSettings, WorkerSettings
-from streampca.settings.listening import is_loopback
+from streampca.settings.process import is_loopback
 
 _KINDS: dict[str, type[Settings]] = {"worker": WorkerSettings, "serve": ServeSettings, "transform": TransformSettings}
 
@@ -23,7 +25,15 @@ def run(options: Options) -> int:
         own = [effective for effective in settings if effective not in shown]
         if kind is TransformSettings and all(effective.origin in ("default", "missing") for effective in own):
             continue
-        out.print(_table(f"streampca {name}{' (besides those above)' if shown else ''}", own))
+        title = f"streampca {name}{' (besides those above)' if shown else ''}"
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+        for heading in ("setting", "value", "from"):
+            table.add_column(heading, overflow="fold")
+        for setting, value, origin in own:
+            if setting == "store" and store_url.scheme_of(value) is None:
+                value = str(Path(value).absolute())
+            table.add_row(setting, value or "–", origin, style="dim" if origin == "default" else "")
+        out.print(table)
         shown += own
         mistakes |= dict.fromkeys(mistakes_of_kind)
         values = {effective.name: effective.value for effective in settings}
@@ -36,14 +46,3 @@ def run(options: Options) -> int:
     if not mistakes:
         out.print("✓ no mistakes found", style="green")
     return 2 if mistakes else 0
-
-
-def _table(title: str, settings: list[Effective]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
-    for heading in ("setting", "value", "from"):
-        table.add_column(heading, overflow="fold")
-    for effective in settings:
-        quiet = "dim" if effective.origin == "default" else ""
-        value = store_url.absolute(effective.value) if effective.name == "store" else effective.value
-        table.add_row(effective.name, value or "–", effective.origin, style=quiet)
-    return table

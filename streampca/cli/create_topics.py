@@ -22,9 +22,23 @@ def run(settings: CreateTopicsSettings, partitions: int | None, replication_fact
     admin = connection.connect(admin_client)
 
     def ensure(name: str, number: int | None, **configs: str) -> int:
-        options = {"num_partitions": number or _BROKERS, "replication_factor": replication_factor or _BROKERS}
+        """Create the topic unless it exists, and print which; return its number of partitions."""
+        count, action = _partitions(admin, name), "exists"
+        if count is None:
+            numbers = {"num_partitions": number or _BROKERS, "replication_factor": replication_factor or _BROKERS}
+            (answer,) = admin.create_topics({name: {**numbers, "configs": configs}}, raise_errors=False)["topics"]
+            problem = for_code(answer["error_code"])
+            if issubclass(problem, AuthorizationError):
+                raise connection.messages.not_authorized(f"create topic {name}")
+            if problem not in (NoError, TopicAlreadyExistsError):
+                raise SourceError(f"topic {name} cannot be created: {answer['error_message'] or problem.__name__}")
+            action = "created" if problem is NoError else "exists"  # created by somebody else a moment ago
+            admin.wait_for_topics([name])
+            count = _partitions(admin, name) or 0
         expected = number if name != settings.dead_letter_topic else None
-        return _ensure(connection, admin, name, {**options, "configs": configs}, expected)
+        other = f", not {expected}; it stays as it is" if expected not in (None, count) else ""
+        console().print(f"{name}: {action}, partitions: {count}{other}")
+        return count
 
     with closing(admin), connection.answers():
         count = ensure(settings.topic, partitions)
@@ -32,18 +46,6 @@ def run(settings: CreateTopicsSettings, partitions: int | None, replication_fact
             ensure(settings.dead_letter_topic, 1, **_larger_messages(admin, settings.topic))
         if settings.output_topic:
             ensure(settings.output_topic, count)
-
-
-def _ensure(connection: Connection, admin: Any, name: str, options: dict[str, Any], expected: int | None) -> int:
-    """Create the topic unless it exists, and print which; return its number of partitions."""
-    count, action = _partitions(admin, name), "exists"
-    if count is None:
-        action = _create(connection, admin, name, options)
-        admin.wait_for_topics([name])
-        count = _partitions(admin, name) or 0
-    other = f", not {expected}; it stays as it is" if expected not in (None, count) else ""
-    console().print(f"{name}: {action}, partitions: {count}{other}")
-    return count
 
 
 def _partitions(admin: Any, name: str) -> int | None:
@@ -60,16 +62,3 @@ def _larger_messages(admin: Any, topic: str) -> dict[str, str]:
     except AuthorizationError:  # who may create topics may still not read how they are configured
         return {}
     return {_MAX_MESSAGE: str(int(configs["topic"][topic][_MAX_MESSAGE]["value"]) + _HEADERS_BYTES)}
-
-
-def _create(connection: Connection, admin: Any, name: str, options: dict[str, Any]) -> str:
-    """Create the topic; return what was done. Raises `SourceError`."""
-    (answer,) = admin.create_topics({name: options}, raise_errors=False)["topics"]
-    problem = for_code(answer["error_code"])
-    if problem is NoError:
-        return "created"
-    if problem is TopicAlreadyExistsError:  # created by somebody else a moment ago
-        return "exists"
-    if issubclass(problem, AuthorizationError):
-        raise connection.messages.not_authorized(f"create topic {name}")
-    raise SourceError(f"topic {name} cannot be created: {answer['error_message'] or problem.__name__}")

@@ -1,6 +1,7 @@
 """`streampca dead-letters`: shows the dead-letter topic by reason, and sends rejected records to their topic again."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -28,7 +29,6 @@ class LetterFilter:
     until_ms: int | None = None
 
     def accepts(self, letter: DeadLetter) -> bool:
-        """Return whether a letter is replayed."""
         return (
             (not self.reasons or letter.origin.reason in self.reasons)
             and (not self.partitions or letter.origin.partition in self.partitions)
@@ -67,43 +67,39 @@ def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
         closing(KafkaPythonReplayProducer(settings, settings.topic, settings.dead_letter_topic)) as producer,
         closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader,
     ):
-        letters = to_replay(reader.read, settings.topic, chosen)
-        sendable = of_existing_partitions(letters, producer.partitions(settings.topic), settings.topic)
-        count = send_all(producer.send, sendable, settings.dead_letter_topic)
+        letters = to_replay(reader.read, settings.topic, chosen, producer.partitions(settings.topic))
+        count = send_all(producer.send, letters, settings.dead_letter_topic)
     console().print(f"{count} records were sent to {settings.topic}")
 
 
-def to_replay(read: ReadTopic, topic: str, chosen: LetterFilter) -> Iterator[DeadLetter]:
-    """The chosen letters of a topic's records that were not replayed yet."""
+def to_replay(read: ReadTopic, topic: str, chosen: LetterFilter, partitions: float = math.inf) -> Iterator[DeadLetter]:
+    """The chosen letters of a topic that were not replayed yet. Raises `SourceError` at one of a missing partition."""
     for letter in DeadLetterTopic(read).letters():
         if letter.status == LetterStatus.WAITING and letter.origin.topic == topic and chosen.accepts(letter):
+            if letter.origin.partition >= partitions:
+                raise SourceError(
+                    f"a dead letter is of partition {letter.origin.partition} of {topic}, which has {partitions}; "
+                    "select others with --partition"
+                )
             yield letter
-
-
-def of_existing_partitions(letters: Iterable[DeadLetter], partitions: int, topic: str) -> Iterator[DeadLetter]:
-    """The letters. Raises `SourceError` at one whose partition the topic does not have any more."""
-    for letter in letters:
-        if letter.origin.partition >= partitions:
-            raise SourceError(
-                f"a dead letter is of partition {letter.origin.partition} of {topic}, which has {partitions}; "
-                "select others with --partition"
-            )
-        yield letter
 
 
 def send_all(
     send: Callable[[Iterable[OutgoingFields]], None], letters: Iterable[DeadLetter], dead_letter_topic: str
 ) -> int:
-    """Send the letters' records in transactions (`send`), each with the marks of its letters; returns their number."""
+    """Send the letters' records in transactions (`send`), each with a mark in its letters' partitions; count them."""
     sent = 0
-    for batch in batches(letters):
+    for batch in _batches(letters):
         records = [letter.to_replay(dead_letter_topic) for letter in batch]
-        send([*records, *marks(batch, dead_letter_topic)])
+        for partition in sorted({letter.partition for letter in batch}):
+            value, headers = mark_of(letter.offset for letter in batch if letter.partition == partition)
+            records.append(Outgoing(dead_letter_topic, partition, value, None, headers, timestamp=-1))
+        send(records)
         sent += len(batch)
     return sent
 
 
-def batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
+def _batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
     """The letters in lists of at most 1,000 and, but for the last of each, 8 MiB."""
     batch: list[DeadLetter] = []
     size = 0
@@ -115,13 +111,6 @@ def batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def marks(batch: Sequence[DeadLetter], dead_letter_topic: str) -> Iterator[Outgoing]:
-    """A mark in each partition of the dead-letter topic that letters of the batch lie in."""
-    for partition in sorted({letter.partition for letter in batch}):
-        value, headers = mark_of(letter.offset for letter in batch if letter.partition == partition)
-        yield Outgoing(dead_letter_topic, partition, value, None, headers, timestamp=-1)
 
 
 def grouped(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
@@ -150,7 +139,6 @@ def _empty_group(reason: str, topic: str) -> dict[str, Any]:
 
 
 def show(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> None:
-    """Print a table of the groups, and examples of each."""
     out = console()
     if not groups:
         out.print(f"no such dead letters in {dead_letter_topic}")

@@ -13,10 +13,9 @@ from streampca.cli.worker import worker_config_of
 from streampca.errors import DamagedFileError, SourceError, StoreError, StreampcaError
 from streampca.fold import compatibility
 from streampca.formats import schema_of
-from streampca.process.blas import kernels
+from streampca.process.machine import kernels
 from streampca.settings.base import Settings
-from streampca.settings.transform import TransformSettings
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.commands import TransformSettings, WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed
 from streampca.sources.client_connection import NoBrokerError
@@ -53,7 +52,6 @@ def run(options: Options) -> int:
 
 
 def _is_set(kind: type[Settings], names: Collection[str], options: Options) -> bool:
-    """Return whether one of these required settings is set."""
     return any(setting.origin != "missing" for setting in kind.explain(**options)[0] if setting.name in names)
 
 
@@ -112,11 +110,9 @@ class WorkerChecks:
         return [("consumer group", self._group), ("checkpoints", self._checkpoints_fit)]
 
     def newest_record(self) -> str:
-        """The newest record can be learned."""
         return self._topic.newest_record(self._config.codec, self._settings.dimensions)
 
     def store(self) -> str:
-        """The store can be written and read."""
         self._store.check()
         identified = f"the id {ours.id}" if (ours := identity.find(self._store)) else "no id yet"
         return f"{self._store.location} can be written and read; it has {identified}"
@@ -243,7 +239,6 @@ class TransformChecks:
         return f"{self._settings.schema_registry_url} accepts it as {subject}"
 
     def newest_record(self) -> str:
-        """The newest record can be projected."""
         if not self._has_model:
             raise SkippedError
         model = self._model.published

@@ -13,7 +13,7 @@ import numpy as np
 from streampca.errors import BadRecordError, OffsetGapError
 from streampca.fold.codec import Codec
 from streampca.fold.decoded import Decoded
-from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.commands import ConsumerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed, Source
 from streampca.sources.client_connection import TopicError
@@ -63,7 +63,6 @@ class TopicChecks:
         """Partition → first offset and end; None: not known."""
 
     def close(self) -> None:
-        """Close the connections."""
         for opened in (self.source, self._reader):
             if opened is not None:
                 opened.close()
@@ -81,7 +80,6 @@ class TopicChecks:
         )
 
     def topic(self) -> str:
-        """The topic exists and may be read."""
         if self._topic_error is not None:
             raise self._topic_error
         self.topic_id = needed(self.source).topic_id()
@@ -94,7 +92,6 @@ class TopicChecks:
         )
 
     def dead_letter_topic(self) -> str:
-        """The dead-letter topic exists and may be written to."""
         name = self._settings.dead_letter_topic
         if name is None:
             return f"none; on_bad_record is {self._settings.on_bad_record}"
@@ -132,7 +129,6 @@ class TopicChecks:
         return f"{where} is a vector of {dimensions} numbers, {max(-ahead_s, 0.0):,.0f} s old{_hint(codec, decoded)}"
 
     def progress(self, group: str, committed: Mapping[int, Committed]) -> str:
-        """Describe how far a group is."""
         bounds = needed(self.bounds)
         behind = sum(end - (committed[p].offset if p in committed else first) for p, (first, end) in bounds.items())
         return f"{group} has offsets of {len(committed)} of {len(bounds)} partitions, {behind:,} behind"

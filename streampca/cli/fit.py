@@ -6,9 +6,8 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from streampca.cli import paths_or_urls
+from streampca.cli import files
 from streampca.cli.console import console, progress, table
-from streampca.cli.find_model import model_at
 from streampca.errors import InputError, SettingsError
 from streampca.files.rows import Rows, open_rows
 from streampca.fold import model_file
@@ -19,7 +18,6 @@ from streampca.fold.merging import Merged
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
 from streampca.pca import axes
-from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.model import Model
 
@@ -42,21 +40,21 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None = N
     """Learn the rows of the file and write the model."""
     if options.missing not in ("refuse", "impute"):
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
-    before = model_at(start_from) if start_from else None
+    before = files.model_at(start_from) if start_from else None
     if before and options != FitOptions():
         raise SettingsError("--start-from: the model's own options are used, so give no others but --column")
     gaps = (before.settings.get("missing") if before else options.missing) == "impute"
     rows = open_rows(file, gaps=gaps, column=column)
     fold_config = FoldConfig.from_dict(before.settings) if before else _fold_config(options, rows)
     rows.require(fold_config.learning.dimensions, f"{start_from} was learned from those of")
-    paths_or_urls.check_writable(output)
+    files.check_writable(output)
     with threadpool_limits(1):  # the same bits as in a worker
         fold, past_scores, seconds = _learn(rows, fold_config, before)
     if fold.stats.learned < 2:
         raise InputError(f"{file} holds only one vector; at least two are needed")
     merged = Merged.alone(fold, fold_config)
     model = merged.published(fold_config, past_scores.calibration, time.time())
-    paths_or_urls.write(output, model_file.encode(replace(model, learned=axes.continuation(merged.state))))
+    files.write(output, model_file.encode(replace(model, learned=axes.continuation(merged.state))))
     _report(model.model, output, seconds, fold.stats.learned - (before.version if before else 0))
 
 
@@ -80,20 +78,15 @@ def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -
     with progress("learning") as update:
         for vectors, share, _ in rows.chunks():
             learned = fold.stats.learned
-            _check(vectors, learned - skipped, rows.path, learning_config)
+            if bad := Judge.of(learning_config).first_bad(vectors):
+                row, reason, message = bad
+                hint = f" with --components {learning_config.components}" if reason == "too_few_observed" else ""
+                raise InputError(f"{rows.path}, row {learned - skipped + row + 1}: {message}{hint}")
             fold, _ = fold.take(batch_of_rows(vectors, learned + len(vectors)), fold_config, past_scores.before_block)
             stats = fold.stats
             loss = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
             update(completed=share, rows=stats.learned, note=loss)
     return fold, past_scores, time.perf_counter() - started
-
-
-def _check(vectors: Array, before: int, path: Path, config: LearningConfig) -> None:
-    """Raise `InputError` that names a row that cannot be learned; so many were learned before."""
-    if bad := Judge.of(config).first_bad(vectors):
-        row, reason, message = bad
-        hint = f" with --components {config.components}" if reason == "too_few_observed" else ""
-        raise InputError(f"{path}, row {before + row + 1}: {message}{hint}")
 
 
 def _report(model: Model, output: str, seconds: float, learned: int) -> None:

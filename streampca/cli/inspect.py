@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from streampca.cli import paths_or_urls
+from streampca.cli import files
 from streampca.cli.console import console, iso_time, table
-from streampca.cli.find_model import is_ours
 from streampca.errors import DamagedFileError, StoreError
 from streampca.fold import checkpoint as checkpoints
 from streampca.fold import model_file as models
@@ -21,8 +20,8 @@ from streampca.stores.models import Models
 
 def run(location: str, *, as_json: bool) -> None:
     """Print the content of what is at a path or URL. Raises `StreampcaError` if it cannot be read."""
-    is_store = paths_or_urls.is_store(location)
-    facts = facts_of_store(location) if is_store else _facts_of_file(location, paths_or_urls.read(location))
+    is_store = files.is_store(location)
+    facts = facts_of_store(location) if is_store else _facts_of_file(location, files.read(location))
     if as_json:
         print(json.dumps(facts, indent=2))  # noqa: T201
     else:
@@ -30,7 +29,7 @@ def run(location: str, *, as_json: bool) -> None:
 
 
 def _facts_of_file(path: str, data: bytes) -> dict[str, Any]:
-    if not is_ours(data):
+    if not files.is_ours(data):
         raise StoreError(f"{path} is not a checkpoint or model of streampca; it begins with {data[:16]!r}")
     try:
         try:

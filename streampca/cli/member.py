@@ -17,9 +17,9 @@ from streampca.consumer_group.status import StatusListener
 from streampca.consumer_group.tracing import TracingListener
 from streampca.process import watchdog
 from streampca.process.bearer_tokens import BearerTokens
+from streampca.process.listening import server_context
 from streampca.process.start import Started, started
-from streampca.process.tls import server_context
-from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.commands import ConsumerSettings
 from streampca.sources.clients import client_and_other
 from streampca.stores.base import Store
 from streampca.stores.choice import open_store

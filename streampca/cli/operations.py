@@ -9,8 +9,7 @@ from streampca.cli.options import Options, command, milliseconds, settings_of
 from streampca.settings.options import CHECKED
 
 if TYPE_CHECKING:
-    from streampca.settings.commands import CreateTopicsSettings, DeadLettersSettings, ResetSettings
-    from streampca.settings.worker import WorkerSettings
+    from streampca.settings.commands import CreateTopicsSettings, DeadLettersSettings, ResetSettings, WorkerSettings
 
 app = typer.Typer()
 dead_letters = typer.Typer(

@@ -2,7 +2,8 @@
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kafka import KafkaProducer
@@ -30,31 +31,22 @@ def run(
     repeat: bool,
     synthetic: bool,
 ) -> None:
-    """Send the rows of the file, or generated ones endlessly, and wait until all are acknowledged.
-
-    Raises `InputError` or `SourceError`.
-    """
+    """Send the rows of the file, or generated ones endlessly. Raises `InputError` or `SourceError`."""
     if (file is not None) == synthetic:
         raise InputError("give either a file to send or --synthetic")
     rows = open_rows(file, column=column) if file else LowRank().rows()
     rows.require(settings.dimensions or rows.dimensions, "dimensions is")
-    sender = _Sender(settings)
-    started = time.monotonic()
-    try:
-        with progress(f"to {settings.topic}", None if repeat or synthetic else 1.0) as update:
-            for value, share in _paced(_values(rows, settings, repeat), rate):
-                sender.send(value)
-                if sender.sent % 256 == 0:
-                    per_s = sender.sent / max(time.monotonic() - started, 1e-9)
-                    update(completed=share, rows=sender.sent, note=f"{per_s:,.0f} per second")
-            sender.flush()
-            update(completed=1.0, rows=sender.sent)
-    finally:
-        sender.close()
+    started, sent, task = time.monotonic(), 0, f"to {settings.topic}"
+    with _sending(settings) as send, progress(task, None if repeat or synthetic else 1.0) as update:
+        for value, share in _paced(_values(rows, settings, repeat), rate):
+            send(value)
+            sent += 1
+            if sent % 256 == 0:
+                per_s = sent / max(time.monotonic() - started, 1e-9)
+                update(completed=share, rows=sent, note=f"{per_s:,.0f} per second")
+        update(completed=1.0, rows=sent)
     seconds = time.monotonic() - started
-    console().print(
-        f"sent {sender.sent:,} messages of {rows.dimensions} dimensions to {settings.topic} in {seconds:.1f} s"
-    )
+    console().print(f"sent {sent:,} messages of {rows.dimensions} dimensions to {settings.topic} in {seconds:.1f} s")
 
 
 def _values(rows: Rows, settings: ProduceSettings, repeat: bool) -> Iterator[tuple[bytes, float]]:
@@ -77,42 +69,32 @@ def _paced(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterato
         yield value
 
 
-class _Sender:
-    """Sends values to the partitions in turn and raises the first failure."""
+@contextmanager
+def _sending(settings: ProduceSettings) -> Iterator[Callable[[bytes], None]]:
+    """A function that sends a value to the next partition; the end waits until all are acknowledged."""
+    connection, failures = Connection(settings, settings.topic), list[BaseException]()
+    producer = connection.start(KafkaProducer, acks="all", linger_ms=20)
+    partitions = itertools.cycle(sorted(producer.partitions_for(settings.topic)))
 
-    def __init__(self, settings: ProduceSettings) -> None:
-        self._connection, self._topic = Connection(settings, settings.topic), settings.topic
-        self._failure: BaseException | None = None
-        self.sent = 0
-        self._producer = self._connection.start(KafkaProducer, acks="all", linger_ms=20)
-        self._partitions = itertools.cycle(sorted(self._producer.partitions_for(self._topic)))
+    def raise_failure() -> None:
+        if failures:
+            raise connection.source_error(failures[0]) from None
 
-    def send(self, value: bytes) -> None:
-        """Send one value; blocks while the client's buffer is full."""
-        with self._connection.answers():
-            sent = self._producer.send(self._topic, value, partition=next(self._partitions))
-        sent.add_errback(self._failed)
-        self.sent += 1
-        self._raise_failure()
+    def send(value: bytes) -> None:
+        with connection.answers():
+            sent = producer.send(settings.topic, value, partition=next(partitions))
+        sent.add_errback(failures.append)
+        raise_failure()
 
-    def flush(self) -> None:
-        """Wait until every message is acknowledged."""
+    try:
+        yield send
         try:
-            self._producer.flush(_ACKNOWLEDGED_WITHIN_S)
+            producer.flush(_ACKNOWLEDGED_WITHIN_S)
         except KafkaError:
             raise SourceError(
                 f"the broker has not acknowledged every message within {_ACKNOWLEDGED_WITHIN_S:.0f} s; "
                 "some may be missing from the topic"
             ) from None
-        self._raise_failure()
-
-    def close(self) -> None:
-        """Close without waiting for acknowledgements."""
-        self._producer.close(timeout=1)
-
-    def _failed(self, error: BaseException) -> None:
-        self._failure = self._failure or error
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._connection.source_error(self._failure) from None
+        raise_failure()
+    finally:
+        producer.close(timeout=1)

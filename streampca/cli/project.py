@@ -10,7 +10,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from streampca.cli.console import console, progress
-from streampca.cli.find_model import model_at
+from streampca.cli.files import model_at
 from streampca.errors import InputError, SettingsError, StreampcaError, naming_the_extra
 from streampca.files.projected import TABLES, projected_file
 from streampca.files.rows import open_rows

@@ -1,7 +1,7 @@
 """`streampca reset`: deletes the group's committed offsets of the topic, and moves where its workers continue."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -32,20 +32,17 @@ def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | No
         raise SettingsError("--partition needs --to: without it, the offsets of all partitions are deleted")
     connection = Connection(settings, settings.topic)
     admin = connection.start(admin_client)
-    with closing(admin), connection.answers(), _active_members_named(settings.group_id):
+    with closing(admin), connection.answers():
         moved = _moved(settings, connection, to, partition) if to else []
-        if _reset(admin, settings, ask, moved):
-            for checkpoint in moved:
-                Checkpoints(open_store(settings.store), settings.topic).save(checkpoint)
-                console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
-
-
-@contextmanager
-def _active_members_named(group: str) -> Iterator[None]:
-    try:
-        yield
-    except (GroupSubscribedToTopicError, NonEmptyGroupError):
-        raise SourceError(f"group {group} has active members: stop its workers, then reset") from None
+        try:
+            if not _reset(admin, settings, ask, moved):
+                return
+        except (GroupSubscribedToTopicError, NonEmptyGroupError):
+            group = settings.group_id
+            raise SourceError(f"group {group} has active members: stop its workers, then reset") from None
+        for checkpoint in moved:
+            Checkpoints(open_store(settings.store), settings.topic).save(checkpoint)
+            console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
 
 
 def _moved(settings: ResetSettings, connection: Connection, to: str, partition: int | None) -> list[Checkpoint]:
@@ -96,20 +93,21 @@ def _targets(
 
 def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | None, moved: list[Checkpoint]) -> bool:
     """Delete the committed offsets; False if there is nothing to do."""
-    offsets, out = _committed(admin, settings), console()
+    out, offsets = console(), dict[TopicPartition, int]()
+    with suppress(GroupIdNotFoundError):
+        committed = admin.list_group_offsets({settings.group_id: None}).get(settings.group_id, {})
+        offsets = {tp: at.offset for tp, at in committed.items() if tp.topic == settings.topic and at.offset >= 0}
     listed = ", ".join(f"{tp.partition}: {offset}" for tp, offset in sorted(offsets.items()))
-    if not offsets:
-        out.print(f"group {settings.group_id} has no committed offsets of {settings.topic}")
-    else:
+    if offsets:
         out.print(f"group {settings.group_id}, topic {settings.topic}, committed offsets by partition: {listed}")
+    else:
+        out.print(f"group {settings.group_id} has no committed offsets of {settings.topic}")
     if not offsets and not moved:
         return False
-    positions = ", ".join(f"{checkpoint.partition}: {checkpoint.fold.position}" for checkpoint in moved)
-    then = (
-        f"at these offsets, without the records before them: {positions}"
-        if moved
-        else "from the checkpoints of their store"
-    )
+    then = "from the checkpoints of their store"
+    if moved:
+        positions = ", ".join(f"{checkpoint.partition}: {checkpoint.fold.position}" for checkpoint in moved)
+        then = f"at these offsets, without the records before them: {positions}"
     if ask and not ask(f"Delete the committed offsets? Workers then continue {then}"):
         raise StreampcaError("nothing was changed")
     results = admin.delete_group_offsets(settings.group_id, list(offsets)) if offsets else {}
@@ -118,11 +116,3 @@ def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | Non
             raise error(f"partition {tp.partition}")
     out.print(f"deleted {len(offsets)} committed offsets")
     return True
-
-
-def _committed(admin: Any, settings: ResetSettings) -> Mapping[TopicPartition, int]:
-    try:
-        offsets = admin.list_group_offsets({settings.group_id: None}).get(settings.group_id, {})
-    except GroupIdNotFoundError:
-        return {}
-    return {tp: at.offset for tp, at in offsets.items() if tp.topic == settings.topic and at.offset >= 0}

@@ -1,15 +1,14 @@
 """`streampca transform`: builds one member from its settings and runs it."""
 
 import time
-from collections.abc import Sequence
 
 from streampca.cli.member import Process, member_process
-from streampca.consumer_group.listener import Listener, LoopTicked, ModelAwaited
+from streampca.consumer_group.listener import LoopTicked, ModelAwaited
 from streampca.fold.codec import Codec
 from streampca.fold.judge import Judge
 from streampca.fold.model_file import PublishedModel
-from streampca.process.signals import stop_on_signals
-from streampca.settings.transform import TransformSettings
+from streampca.process.start import stop_on_signals
+from streampca.settings.commands import TransformSettings
 from streampca.sources.clients import create_client, create_transactions, prefetching
 from streampca.sources.schema_registry import create_writer, schemas_of
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
@@ -38,7 +37,10 @@ def run(settings: TransformSettings) -> None:
         stop_on_signals(stops.append)
         cache.start(POLL_INTERVAL_S)
         try:
-            _wait_for_model(model, process.listener, stops)
+            while (cause := model.refresh()) and not stops:
+                process.listener.notify(LoopTicked())
+                process.listener.notify(ModelAwaited(cause))
+                time.sleep(_WAIT_S)
             if stops:
                 return
             transformer = _build(settings, model, process)
@@ -50,24 +52,24 @@ def run(settings: TransformSettings) -> None:
             logged.ended()
 
 
-def _wait_for_model(model: CurrentModel, listener: Listener, stops: Sequence[str]) -> None:
-    """Return when there is a model, or a signal has come."""
-    while (cause := model.refresh()) and not stops:
-        listener.notify(LoopTicked())
-        listener.notify(ModelAwaited(cause))
-        time.sleep(_WAIT_S)
-
-
 def _build(settings: TransformSettings, model: CurrentModel, process: Process) -> Transformer:
     """A member that is about to join the group: every mistake that can be found earlier has been reported."""
-    codec = codec_of(settings, model.published)
+    codec, projection = codec_of(settings, model.published), _projection_of(settings)
     codec.decode([])  # raises if a package is missing or the schema registry is away
+    packer: Packer
+    if settings.output_format == "arrow":
+        from streampca.transform.arrow import ArrowPacker  # here: an optional dependency
+
+        packer = ArrowPacker()
+    else:
+        writer = create_writer(settings, settings.output_format, settings.output_topic, projection.layout)
+        packer = RecordPacker(writer, several=settings.format == "arrow")
     outputs = Outputs(
         settings.output_topic,
         codec,
         model,
-        _projection_of(settings),
-        _packer(settings),
+        projection,
+        packer,
         settings.topic,
         settings.dead_letter_topic,
         settings.only_p_below,
@@ -78,17 +80,6 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
     source = prefetching(client, settings, process.traced(outputs.read))
     config = TransformConfig(settings.topic, settings.bad_records, settings.on_offset_gap)
     return Transformer(config, source, transactions, outputs, process.listener, process.started.threads.raise_first)
-
-
-def _packer(settings: TransformSettings) -> Packer:
-    """Create what writes outputs. Raises `SourceError`."""
-    if settings.output_format == "arrow":
-        from streampca.transform.arrow import ArrowPacker  # here: an optional dependency
-
-        return ArrowPacker()
-    layout = _projection_of(settings).layout
-    writer = create_writer(settings, settings.output_format, settings.output_topic, layout)
-    return RecordPacker(writer, several=settings.format == "arrow")
 
 
 def model_of(settings: TransformSettings, cache: ModelCache) -> CurrentModel:

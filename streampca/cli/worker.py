@@ -11,8 +11,8 @@ from streampca.fold.fold import FoldConfig
 from streampca.fold.judge import Judge
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
-from streampca.process.blas import kernels
-from streampca.settings.worker import WorkerSettings
+from streampca.process.machine import kernels
+from streampca.settings.commands import WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.clients import create_client, create_dead_letters, prefetching
 from streampca.stores.base import Store

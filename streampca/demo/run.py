@@ -13,20 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from streampca.demo import processes
-from streampca.demo.broker import EmbeddedBroker, FirstRecord
-from streampca.demo.processes import ChildProcess
+from streampca.demo.processes import ChildProcess, EmbeddedBroker, first_record
 from streampca.errors import SettingsError, StreampcaError
 from streampca.files.rows import Rows, open_rows
-from streampca.files.synthetic import LowRank, Truth
-from streampca.process.signals import stop_on_signals
-from streampca.stores.base import Store
+from streampca.files.synthetic import LowRank
+from streampca.process.start import stop_on_signals
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models
 
 TOPIC, DEAD_LETTERS, PROJECTED = "readings", "readings-dead-letters", "readings-projected"
 _COMPONENTS = 8
-_UPDATE_EVERY_S, _PRINT_EVERY_S, _PROJECT_EVERY_S = 0.5, 2.0, 1.0
+_UPDATE_EVERY_S, _PRINT_EVERY_S = 0.5, 2.0
 _FIRST_PROJECTION_WITHIN_S = 180.0  # the first start compiles, on a busy machine for minutes
 _VECTORS_PER_REQUEST = 8  # for the page to show
 _REQUEST_TIMEOUT_S = 2.0
@@ -36,15 +34,20 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
     """Run until `seconds` after the first projection, Ctrl-C or SIGTERM. Raises `StreampcaError` if a part fails."""
     synthetic = LowRank()
     rows = open_rows(file) if file else synthetic.rows()
-    truth = None if file else synthetic.truth
     ended = threading.Event()
     stop_on_signals(lambda _: ended.set())
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
         location = store or str(folder / "store")
-        models = Models(_new_store(location), TOPIC)
+        own_store = open_store(location)
+        if Checkpoints(own_store, TOPIC).partitions():
+            raise SettingsError(
+                f"{location} holds checkpoints of an earlier demo, whose broker is gone; choose another store"
+            )
+        own_store.check()
+        models = Models(own_store, TOPIC)
         broker = stack.enter_context(contextlib.closing(EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)))
-        output = stack.enter_context(contextlib.closing(FirstRecord(broker, PROJECTED)))
+        output = stack.enter_context(contextlib.closing(first_record(broker, PROJECTED)))
         port, metrics_port = processes.free_port(port), processes.free_port(0)
         children: list[ChildProcess] = []
         stack.callback(processes.stop, children)
@@ -67,36 +70,33 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
         start("transform", **member, output_topic=PROJECTED, metrics_port=0)
         _print(_addresses(broker.address, f"{TOPIC} and {PROJECTED}", port, metrics_port, location, folder))
         produce = partial(start, "produce", *source, "--rate", str(rate), **connected)
-        demo = _Demo(children, produce, models, output, rows, truth)
+        demo = _Demo(children, produce, models, output, rows, None if file else synthetic)
         demo.run(f"http://127.0.0.1:{port}/v1/project", folder / "request.json", seconds, ended)
         _print("stopping: the worker saves and leaves its group")
 
 
 class _Demo:
-    """Checks all parts and displays their progress, twice a second."""
+    """Checks all parts, projects some vectors and displays the progress, twice a second."""
 
     def __init__(
-        self, children: list[ChildProcess], produce: Callable[[], None], models: Models, output: FirstRecord,
-        rows: Rows, truth: Truth | None,
+        self, children: list[ChildProcess], produce: Callable[[], None], models: Models, output: Iterator[str],
+        rows: Rows, truth: LowRank | None,
     ) -> None:  # fmt: skip
         self._children, self._models, self._rows, self._truth = children, models, rows, truth
         self._produce: Callable[[], None] | None = produce  # until the worker reads
-        self._output: FirstRecord | None = output  # until one was shown
+        self._output = output
         self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, over 5 seconds
         self._next_line = 0.0  # seconds from the start
         self._newest = models.newest()  # as last read
 
     def run(self, url: str, request_file: Path, seconds: float | None, ended: threading.Event) -> None:
         """Run until the end. Raises `StreampcaError` if a part fails or nothing is served in time."""
-        started, bodies = time.monotonic(), _bodies(self._rows)
-        served_at, next_request = None, 0.0  # seconds from the start
-        while not ended.wait(_UPDATE_EVERY_S):
+        started, served_at = time.monotonic(), None  # the latter in seconds from the start
+        for body in _bodies(self._rows):
+            if ended.wait(_UPDATE_EVERY_S):
+                return
             elapsed = time.monotonic() - started
             self._update(elapsed)
-            if elapsed < next_request:
-                continue
-            next_request = elapsed + (_UPDATE_EVERY_S if served_at is None else _PROJECT_EVERY_S)
-            body = next(bodies)
             answer = _project(url, body)
             if served_at is None and answer is not None:
                 served_at = elapsed
@@ -110,14 +110,13 @@ class _Demo:
     def _update(self, elapsed: float) -> None:
         for child in self._children:
             child.verify()
-        if self._produce is not None and _reads(self._children[0].log):
+        if self._produce is not None and "partitions assigned" in self._children[0].log.read_text(encoding="utf-8"):
             self._produce()
             self._produce = None
         self._newest = self._models.newest()
         self._history.append((elapsed, self._newest.version if self._newest else 0))
-        if self._output is not None and (first := self._output.poll()):
+        if first := next(self._output, ""):
             _print(f"first output in topic {PROJECTED}:\n{first}")
-            self._output = None
         if elapsed >= self._next_line:
             self._next_line = elapsed + _PRINT_EVERY_S
             (t0, n0), (t1, n1) = self._history[0], self._history[-1]
@@ -127,7 +126,9 @@ class _Demo:
     def _progress(self, rate: float) -> str:
         """The figures of the newest model; before the first, what the worker does by its log file."""
         if self._newest is None:
-            return _phase(self._children[0].log)
+            text = self._children[0].log.read_text(encoding="utf-8")
+            is_compiling = "compiling kernels" in text and "kernels compiled" not in text
+            return "compiling, once on this machine …" if is_compiling else "starting …"
         loss, model, truth = self._newest.loss_ewma, self._newest.model, self._truth
         optimum = f" (optimum: {truth.loss_ratio:.4f})" if truth else ""
         figures = {
@@ -142,7 +143,7 @@ class _Demo:
 
 
 def _bodies(rows: Rows) -> Iterator[str]:
-    """Generate bodies of requests, endlessly."""
+    """Bodies of requests, endlessly."""
     while True:
         for chunk in rows.chunks():
             for start in range(0, len(chunk.vectors), _VECTORS_PER_REQUEST):
@@ -160,22 +161,11 @@ def _project(url: str, body: str) -> dict[str, Any] | None:
         return None
 
 
-def _new_store(location: str) -> Store:
-    store = open_store(location)
-    if Checkpoints(store, TOPIC).partitions():
-        raise SettingsError(
-            f"{location} holds checkpoints of an earlier demo, whose broker is gone; choose another store"
-        )
-    store.check()
-    return store
-
-
 def _print(text: str) -> None:
     print(text, flush=True)  # noqa: T201
 
 
 def _addresses(broker: str, topics: str, port: int, metrics_port: int, store: str, folder: Path) -> str:
-    """The addresses of all parts."""
     return (
         f"page     http://127.0.0.1:{port}/\n"
         f"broker   {broker} (in memory), topics {topics}\n"
@@ -197,14 +187,3 @@ def _projection(url: str, answer: dict[str, Any], request_file: Path, elapsed: f
         "the same with curl:\n"
         f"  curl -s {url} -H 'content-type: application/json' -d @{request_file}\n"
     )
-
-
-def _reads(log: Path) -> bool:
-    """Return whether the worker with this log reads its topic."""
-    return "partitions assigned" in log.read_text(encoding="utf-8")
-
-
-def _phase(log: Path) -> str:
-    text = log.read_text(encoding="utf-8")
-    is_compiling = "compiling kernels" in text and "kernels compiled" not in text
-    return "compiling, once on this machine …" if is_compiling else "starting …"

@@ -16,9 +16,9 @@ import pyarrow.fs
 from pyarrow import parquet
 
 from streampca.errors import InputError
-from streampca.files import npy
-from streampca.files.columns import matching
-from streampca.formats.arrow import fixed_size_lists
+from streampca.files.rows import RowChunk, Rows, finite, mapped_npy, matching, rows_of_chunk
+from streampca.formats.arrow import fixed_size_lists, vectors_of
+from streampca.formats.packing import VectorError, listed, type_name
 
 _NPY_ROWS = 2**16  # of a chunk
 _BATCH_NUMBERS = 2**21  # that are read at a time
@@ -35,10 +35,7 @@ class Chunk(NamedTuple):
 
 
 def chunks_of(sources: Sequence[str]) -> list[Chunk]:
-    """The chunks of files, of folders with files, and of Delta tables, in the order of their names.
-
-    Raises `InputError`.
-    """
+    """The chunks of files, of folders with files, and of Delta tables, by name. Raises `InputError`."""
     paths = [_spelled_alike(path) for source in sources for path in _files(source)]
     once = {os.path.realpath(path): path for path in paths}  # a link's own name says what the file is
     chunks = [chunk for path in once.values() for chunk in _chunks(path)]
@@ -65,6 +62,43 @@ def read(chunk: Chunk, columns: Sequence[str], numbers: Sequence[str] = ()) -> I
             yield from _batches(chunk, columns, numbers)
         finally:  # what cannot be read may be half of another file
             _refuse_changed(chunk)
+
+
+def rows_of_parquet(path: Path, gaps: bool, column: str | None, others: bool) -> Rows:
+    """A column of lists of numbers, or several columns of numbers: as `open_rows`."""
+    with path.open("rb") as file, _naming(str(path)):
+        schema, total = parquet.read_schema(file), parquet.read_metadata(file).num_rows
+    if column is None and len(schema.names) != 1:
+        raise InputError(f"{path}: name by --column the one that holds the vectors, of {listed(schema.names)}")
+    columns = matching(schema.names, column or schema.names[0], path)
+    types = {name: schema.field(name).type for name in schema.names if others and name not in columns}
+    if len(set(schema.names)) < len(schema.names):
+        raise InputError(f"{path} has several columns of one name: {listed(schema.names)}")
+    if not total:
+        raise InputError(f"{path} holds no vectors")
+    chunks = chunks_of([str(path)])
+    d = len(columns)
+    if d == 1:
+        first = next(read(chunks[0], columns)).column(0)[0].as_py()
+        if not isinstance(first, list):
+            text = f"the first row of column {columns[0]} is not a list of numbers, but {type_name(first)}"
+            raise InputError(f"{path}: {text}")
+        d = len(first)
+    step = rows_of_chunk(d)
+
+    def row_chunks() -> Iterator[RowChunk]:
+        end = 0
+        batches = (batch for chunk in chunks for batch in read(chunk, [*columns, *types]))
+        for batch in (whole.slice(i, step) for whole in batches for i in range(0, len(whole), step)):
+            start, end = end, end + len(batch)
+            try:
+                vectors = vectors_of(batch, columns, d, gaps=gaps)
+            except VectorError as error:
+                raise InputError(f"{path}, rows {start + 1} to {end}: {error}") from None
+            kept = {name: batch.column(name) for name in types}
+            yield RowChunk(finite(vectors, path, start, gaps), end / total, kept)
+
+    return Rows(path, d, row_chunks, types)
 
 
 def _refuse_changed(chunk: Chunk) -> None:
@@ -145,7 +179,7 @@ def _chunks(path: str) -> list[Chunk]:
         elif _kind(path) == "npy":
             if not isinstance(system, pa.fs.LocalFileSystem):
                 raise InputError(f"{path}: .npy files are read from local folders, files in buckets as .parquet")
-            starts = list(range(0, len(npy.mapped(Path(local))), _NPY_ROWS))
+            starts = list(range(0, len(mapped_npy(Path(local))), _NPY_ROWS))
     return [Chunk(path, info.size, info.mtime_ns, start) for start in starts]
 
 
@@ -164,7 +198,7 @@ def _batches(chunk: Chunk, columns: Sequence[str], numbers: Sequence[str]) -> It
     system, path = _opened(chunk.path)
     kind = _kind(path)
     if kind == "npy":
-        rows = npy.mapped(Path(path))[chunk.start : chunk.start + _NPY_ROWS]
+        rows = mapped_npy(Path(path))[chunk.start : chunk.start + _NPY_ROWS]
         step = max(_BATCH_NUMBERS // rows.shape[1], 1)
         for start in range(0, len(rows), step):
             vectors = np.ascontiguousarray(rows[start : start + step], np.float64)

@@ -99,10 +99,7 @@ def _parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Writ
     schema = pa.schema({**kinds, "coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        kept = [
-            pa.array(columns[name], pa.string()) if kind is None else columns[name] for name, kind in others.items()
-        ]
-        arrays = [*kept, column_of(coordinates), pa.array(residual)]
+        arrays = [*(columns[name] for name in others), column_of(coordinates), residual]
         writer.write_batch(pa.record_batch(arrays, schema=schema))
 
     with parquet.ParquetWriter(file, schema) as writer:

@@ -32,7 +32,6 @@ class AccessError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The header of the answer."""
         return {"WWW-Authenticate": self.challenge}
 
 

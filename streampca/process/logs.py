@@ -25,16 +25,21 @@ _REPEAT_AFTER_S, _MAX_REMEMBERED = 60.0, 1000
 def configure(level: str = "info", stream: TextIO | None = None) -> None:
     """Log to `stream` (stderr)."""
     stream = stream or sys.stderr
+    common: list[Processor] = [  # for every event, from structlog or the standard library
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%SZ" if stream.isatty() else "iso", utc=True),
+        structlog.stdlib.ExtraAdder(),
+        _add_logger_name,
+    ]
+    renderers: list[Processor] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_json)]
+    if stream.isatty():  # no local variables in tracebacks: they could hold a password
+        plain = structlog.dev.plain_traceback
+        renderers = [structlog.dev.ConsoleRenderer(colors=True, sort_keys=False, exception_formatter=plain)]
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=_common(),
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *_renderers(stream.isatty()),
-            ],
-        )
-    )
+    processors = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers]
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=common, processors=processors))
     handler.addFilter(OncePerMinute("asyncio", "uvicorn.error", _EXPORTER))
     root = logging.getLogger()
     root.handlers = [handler]
@@ -46,7 +51,7 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            *_common(),
+            *common,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -64,7 +69,6 @@ class OncePerMinute(logging.Filter):
         self._passed: dict[tuple[str, ...], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is logged."""
         if record.name not in self._names:
             return True
         cause = repr(record.exc_info[1]) if record.exc_info else ""
@@ -77,38 +81,11 @@ class OncePerMinute(logging.Filter):
         return True
 
 
-def _common() -> list[Processor]:
-    """Processors for every event, from structlog or the standard library."""
-    return [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.PositionalArgumentsFormatter(),
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.stdlib.ExtraAdder(),
-        _add_logger_name,
-    ]
-
-
 def _add_logger_name(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Add the logger's name to events of other libraries."""
     record = event.get("_record")
     if record is not None:
         event["logger"] = record.name
-    return event
-
-
-def _renderers(is_terminal: bool) -> list[Processor]:
-    if is_terminal:
-        # No local variables in tracebacks: they could hold a password.
-        renderer = structlog.dev.ConsoleRenderer(
-            colors=True, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
-        )
-        return [_whole_seconds, renderer]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_json)]
-
-
-def _whole_seconds(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    event["timestamp"] = f"{event['timestamp'][:19]}Z"
     return event
 
 

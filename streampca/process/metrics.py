@@ -1,9 +1,4 @@
-"""The registry that worker and sidecar use, and the metrics of requests to an object store.
-
-All samples of a registry have the same constant labels, the topic's name above all.
-
-Two topics may be scraped by one Prometheus: without the label an alert's sum over one would hide the other.
-"""
+"""The registry that worker and sidecar use, and the metrics of requests to an object store."""
 
 import platform
 from collections.abc import Iterator
@@ -15,7 +10,7 @@ from streampca.version import __version__
 
 
 class LabelledRegistry(CollectorRegistry):
-    """Adds constant labels to every sample when it is collected, those of the process included."""
+    """Adds constant labels to every sample: without the topic's, an alert's sum over one topic would hide another."""
 
     def __init__(self, **labels: str) -> None:
         super().__init__()
@@ -43,7 +38,6 @@ class StoreMetrics:
         self._durations = Histogram(f"streampca_{name}", text, ["operation"], registry=None, buckets=_DURATIONS)
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Add these metrics to a registry."""
         registry.register(self._requests)
         registry.register(self._durations)
 

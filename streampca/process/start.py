@@ -1,21 +1,21 @@
 """The start of a process, and its end: the same for worker, transform and sidecar."""
 
 import gc
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import structlog
 from prometheus_client import disable_created_metrics
 from threadpoolctl import threadpool_limits
 
-from streampca.errors import StreampcaError, exit_code_of
-from streampca.process.memory import keep_freed_memory
-from streampca.process.signals import stop_on_signals
-from streampca.process.tracing import start_tracing
+from streampca.errors import StreampcaError, exit_code_of, naming_the_extra
+from streampca.process.machine import keep_freed_memory
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -25,13 +25,21 @@ log = structlog.get_logger()
 # Longest time that one thread holds the GIL while another waits for it. With Python's default, ten times as long,
 # learning waits for the prefetch thread more than it works, and the event loop for threads that parse large bodies.
 _SWITCH_INTERVAL_S = 0.0005
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+def stop_on_signals(stop: Callable[[str], object]) -> None:
+    """Call `stop` with the name of the signal at SIGTERM and SIGINT (Ctrl-C)."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop(signal.Signals(number).name)
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
 
 
 class ThreadFailures:
-    """While entered, keeps the first error that ends a thread, for the main thread to raise.
-
-    A process that has lost a thread looks alive, and does only a part of its work.
-    """
+    """While entered, keeps the first error that ends a thread: without it, a process would look alive."""
 
     def __init__(self) -> None:
         self.notify: Callable[[], object] = lambda: None
@@ -39,7 +47,6 @@ class ThreadFailures:
         self._first: BaseException | None = None
 
     def raise_first(self) -> None:
-        """Raise the error that has ended a thread, if there is one."""
         if self._first is not None:
             raise self._first
 
@@ -47,9 +54,7 @@ class ThreadFailures:
         self._before, threading.excepthook = threading.excepthook, self._failed
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         threading.excepthook = self._before
 
     def _failed(self, failure: threading.ExceptHookArgs) -> None:
@@ -80,7 +85,7 @@ def started() -> Iterator[Started]:
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
     with ThreadFailures() as threads, threadpool_limits(1):
-        yield Started(start_tracing(), threads)
+        yield Started(_start_tracing(), threads)
         threads.raise_first()
 
 
@@ -96,3 +101,20 @@ def errors_logged() -> Iterator[None]:
     except Exception as error:
         log.error("unexpected error", error=f"{type(error).__name__}: {error}", exit_code=1, exc_info=True)
         raise SystemExit(1) from None
+
+
+def _start_tracing() -> "Tracer | None":
+    """Export spans by OpenTelemetry if its variables say where to. Raises `SettingsError` without its packages."""
+    if not any(map(os.environ.get, _ENDPOINTS)) or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+        return None
+    with naming_the_extra(f"an environment with {' or '.join(_ENDPOINTS)}", "otel"):
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    if "service.name=" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        os.environ.setdefault("OTEL_SERVICE_NAME", "streampca")
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    return trace.get_tracer("streampca")

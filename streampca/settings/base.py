@@ -28,13 +28,6 @@ Rules = tuple[tuple[Callable[[Any], bool], str], ...]
 """Constraints between settings: a function that tells whether one is broken, and a sentence, a template over `s`."""
 
 
-def existing_file(path: Path | None) -> Path | None:
-    """The path, if it is a file; a validator for settings. Raises `ValueError`."""
-    if path is not None and not path.is_file():
-        raise ValueError("no such file")
-    return path
-
-
 class _Gathered(NamedTuple):
     """Raw values by name, their origins, and mistakes in the sources themselves."""
 
@@ -58,11 +51,6 @@ class Settings(BaseModel):
 
     RULES: ClassVar[Rules] = ()
     """The constraints that a class adds to those of its bases."""
-
-    @classmethod
-    def fields(cls) -> dict[str, FieldInfo]:
-        """The settings in the order of `sort_key`."""
-        return dict(sorted(cls.model_fields.items(), key=lambda item: sort_key(*item)))
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
@@ -93,10 +81,11 @@ class Settings(BaseModel):
 
     @classmethod
     def explain(cls, config: Path | None = None, **options: Any) -> tuple[list[Effective], list[str]]:
-        """Every setting's effective value, and every mistake."""
+        """Every setting's effective value, in the order of `sort_key`, and every mistake."""
         settings, gathered, mistakes = cls._read(config, options)
         values = gathered.values if settings is None else dict(settings)
-        return [_effective(name, field, values, gathered.origins) for name, field in cls.fields().items()], mistakes
+        fields = sorted(cls.model_fields.items(), key=lambda item: sort_key(*item))
+        return [_effective(name, field, values, gathered.origins) for name, field in fields], mistakes
 
     @classmethod
     def _read(cls, config: Path | None, options: Mapping[str, Any]) -> tuple[Self | None, _Gathered, list[str]]:
@@ -207,5 +196,4 @@ def _table_of(path: Path, all_names: Collection[str], mistakes: list[str]) -> di
 
 
 def _nearest(name: str, all_names: Collection[str]) -> str | None:
-    """The setting that `name` probably misspells."""
     return next(iter(difflib.get_close_matches(name, all_names, n=1, cutoff=0.85)), None)

@@ -4,23 +4,181 @@ Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML 
 `STREAMPCA_CONFIG`, defaults. One environment and one file serve all commands.
 """
 
-from pydantic import Field
+from datetime import datetime
+from importlib.util import find_spec
+from typing import Annotated, ClassVar, Literal
 
-from streampca.settings.base import Settings, all_fields
-from streampca.settings.formats import FormatSettings
-from streampca.settings.kafka import TOPIC_NAME, DeadLetterSettings, GroupSettings, KafkaSettings, TopicSettings
-from streampca.settings.listening import ListeningSettings
-from streampca.settings.store import LogSettings, StoreSettings
-from streampca.settings.transform import TransformSettings
-from streampca.settings.worker import WorkerSettings
+from pydantic import Field, field_validator
 
-__all__ = ["LogSettings", "Settings", "StoreSettings", "TransformSettings", "WorkerSettings", "all_fields"]
+from streampca.errors import needs
+from streampca.settings.base import Rules, Settings, all_fields
+from streampca.settings.formats import Dimensions, FormatSettings
+from streampca.settings.kafka import DeadLetterSettings, GroupSettings, KafkaName, KafkaSettings, TopicSettings
+from streampca.settings.process import ListeningSettings, LogSettings, Port, StoreSettings
+
+__all__ = ["LogSettings", "Settings", "StoreSettings", "all_fields"]
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+EMITTED = ("coordinates", "residual", "score", "p", "reconstruction")
+
+
+class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterSettings, ListeningSettings):
+    """Settings that the worker and `streampca transform` share."""
+
+    on_bad_record: Literal["stop", "skip"] = Field(
+        "stop", description="What to do with bad records when no dead-letter topic is set."
+    )
+    on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
+        "fail", description="What to do when records disappeared before they were read."
+    )
+    kafka_client: Literal["kafka-python", "confluent"] | None = Field(
+        None, description="Kafka client; unset: confluent, the faster one, where it is installed, else kafka-python."
+    )
+    session_timeout_s: Positive = Field(
+        15, description="Seconds without heartbeats after which the group removes a member."
+    )
+    group_instance_id: KafkaName | None = Field(
+        None, description="Static member id, unique in the group: a quick restart then moves no partition."
+    )
+    metrics_port: Port = Field(8010, description="Port of /metrics, /healthz and /readyz; 0: any free one.")
+
+    @property
+    def group(self) -> str:
+        """The consumer group to join."""
+        raise NotImplementedError
+
+    @property
+    def client(self) -> str:
+        """`kafka_client`, or what it is if unset. Packages of confluent-kafka are built without Kerberos (GSSAPI)."""
+        has_confluent = find_spec("confluent_kafka") is not None and self.sasl_mechanism != "GSSAPI"
+        return self.kafka_client or ("confluent" if has_confluent else "kafka-python")
+
+    @property
+    def bad_records(self) -> str:
+        """The policy for bad records: stop, skip or dead_letter."""
+        return "dead_letter" if self.dead_letter_topic else self.on_bad_record
+
+    RULES: ClassVar[Rules] = (
+        (lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
+         needs("kafka_client confluent", "confluent-kafka", "fast")),
+    )  # fmt: skip
+
+
+class WorkerSettings(ConsumerSettings, GroupSettings):
+    # The model. A checkpoint made with other values of these is refused.
+    dimensions: Dimensions = Field(description="Length d of every vector.")
+    components: int = Field(ge=1, description="Number k of principal components to learn.")
+    oversampling: int | None = Field(
+        None,
+        ge=0,
+        description="Columns of C beyond the k components; unset: max(10, 3k/5), or the covariance up to d = 768.",
+    )
+    center: bool = Field(True, description="Whether to subtract the running mean.")
+    half_life_messages: Positive | None = Field(
+        None, description="Half-life of a message's weight, in messages; unset: nothing is forgotten."
+    )
+    half_life_seconds: Positive | None = Field(
+        None, description="Half-life of a message's weight, seconds of event time; unset: nothing is forgotten."
+    )
+    dtype: Literal["float64", "float32"] | None = Field(
+        None, description="Floating-point type of the model; unset: float32 where format is float32, else float64."
+    )
+    missing: Literal["refuse", "impute"] = Field(
+        "refuse", description="What to do with vectors that lack entries (null or NaN)."
+    )
+
+    start: str = Field(
+        "earliest",
+        description="Where partitions without a checkpoint begin: earliest, latest, a time (ISO 8601), or backfill.",
+    )
+
+    # Checkpoints and models.
+    checkpoint_interval_s: float = Field(5, gt=0, description="Maximum time between checkpoints, and between models.")
+    keep_models: int = Field(100, ge=1, description="Number of published models kept.")
+
+    @field_validator("start")
+    @classmethod
+    def _is_a_place(cls, start: str) -> str:
+        if start not in ("earliest", "latest", "backfill"):
+            datetime.fromisoformat(start)
+        return start
+
+    @property
+    def start_at(self) -> str | int:
+        """`start`, times in milliseconds since 1970."""
+        return self.start if self.start.isalpha() else int(datetime.fromisoformat(self.start).timestamp() * 1000)
+
+    @property
+    def model_dtype(self) -> str:
+        """`dtype`, or what it is if unset: what arrives in float32 has no more digits."""
+        return self.dtype or ("float32" if self.format == "float32" else "float64")
+
+    @property
+    def group(self) -> str:
+        return self.group_id
+
+    RULES: ClassVar[Rules] = (
+        (lambda s: s.components > s.dimensions,
+         "components ({s.components}) cannot exceed dimensions ({s.dimensions})"),
+        (lambda s: s.half_life_messages is not None and s.half_life_seconds is not None,
+         "half_life_messages and half_life_seconds exclude each other: set one"),
+    )  # fmt: skip
+
+
+class TransformSettings(ConsumerSettings):
+    """Settings of `streampca transform`; those that it shares with the worker have the same names."""
+
+    output_topic: KafkaName = Field(description="Topic to write to, with at least as many partitions as the topic.")
+    emit: str = Field(
+        "coordinates,residual",
+        description="Fields of an output, in order: coordinates, residual, score, p, reconstruction.",
+    )
+    output_format: Literal["json", "float32", "npy", "avro", "protobuf", "arrow"] = Field(
+        "json", description="Format of outputs: json, float32, npy, avro, protobuf or arrow."
+    )
+    basis: Literal["principal", "whitened"] = Field(
+        "principal", description="Coordinates in the data's units (principal), or with variance one (whitened)."
+    )
+    only_p_below: float | None = Field(
+        None, gt=0, le=1, description="Write only outputs of records with a lower p-value; unset: all."
+    )
+    model_version: int | None = Field(None, ge=0, description="Model version to project with; unset: the newest.")
+    transform_group_id: str = Field(
+        "streampca-transform-<topic>", min_length=1, description="Consumer group of `streampca transform`."
+    )
+    metrics_port: Port = Field(8020, description="Port of /metrics, /healthz and /readyz; 0: any free one.")
+
+    @property
+    def group(self) -> str:
+        return self.transform_group_id
+
+    @property
+    def emitted(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.emit.split(","))
+
+    @field_validator("emit")
+    @classmethod
+    def _names_what_exists(cls, emit: str) -> str:
+        names = [name.strip() for name in emit.split(",")]
+        if len(set(names)) < len(names) or not set(names) <= set(EMITTED):
+            raise ValueError(f"not a comma-separated choice of {', '.join(EMITTED)}")
+        return emit
+
+    RULES: ClassVar[Rules] = (
+        (lambda s: s.output_topic in (s.topic, s.dead_letter_topic),
+         "output_topic must be neither the topic itself nor the dead-letter topic"),
+        (lambda s: s.output_format in ("avro", "protobuf") and s.schema_registry_url is None,
+         "output_format {s.output_format} needs schema_registry_url"),
+        (lambda s: s.output_format in ("avro", "protobuf") and s.format == "arrow",
+         "output_format {s.output_format} holds one vector, and records of format arrow hold several"),
+        (lambda s: s.output_format == "arrow" and find_spec("pyarrow") is None,
+         needs("output_format arrow", "pyarrow", "arrow")),
+    )  # fmt: skip
 
 
 class ServeSettings(StoreSettings, ListeningSettings):
-    """Settings of `streampca serve`."""
-
-    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0: any free one.")
+    port: Port = Field(8000, description="Port to listen on; 0: any free one.")
     allowed_hosts: str | None = Field(
         None,
         pattern=r"^(\*|(\*\.)?[^*,\s]+)(\s*,\s*(\*|(\*\.)?[^*,\s]+))*$",
@@ -33,16 +191,12 @@ class ServeSettings(StoreSettings, ListeningSettings):
 
 
 class ProduceSettings(TopicSettings, KafkaSettings, FormatSettings, LogSettings):
-    """Settings of `streampca produce`."""
-
-    dimensions: int | None = Field(None, ge=1, le=10_000_000, description="Length d of every vector.")
+    dimensions: Dimensions | None = Field(None, description="Length d of every vector.")
 
 
 class CreateTopicsSettings(DeadLetterSettings, KafkaSettings, LogSettings):
-    """Settings of `streampca create-topics`."""
-
-    output_topic: str | None = Field(
-        None, pattern=TOPIC_NAME, description="Topic to write to, with at least as many partitions as the topic."
+    output_topic: KafkaName | None = Field(
+        None, description="Topic to write to, with at least as many partitions as the topic."
     )
 
 
@@ -51,6 +205,4 @@ class ResetSettings(StoreSettings, KafkaSettings, GroupSettings):
 
 
 class DeadLettersSettings(DeadLetterSettings, KafkaSettings, LogSettings):
-    """Settings of `streampca dead-letters`."""
-
-    dead_letter_topic: str = Field(pattern=TOPIC_NAME, description="Dead-letter topic, for records that are rejected.")
+    dead_letter_topic: KafkaName = Field(description="Dead-letter topic, for records that are rejected.")

@@ -1,12 +1,13 @@
 """Settings of the value format: how vectors are encoded in records."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
 from streampca.settings.base import Rules, Settings
 
+Dimensions = Annotated[int, Field(ge=1, le=10_000_000)]
 Format = Literal["json", "float32", "float64", "npy", "avro", "protobuf", "arrow"]
 
 _WITH_FIELDS = ("json", "avro", "protobuf", "arrow")
@@ -14,8 +15,6 @@ _WITH_SCHEMAS = ("avro", "protobuf")
 
 
 class FormatSettings(Settings):
-    """Settings of the value format and of the schema registry."""
-
     format: Format = Field(
         "json", description="Format of values: json, float32, float64, npy, arrow, avro or protobuf."
     )
@@ -45,8 +44,6 @@ class FormatSettings(Settings):
         (lambda s: s.field != "" and s.format not in _WITH_FIELDS,
          "format {s.format} has no fields: leave field unset"),
         (lambda s: s.field == "" and s.format == "protobuf", "format protobuf needs field"),
-        (
-            lambda s: s.schema_registry_url is None and s.format in _WITH_SCHEMAS,
-            "format {s.format} needs schema_registry_url",
-        ),
+        (lambda s: s.schema_registry_url is None and s.format in _WITH_SCHEMAS,
+         "format {s.format} needs schema_registry_url"),
     )  # fmt: skip

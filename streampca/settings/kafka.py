@@ -3,15 +3,15 @@
 import os
 import re
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 
 from streampca.errors import needs
-from streampca.settings.base import Rules, Settings, existing_file
+from streampca.settings.base import Rules, Settings
 
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
+KafkaName = Annotated[str, Field(pattern=TOPIC_NAME)]
 _WITHOUT_PASSWORD = (None, "AWS_MSK_IAM", "GSSAPI")
 _NO_PLAIN_HTTP = r"^(https://|http://(localhost|127\.0\.0\.1)[:/])[^@\s]+$"  # only this machine may see the secret
 
@@ -23,8 +23,6 @@ def msk_region(bootstrap_servers: str) -> str | None:
 
 
 class KafkaSettings(Settings):
-    """The connection to the brokers."""
-
     bootstrap_servers: str = Field("localhost:9092", description="Bootstrap brokers, host:port,host:port.")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="Security protocol of the connections."
@@ -37,9 +35,9 @@ class KafkaSettings(Settings):
     sasl_token_url: str | None = Field(
         None, pattern=_NO_PLAIN_HTTP, description="Token endpoint for OAUTHBEARER, https://host/path?scope=…"
     )
-    ssl_cafile: Path | None = Field(None, description="CA certificates to verify brokers with, PEM.")
-    ssl_certfile: Path | None = Field(None, description="Client certificate, PEM.")
-    ssl_keyfile: Path | None = Field(None, description="Private key of the client certificate, PEM.")
+    ssl_cafile: FilePath | None = Field(None, description="CA certificates to verify brokers with, PEM.")
+    ssl_certfile: FilePath | None = Field(None, description="Client certificate, PEM.")
+    ssl_keyfile: FilePath | None = Field(None, description="Private key of the client certificate, PEM.")
     ssl_password: SecretStr | None = Field(None, description="Password of the private key.")
 
     @field_validator("bootstrap_servers")
@@ -50,8 +48,6 @@ class KafkaSettings(Settings):
             if not host or not colon or not port.isdecimal() or not 0 < int(port) < 65536:
                 raise ValueError(f"{server.strip()!r} is not host:port")
         return servers
-
-    _are_there = field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")(existing_file)
 
     RULES: ClassVar[Rules] = (
         (lambda s: s.security_protocol.startswith("SASL") and s.sasl_mechanism is None,
@@ -78,7 +74,7 @@ class KafkaSettings(Settings):
 class TopicSettings(Settings):
     """The topic, which defaults of other settings may name."""
 
-    topic: str = Field(pattern=TOPIC_NAME, description="Topic that holds the vectors.")
+    topic: KafkaName = Field(description="Topic that holds the vectors.")
 
     @field_validator("topic")
     @classmethod
@@ -96,11 +92,7 @@ class TopicSettings(Settings):
 
 
 class DeadLetterSettings(TopicSettings):
-    """The topic and its dead-letter topic."""
-
-    dead_letter_topic: str | None = Field(
-        None, pattern=TOPIC_NAME, description="Dead-letter topic, for records that are rejected."
-    )
+    dead_letter_topic: KafkaName | None = Field(None, description="Dead-letter topic, for records that are rejected.")
 
     RULES: ClassVar[Rules] = (
         (lambda s: s.dead_letter_topic == s.topic, "dead_letter_topic must not be the topic itself"),
@@ -108,6 +100,4 @@ class DeadLetterSettings(TopicSettings):
 
 
 class GroupSettings(Settings):
-    """The consumer group."""
-
     group_id: str = Field("streampca-<topic>", min_length=1, description="Consumer group of the workers.")

@@ -2,7 +2,6 @@
 
 import re
 from importlib.util import find_spec
-from pathlib import Path
 
 from streampca.errors import needs
 
@@ -45,11 +44,6 @@ def checked(location: str) -> str:
     if not _PREFIX.fullmatch(prefix) or (prefix and any(part in ("", ".", "..") for part in parts)):
         raise ValueError("the prefix is not valid: use letters, digits, '.', '_', '-' between slashes")
     return f"{scheme}://{bucket}/{prefix}".rstrip("/")
-
-
-def absolute(location: str) -> str:
-    """Make a location independent of the working directory."""
-    return str(Path(location).absolute()) if scheme_of(location) is None else location
 
 
 def is_supported() -> bool:

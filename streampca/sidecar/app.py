@@ -14,7 +14,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from streampca.process.bearer_tokens import BearerTokens
 from streampca.process.metrics import StoreMetrics
 from streampca.settings.commands import ServeSettings
-from streampca.settings.listening import is_loopback
+from streampca.settings.process import is_loopback
 from streampca.sidecar.engine import Engine
 from streampca.sidecar.errors import add_error_handlers
 from streampca.sidecar.inference_protocol.endpoints import InferenceEndpoints

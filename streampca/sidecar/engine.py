@@ -9,7 +9,7 @@ import anyio.to_thread
 from fastapi import Request, Response
 
 from streampca.fold.model_file import PublishedModel
-from streampca.process.cores import usable_cores
+from streampca.process.machine import usable_cores
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.compute import Answer
 from streampca.sidecar.errors import Problem, RequestError

@@ -11,10 +11,9 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streampca.errors import StoreBusyError
-from streampca.process.listening import BACKLOG, address_of, listen
+from streampca.process.listening import BACKLOG, address_of, listen, server_context
 from streampca.process.metrics import StoreMetrics
 from streampca.process.start import started
-from streampca.process.tls import server_context
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
 from streampca.stores.base import Store

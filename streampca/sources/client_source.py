@@ -9,7 +9,7 @@ import structlog
 
 from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Records, Revoked
 from streampca.fold.record import NO_RECORDS, LastRecord, Record
-from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.commands import ConsumerSettings
 from streampca.sources.base import MAX_POLL_INTERVAL_S, Committed
 from streampca.sources.client_connection import ClientConnection, one_line
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from streampca.fold.events import Event, Records
-from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import DeadLetters, NoDeadLetters, Source, Transactions
 from streampca.sources.kafka_python.source import KafkaPythonSource

@@ -6,6 +6,8 @@ The examples for Spark in docs/backfill.md run here, too, as starting Spark take
 import multiprocessing
 import os
 import re
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,23 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from tests.backfill.rows import backfill_of, here, learned
 from tests.backfill.test_tutorial import PAGE, fill
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    """A session with two processes of its own."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
 
 
 def test_processes_dask_and_spark_give_the_same_bits(lake: Path, spark: Any) -> None:

@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,30 +43,21 @@ def test_one_that_is_interrupted_continues(lake: Path) -> None:
     assert store.names(folder) == [f"{folder}/{name}" for name in (f"{4000:020d}.npz", "rejects.parquet", "sources")]
 
 
-def _killed(*_: object) -> Any:
-    raise KeyboardInterrupt
-
-
-def test_other_settings_than_those_of_the_store_are_refused_before_anything_is_learned(lake: Path) -> None:
-    """Every worker of the store would end."""
-    store = MemoryStore()
-    learned(here, backfill_of(), lake, store=store)
-    other = replace(backfill_of(half_life_messages=300.0), number=1)
-    named = r"backfill-0 .* half_life_messages=None \(now 300.0\); .*`streampca backfill --remove 0`"
-    with pytest.raises(SettingsError, match=named):
-        learned(_killed, other, lake, store=store)
-
-
-def test_settings_are_compared_again_before_saving(lake: Path) -> None:
-    """A worker may have begun while it folded."""
+@pytest.mark.parametrize("when", ["before", "while it folds"])
+def test_other_settings_than_those_of_the_store_are_refused(lake: Path, when: str) -> None:
+    """Before anything is learned, and again before saving: every worker of the store would end."""
     store, other = MemoryStore(), replace(backfill_of(half_life_messages=300.0), number=1)
 
-    def meanwhile(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Parts:
+    def fold(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Parts:
+        assert when != "before"
         yield from here(chunks, backfill)
         learned(here, backfill_of(), lake, store=store)
 
-    with pytest.raises(SettingsError, match=r"half_life_messages=None \(now 300.0\)"):
-        learned(meanwhile, other, lake, store=store)
+    if when == "before":
+        learned(here, backfill_of(), lake, store=store)
+    named = r"backfill-0 .* half_life_messages=None \(now 300.0\); .*`streampca backfill --remove 0`"
+    with pytest.raises(SettingsError, match=named):
+        learned(fold, other, lake, store=store)
     assert Checkpoints(store, "readings").newest(FIRST_BACKFILL + 1) is None
 
 

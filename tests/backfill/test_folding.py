@@ -10,37 +10,23 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.decomposition import PCA
 
 from streampca.backfill import BackfillPlan, fold_batches, merge
 from streampca.backfill.execute import execute
 from streampca.backfill.folding import Part
 from streampca.files.chunks import chunks_of
 from streampca.fold import checkpoint as files
-from streampca.fold.checkpoint import Checkpoint
 from streampca.pca.axes import model_of
 from streampca.stores.memory import MemoryStore
 from tests.backfill.rows import START_MS, K, backfill_of, here, learned, rows, table, write
-
-
-def excess(checkpoint: Checkpoint, Y: np.ndarray) -> float:
-    """Percent of the loss of batch PCA."""
-    model, pca = model_of(checkpoint.fold.state, K), PCA(K).fit(Y)
-    loss, least = (((Y - back) ** 2).sum() for back in (
-        model.reconstruct(model.project(Y)[0]), pca.inverse_transform(pca.transform(Y)),
-    ))  # fmt: skip
-    return float(100 * (loss / least - 1))
+from tests.pca.streams import excess
 
 
 def test_it_is_as_accurate_as_batch_pca(lake: Path) -> None:
-    checkpoint = learned(here, backfill_of(), lake)
-    assert (checkpoint.fold.stats.learned, checkpoint.fold.position, checkpoint.fold.state.weight) == (
-        4000,
-        4000,
-        4000.0,
-    )
-    np.testing.assert_allclose(checkpoint.fold.state.mean, rows(4000).mean(axis=0), rtol=1e-9)
-    assert excess(checkpoint, rows(4000)) < 0.01
+    fold = learned(here, backfill_of(), lake).fold
+    assert (fold.stats.learned, fold.position, fold.state.weight) == (4000, 4000, 4000.0)
+    np.testing.assert_allclose(fold.state.mean, rows(4000).mean(axis=0), rtol=1e-9)
+    assert excess(model_of(fold.state, K).components, np.cov(rows(4000).T, bias=True)) < 1e-4
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.randoms())

@@ -15,6 +15,7 @@ from streampca.pca.axes import model_of
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.backfill.rows import START_MS, table
+from tests.command_line import variables
 from tests.guarantees.harness import CONFIG, D, Group, K, as_json, expected_folds, group, vectors
 from tests.kafka_broker import Broker
 
@@ -42,8 +43,8 @@ def offsets() -> pa.Array:
 
 
 def backfill(broker: Broker, members: Group, folder: Path, *until: str) -> str:
-    settings = {"TOPIC": members.topic, "DIMENSIONS": D, "COMPONENTS": K, "STORE": members.store}
-    environment = os.environ | {f"STREAMPCA_{name}": str(value) for name, value in settings.items()}
+    settings = {"topic": members.topic, "dimensions": D, "components": K, "store": members.store}
+    environment = os.environ | variables(settings)
     # Not forked from a process of the tests: those may have no children.
     command = [sys.executable, "-m", "streampca", "backfill", folder / "lake.parquet", "--column", "embedding"]
     command += ["--timestamp-column", "time", *until]

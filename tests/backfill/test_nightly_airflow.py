@@ -14,6 +14,7 @@ import pytest
 
 from streampca.fold.partitions import backfill_partition
 from tests.backfill.rows import table
+from tests.command_line import variables
 from tests.guarantees.harness import D, K, as_json, group, vectors
 from tests.kafka_broker import Broker
 
@@ -70,10 +71,9 @@ def test_a_night_is_learned_and_the_topic_audited(
         members.wait_until_learned()
         broker.produce(topic, 0, as_json(vectors(200, seed=2)))
         members.wait_until_learned()
-        settings = {"TOPIC": topic, "DIMENSIONS": D, "COMPONENTS": K, "STORE": members.store,
-                    "BOOTSTRAP_SERVERS": broker.bootstrap}  # fmt: skip
-        environment = {f"STREAMPCA_{name}": str(value) for name, value in settings.items()}
-        environment |= os.environ | {"LAKE": str(tmp_path / "lake")}
+        environment = os.environ | {"LAKE": str(tmp_path / "lake")}
+        environment |= variables({"topic": topic, "dimensions": D, "components": K})
+        environment |= variables({"store": members.store, "bootstrap_servers": broker.bootstrap})
         program = f'streampca() {{ {shlex.quote(sys.executable)} -m streampca "$@"; }}; '
         outputs = [
             subprocess.run(

@@ -14,19 +14,15 @@ from streampca.backfill.engines import Parts
 from streampca.cli import backfill as backfill_command
 from streampca.files.chunks import Chunk
 from streampca.fold.partitions import FIRST_BACKFILL
-from streampca.settings.store import StoreSettings
+from streampca.settings.process import StoreSettings
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.worker.publisher import Publisher
+from tests.backfill.conftest import lake as lake
 from tests.backfill.rows import backfill_of, here, learned, rows, write
 from tests.command_line import assert_one_line
 from tests.command_line import run as run_command
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("backfill") / "lake", rows(4000))
 
 
 @pytest.mark.parametrize("broken", [False, True])

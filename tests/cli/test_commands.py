@@ -16,12 +16,24 @@ from streampca.fold import model_file
 from tests.command_line import assert_fatal, assert_one_line, run
 from tests.docs_tables import flat
 
-COMMANDS = [
-    "worker", "serve", "transform", "demo", "produce", "fit", "project", "backfill", "audit", "inspect", "export",
-    "check", "doctor",
-    "create-topics", "reset", "dead-letters",
-]  # fmt: skip
+COMMANDS = flat(get_command(app).commands)  # type: ignore[attr-defined]
 REQUIRED = ["--topic", "readings", "--dimensions", "8", "--components", "2"]
+WITHOUT_POSIX = """
+import os, sys
+for name in ("resource", "fcntl", "pwd", "grp"):
+    sys.modules[name] = None
+for name in ("O_DIRECTORY", "fork", "geteuid"):
+    delattr(os, name)
+import streampca
+from streampca.cli.app import main
+streampca.ImplicitKrasulina
+for command in sys.argv[1:]:
+    sys.argv = ["streampca", *command.split()]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code
+"""
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +50,12 @@ def test_version_and_help() -> None:
     outcome = subprocess.run(own, capture_output=True, text=True, timeout=60, check=True)
     assert outcome.stdout.startswith("streampca 0.")
     text = run("--help").stdout
-    assert all(f"\n  {command} " in text for command in COMMANDS)
+    assert all(f"\n  {command.split()[0]} " in text for command in COMMANDS)
     assert "Length d of every vector." in run("worker", "--help").stdout
 
 
 def test_there_are_few_options() -> None:
-    commands = flat(get_command(app).commands)  # type: ignore[attr-defined]
-    assert sum(len(option.opts) for command in commands.values() for option in command.params) <= 125
+    assert sum(len(option.opts) for command in COMMANDS.values() for option in command.params) <= 125
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -58,11 +69,21 @@ def test_help_imports_nothing_heavy() -> None:
     assert outcome.stdout.strip().splitlines()[-1] == "[]"
 
 
-def test_usage_errors_have_exit_code_2() -> None:
-    for arguments in (["worker", "--dimension"], ["worker", "--dimensions", "many"], ["nonsense"]):
-        outcome = run(*arguments)
-        assert outcome.returncode == 2
-        assert "Traceback" not in outcome.stderr
+def test_commands_for_files_need_nothing_that_only_posix_has(tmp_path: Path) -> None:
+    """As docs/ say, for Windows."""
+    np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((300, 5)))
+    check = "check --topic t --dimensions 3 --components 2"
+    program = [sys.executable, "-c", WITHOUT_POSIX, "fit v.npy -o m.npz --components 2", "inspect m.npz --json", check]
+    outcome = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    assert '"version": 300' in outcome.stdout
+    assert "no mistakes" in outcome.stdout
+
+
+@pytest.mark.parametrize("words", [["worker", "--dimension"], ["worker", "--dimensions", "many"], ["nonsense"]])
+def test_usage_errors_have_exit_code_2(words: list[str]) -> None:
+    outcome = run(*words)
+    assert (outcome.returncode, "Traceback" in outcome.stderr) == (2, False)
 
 
 @pytest.mark.parametrize(
@@ -171,10 +192,8 @@ def test_fit_learns_gaps(vectors: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(models[0].model.explained_variance, exact, rtol=0.1)
     assert_one_line(run("fit", tmp_path / "v.csv", "-o", tmp_path / "m.npz"), "row 1: column ")
     impute = ("-o", tmp_path / "m.npz", "--missing", "impute")
-    assert_one_line(
-        run("fit", tmp_path / "v.npy", *impute, "--components", 8),
-        "entries are there, at least 8 are needed with --components 8",
-    )
+    refused = run("fit", tmp_path / "v.npy", *impute, "--components", 8)
+    assert_one_line(refused, "entries are there, at least 8 are needed with --components 8")
     assert_one_line(run("fit", vectors, "-o", tmp_path / "m.npz", "--missing", "x"), "must be refuse or impute", code=2)
 
 
@@ -190,15 +209,14 @@ def test_fit_refuses_invalid_input(vectors: Path, tmp_path: Path) -> None:
     assert not output.exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"text"])
-def test_inspect_of_a_foreign_file_is_a_one_line_error(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "file.npz"
-    path.write_bytes(content)
-    assert_one_line(run("inspect", path), f"{path} is not a checkpoint or model of streampca; it begins with {content}")
-
-
-def test_inspect_survives_a_closed_pipe_and_says_that_a_file_of_ours_is_damaged(vectors: Path, tmp_path: Path) -> None:
+def test_inspect_survives_a_closed_pipe_and_says_which_files_are_foreign_or_damaged(
+    vectors: Path, tmp_path: Path
+) -> None:
     model = tmp_path / "model.npz"
+    for content in (b"", b"PK\x03\x04 not a zip", b"text"):
+        model.write_bytes(content)
+        foreign = f"{model} is not a checkpoint or model of streampca; it begins with {content}"
+        assert_one_line(run("inspect", model), foreign)
     assert run("fit", vectors, "-o", model).returncode == 0
     command = f"{sys.executable} -m streampca inspect {model} | true"
     outcome = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
@@ -207,12 +225,8 @@ def test_inspect_survives_a_closed_pipe_and_says_that_a_file_of_ours_is_damaged(
     assert_one_line(run("inspect", model), "it is cut short or damaged")
 
 
-def test_produce_needs_either_a_file_or_synthetic(vectors: Path) -> None:
-    message = "give either a file to send or --synthetic"
-    assert_fatal(run("produce", "--topic", "readings"), message)
-    assert_fatal(run("produce", vectors, "--synthetic", "--topic", "readings"), message)
-
-
-def test_produce_sends_no_vectors_of_another_length(vectors: Path) -> None:
+def test_produce_needs_either_a_file_of_the_right_length_or_synthetic(vectors: Path) -> None:
+    for words in ([], [vectors, "--synthetic"]):
+        assert_fatal(run("produce", *words, "--topic", "readings"), "give either a file to send or --synthetic")
     outcome = run("produce", vectors, "--topic", "readings", STREAMPCA_DIMENSIONS="9")
     assert_fatal(outcome, f"{vectors} holds vectors of 8 numbers, and dimensions is 9")

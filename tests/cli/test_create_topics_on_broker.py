@@ -32,18 +32,12 @@ def test_it_creates_what_a_worker_needs_and_can_be_repeated(broker: Broker, topi
     assert code == 0, lines_of_doctor
 
 
-def test_another_number_of_partitions_is_reported_and_not_changed(broker: Broker, topic: str) -> None:
-    broker.create_topic(topic, 2)
-    outcome = run("create-topics", "--topic", topic, "--partitions", 5, "--bootstrap-servers", broker.bootstrap)
-    assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.strip() == f"{topic}: exists, partitions: 2, not 5; it stays as it is"
-    assert partitions(broker, topic) == {topic: 2}
-
-
-def test_the_defaults_are_the_brokers(broker: Broker, topic: str) -> None:
-    outcome = run("create-topics", "--topic", topic, "--bootstrap-servers", broker.bootstrap)
-    assert outcome.returncode == 0, outcome.stderr
-    assert partitions(broker, topic, f"{topic}-dead") == {topic: 1}
+def test_the_default_is_the_brokers_number_and_another_one_changes_nothing(broker: Broker, topic: str) -> None:
+    words = ("create-topics", "--topic", topic, "--bootstrap-servers", broker.bootstrap)
+    for more, text in (([], "created, partitions: 1"), (["--partitions", 5], "exists, partitions: 1, not 5; it stays")):
+        outcome = run(*words, *more)
+        assert (outcome.returncode, outcome.stdout.startswith(f"{topic}: {text}")) == (0, True), outcome
+        assert partitions(broker, topic, f"{topic}-dead") == {topic: 1}
 
 
 def test_dead_letters_may_be_larger_than_their_records(broker: Broker, topic: str) -> None:

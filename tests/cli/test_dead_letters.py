@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from streampca.cli import dead_letters as command
 from streampca.cli.dead_letters import LetterFilter, grouped, send_all, to_replay
-from streampca.cli.options import milliseconds
-from streampca.errors import SettingsError, SourceError
+from streampca.errors import SourceError
 from streampca.fold.record import PlainRecord, Record
 from streampca.sources import dead_letters
 from streampca.sources.base import Outgoing
@@ -140,10 +139,3 @@ def test_marks_hold_exactly_their_offsets(offsets: set[int]) -> None:
 def test_a_damaged_mark_is_no_mark(value: bytes | None) -> None:
     _, headers = dead_letters.mark_of([1])
     assert not dead_letters.marked_in(PlainRecord(0, value, headers=headers))
-
-
-def test_times() -> None:
-    assert milliseconds("2026-01-31T12:00+02:00", "since") == 1769853600000
-    assert milliseconds(None, "since") is None
-    with pytest.raises(SettingsError, match="--until: 'soon' is no time"):
-        milliseconds("soon", "until")

@@ -167,15 +167,8 @@ def test_mistakes_are_one_line(broker: Broker, topic: str) -> None:
     options = ("--topic", topic, "--bootstrap-servers", broker.bootstrap)
     assert_one_line(run("dead-letters", "list", *options), "dead_letter_topic is required", 2)
     assert_one_line(run("dead-letters", "list", *options, "--dead-letter-topic", f"{topic}-no"), f"no topic {topic}-no")
-    broker.create_topic(topic, 1)
+    log = OnKafka(broker, topic, 1)
     broker.create_topic(f"{topic}-dead")
     assert_one_line(run(*arguments(broker, topic, "replay", "--since", "yesterday")), "--since: 'yesterday'", 2)
-    write_letters(OnKafkaExisting(broker, topic), [(3, PlainRecord(0, b"x", NOON_MS), "undecodable")])
+    write_letters(log, [(3, PlainRecord(0, b"x", NOON_MS), "undecodable")])
     assert_one_line(run(*arguments(broker, topic, "replay", "--send")), f"partition 3 of {topic}, which has 1")
-
-
-class OnKafkaExisting(OnKafka):
-    """A topic that exists."""
-
-    def __init__(self, broker: Broker, topic: str) -> None:
-        self.broker, self.topic = broker, topic

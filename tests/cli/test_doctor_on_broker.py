@@ -1,12 +1,11 @@
 """`streampca doctor` for transform against the real broker: topics, rights, and what the group has committed."""
 
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 from kafka.structs import OffsetAndMetadata
 
@@ -14,15 +13,10 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.command_line import doctor as run_doctor
 from tests.example_models import numbered
+from tests.guarantees.harness import BOTH_CLIENTS
 from tests.kafka_broker import PASSWORD, USER, Broker
 
-pytestmark = pytest.mark.broker
-
-
-@pytest.fixture(params=["kafka-python", "confluent"])
-def client(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+pytestmark = [pytest.mark.broker, pytest.mark.parametrize("client", BOTH_CLIENTS)]
 
 
 @pytest.fixture
@@ -71,20 +65,7 @@ def test_mistakes_are_found_before_transform_is_started(broker: Broker, topic: s
     assert f"✗ {topic}-out holds outputs of 3 components of 5 dimensions" in lines["transform group"]
 
 
-@pytest.fixture
-def admin(broker: Broker) -> Iterator[KafkaAdminClient]:
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as client:
-        yield client
-
-
-def grant(admin: KafkaAdminClient, right: ACLOperation, resource: ResourcePattern) -> None:
-    """Give the user of the SASL listener a right on a resource; then nobody has another right on it."""
-    admin.create_acls([ACL(f"User:{USER}", "*", right, ACLPermissionType.ALLOW, resource)])
-
-
-def test_missing_rights_are_named(
-    broker: Broker, topic: str, store: Path, client: str, admin: KafkaAdminClient
-) -> None:
+def test_missing_rights_are_named(broker: Broker, topic: str, store: Path, client: str) -> None:
     for name in (topic, f"{topic}-out", f"{topic}-dead"):
         broker.create_topic(name)
     secure = {
@@ -94,8 +75,14 @@ def test_missing_rights_are_named(
     }  # fmt: skip
     ids = f"streampca-transform-{topic}-"
     prefix = ResourcePattern(ResourceType.TRANSACTIONAL_ID, ids, ACLResourcePatternType.PREFIXED)
-    grant(admin, ACLOperation.DESCRIBE, prefix)
-    grant(admin, ACLOperation.READ, ResourcePattern(ResourceType.TOPIC, f"{topic}-dead"))
+    dead = ResourcePattern(ResourceType.TOPIC, f"{topic}-dead")
+    # Once a user has a right on a resource, nobody has another right on it.
+    broker.admin.create_acls(
+        [
+            ACL(f"User:{USER}", "*", right, ACLPermissionType.ALLOW, resource)
+            for right, resource in ((ACLOperation.DESCRIBE, prefix), (ACLOperation.READ, dead))
+        ]
+    )
     code, lines = doctor(topic, store, **secure)
     assert code == 1
     assert {name for name, line in lines.items() if line[0] == "✗"} == {"dead-letter topic", "transactions"}

@@ -1,7 +1,6 @@
 """A model of a file can be continued, projected with and served; files go in and out in every format."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.command_line import assert_one_line, run
 from tests.forked import ForkedProcess
+from tests.waiting import wait_until
 
 D, K = 8, 3
 
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savetxt(path / "v.csv", Y, fmt="%.17g", delimiter=",")
     (path / "v.jsonl").write_text("\n".join(map(json.dumps, Y.tolist())))
     pq.write_table(pa.table({"id": range(6000), "vector": fixed_size_lists(Y)}), path / "v.parquet", row_group_size=999)
-    outcome = run("fit", path / "v.npy", "-o", path / "model.npz", "--components", K)
+    outcome = run("fit", path / "v.parquet", "--column", "vector", "-o", path / "model.npz", "--components", K)
     assert outcome.returncode == 0, outcome.stderr
     return path
 
@@ -49,11 +49,7 @@ def sidecar(folder: Path) -> Iterator[str]:
     log = folder / "log"
     process = ForkedProcess(arguments, {}, folder / "out", log)
     try:
-        deadline = time.monotonic() + 30
-        while '"serving"' not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: '"serving"' in log.read_text(), 30, "serving")
         yield json.loads(log.read_text().splitlines()[-1])["url"]
     finally:
         process.kill()
@@ -101,15 +97,6 @@ def test_every_format_holds_what_the_model_computes_wherever_it_is(
     assert np.array_equal(np.load(tmp_path / "out.npy"), coordinates)
 
 
-def test_parquet_is_learned_as_npy_is(folder: Path, tmp_path: Path) -> None:
-    fitted = run(
-        "fit", folder / "v.parquet", "--column", "vector", "-o", tmp_path / "m.npz", "--components", K
-    )  # fmt: skip
-    assert fitted.returncode == 0, fitted.stderr
-    model, expected = model_of(tmp_path / "m.npz").model, model_of(folder / "model.npz").model
-    assert np.array_equal(model.components, expected.components)
-
-
 def test_a_model_is_continued(folder: Path, tmp_path: Path) -> None:
     later, both = low_rank(3000, seed=1), tmp_path / "both.npz"
     np.save(tmp_path / "later.npy", later)
@@ -123,33 +110,15 @@ def test_a_model_is_continued(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(continued.model.total_variance, exact.sum(), rtol=1e-9)
 
 
-def test_errors_say_what_to_do(folder: Path, sidecar: str, tmp_path: Path) -> None:
+def test_errors_say_what_to_do(folder: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "short.npy", np.zeros((3, 2)))
-    out, model = tmp_path / "out.npy", folder / "model.npz"
-    for words, text in (
-        (
-            (tmp_path / "short.npy", "--model", model, "-o", out),
-            "holds vectors of 2 numbers, and version 6000 projects those",
-        ),
-        ((folder / "v.npy", "--model", "http://127.0.0.1:9", "-o", out), "http://127.0.0.1:9: "),
-        (
-            (folder / "v.npy", "--model", model, "-o", tmp_path / "out.txt"),
-            "only .npy, .csv, .jsonl and .parquet files can be",
-        ),
-        ((folder / "v.npy", "--model", model, "-o", tmp_path / "none" / "out.npy"), "cannot write"),
-        ((folder / "v.npy", "--model", model, "-o", out, "--column", "a"), "leave --column away"),
-        (
-            (folder / "v.parquet", "--model", model, "-o", out),
-            "name by --column the one that holds the vectors, of 'id'",
-        ),
-        (
-            (folder / "v.parquet", "--model", model, "-o", out, "--column", "id"),
-            "column id is not a list of numbers, but a number",
-        ),
-    ):
-        assert_one_line(run("project", *words), text)
-    assert_one_line(
-        run("fit", folder / "v.npy", "-o", out, "--start-from", model, "--components", 2), "give no others", code=2
-    )
-    assert_one_line(run("project", folder / "v.npy", "--model", model, "-o", out, "--basis", "x"), "must be", code=2)
+    vectors, out, model = folder / "v.npy", tmp_path / "out.npy", folder / "model.npz"
+    other = "holds vectors of 2 numbers, and version 6000 projects those"
+    assert_one_line(run("project", tmp_path / "short.npy", "--model", model, "-o", out), other)
+    assert_one_line(run("project", vectors, "--model", "http://127.0.0.1:9", "-o", out), "http://127.0.0.1:9: ")
+    for name, text in (("out.txt", "only .npy, .csv, .jsonl and .parquet files can be"), ("no/v.npy", "cannot write")):
+        assert_one_line(run("project", vectors, "--model", model, "-o", tmp_path / name), text)
+    assert_one_line(run("project", vectors, "--model", model, "-o", out, "--basis", "x"), "must be", code=2)
+    continued = run("fit", vectors, "-o", out, "--start-from", model, "--components", 2)
+    assert_one_line(continued, "give no others", code=2)
     assert {path.name for path in tmp_path.iterdir()} == {"short.npy"}

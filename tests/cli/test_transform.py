@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from streampca.cli import transform
-from streampca.settings.transform import TransformSettings
+from streampca.settings.commands import TransformSettings
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, numbered

@@ -15,14 +15,13 @@ from numba.core.caching import UserProvidedCacheLocator
 from streampca.cli import worker
 from streampca.cli.member import Process
 from streampca.consumer_group.listener import Listener
-from streampca.errors import SourceError
 from streampca.fold import codec
 from streampca.formats import reader_of
 from streampca.pca import compilation
 from streampca.pca.blocked import centring
 from streampca.pca.learning import LearningConfig
 from streampca.process.start import Started, ThreadFailures
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.commands import WorkerSettings
 from streampca.stores.directory import DirectoryStore
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
@@ -98,15 +97,12 @@ class JoiningError(Exception):
     """Raised where the worker would join the group."""
 
 
-def build(store: Path) -> None:
-    settings = WorkerSettings(topic="readings", dimensions=5, components=2, format="json", store=store)
-    worker._build(
-        settings, Process(DirectoryStore(store), Listener(), Started(None, ThreadFailures()), lambda decode: decode)
-    )
-
-
-def test_kernels_are_compiled_before_the_worker_joins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_kernels_are_compiled_before_the_worker_joins_and_after_what_may_fail(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     order: list[str] = []
+    settings = WorkerSettings(topic="readings", dimensions=5, components=2, format="json", store=tmp_path)
+    started = Started(None, ThreadFailures())
 
     def join(*args: Any) -> Any:
         raise JoiningError
@@ -124,19 +120,6 @@ def test_kernels_are_compiled_before_the_worker_joins(monkeypatch: pytest.Monkey
     monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
     monkeypatch.setattr(worker, "prefetching", join)
     with structlog.testing.capture_logs() as logged, pytest.raises(JoiningError):
-        build(tmp_path)
+        worker._build(settings, Process(DirectoryStore(tmp_path), Listener(), started, lambda decode: decode))
     assert order == ["reader of json", "broker", "kernels"]
     assert [line["event"] for line in logged] == ["compiling kernels", "kernels compiled"]
-
-
-def test_an_unavailable_broker_is_reported_before_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def away(settings: WorkerSettings) -> Any:
-        raise SourceError("no broker answers")
-
-    def compile_kernels(*args: Any) -> None:
-        raise AssertionError("compiled too early")
-
-    monkeypatch.setattr(worker, "create_client", away)
-    monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
-    with pytest.raises(SourceError, match="no broker answers"):
-        build(tmp_path)

@@ -14,6 +14,7 @@ import pytest
 
 from streampca.cli.inspect import facts_of_store
 from tests.command_line import assert_one_line, run
+from tests.waiting import wait_until
 
 pytest.importorskip("confluent_kafka")
 
@@ -98,11 +99,7 @@ def test_finds_the_subspace_and_projects_until_it_is_stopped(tmp_path: Path) -> 
 
 def test_sigterm_stops_it_cleanly_while_it_starts(tmp_path: Path) -> None:
     process = start("--port", 0, folder=tmp_path)
-    deadline = time.monotonic() + WITHIN_S
-    while len(children := children_of(process.pid)) < 2:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    children = wait_until(lambda: len(found := children_of(process.pid)) > 1 and found, WITHIN_S, "children")
     process.terminate()
     _, errors = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 0, errors

@@ -9,9 +9,13 @@ from typer.main import get_command
 from streampca.cli.app import app as command_line
 from streampca.consumer_group import health
 from streampca.settings.base import Settings
-from streampca.settings.commands import CreateTopicsSettings, ProduceSettings, ServeSettings
-from streampca.settings.transform import TransformSettings
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.commands import (
+    CreateTopicsSettings,
+    ProduceSettings,
+    ServeSettings,
+    TransformSettings,
+    WorkerSettings,
+)
 from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore
 from tests.deploy import files

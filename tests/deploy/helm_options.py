@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from streampca.settings.consumer import ConsumerSettings
-from streampca.settings.transform import TransformSettings
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.commands import ConsumerSettings, TransformSettings, WorkerSettings
 from tests.deploy.rendering import (
     BACKFILL,
     CHANGED,

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
+from streampca.settings.commands import WorkerSettings
 from streampca.settings.store_url import CREDENTIALS
-from streampca.settings.worker import WorkerSettings
 from streampca.version import __version__
 from tests.command_line import variables
 from tests.deploy import files

@@ -25,16 +25,17 @@ def write(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint8"])
-def test_npy_in_chunks(dtype: str, tmp_path: Path) -> None:
+def test_files_are_read_in_chunks(dtype: str, tmp_path: Path) -> None:
     Y = (np.arange(30_000).reshape(10_000, 3) % 100).astype(dtype)
     np.save(tmp_path / "v.npy", Y)
-    vectors, shares = read(tmp_path / "v.npy")
-    assert open_rows(tmp_path / "v.npy").dimensions == 3
-    assert np.array_equal(vectors, Y)
-    assert vectors.dtype.kind == "f"
-    assert len(shares) == 3
-    assert shares == sorted(shares)
-    assert shares[-1] == 1.0
+    (tmp_path / "v.jsonl").write_text("\n".join(map(json.dumps, Y.tolist())))
+    for name in ("v.npy", "v.jsonl"):
+        vectors, shares = read(tmp_path / name)
+        assert open_rows(tmp_path / name).dimensions == 3
+        assert np.array_equal(vectors, Y)
+        assert vectors.dtype.kind == "f"
+        assert 0 < shares[0] < shares[1] < shares[2] == 1.0
+        assert len(shares) == 3
 
 
 def test_npy_is_not_read_into_memory(tmp_path: Path) -> None:
@@ -45,24 +46,11 @@ def test_npy_is_not_read_into_memory(tmp_path: Path) -> None:
     assert chunk.share < 1e-3
 
 
-def test_csv(tmp_path: Path) -> None:
-    path = write(tmp_path / "v.csv", "\ufeffa,b\n1,2\n\n3.5,-4e2\n")
-    vectors, shares = read(path)
+@pytest.mark.parametrize("text", ["\ufeffa,b\n1,2\n\n3.5,-4e2\n", "1,2\n3.5,-400"], ids=["a header", "none"])
+def test_csv(text: str, tmp_path: Path) -> None:
+    vectors, shares = read(write(tmp_path / "v.csv", text))
     assert vectors.tolist() == [[1, 2], [3.5, -400]]
     assert shares == [1.0]
-
-
-def test_csv_without_header(tmp_path: Path) -> None:
-    assert read(write(tmp_path / "v.csv", "1,2\n3,4"))[0].tolist() == [[1, 2], [3, 4]]
-
-
-def test_jsonl_in_chunks(tmp_path: Path) -> None:
-    Y = np.arange(20_000).reshape(10_000, 2)
-    path = write(tmp_path / "v.jsonl", "\n".join(json.dumps(row) for row in Y.tolist()))
-    vectors, shares = read(path)
-    assert np.array_equal(vectors, Y)
-    assert len(shares) == 3
-    assert 0 < shares[0] < shares[1] < shares[2] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -82,6 +70,7 @@ def test_jsonl_in_chunks(tmp_path: Path) -> None:
         ("v.txt", "1,2\n", "only .npy, .csv, .jsonl and .parquet"),
         ("v.npy", "not numpy", "is not an .npy array of numbers, as numpy.save writes it: the magic string"),
         ("v.npy", "PK\3\4 an archive", "is not an .npy array of numbers, as numpy.save writes it: the magic string"),
+        ("v.parquet", "PAR1 no", "v.parquet cannot be read: "),
         ("v.npy", "", "is not an .npy array of numbers, as numpy.save writes it: EOF"),
     ],
 )
@@ -99,23 +88,13 @@ def test_invalid_files_are_refused(name: str, text: str, needle: str, tmp_path: 
         (np.zeros((0, 3)), "holds no vectors"),
         (np.zeros((3, 2), complex), "complex128"),
         (np.array([["a"]]), "real numbers"),
+        (np.array([[{"a": 1}]], dtype=object), r"not an \.npy array of numbers"),  # it would be unpickled
     ],
 )
 def test_invalid_arrays_are_refused(array: np.ndarray, needle: str, tmp_path: Path) -> None:
-    np.save(tmp_path / "v.npy", array)
+    np.save(tmp_path / "v.npy", array, allow_pickle=True)
     with pytest.raises(InputError, match=needle):
         open_rows(tmp_path / "v.npy")
-
-
-def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "v.npy", np.array([[{"a": 1}]], dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match=r"not an \.npy array of numbers"):
-        open_rows(tmp_path / "v.npy")
-
-
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file"):
-        open_rows(tmp_path / "none.csv")
 
 
 TABLE = pa.table({
@@ -133,6 +112,8 @@ def tables(folder: Path) -> list[Path]:
 
 
 def test_columns_of_numbers_and_the_other_columns(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="leave --column away"):
+        open_rows(tmp_path / "v.npy", column="f_*")
     for path in tables(tmp_path):
         rows = open_rows(path, column="f_*", others=True)
         chunks = list(rows.chunks())
@@ -165,6 +146,8 @@ def test_missing_numbers_of_a_table(tmp_path: Path) -> None:
         ({"f_0": ["x"], "f_1": [1.0]}, "f_*", "column f_0 holds string, not numbers"),
         ({"v": pa.array([], pa.list_(pa.float64()))}, None, "holds no vectors"),
         ({"v": [None, [1.0]]}, None, "first row of column v is not a list of numbers, but null"),
+        ({"id": [1], "v": [[1.0]]}, "id", "first row of column id is not a list of numbers, but a number"),
+        ({"id": [1], "v": [[1.0]]}, None, "name by --column the one that holds the vectors, of 'id'"),
     ],
 )
 def test_invalid_tables_are_refused(columns: dict[str, Any], column: str | None, needle: str, tmp_path: Path) -> None:

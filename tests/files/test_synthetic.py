@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streampca.files.synthetic import LowRank, Truth
+from streampca.files.synthetic import LowRank
 
 
 def test_the_truth_matches_the_stream() -> None:
@@ -12,14 +12,14 @@ def test_the_truth_matches_the_stream() -> None:
     Y -= Y.mean(axis=0)
     _, variances, axes = np.linalg.svd(Y, full_matrices=False)
     share_outside = (variances[3:] ** 2).sum() / (variances**2).sum()
-    assert share_outside == pytest.approx(vectors.truth.loss_ratio, rel=0.01)
-    assert vectors.truth.coverage(axes[:3]) > 0.99
-    assert vectors.truth.largest_angle(axes[:3]) < 10
+    assert share_outside == pytest.approx(vectors.loss_ratio, rel=0.01)
+    assert vectors.coverage(axes[:3]) > 0.99
+    assert vectors.largest_angle(axes[:3]) < 10
 
 
 def test_share_found_and_largest_angle() -> None:
-    axes = np.eye(6)
-    truth = Truth(axes[:2], 0.5)
+    axes, truth = np.eye(6), LowRank(6, 2)
+    truth.basis = axes[:2]
     assert truth.coverage(axes[:2]) == pytest.approx(1)
     assert truth.largest_angle(axes[:2]) == pytest.approx(0, abs=1e-6)
     assert truth.coverage(axes[[1, 3]]) == pytest.approx(0.5)

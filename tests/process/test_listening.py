@@ -1,36 +1,133 @@
-"""An address that nothing can listen on is an error that names the setting to change."""
+"""Ports: an address that nothing can listen on is named; TLS of the sidecar and of a member, with new certificates."""
 
+import os
 import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
+import trustme
+from prometheus_client import CollectorRegistry
 
+from streampca.consumer_group.health import HealthListener, HealthServer, health_server
 from streampca.errors import SettingsError
-from streampca.process.listening import address_of, listen
+from streampca.process.bearer_tokens import BearerTokens
+from streampca.process.listening import address_of, listen, server_context
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.models import Models
+from tests.example_models import TOPIC, numbered
+from tests.process.test_bearer_tokens import bearer, line
+from tests.sidecar.process import SidecarProcess
 
 
-def test_a_port_in_use_is_named() -> None:
-    with listen("127.0.0.1", 0, "metrics_port") as other:
-        port = other.getsockname()[1]
-        assert address_of(other) == f"127.0.0.1:{port}"
-        with pytest.raises(SettingsError) as error:
-            listen("127.0.0.1", port, "metrics_port")
-    cause = "Address already in use (stop the process there or set metrics_port, 0 for any)"
-    assert str(error.value) == f"cannot listen on 127.0.0.1:{port}: {cause}"
+class Certificates:
+    """A server's certificate in files, and a client's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ca, self.folder, self.cert, self.key = trustme.CA(), folder, folder / "tls.crt", folder / "tls.key"
+        self.renew(self.ca)
+
+    def renew(self, ca: trustme.CA) -> None:
+        issued = ca.issue_cert("127.0.0.1")
+        issued.private_key_pem.write_to_path(self.key)
+        self.cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+        os.utime(self.cert, (time.time() + 5, time.time() + 5))
+
+    def client(self, ca: trustme.CA | None = None, *, own: bool = False) -> httpx.Client:
+        context = ssl.create_default_context()
+        (ca or self.ca).configure_trust(context)
+        if own:
+            self.ca.issue_cert("client").configure_cert(context)
+        return httpx.Client(verify=context)
+
+    def server(self, tokens: BearerTokens | None = None) -> AbstractContextManager[HealthServer]:
+        context = server_context(self.folder)
+        return health_server("127.0.0.1", 0, CollectorRegistry(), HealthListener(), context, tokens)
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+def check_renewal(certificates: Certificates, url: str, headers: dict[str, str]) -> None:
+    """A server's certificate is trusted, and so is the next one."""
+    other = trustme.CA()
+    with certificates.client() as old, certificates.client(other) as new:
+        assert old.get(url, headers=headers).status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            new.get(url)
+        certificates.renew(other)
+        assert new.get(url, headers=headers).status_code == 200
+    with certificates.client() as old, pytest.raises(httpx.ConnectError):
+        old.get(url)
+
+
+@pytest.mark.slow
+def test_the_sidecar_serves_with_a_certificate_and_reads_it_again(certificates: Certificates, tmp_path: Path) -> None:
+    Models(DirectoryStore(tmp_path / "store"), TOPIC).save(numbered(1))
+    with SidecarProcess(tmp_path / "store", tls_folder=str(tmp_path)) as sidecar:
+        url = sidecar.url()
+        assert url.startswith("https://")
+        check_renewal(certificates, f"{url}/v1/model", {})
+        assert sidecar.end(30)[0] == 0
+
+
+def test_a_members_port_has_certificates_and_tokens_too(certificates: Certificates, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(line("metrics", "scraper"))
+    with certificates.server(BearerTokens(tmp_path / "tokens")) as server:
+        assert server.url.startswith("https://")
+        with certificates.client() as client:
+            assert client.get(server.url).status_code == 401
+            assert client.get(server.url.replace("/metrics", "/healthz")).status_code == 200
+        check_renewal(certificates, server.url, bearer("scraper"))
+
+
+def test_clients_may_need_certificates(certificates: Certificates) -> None:
+    certificates.ca.cert_pem.write_to_path(certificates.folder / "client-ca.crt")
+    with certificates.server() as server:
+        with certificates.client(own=True) as known_client:
+            assert known_client.get(server.url).status_code == 200
+        with certificates.client() as stranger, pytest.raises(httpx.TransportError):
+            stranger.get(server.url)
+
+
+def test_a_silent_client_holds_up_no_other(certificates: Certificates) -> None:
+    with certificates.server() as server:
+        address = urlsplit(server.url)
+        with socket.create_connection((address.hostname, address.port)), certificates.client() as client:
+            assert client.get(server.url).status_code == 200
+
+
+@pytest.mark.parametrize("spoil", [lambda c: c.key.write_text("x"), lambda c: c.cert.unlink()])
+def test_files_that_cannot_be_used_end_a_start_and_change_nothing_later(
+    certificates: Certificates, spoil: Callable[[Certificates], None]
+) -> None:
+    with certificates.server() as server:
+        spoil(certificates)
+        with certificates.client() as client:
+            assert client.get(server.url).status_code == 200
+    with pytest.raises(SettingsError, match="cannot be used"):
+        server_context(certificates.folder)
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "cause"),
+    ("host", "cause"),
     [
-        ("203.0.113.1", 0, "Cannot assign requested address"),
-        ("no.such.host.invalid", 0, "no such host"),
-        ("no such host", 0, "no such host"),
-        ("127.0.0.1", 70000, "bind(): port must be 0-65535."),
+        ("203.0.113.1", "Cannot assign requested address"),
+        ("no.such.host.invalid", "no such host"),
+        ("no such host", "no such host"),
     ],
 )
-def test_an_invalid_address_is_an_error_of_one_line(host: str, port: int, cause: str) -> None:
+def test_an_invalid_address_is_an_error_of_one_line(host: str, cause: str) -> None:
     with pytest.raises(SettingsError) as error:
-        listen(host, port, "port")
-    assert str(error.value) == f"cannot listen on {host}:{port}: {cause} (set host and port)"
+        listen(host, 0, "port")
+    assert str(error.value) == f"cannot listen on {host}:0: {cause} (set host and port)"
 
 
 def test_on_all_addresses_of_ipv6_it_listens_for_ipv4_too() -> None:

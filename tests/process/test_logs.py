@@ -41,16 +41,6 @@ def test_one_json_object_per_event() -> None:
     assert datetime.datetime.fromisoformat(event["timestamp"]).utcoffset() == datetime.timedelta(0)
 
 
-def test_an_exception_is_one_line() -> None:
-    stream = configured()
-    try:
-        raise ValueError("two\nlines")
-    except ValueError:
-        structlog.get_logger().exception("failed")
-    (line,) = stream.getvalue().splitlines()
-    assert "ValueError: two\nlines" in json.loads(line)["exception"]
-
-
 def test_the_level_applies_to_libraries_too() -> None:
     stream = configured("warning")
     structlog.get_logger().info("not this")

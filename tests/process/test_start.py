@@ -1,16 +1,27 @@
-"""A command that ends because of an error: its last line of the log, in the format that was asked for."""
+"""A command that ends because of an error, also of one of its threads: the last line of the log has it."""
 
 import json
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 import structlog
 
+from streampca.cli import member
 from streampca.cli.options import settings_of
+from streampca.consumer_group import health
 from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
+from streampca.process import start
+from streampca.process.start import ThreadFailures
+from streampca.settings.commands import WorkerSettings
+from streampca.worker.log import WorkerLog
+from streampca.worker.metrics import WorkerMetrics
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
+
+TIMEOUT_S = 20.0
 
 
 def ended_by(error: Exception, capture: pytest.CaptureFixture[str], **options: str) -> tuple[object, str]:
@@ -61,3 +72,48 @@ def test_the_demo_shows_the_error_of_a_process_that_has_ended(tmp_path: Path) ->
     assert child.wait(30) == 2
     with pytest.raises(StreampcaError, match=r"serve exited with code 2: topic: "):
         child.verify()
+
+
+def fail(*_: object) -> None:
+    raise RuntimeError(f"injected into {threading.current_thread().name}")
+
+
+def run_thread(name: str) -> None:
+    thread = threading.Thread(target=fail, name=name)
+    thread.start()
+    thread.join(TIMEOUT_S)
+
+
+def test_the_first_error_of_a_thread_is_raised_and_reported() -> None:
+    before, notified = threading.excepthook, list[str]()
+    with ThreadFailures() as threads:
+        threads.notify = lambda: notified.append(threading.current_thread().name)
+        threads.raise_first()
+        for name in ("one", "two"):
+            run_thread(name)
+        with pytest.raises(RuntimeError, match="injected into one"):
+            threads.raise_first()
+    assert notified == ["one", "two"]
+    assert threading.excepthook is before
+
+
+@pytest.mark.parametrize("name", ["client", "health"])
+def test_a_member_ends_with_the_error_of_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A thread of a Kafka client, or the one that answers `/metrics`; those of prefetch and writer hand theirs over."""
+    monkeypatch.setattr(start, "keep_freed_memory", lambda: None)  # both are of the whole process
+    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
+    if name == "health":
+        monkeypatch.setattr(health.HealthServer, "service_actions", fail)
+    options = {"topic": "readings", "dimensions": 2, "components": 1, "store": str(tmp_path), "metrics_port": 0}
+    settings = WorkerSettings.read(None, **options)
+
+    def lose_the_thread() -> None:
+        with member.member_process(settings, WorkerMetrics("readings"), WorkerLog()):
+            if name == "client":
+                run_thread(name)
+            for thread in threading.enumerate():
+                if thread.name == name:
+                    thread.join(TIMEOUT_S)
+
+    with pytest.raises(RuntimeError, match=f"injected into {name}"):
+        lose_the_thread()

@@ -1,4 +1,7 @@
-"""Settings: their origins and precedence, and errors that list every mistake without showing secrets."""
+"""Settings: their origins and precedence, and errors that list every mistake without showing secrets.
+
+The store is a folder or the URL of a bucket.
+"""
 
 import os
 from pathlib import Path
@@ -7,10 +10,11 @@ import pytest
 
 from streampca import settings
 from streampca.errors import SettingsError
+from streampca.settings import store_url
 from streampca.settings.base import MASK, Settings, all_fields
-from streampca.settings.commands import ResetSettings, ServeSettings
-from streampca.settings.transform import TransformSettings
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.commands import ResetSettings, ServeSettings, TransformSettings, WorkerSettings
+from streampca.stores.choice import open_store, store_and_name
+from streampca.stores.directory import DirectoryStore
 
 REQUIRED = {"topic": "readings", "dimensions": 8, "components": 2}
 TOKENS = {
@@ -21,6 +25,30 @@ MSK = {
     "security_protocol": "SASL_SSL", "sasl_mechanism": "AWS_MSK_IAM",
     "bootstrap_servers": "b-1.a.b.c2.kafka.eu-west-1.amazonaws.com:9098,b-2.a.b.c2.kafka.eu-west-1.amazonaws.com:9098",
 }  # fmt: skip
+STORES = {
+    "s3://bucket": "s3://bucket",
+    "s3://bucket/": "s3://bucket",
+    "S3://bucket/a/b/": "s3://bucket/a/b",
+    "gs://my.bucket_1/a": "gs://my.bucket_1/a",
+    "az://container/a": "az://container/a",
+    "folder": "folder",
+    "/var/lib/streampca": "/var/lib/streampca",
+    "a folder/..": "a folder/..",
+}
+NO_STORES = {
+    "s3://": "the bucket is not valid",
+    "s3:///a": "the bucket is not valid",
+    "s3://bucket?versionId=hush-hush": "the bucket is not valid",
+    "az://container/a?sig=hush-hush": "the prefix is not valid",
+    "s3://bucket/a//b": "the prefix is not valid",
+    "s3://bucket/../b": "the prefix is not valid",
+    "s3://bucket/a b": "the prefix is not valid",
+    "s3://key:hush-hush@bucket/a": "credentials do not belong into the URL: set AWS_ACCESS_KEY_ID",
+    "gs://hush-hush@bucket/a": "credentials do not belong into the URL: set GOOGLE_APPLICATION_CREDENTIALS",
+    "http://host/hush?hush-hush": "begins with s3://, gs:// or az://",
+    "hdfs://host/a": "begins with s3://, gs:// or az://",
+    "s3a://bucket/a": "begins with s3://, gs:// or az://",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +87,10 @@ def test_options_override_the_environment_which_overrides_the_file(
     assert WorkerSettings.read(config=other).format == "float32"
 
 
-def test_each_topic_has_its_own_groups_by_default() -> None:
+def test_each_topic_has_its_own_groups_by_default_and_outputs_a_list_of_fields() -> None:
     assert ResetSettings(topic="readings").group_id == "streampca-readings"
-    assert TransformSettings(topic="readings", output_topic="projected").group == "streampca-transform-readings"
+    transform = TransformSettings(topic="readings", output_topic="projected", emit="score, p")
+    assert (transform.group, transform.emitted) == ("streampca-transform-readings", ("score", "p"))
     assert effective(WorkerSettings, **REQUIRED)["group_id"] == ("streampca-readings", "default")
     assert effective(WorkerSettings)["group_id"] == ("streampca-<topic>", "default")
 
@@ -111,6 +140,10 @@ def test_secrets_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert settings.sasl_password is not None
     assert settings.sasl_password.get_secret_value() == "hush-hush"
     assert "hush-hush" not in repr(settings)
+    for url in ("http://me:secret@registry:8081", "http://me:secret@one,http://you:other/secret@two"):
+        rows, listed = WorkerSettings.explain(topic="t", schema_registry_url=url)
+        assert "secret" not in f"{rows}{listed}"
+        assert any(row.value.endswith(url[-4:]) for row in rows)
 
 
 def test_a_file_may_hold_settings_of_all_commands_but_no_unknown_ones(tmp_path: Path) -> None:
@@ -150,7 +183,8 @@ def test_an_unusable_file_is_one_mistake(tmp_path: Path) -> None:
         ({"bootstrap_servers": "kafka:9092,"}, "'' is not host:port"),
         ({"bootstrap_servers": "kafka:99999"}, "is not host:port"),
         ({"security_protocol": "SASL_SSL"}, "needs sasl_mechanism"),
-        ({"ssl_cafile": "/none.pem"}, "ssl_cafile: no such file"),
+        ({"ssl_cafile": __file__}, "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL"),
+        ({"ssl_cafile": "/none.pem"}, "ssl_cafile: path does not point to a file, got '/none.pem'"),
         ({"sasl_token_url": "http://login.example/token"}, "string should match pattern"),
         ({"sasl_token_url": "https://ann:secret@login.example/token"}, "string should match pattern"),
         ({"sasl_token_url": "login.example"}, "string should match pattern"),
@@ -200,27 +234,14 @@ def test_invalid_settings_of_transform_are_refused(options: dict[str, object], n
     assert needle in mistake
 
 
-def test_what_transform_emits_is_a_list_of_names() -> None:
-    assert TransformSettings(topic="readings", output_topic="projected", emit="score, p").emitted == ("score", "p")
-
-
-def test_certificates_without_tls_are_refused(tmp_path: Path) -> None:
-    pem = tmp_path / "ca.pem"
-    pem.write_text("")
-    assert mistakes(**REQUIRED, ssl_cafile=str(pem)) == [
-        "ssl_cafile, ssl_certfile and ssl_keyfile need security_protocol SSL or SASL_SSL"
-    ]
-    assert mistakes(**REQUIRED, ssl_cafile=str(pem), security_protocol="SSL") == []
-
-
 @pytest.mark.parametrize(
     ("kind", "module", "options", "remedy"),
     [
         (WorkerSettings, "kafka", {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "gssapi"),
         (WorkerSettings, "kafka", TOKENS, "'.[oauth]'"),
         (WorkerSettings, "kafka", MSK, "'.[msk]'"),
-        (WorkerSettings, "consumer", {"kafka_client": "confluent"}, "'.[fast]'"),
-        (TransformSettings, "transform", {"output_format": "arrow", "output_topic": "o"}, "'.[arrow]'"),
+        (WorkerSettings, "commands", {"kafka_client": "confluent"}, "'.[fast]'"),
+        (TransformSettings, "commands", {"output_format": "arrow", "output_topic": "o"}, "'.[arrow]'"),
     ],
 )
 def test_a_missing_package_is_a_mistake(
@@ -247,12 +268,12 @@ def test_the_client_is_the_fast_one_where_it_can_be(
     monkeypatch: pytest.MonkeyPatch, installed: bool, options: dict[str, str], client: str
 ) -> None:
     monkeypatch.setattr(settings.kafka, "find_spec", lambda name: name)
-    monkeypatch.setattr(settings.consumer, "find_spec", lambda name: name if installed else None)
+    monkeypatch.setattr(settings.commands, "find_spec", lambda name: name if installed else None)
     assert WorkerSettings(**REQUIRED, **options).client == client
 
 
 def test_required_settings_come_first_and_then_common_ones() -> None:
-    names = list(WorkerSettings.fields())
+    names = list(effective(WorkerSettings))
     assert names[:5] == ["topic", "dimensions", "components", "bootstrap_servers", "store"]
     assert names.index("group_id") < names.index("center") < names.index("dtype") < names.index("sasl_password")
 
@@ -264,18 +285,12 @@ def test_required_settings_come_first_and_then_common_ones() -> None:
         {"format": "protobuf", "field": "a.b", "schema_registry_url": "https://r/apis/ccompat/v7"},
         {"format": "arrow", "field": "v"},
         {"schema_registry_url": "http://r:1", "schema_registry_login": "ann:secret"},
+        {"ssl_cafile": __file__, "security_protocol": "SSL"},
     ],
 )
-def test_formats_with_their_required_settings(options: dict[str, str]) -> None:
+def test_settings_with_what_they_need(options: dict[str, str]) -> None:
     settings = WorkerSettings(**REQUIRED, **options)
     assert "secret" not in repr(settings)
-
-
-@pytest.mark.parametrize("url", ["http://me:secret@registry:8081", "http://me:secret@one,http://you:other/secret@two"])
-def test_passwords_in_urls_are_masked(url: str) -> None:
-    rows, listed = WorkerSettings.explain(topic="t", schema_registry_url=url)
-    assert "secret" not in f"{rows}{listed}"
-    assert any(row.value.endswith(url[-4:]) for row in rows)
 
 
 def test_there_are_few_settings() -> None:
@@ -285,8 +300,41 @@ def test_there_are_few_settings() -> None:
 
 def test_a_topic_of_float32_is_learned_in_float32() -> None:
     """Unless it is asked otherwise; formats that name the type in each record are not."""
-    dtypes = {
-        name: WorkerSettings(**REQUIRED, format=name).model_dtype for name in ("float32", "float64", "json", "npy")
-    }
-    assert dtypes == {"float32": "float32", "float64": "float64", "json": "float64", "npy": "float64"}
+    for name, dtype in {"float32": "float32", "float64": "float64", "json": "float64", "npy": "float64"}.items():
+        assert WorkerSettings(**REQUIRED, format=name).model_dtype == dtype
     assert WorkerSettings(**REQUIRED, format="float32", dtype="float64").model_dtype == "float64"
+
+
+@pytest.mark.parametrize(("location", "meant"), STORES.items())
+def test_folders_and_urls_are_accepted(location: str, meant: str) -> None:
+    assert ServeSettings(topic="t", store=location).store == meant
+
+
+@pytest.mark.parametrize(("location", "sentence"), NO_STORES.items())
+def test_mistakes_are_explained_without_secrets(location: str, sentence: str) -> None:
+    for attempt in (
+        lambda: open_store(location),
+        lambda: store_and_name(f"{location}/model.npz"),
+        lambda: ServeSettings.read(topic="t", store=location),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            attempt()
+        assert "hush-hush" not in str(caught.value)
+    assert sentence in str(caught.value)
+    rows, mistakes = ServeSettings.explain(topic="t", store=location)
+    assert "hush-hush" not in f"{rows}{mistakes}"
+
+
+def test_a_path_is_a_folder(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    assert isinstance(store, DirectoryStore)
+    assert store.root == tmp_path
+    assert ServeSettings(topic="t", store=tmp_path).store == str(tmp_path)
+
+
+def test_a_missing_package_for_buckets_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_url, "is_supported", lambda: False)
+    assert mistakes(**REQUIRED, store="s3://bucket/a") == [store_url.MISSING_PACKAGE]
+    assert mistakes(**REQUIRED, store="folder") == []
+    with pytest.raises(SettingsError, match=r"pip install '\.\[object-store\]'"):
+        open_store("s3://bucket/a")

@@ -12,7 +12,7 @@ from kafka.admin import MemberToRemove
 
 from streampca.fold.events import Event, Records
 from streampca.fold.record import Record
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.commands import WorkerSettings
 from streampca.sources import base
 from streampca.sources.base import DeadLetters, Outgoing, Source, Transactions
 from streampca.sources.clients import create_transactions

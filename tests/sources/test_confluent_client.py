@@ -10,8 +10,8 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Kafk
 
 from streampca.errors import SettingsError
 from streampca.fold.record import headers_of, timestamps_of, values_of
-from streampca.settings import consumer
-from streampca.settings.worker import WorkerSettings
+from streampca.settings import commands
+from streampca.settings.commands import WorkerSettings
 from streampca.sources.client_connection import BrokerErrors
 from streampca.sources.confluent.connection import is_final, printed_id, protocol_code
 from streampca.sources.confluent.source import ConfluentBatch
@@ -22,7 +22,7 @@ def settings(**more: Any) -> WorkerSettings:
 
 
 def test_without_the_extra_the_setting_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer, "find_spec", lambda name: None)
+    monkeypatch.setattr(commands, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"pip install '\.\[fast\]'"):
         WorkerSettings.read(topic="t", dimensions=3, components=1, kafka_client="confluent")
     WorkerSettings.read(topic="t", dimensions=3, components=1)

@@ -19,7 +19,7 @@ from kafka.errors import KafkaConnectionError
 from streampca.errors import SettingsError, SourceError
 from streampca.fold.events import Assigned, Revoked
 from streampca.fold.record import PlainRecord
-from streampca.settings.worker import WorkerSettings
+from streampca.settings.commands import WorkerSettings
 from streampca.sources.base import DeadLetters
 from streampca.sources.confluent import connection as confluent_connection
 from streampca.sources.confluent.connection import connection_options

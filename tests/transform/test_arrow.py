@@ -19,7 +19,7 @@ from streampca.fold.judge import Judge
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.record import PlainRecord
 from streampca.formats import writer_of
-from streampca.settings.transform import EMITTED
+from streampca.settings.commands import EMITTED
 from streampca.sources.base import Outgoing
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
 from streampca.transform.listeners import TransformMetrics

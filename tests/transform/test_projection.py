@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from streampca.formats import writer_of
 from streampca.pca import scoring
-from streampca.settings.transform import EMITTED
+from streampca.settings.commands import EMITTED
 from streampca.transform.projection import Projection
 from tests.example_models import numbered
 from tests.transform.harness import model_with_past_scores

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient
 
 from streampca.errors import SourceError
-from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.commands import ConsumerSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Committed

@@ -19,7 +19,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 
 from streampca.fold.events import Assigned, Lost, Revoked, SourceStatus
 from streampca.fold.record import Batch, PlainRecord
-from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.client_source import ClientSource, log_failed_commit

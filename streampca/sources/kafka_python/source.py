@@ -18,7 +18,7 @@ from kafka.structs import OffsetAndMetadata
 
 from streampca.fold.events import Assigned, Lost, Revoked, SourceStatus
 from streampca.fold.record import Record
-from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.client_connection import one_line

@@ -12,7 +12,7 @@ from kafka.serializer import Serializer
 
 from streampca.errors import SourceError
 from streampca.fold.record import Record
-from streampca.settings.consumer import ConsumerSettings
+from streampca.settings.commands import ConsumerSettings
 from streampca.sources.base import Committed, Headers, OutgoingFields
 from streampca.sources.client_connection import NoBrokerError, one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientTransactions

@@ -1,0 +1,106 @@
+"""Files and stores that commands name by a path or a URL, and the models in them.
+
+Every function raises `StoreError` with one line that names the file and the cause, and `SettingsError` for a wrong URL.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+from streampca.cli.console import console
+from streampca.errors import DamagedFileError, SettingsError, StoreError, naming_the_extra
+from streampca.export import FORMATS
+from streampca.fold import model_file
+from streampca.fold.model_file import PublishedModel
+from streampca.settings import store_url
+from streampca.stores.base import check_name
+from streampca.stores.choice import open_store, store_and_name
+from streampca.stores.models import Models
+
+_ZIP, _NAME_AT, _FIRST_MEMBER = b"PK\x03\x04", 30, b"header.npy"  # how every file that streampca writes begins
+
+
+def is_store(path_or_url: str) -> bool:
+    """Return whether it names a store instead of a file."""
+    is_url = store_url.scheme_of(path_or_url) is not None
+    return not path_or_url.endswith(".npz") if is_url else Path(path_or_url).is_dir()
+
+
+def read(path_or_url: str) -> bytes:
+    try:
+        if store_url.scheme_of(path_or_url) is None:
+            return Path(path_or_url).read_bytes()
+        store, name = store_and_name(path_or_url)
+        return store.read(name)
+    except FileNotFoundError:
+        raise StoreError(f"cannot read {path_or_url}: there is no such file") from None
+    except OSError as error:
+        raise StoreError(f"cannot read {path_or_url}: {error.strerror}") from None
+
+
+def check_writable(path_or_url: str) -> None:
+    """Raise unless the file can be written: before an hour of learning rather than after it."""
+    if store_url.scheme_of(path_or_url) is not None:
+        store, name = store_and_name(path_or_url)
+        check_name(name)
+        store.check()
+        return
+    folder = Path(path_or_url).absolute().parent
+    if Path(path_or_url).is_dir():
+        raise StoreError(f"cannot write {path_or_url}: it is a folder")
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise StoreError(f"cannot write {path_or_url}: {folder} is not a writable folder")
+
+
+def write(path_or_url: str, data: bytes) -> None:
+    """Write the file in one atomic step."""
+    if store_url.scheme_of(path_or_url) is not None:
+        store, name = store_and_name(path_or_url)
+        store.write(name, data)
+        return
+    temporary = Path(path_or_url).with_name(f"~{secrets.token_hex(8)}")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path_or_url)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StoreError(f"cannot write {path_or_url}: {error.strerror}") from None
+
+
+def is_ours(data: bytes) -> bool:
+    """Return whether a file begins as those that streampca writes."""
+    return data.startswith(_ZIP) and data[_NAME_AT : _NAME_AT + len(_FIRST_MEMBER)] == _FIRST_MEMBER
+
+
+def model_at(location: str, topic: str | None = None) -> PublishedModel:
+    """The model in a file; or the newest of a topic in a store. Raises `StreampcaError`."""
+    if not is_store(location):
+        data = read(location)
+        if not is_ours(data):
+            kind = "it is an .npy array" if data.startswith(b"\x93NUMPY") else f"it begins with {data[:16]!r}"
+            text = f"{location} is not a model of streampca; {kind}"
+            raise StoreError(f"{text}. `streampca fit` makes a model of vectors")
+        try:
+            return model_file.decode(data)
+        except DamagedFileError as error:
+            raise DamagedFileError(f"{location}: {error}") from None
+    store = open_store(location)
+    topics = sorted(name.rsplit("/", 1)[-1] for name in store.names("models"))
+    if topic is None and len(topics) != 1:
+        raise SettingsError(f"{location} holds {len(topics)} topics ({', '.join(topics)}): name one by --topic")
+    models = Models(store, topic or topics[0])
+    if (model := models.newest()) is None:
+        raise StoreError(f"{models.location} holds no model")
+    return model
+
+
+def export(location: str, kind: str, output: str, topic: str | None) -> None:
+    """Write the model of a file or of a store as a file of another tool. Raises `StreampcaError`."""
+    if kind not in FORMATS:
+        raise SettingsError(f"--to {kind}: must be one of {', '.join(FORMATS)}")
+    published = model_at(location, topic)
+    check_writable(output)
+    with naming_the_extra(f"--to {kind}", "export"):
+        data = FORMATS[kind](published)
+    write(output, data)
+    console().print(f"version {published.version} of {published.topic}, written to {output}")

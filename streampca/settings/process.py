@@ -1,0 +1,54 @@
+"""Settings of any process: its log, its store, and the port that it listens on."""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, FilePath
+
+from streampca.settings import store_url
+from streampca.settings.base import Rules, Settings
+from streampca.settings.kafka import TopicSettings
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class LogSettings(Settings):
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
+
+
+class StoreSettings(TopicSettings, LogSettings):
+    """Settings shared by the worker and the sidecar."""
+
+    store: Annotated[
+        str,
+        BeforeValidator(lambda location: str(location) if isinstance(location, Path) else location),
+        AfterValidator(store_url.checked),
+    ] = Field(
+        "streampca-store",
+        min_length=1,
+        description="Folder of checkpoints and models, or a bucket: s3://, gs:// or az://bucket/prefix.",
+    )
+
+    RULES: ClassVar[Rules] = (
+        (lambda s: store_url.scheme_of(s.store) is not None and not store_url.is_supported(),
+         store_url.MISSING_PACKAGE),
+    )  # fmt: skip
+
+
+class ListeningSettings(Settings):
+    """The address to listen on, and who may ask."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    tls_folder: Path | None = Field(None, description="Folder with tls.crt and tls.key; unset: no TLS.")
+    tokens_file: FilePath | None = Field(
+        None, description="Hashed bearer tokens and their scopes; unset: no token is needed."
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

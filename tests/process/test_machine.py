@@ -1,0 +1,92 @@
+"""OpenBLAS's kernels, the cores and the C library's memory are used as the machine has them."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streampca.process import machine
+
+FLAGS = "flags : fpu avx2 avx512f avx512dq avx512bw avx512vl"
+PAGES_PER_BATCH = 9 * 6 * 2**20 // 4096
+BATCHES = """
+import resource, sys
+from streampca.process import machine
+if sys.argv[1] == "kept":
+    machine.keep_freed_memory()
+before = []
+for _ in range(6):
+    before.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    batch = [b"x" * (6 * 2**20) for _ in range(9)]
+    del batch
+print(before[-1] - before[1])
+"""
+KERNELS = """
+import sys, streampca.cli.app
+assert "numpy" not in sys.modules
+import numpy
+print(streampca.process.machine.kernels())
+"""
+
+
+def output_of(program: str, *arguments: str, **environment: str) -> str:
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, env=os.environ | environment, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "before", "after"),
+    [
+        ("AuthenticAMD", FLAGS, None, "SkylakeX"),
+        ("AuthenticAMD", FLAGS, "Haswell", "Haswell"),
+        ("AuthenticAMD", "flags : fpu avx2", None, None),
+        ("GenuineIntel", FLAGS, None, None),
+    ],
+)
+def test_the_kernels_follow_the_processor(
+    vendor: str, flags: str, before: str | None, after: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = f"processor : 0\nvendor_id : {vendor}\n{flags}\n\n"
+    (tmp_path / "cpuinfo").write_text(2 * processor)
+    monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(os, "environ", {} if before is None else {"OPENBLAS_CORETYPE": before})
+    machine.choose_kernels()
+    assert os.environ.get("OPENBLAS_CORETYPE") == after
+
+
+@pytest.mark.slow
+def test_they_are_chosen_before_numpy_is_imported_and_are_named() -> None:
+    assert output_of(KERNELS, OPENBLAS_CORETYPE="Nehalem").startswith("Nehalem")
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "10000 100000\n"}, 1),
+        ({"cpu.max": "1600000 100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+    ],
+)
+def test_a_container_may_use_no_more_cores_than_its_limit(
+    files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert machine.usable_cores(tmp_path) == cores
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is configured")
+def test_freed_memory_is_reused() -> None:
+    kept, returned = (int(output_of(BATCHES, mode)) for mode in ("kept", "returned"))
+    assert kept < PAGES_PER_BATCH / 4
+    assert returned > PAGES_PER_BATCH, "the C library keeps freed memory by default"
