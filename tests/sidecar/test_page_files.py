@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from streampca.sidecar.page.files import FOLDER, HEADERS
+from streampca.sidecar.page.endpoints import FOLDER, HEADERS
 from tests.sidecar.http_client import Client
 
 FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file())

@@ -1,12 +1,16 @@
-"""The endpoints that the page at `/` needs besides the model: metrics over time, recent vectors, workers."""
+"""The page at `/`: its files, and what it needs besides the model: metrics over time, recent vectors, workers."""
 
 import time
 from functools import lru_cache
+from os import PathLike, stat_result
+from pathlib import Path
 from typing import Annotated
 
 import anyio
 import anyio.to_thread
-from fastapi import Query, Response
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from streampca.settings.commands import ServeSettings
 from streampca.settings.kafka import TOPIC_NAME
@@ -27,6 +31,27 @@ TopicQuery = Annotated[str | None, Query(pattern=TOPIC_NAME)]  # any topic in th
 
 _HISTORIES = 3  # of topics that are not served
 
+FOLDER = Path(__file__).parent / "static"
+HEADERS = {
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # revalidated by ETag each time, so that the page is never older than its sidecar
+}
+
+
+class PageFiles(StaticFiles):
+    async def index(self, request: Request) -> Response:
+        """The page itself. Its links are relative (`page/…`), so it also works behind a path prefix."""
+        return await self.get_response("index.html", request.scope)
+
+    def file_response(
+        self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """One file, or 304 if the client has it already."""
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update(HEADERS)
+        return response
+
 
 class PageEndpoints:
     def __init__(
@@ -45,6 +70,13 @@ class PageEndpoints:
         self._recent_thread = anyio.CapacityLimiter(1)  # each needs a copy of all recent vectors
         self._statuses_thread = anyio.CapacityLimiter(1)  # a slow store blocks no other thread than this one
 
+    def add_to(self, app: FastAPI) -> None:
+        for endpoint in (self.history, self.model, self.recent, self.workers):
+            app.get(f"/v1/page/{endpoint.__name__}", include_in_schema=False)(endpoint)
+        files = PageFiles(directory=FOLDER)
+        app.add_api_route("/", files.index, include_in_schema=False)
+        app.mount("/page", files)
+
     async def history(self, after: AfterQuery = None, topic: TopicQuery = None) -> Response:
         """Losses and explained variance of every version in the store, to plot them over time."""
         served = self._settings.topic
@@ -52,17 +84,17 @@ class PageEndpoints:
         models = await anyio.to_thread.run_sync(
             history.after, -1 if after is None else after, limiter=self._history_thread
         )
-        current = self._cache.current
+        version = self._engine.current_version
         content = {
             "now": time.time(),
-            "version": current and current.version,
+            "version": version,
             "not_ready": self._cache.reasons_not_ready(self._settings.model_max_age_s),
             "models": models,
         }
         if after is None:  # to begin with, the topics to choose from
             paths = await anyio.to_thread.run_sync(self._store.names, "models", limiter=self._history_thread)
             content["topics"] = list(dict.fromkeys([served, *(path.rsplit("/", 1)[-1] for path in paths)]))
-        return json_response(content, headers=version_header(current.version) if current else None)
+        return json_response(content, headers=version_header(version))
 
     async def recent(self, version: VersionQuery = None, x: int = 1, y: int = 1) -> Response:
         """The vectors projected most recently (at most 500, in memory only) along two components, with p-values."""
