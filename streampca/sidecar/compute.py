@@ -11,9 +11,8 @@ from streampca.formats import npy
 from streampca.pca import scoring
 from streampca.pca.arrays import Array
 from streampca.pca.scoring import Projection
-from streampca.sidecar import request_arrays
 from streampca.sidecar.errors import Problem, RequestError, invalid
-from streampca.sidecar.request_arrays import Limits
+from streampca.sidecar.parsing import Limits, fit
 from streampca.sidecar.v1.schemas import SCORES, ModelResponse, ProjectRequest, ReconstructRequest, ScoreRequest
 
 _ROWS = 64
@@ -56,7 +55,7 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
 def _projected(published: PublishedModel, rows: Array, limits: Limits) -> Projection:
     """The vectors, without gaps if the model was learned with some, and where they lie."""
     gaps = published.settings.get("missing") == "impute"
-    vectors = request_arrays.fit(rows, "vectors", published.model.dimensions, limits, gaps=gaps)
+    vectors = fit(rows, "vectors", published.model.dimensions, limits, gaps=gaps)
     return scoring.project(published.model, vectors)
 
 
@@ -94,7 +93,7 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
         return _answer(published, {"vectors": reconstructed, "squared_error": residual}, len(vectors))
     if request.coordinates is None or request.vectors is not None:
         raise invalid("give either coordinates or vectors")
-    coordinates = request_arrays.fit(request.coordinates, "coordinates", model.n_components, limits)
+    coordinates = fit(request.coordinates, "coordinates", model.n_components, limits)
     coordinates = coordinates.astype(np.float64, copy=False)
     if len(coordinates) * model.dimensions > limits.numbers:
         most = limits.numbers // model.dimensions

@@ -12,18 +12,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streampca.process.bearer_tokens import AccessError, BearerTokens
 from streampca.process.bearer_tokens import Scope as TokenScope
 from streampca.sidecar.errors import busy, error_response
-from streampca.sidecar.memory import Memory
 from streampca.sidecar.metrics import SidecarMetrics
-from streampca.sidecar.request import bytes_needed
+from streampca.sidecar.request import SMALL_BYTES, bytes_needed
 
 READ_WITHIN_S = 30.0  # a client that takes longer for the next 128 KiB of its answer is disconnected
+MEMORY_BYTES = 64 * 2**20  # of large bodies and answers; with models and two computations, 420 of 512 MiB
+MEMORY_WITHIN_S = 1.0
 
 PROBES = {"/healthz", "/readyz", "/ping", "/v2/health/live", "/v2/health/ready"}
 _OPEN = {"/", "/docs", "/openapi.json", "/version", "/v2", *PROBES}
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-
-_OTHER = "other"  # for unknown paths and those of /docs: paths as labels would have no bound
 _SECURITY = [(b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY")]
 _POLICY = (
     "default-src 'none'; script-src 'self'{inline}; style-src 'self'{inline}; img-src 'self' data:; "
@@ -39,6 +38,37 @@ class _UnreadAnswerError(Exception):
 
 class _NoMemoryError(Exception):
     """An answer does not fit into the memory that is left."""
+
+
+class Memory:
+    """Counts reserved bytes; False: they do not fit. A single request always fits. Only for use on the event loop."""
+
+    def __init__(self) -> None:
+        self._reserved, self._released = 0, asyncio.Event()
+
+    def try_reserve(self, size: int) -> bool:
+        if size > SMALL_BYTES:
+            if self._reserved and self._reserved + size > MEMORY_BYTES:
+                return False
+            self._reserved += size
+        return True
+
+    async def reserve(self, size: int) -> bool:
+        if self.try_reserve(size):  # without a timer, which costs more than all else here
+            return True
+        try:
+            async with asyncio.timeout(MEMORY_WITHIN_S):
+                while not self.try_reserve(size):
+                    await self._released.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def release(self, size: int) -> None:
+        if size > SMALL_BYTES:
+            self._reserved -= size
+            self._released.set()
+            self._released = asyncio.Event()
 
 
 class Middleware:
@@ -77,7 +107,8 @@ class Middleware:
             raise
         finally:
             answer.release()
-            route = getattr(scope.get("route"), "path", None) or _OTHER
+            # Unknown paths and those of /docs have no route: as labels, paths would have no bound.
+            route = getattr(scope.get("route"), "path", None) or "other"
             self._metrics.observe_request(route, answer.status or 500, time.perf_counter() - began)
 
 

@@ -13,9 +13,8 @@ from streampca.sidecar.engine import Engine
 from streampca.sidecar.errors import invalid
 from streampca.sidecar.inference_protocol.schemas import InferenceParameters
 from streampca.sidecar.openapi import body_of, errors_of
-from streampca.sidecar.parsing import check_names, check_values, json_object, validate
+from streampca.sidecar.parsing import Limits, check_names, check_values, json_object, validate
 from streampca.sidecar.request import RawRequest
-from streampca.sidecar.request_arrays import Limits
 from streampca.sidecar.responses import JSON, answer_response
 from streampca.sidecar.v1.schemas import ErrorResponse, ProjectQuery, ProjectRequest, Rows
 from streampca.version import __version__

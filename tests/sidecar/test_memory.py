@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import pytest
 
-from streampca.sidecar import compute, engine, memory
+from streampca.sidecar import compute, engine, middleware
 from streampca.sidecar.request import LENGTH
 from tests.example_models import TOPIC, example_model, numbered
 from tests.sidecar.http_client import client_of, error_of
@@ -214,8 +214,8 @@ def test_too_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_memory_a_large_request_is_refused_for_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     large: dict[str, Any] = {"content": bytes(180_000), "headers": {"Content-Type": RAW}}
-    monkeypatch.setattr(memory, "LIMIT_BYTES", 0)
-    monkeypatch.setattr(memory, "WAIT_S", 0.01)
+    monkeypatch.setattr(middleware, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(middleware, "MEMORY_WITHIN_S", 0.01)
     refused: list[httpx.Response] = []
 
     async def slow() -> AsyncIterator[bytes]:

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from streampca.sidecar.errors import Problem
-from streampca.sidecar.parsing import parse
+from streampca.sidecar.parsing import Limits, parse
 from streampca.sidecar.request import RawRequest
-from streampca.sidecar.request_arrays import Limits
 from streampca.sidecar.v1.schemas import ProjectQuery, ProjectRequest
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
