@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streampca.process.bearer_tokens import AccessError, BearerTokens
 from streampca.process.bearer_tokens import Scope as TokenScope
-from streampca.sidecar.errors import busy, error_response
+from streampca.sidecar.errors import NoMemoryError, error_response
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.request import SMALL_BYTES, bytes_needed
 
@@ -34,10 +34,6 @@ _SWAGGER = (b"content-security-policy", _POLICY.format(inline=" 'unsafe-inline'"
 
 class _UnreadAnswerError(Exception):
     """The client does not read its answer."""
-
-
-class _NoMemoryError(Exception):
-    """An answer does not fit into the memory that is left."""
 
 
 class Memory:
@@ -94,16 +90,13 @@ class Middleware:
                 self._tokens.check(needed, headers.get(b"authorization", b"").decode("latin-1"))
             await answer.reserve_body(bytes_needed(headers, self._max_body_bytes))
             await self._app(scope, receive, answer.send)
-        except _NoMemoryError:
-            self._metrics.count_limit("memory")
-            await error_response(busy(), scope)(scope, receive, answer.send)
-        except AccessError as error:
-            await error_response(error, scope)(scope, receive, answer.send)
+        except (AccessError, NoMemoryError) as error:
+            await error_response(error, scope, self._metrics)(scope, receive, answer.send)
         except _UnreadAnswerError:  # the server closes the connection, as the answer is not complete
             self._metrics.count_limit("read_time")
         except Exception as error:  # a bug: the server logs it
             if not answer.status:
-                await error_response(error, scope)(scope, receive, answer.send)
+                await error_response(error, scope, self._metrics)(scope, receive, answer.send)
             raise
         finally:
             answer.release()
@@ -123,7 +116,7 @@ class _Answer:
 
     async def reserve_body(self, size: int) -> None:
         if not await self._memory.reserve(size):
-            raise _NoMemoryError
+            raise NoMemoryError
         self._reserved = size
 
     def release(self) -> None:
@@ -148,7 +141,7 @@ class _Answer:
         size = int(next((value for name, value in headers if name == b"content-length"), b"0"))
         self.release()
         if not self._memory.try_reserve(size):
-            raise _NoMemoryError
+            raise NoMemoryError
         self._reserved, self.status = size, message["status"]
         headers += self._headers
 
