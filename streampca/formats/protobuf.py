@@ -50,8 +50,10 @@ _NUMBERS = {
 
 class ProtobufReader(Reader):
     def __init__(self, options: ReaderOptions) -> None:
+        super().__init__(options)
+
         def by_indexes(schema: WriterSchema) -> Callable[[tuple[int, ...]], _MessageReader]:
-            return cache(partial(_MessageReader, compiled(schema), options.path, options.dimensions))
+            return cache(partial(_MessageReader, compiled(schema), self._path, self._dimensions))
 
         self._readers = SchemaCache(options.schemas, "PROTOBUF", by_indexes)
 

@@ -8,7 +8,7 @@ from streampca.formats.packing import VectorError, bytes_of_rows, side_by_side
 
 class RawReader(Reader):
     def __init__(self, options: ReaderOptions) -> None:
-        self._format, self._dimensions = options.format, options.dimensions
+        super().__init__(options)
         self.dtype = np.dtype(options.format).newbyteorder("<")
         self.size = self.dtype.itemsize * options.dimensions
 
@@ -17,7 +17,7 @@ class RawReader(Reader):
             raise VectorError(
                 "wrong_length",
                 f"{len(value)} bytes are not {self._dimensions} numbers of {self.dtype.itemsize} bytes "
-                f"({self._format})",
+                f"({self.dtype.name})",
             )
         return value
 
