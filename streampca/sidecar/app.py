@@ -23,8 +23,7 @@ from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.middleware import PROBES, Middleware
 from streampca.sidecar.mlflow import Instances, MlflowEndpoints
 from streampca.sidecar.openapi import DESCRIPTION, add_schemas
-from streampca.sidecar.page.endpoints import PageEndpoints
-from streampca.sidecar.page.history import HistoryReader
+from streampca.sidecar.page.endpoints import HistoryReader, PageEndpoints
 from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.sidecar.request import BYTES, NPY
 from streampca.sidecar.responses import NPZ

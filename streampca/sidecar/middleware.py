@@ -4,7 +4,6 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Mapping
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,28 +36,29 @@ class _UnreadAnswerError(Exception):
 
 
 class Memory:
-    """Counts reserved bytes; False: they do not fit. A single request always fits. Only for use on the event loop."""
+    """Counts reserved bytes. A single request always fits. Only for use on the event loop."""
 
     def __init__(self) -> None:
         self._reserved, self._released = 0, asyncio.Event()
 
     def try_reserve(self, size: int) -> bool:
+        """Return whether they fit, and reserve them then."""
         if size > SMALL_BYTES:
             if self._reserved and self._reserved + size > MEMORY_BYTES:
                 return False
             self._reserved += size
         return True
 
-    async def reserve(self, size: int) -> bool:
+    async def reserve(self, size: int) -> None:
+        """Wait until they fit, for a while only. Raises `NoMemoryError`."""
         if self.try_reserve(size):  # without a timer, which costs more than all else here
-            return True
+            return
         try:
             async with asyncio.timeout(MEMORY_WITHIN_S):
                 while not self.try_reserve(size):
                     await self._released.wait()
         except TimeoutError:
-            return False
-        return True
+            raise NoMemoryError from None
 
     def release(self, size: int) -> None:
         if size > SMALL_BYTES:
@@ -81,7 +81,7 @@ class Middleware:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         began, headers = time.perf_counter(), dict(scope["headers"])
-        answer = _Answer(send, scope, _request_id(headers), self._memory)
+        answer = _Answer(send, scope["path"], headers.get(b"x-request-id", b""), self._memory)
         structlog.contextvars.bind_contextvars(request_id=answer.request_id.decode())
         if scope["method"] == "HEAD":
             scope = dict(scope, method="GET")  # the server sends no body, either way
@@ -108,15 +108,14 @@ class Middleware:
 class _Answer:
     """Sends the answer to one request, and holds the memory that is reserved for the request."""
 
-    def __init__(self, send: Send, scope: Scope, request_id: bytes, memory: Memory) -> None:
-        self._send, self._memory, self._reserved = send, memory, 0
-        policy = _SWAGGER if scope["path"] == "/docs" else _PAGE
-        self._headers = [*_SECURITY, policy, (b"x-request-id", request_id)]
-        self.request_id, self.status = request_id, 0
+    def __init__(self, send: Send, path: str, request_id: bytes, memory: Memory) -> None:
+        """`request_id` is the client's own; it gets a new one if that is none."""
+        self._send, self._memory, self._reserved, self.status = send, memory, 0, 0
+        self.request_id = request_id if _REQUEST_ID.fullmatch(request_id) else secrets.token_hex(8).encode()
+        self._headers = [*_SECURITY, _SWAGGER if path == "/docs" else _PAGE, (b"x-request-id", self.request_id)]
 
     async def reserve_body(self, size: int) -> None:
-        if not await self._memory.reserve(size):
-            raise NoMemoryError
+        await self._memory.reserve(size)
         self._reserved = size
 
     def release(self) -> None:
@@ -144,12 +143,6 @@ class _Answer:
             raise NoMemoryError
         self._reserved, self.status = size, message["status"]
         headers += self._headers
-
-
-def _request_id(headers: Mapping[bytes, bytes]) -> bytes:
-    """The client's own id of the request, if it is one, or a new one."""
-    request_id = headers.get(b"x-request-id", b"")
-    return request_id if _REQUEST_ID.fullmatch(request_id) else secrets.token_hex(8).encode()
 
 
 def _scope_of(path: str) -> TokenScope | None:

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from streampca.fold.model_file import PublishedModel
-from streampca.sidecar.page.history import HistoryReader
+from streampca.sidecar.page.endpoints import HistoryReader
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, example_model, file_of, numbered

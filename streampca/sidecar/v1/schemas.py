@@ -29,8 +29,6 @@ AnyVersion = Annotated[
     WithJsonSchema(ANY_VERSION),
 ]
 
-_VERSION = "Version of the model; the newest if it is latest or absent."
-_BASIS = "principal: orthonormal axes, in the data's units. whitened: coordinates scaled to variance one."
 _VECTORS = "Vectors, each of the model's d dimensions; entries may be null if it was learned with missing=impute."
 _COORDINATES = "The k coordinates of each vector, in the order of the vectors."
 
@@ -62,7 +60,7 @@ P = Annotated[
 class RowsRequest(BaseModel):
     """The fields of every request with rows of numbers."""
 
-    version: AnyVersion = Field(None, description=_VERSION)
+    version: AnyVersion = Field(None, description="Version of the model; the newest if it is latest or absent.")
 
     model_config = ConfigDict(extra="forbid")
 
@@ -70,7 +68,10 @@ class RowsRequest(BaseModel):
 class ProjectQuery(RowsRequest):
     """Options of a projection."""
 
-    basis: Basis = Field("principal", description=_BASIS)
+    basis: Basis = Field(
+        "principal",
+        description="principal: orthonormal axes, in the data's units. whitened: coordinates scaled to variance one.",
+    )
     fields: ScoreFields = Field(
         default=[], description="Scores to add to the answer, named as in the answer of /v1/score: " + ", ".join(SCORES)
     )
