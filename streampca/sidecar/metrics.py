@@ -14,7 +14,6 @@ from streampca.stores.model_cache import ModelCache
 LIMITS = ("body_bytes", "rows", "numbers", "memory", "body_time", "read_time")
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-
 _GAUGES = (  # name, help text, attribute of the model in use
     ("streampca_model_version", "Version of the model in use: messages learned.", "version"),
     ("streampca_model_loss_mean", "Mean squared residual of the model in use, messages scored before learned.", "loss"),
@@ -40,13 +39,8 @@ class SidecarMetrics:
         text = "Requests refused or ended because they reached a limit."
         limits = Counter("streampca_limits_reached_total", text, ["limit"], registry=self.registry)
         self._limits = {limit: limits.labels(limit) for limit in LIMITS}
-        durations = Histogram(
-            "streampca_request_duration_seconds",
-            "Duration of requests, by route and status code.",
-            ["route", "code"],
-            registry=self.registry,
-            buckets=_BUCKETS,
-        )
+        name, text = "streampca_request_duration_seconds", "Duration of requests, by route and status code."
+        durations = Histogram(name, text, ["route", "code"], registry=self.registry, buckets=_BUCKETS)
         self._durations = cache(durations.labels)  # a lookup by labels costs more than the observation
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)

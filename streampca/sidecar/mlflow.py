@@ -1,6 +1,5 @@
 """MLflow's scoring protocol: rows of a table, and their coordinates."""
 
-from enum import Enum
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -37,20 +36,16 @@ class Predictions(BaseModel):
     predictions: Rows
 
 
-_BODY = body_of(Instances)
-
-
 class MlflowEndpoints:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def add_to(self, app: FastAPI) -> None:
-        errors = errors_of(ErrorResponse, JSON)
-        tags: list[str | Enum] = ["MLflow"]
-        post = app.post("/invocations", tags=tags, response_model=Predictions, responses=errors, openapi_extra=_BODY)
+        options: dict[str, Any] = {"tags": ["MLflow"], "responses": errors_of(ErrorResponse, JSON)}
+        post = app.post("/invocations", response_model=Predictions, openapi_extra=body_of(Instances), **options)
         post(self.invocations)
         for endpoint in (self.ping, self.version):
-            app.get(f"/{endpoint.__name__}", tags=tags, response_class=PlainTextResponse, responses=errors)(endpoint)
+            app.get(f"/{endpoint.__name__}", response_class=PlainTextResponse, **options)(endpoint)
 
     async def invocations(self, request: Request) -> Response:
         """Coordinates of vectors, as MLflow's scoring server answers."""
