@@ -68,14 +68,25 @@ WRONG_FIELDS: list[tuple[str, Any, str]] = [
         "vectors[0] holds values too large: the result exceeds the range of float64",
     ),
 ]  # fmt: skip
+WRONG_INVOCATIONS: list[tuple[Any, str]] = [
+    ({}, "the body must have one of instances, inputs, dataframe_split"),
+    ({"instances": [[1]], "inputs": [[1]]}, "the body must have one of instances, inputs, dataframe_split"),
+    ({"instances": [ROW], "params": 1}, "params must be an object"),
+    ({"instances": [ROW], "params": {"bais": 1}}, "unknown parameter 'bais'; known: version, basis, fields"),
+    ({"dataframe_split": {"columns": []}}, "vectors must be an array of arrays of numbers, not null"),
+]
 
 
 @pytest.mark.parametrize(
-    ("act", "content", "text"),
-    [*(("project", {"vectors": vectors}, text) for vectors, text in WRONG_VECTORS), *WRONG_FIELDS],
+    ("path", "content", "text"),
+    [
+        *(("/v1/project", {"vectors": vectors}, text) for vectors, text in WRONG_VECTORS),
+        *((f"/v1/{act}", content, text) for act, content, text in WRONG_FIELDS),
+        *(("/invocations", content, text) for content, text in WRONG_INVOCATIONS),
+    ],
 )
-def test_errors_name_the_field_or_row_and_column(client: Client, act: str, content: Any, text: str) -> None:
-    assert error_of(client.post(f"/v1/{act}", content=orjson.dumps(content)), Problem.INVALID_REQUEST) == text
+def test_errors_name_the_field_or_row_and_column(client: Client, path: str, content: Any, text: str) -> None:
+    assert error_of(client.post(path, content=orjson.dumps(content)), Problem.INVALID_REQUEST) == text
 
 
 @pytest.mark.parametrize("version", ["20", 20.0, True, -1, 2**63, 1e30, [20], {}])

@@ -1,4 +1,4 @@
-"""The sidecar as users run it: a process, a real port, a real folder, signals."""
+"""The sidecar as users run it: a process, a real port, a real folder, signals, and the loss of a thread."""
 
 import signal
 import socket
@@ -108,9 +108,7 @@ def test_requests_in_flight_finish_after_a_signal(models: Models, tmp_path: Path
             sidecar.process.send_signal(number)
             wait_until(lambda: refuses(url), 60)
             connection.sendall(body[100:])
-            answer = b""
-            while chunk := connection.recv(65536):
-                answer += chunk
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
         code, log = sidecar.ended(within_s=60)
         idle.close()
     assert answer.startswith(b"HTTP/1.1 200 OK")
@@ -132,6 +130,33 @@ def test_a_request_that_never_ends_is_abandoned(models: Models, tmp_path: Path) 
             wait_until_open(client)
             code, _ = sidecar.end(within_s=30)  # the body's deadline is a minute
     assert code == 0
+
+
+# A failure in the thread that is named, while the sidecar serves.
+FAILURE = """
+import threading
+from streampca.stores.model_cache import ModelCache
+
+def fail(*_):
+    raise RuntimeError("injected into " + threading.current_thread().name)
+
+def start(cache, interval_s):
+    if NAME == "model-poller":
+        cache._poll_forever = fail
+    else:
+        threading.Thread(target=fail, name=NAME).start()
+    really_start(cache, interval_s)
+
+really_start, ModelCache.start = ModelCache.start, start
+"""
+
+
+@pytest.mark.parametrize("name", ["model-poller", "another"])
+def test_the_death_of_a_thread_ends_the_sidecar(tmp_path: Path, name: str) -> None:
+    with SidecarProcess(tmp_path, first=f"NAME = {name!r}\n{FAILURE}") as sidecar:
+        code, log = sidecar.ended(within_s=60)
+    assert code == 1, log
+    assert f"RuntimeError: injected into {name}" in log.strip().splitlines()[-1]
 
 
 def test_a_store_that_does_not_exist_yet_is_named_and_waited_for(tmp_path: Path) -> None:
