@@ -1,4 +1,7 @@
-"""NumPy's .npy: a message holds an array with one axis, a request to the sidecar one of any shape."""
+"""Numbers as they lie in memory: raw and little-endian, or with the header of NumPy's .npy.
+
+A message holds one axis; an .npy request to the sidecar an array of any shape.
+"""
 
 import io
 import math
@@ -9,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.formats.base import Counts, Fields, Reader, Writer
+from streampca.formats.base import Counts, Fields, Reader, ReaderOptions, Writer
 from streampca.formats.packing import VectorBytes, VectorError, bytes_of_rows, check_length, side_by_side
 from streampca.pca.arrays import Array
 
@@ -20,6 +23,29 @@ _HEADER_READERS = {
 }
 
 _WARNINGS = threading.Lock()  # warning filters are global: two threads must not change them at the same time
+
+
+class RawReader(Reader):
+    def __init__(self, options: ReaderOptions) -> None:
+        super().__init__(options)
+        self.dtype = np.dtype(options.format).newbyteorder("<")
+        self.size = self.dtype.itemsize * options.dimensions
+
+    def read(self, value: bytes) -> bytes:
+        if len(value) != self.size:
+            raise VectorError(
+                "wrong_length",
+                f"{len(value)} bytes are not {self._dimensions} numbers of {self.dtype.itemsize} bytes "
+                f"({self.dtype.name})",
+            )
+        return value
+
+
+class RawWriter(Writer):
+    """Writes a row as the numbers of all its fields, one after the other."""
+
+    def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        return bytes_of_rows(side_by_side(fields).astype(np.dtype(self._options.format).newbyteorder("<")), counts)
 
 
 class NpyReader(Reader):
