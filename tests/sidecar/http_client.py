@@ -80,4 +80,5 @@ def error_of(answer: httpx.Response, expected: int | Problem) -> str:
     media_type = "json" if path.startswith(("/v2", "/invocations", "/ping")) else "problem+json"
     assert answer.headers["content-type"] == f"application/{media_type}", path
     assert "\n" not in content["error"]
+    assert len(content["error"]) < 1000
     return str(content["error"])

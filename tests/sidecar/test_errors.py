@@ -43,6 +43,7 @@ WRONG_VECTORS: list[tuple[Any, str]] = [
     ({"0": ROW}, "vectors must be an array of arrays of numbers, not an object"),
     ([ROW, ROW, [1e200, 0, 0, 0, 0]], "vectors[2] holds values too large: the result exceeds the range of float64"),
 ]
+MANY = "fields: List should have at most 6 items after validation, not {}"
 WRONG_FIELDS: list[tuple[str, Any, str]] = [
     ("project", {}, "vectors: Field required"),
     ("project", {"vector": [ROW]}, "unknown field 'vector'; known: version, basis, fields, vectors"),
@@ -52,6 +53,8 @@ WRONG_FIELDS: list[tuple[str, Any, str]] = [
         "project", {"vectors": [ROW], "fields": ["p", "q"]},
         "fields[1]: Input should be 't2', 'spe', 'score', 'p', 'p_t2' or 'p_spe'",
     ),
+    ("project", {"vectors": [ROW], "fields": ["p"] * 7}, MANY.format(7)),
+    ("project", {"vectors": [ROW], "fields": [0] * 5000}, MANY.format(5000)),
     ("project", [], "the body must be a JSON object, not an array"),
     ("project", None, "the body must be a JSON object, not null"),
     ("project", "text", "the body must be a JSON object, not a string"),
