@@ -7,7 +7,6 @@ few dimensions contribute to the scores of the most unusual ones.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,7 @@ _MAX_BYTES = 8 * 1024 * 1024  # of all vectors together
 class RecentVectors:
     """The vectors of the last requests, of one length. Safe to use from any thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._parts: deque[tuple[Array, float]] = deque()  # the vectors of a request, and its seconds since 1970
         self._count = 0  # of vectors
         self._lock = threading.Lock()
@@ -37,29 +35,27 @@ class RecentVectors:
         n, d = vectors.shape
         limit = _limit(d)
         last = vectors[n - limit :].copy() if n > limit else vectors
-        now = self._clock()
         with self._lock:
             if self._parts and self._parts[0][0].shape[1] != d:
                 self._parts.clear()
                 self._count = 0
-            self._parts.append((last, now))
+            self._parts.append((last, time.time()))
             self._count += len(last)
             while self._parts and self._count - len(self._parts[0][0]) >= limit:
                 self._count -= len(self._parts.popleft()[0])
 
+    @np.errstate(all="ignore")
     def project(self, published: PublishedModel, x: int, y: int) -> dict[str, Any]:
         """The vectors along components x and y, counted from 1, the oldest first. Raises `RequestError`."""
         model = published.model
         for name, component in (("x", x), ("y", y)):
             if not 1 <= component <= model.n_components:
-                text = f"{name} must be a component of the model, 1 to {model.n_components}, not {component}"
-                raise invalid(text)
+                raise invalid(f"{name} must be a component of the model, 1 to {model.n_components}, not {component}")
         vectors, at = self._snapshot(model.dimensions)
-        with np.errstate(all="ignore"):
-            coordinates, residual = model.project(vectors)
-            finite = np.isfinite(residual) & np.isfinite(coordinates).all(axis=1)
-            vectors, at, coordinates, residual = vectors[finite], at[finite], coordinates[finite], residual[finite]
-            p, worst = _unusual(published, vectors, at, scoring.score_projected(model, coordinates, residual))
+        coordinates, residual = model.project(vectors)
+        finite = np.isfinite(residual) & np.isfinite(coordinates).all(axis=1)
+        vectors, at, coordinates, residual = vectors[finite], at[finite], coordinates[finite], residual[finite]
+        p, worst = _unusual(published, vectors, at, scoring.score_projected(model, coordinates, residual))
         return {
             "version": published.version,
             "coordinates": np.ascontiguousarray(coordinates[:, [x - 1, y - 1]], np.float64),
