@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -83,7 +83,7 @@ class _MessageReader:
 
     def _packed(self, message: Message) -> VectorBytes | None:
         """The numbers if there are d of them and all are packed; else None."""
-        holder = self._holder(message)
+        holder = reduce(getattr, self._path[:-1], message)
         runs = getattr(holder, self._path[-1])
         data = runs[0] if len(runs) == 1 else b"".join(runs)
         if len(data) != self._bytes or (len(runs) > 1 and any(len(run) % self._item for run in runs)):
@@ -94,16 +94,11 @@ class _MessageReader:
         return float64_of(data, self._dimensions)
 
     def _with_original(self, message: Message) -> VectorBytes:
-        vector = getattr(self._holder(message), self._path[-1])
+        vector: Any = reduce(getattr, self._path, message)
         if isinstance(vector, bytes):
             return float64_of(vector, self._dimensions)
         check_length(len(vector), self._dimensions)  # before creating a Python object for each
         return self._packer.pack(list(vector), booleans=False)
-
-    def _holder(self, message: Message) -> Message:
-        for name in self._path[:-1]:
-            message = getattr(message, name)
-        return message
 
 
 class ProtobufWriter(Writer):
