@@ -57,7 +57,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         try:
             yield
         finally:
-            history.close()
+            history.closed.set()
             await anyio.to_thread.run_sync(cache.stop)
 
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None

@@ -186,7 +186,7 @@ def test_concurrent_requests_share_one_reader(
 
 def test_reading_stops_with_the_application(counting: Counting) -> None:
     history = HistoryReader(counting)
-    history.close()
+    history.closed.set()
     assert history.after(-1) == []
     assert counting.read == []
 

@@ -67,7 +67,7 @@ class HistoryReader:
     """Reads the file of each version at most once, and caches its metrics."""
 
     def __init__(self, models: Models, closed: threading.Event | None = None) -> None:
-        """`closed` may be that of another reader, so that both are closed at once."""
+        """`closed` ends a call of `after` once the current file is read; it may be that of another reader."""
         self._models, self.closed = models, closed or threading.Event()
         self._figures: dict[int, Figures | None] = {}  # None: its file is damaged
 
@@ -90,10 +90,6 @@ class HistoryReader:
                 self._read(missing)
         return [figures for version in later if (figures := self._figures.get(version)) is not None]
 
-    def close(self) -> None:
-        """Stop a call of `after` in another thread once the current file is read."""
-        self.closed.set()
-
     def _read(self, version: int) -> None:
         try:
             self.add(self._models.load(version))
@@ -106,15 +102,14 @@ class HistoryReader:
 
 def _figures(published: PublishedModel) -> Figures:
     losses = published.partition_losses
+    greatest = heapq.nlargest(_MAX_PARTITIONS, losses, key=losses.__getitem__)
     return {
         "version": published.version,
         "published_at": published.published_at,
         "last_timestamp_ms": published.last_timestamp_ms,
         "loss_ewma": published.loss_ewma,
         "loss_ratio": published.loss_ratio,
-        "partition_losses": {
-            partition_name(p): losses[p] for p in heapq.nlargest(_MAX_PARTITIONS, losses, key=lambda p: losses[p])
-        },
+        "partition_losses": {partition_name(p): losses[p] for p in greatest},
         "explained_variance_ratio": float(published.model.explained_variance_ratio.sum()),
     }
 
