@@ -41,8 +41,8 @@ def schema_of(format: str, layout: Layout) -> WriterSchema | None:  # noqa: A002
 
 
 def _member(format: str, name: str) -> Any:  # noqa: A002
-    module = "raw" if format in ("float32", "float64") else format
+    module, prefix = ("npy", "Raw") if format in ("float32", "float64") else (format, format.title())
     try:
-        return getattr(import_module(f"{__name__}.{module}"), name.format(module.title()))
+        return getattr(import_module(f"{__name__}.{module}"), name.format(prefix))
     except ImportError as error:
         raise SettingsError(needs(f"format {format}", str(error.name), format)) from None

@@ -21,7 +21,8 @@ class ArrowReader(Reader):
     is_batch = True
 
     def __init__(self, options: ReaderOptions) -> None:
-        self._dimensions, self._field, self._gaps = options.dimensions, options.field, options.gaps
+        super().__init__(options)
+        self._field = options.field
 
     def read(self, value: bytes) -> VectorBytes:
         try:

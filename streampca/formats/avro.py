@@ -34,7 +34,7 @@ _MAX_TYPES = 10_000  # in a schema; a named type counts wherever it is used
 
 class AvroReader(Reader):
     def __init__(self, options: ReaderOptions) -> None:
-        self._dimensions, self._path = options.dimensions, options.path
+        super().__init__(options)
         self._packer = NumberPacker(options.dimensions, gaps=options.gaps)
         self._decoders = SchemaCache(options.schemas, "AVRO", self._decoder)
 
@@ -131,27 +131,26 @@ def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
         """Return whether every value of a type takes at least a byte; `around`: the named types that it is part of."""
         if next(uses) > _MAX_TYPES:
             raise VectorError("undecodable", f"schemas of more than {_MAX_TYPES} types are not supported")
-        if isinstance(schema, list):
-            return bool([takes_bytes(branch, around) for branch in schema])
-        if isinstance(schema, str):
-            schema = named.get(schema, schema)
-        kind = schema if isinstance(schema, str) else schema["type"]
-        if kind == "record":
-            name = schema["name"]
-            if name in around:
-                raise VectorError("undecodable", f"recursive schemas are not supported ({name!r} contains itself)")
-            fields = [takes_bytes(field["type"], (*around, name)) for field in schema["fields"]]
-            return any(fields)
-        if kind == "array":
-            if not takes_bytes(schema["items"], around):
-                raise VectorError("undecodable", "arrays of items without bytes are not supported")
-        elif kind == "map":
-            takes_bytes(schema["values"], around)
-        elif kind == "fixed":
-            return bool(schema["size"] > 0)
-        elif isinstance(kind, dict | list):
-            return takes_bytes(kind, around)
-        return bool(kind != "null")
+        match named.get(schema, schema) if isinstance(schema, str) else schema:
+            case list() as branches:
+                return bool([takes_bytes(branch, around) for branch in branches])
+            case {"type": "record", "name": name, "fields": fields}:
+                if name in around:
+                    raise VectorError("undecodable", f"recursive schemas are not supported ({name!r} contains itself)")
+                parts = [takes_bytes(field["type"], (*around, name)) for field in fields]
+                return any(parts)
+            case {"type": "array", "items": items}:
+                if not takes_bytes(items, around):
+                    raise VectorError("undecodable", "arrays of items without bytes are not supported")
+            case {"type": "map", "values": values}:
+                takes_bytes(values, around)
+            case {"type": "fixed", "size": size}:
+                return bool(size > 0)
+            case {"type": dict() | list() as inner}:
+                return takes_bytes(inner, around)
+            case "null" | {"type": "null"}:
+                return False
+        return True
 
     takes_bytes(schema, ())
 
@@ -161,22 +160,22 @@ def _with_one_block(schema: Any, path: list[str], size: int, number: Iterator[in
 
     References to named types are not followed: such values are read with the original schema.
     """
-    if isinstance(schema, list):
-        branches = [_with_one_block(branch, path, size, number) for branch in schema]
-        return [branch or schema[i] for i, branch in enumerate(branches)] if any(branches) else None
-    if not isinstance(schema, dict):
-        return None
-    if isinstance(schema.get("type"), dict | list):
-        inner = _with_one_block(schema["type"], path, size, number)
-        return inner and {**schema, "type": inner}
-    if path and schema.get("type") == "record":
-        kinds = {field["name"]: _with_one_block(field["type"], path[1:], size, number)
-                 for field in schema["fields"] if field["name"] == path[0]}  # fmt: skip
-        fields = [{**field, "type": kinds.get(field["name"]) or field["type"]} for field in schema["fields"]]
-        return {**schema, "fields": fields} if any(kinds.values()) else None
-    if not path and schema.get("type") == "array":
-        item = schema["items"].get("type") if isinstance(schema["items"], dict) else schema["items"]
-        return _block(_SIZES[item] * size, next(number)) if item in ("float", "double") else None
+    match schema:
+        case list():
+            branches = [_with_one_block(branch, path, size, number) for branch in schema]
+            return [branch or schema[i] for i, branch in enumerate(branches)] if any(branches) else None
+        case {"type": dict() | list() as kind}:
+            inner = _with_one_block(kind, path, size, number)
+            return inner and {**schema, "type": inner}
+        case {"type": "record", "fields": fields} if path:
+            kinds = {field["name"]: _with_one_block(field["type"], path[1:], size, number)
+                     for field in fields if field["name"] == path[0]}  # fmt: skip
+            fields = [{**field, "type": kinds.get(field["name"]) or field["type"]} for field in fields]
+            return {**schema, "fields": fields} if any(kinds.values()) else None
+        case {"type": "array", "items": ("float" | "double" as item) | {"type": "float" | "double" as item}} if (
+            not path
+        ):
+            return _block(_SIZES[item] * size, next(number))
     return None
 
 

@@ -27,11 +27,6 @@ class ReaderOptions(NamedTuple):
     schemas: Schemas | None
     gaps: bool
 
-    @property
-    def path(self) -> list[str]:
-        """The names in `field`, which are separated by dots."""
-        return self.field.split(".") if self.field else []
-
 
 class WriterOptions(NamedTuple):
     format: str
@@ -48,6 +43,10 @@ class Reader(ABC):
     """Bytes of a value, if every value of that size is d numbers as it stands; None if values must be parsed."""
     is_batch = False
     """A value holds any number of vectors; otherwise it holds one."""
+
+    def __init__(self, options: ReaderOptions) -> None:
+        self._dimensions, self._gaps = options.dimensions, options.gaps
+        self._path = options.field.split(".") if options.field else []
 
     @abstractmethod
     def read(self, value: bytes) -> VectorBytes:

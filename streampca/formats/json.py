@@ -18,18 +18,15 @@ class JsonReader(Reader):
     """With `gaps` an entry may be null or NaN; both give NaN."""
 
     def __init__(self, options: ReaderOptions) -> None:
-        self._path, self._gaps = options.path, options.gaps
+        super().__init__(options)
         self._packer = NumberPacker(options.dimensions, gaps=options.gaps)
 
     def read(self, value: bytes) -> VectorBytes:
-        return self._packer.pack(self._array(value), booleans=may_hold_booleans(value))
-
-    def _array(self, text: bytes) -> list[Any]:
-        value = at_path(loads(text, nan=self._gaps), self._path, "JSON object")
-        if not isinstance(value, list):
-            hint = f" with {listed(value)}: set `field` to where the vector is" if isinstance(value, dict) else ""
-            raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(value)}{hint}")
-        return value
+        vector = at_path(loads(value, nan=self._gaps), self._path, "JSON object")
+        if not isinstance(vector, list):
+            hint = f" with {listed(vector)}: set `field` to where the vector is" if isinstance(vector, dict) else ""
+            raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(vector)}{hint}")
+        return self._packer.pack(vector, booleans=may_hold_booleans(value))
 
 
 class JsonWriter(Writer):

@@ -1,4 +1,7 @@
-"""NumPy's .npy: a message holds an array with one axis, a request to the sidecar one of any shape."""
+"""Numbers as they lie in memory: raw and little-endian, or with the header of NumPy's .npy.
+
+A message holds one axis; an .npy request to the sidecar an array of any shape.
+"""
 
 import io
 import math
@@ -22,12 +25,32 @@ _HEADER_READERS = {
 _WARNINGS = threading.Lock()  # warning filters are global: two threads must not change them at the same time
 
 
-class NpyReader(Reader):
+class RawReader(Reader):
     def __init__(self, options: ReaderOptions) -> None:
-        self._dimensions = options.dimensions
+        super().__init__(options)
+        self.dtype = np.dtype(options.format).newbyteorder("<")
+        self.size = self.dtype.itemsize * options.dimensions
 
+    def read(self, value: bytes) -> bytes:
+        if len(value) != self.size:
+            raise VectorError(
+                "wrong_length",
+                f"{len(value)} bytes are not {self._dimensions} numbers of {self.dtype.itemsize} bytes "
+                f"({self.dtype.name})",
+            )
+        return value
+
+
+class RawWriter(Writer):
+    """Writes a row as the numbers of all its fields, one after the other."""
+
+    def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
+        return bytes_of_rows(side_by_side(fields).astype(np.dtype(self._options.format).newbyteorder("<")), counts)
+
+
+class NpyReader(Reader):
     def read(self, value: bytes) -> VectorBytes:
-        header = _checked_header(value)
+        header = _header_of(value)
         if len(header.shape) != 1:
             raise VectorError("wrong_length", f"an .npy array with {len(header.shape)} axes, not one")
         check_length(header.shape[0], self._dimensions)
@@ -57,19 +80,11 @@ class Header(NamedTuple):
 
 def parse_array(data: bytes) -> Array:
     """An array of any shape, in its own type and without copying. Raises `VectorError`."""
-    header = _checked_header(data)
+    header = _header_of(data)
     try:
         return _numbers(data, header).reshape(header.shape, order="F" if header.fortran_order else "C")
     except ValueError:
         raise VectorError("undecodable", f"not an .npy array: no array has the shape {header.shape}") from None
-
-
-def _checked_header(data: bytes) -> Header:
-    """The header of an array of real numbers. Raises `VectorError`."""
-    header = _parsed_header(data[: _header_size(data)])
-    if header.dtype.kind not in "fiu" or header.dtype.itemsize > 8:
-        raise VectorError("undecodable", f"an .npy array of {header.dtype.str}, not of real numbers of at most 8 bytes")
-    return header
 
 
 def _numbers(data: bytes, header: Header) -> Array:
@@ -79,10 +94,10 @@ def _numbers(data: bytes, header: Header) -> Array:
     return np.frombuffer(data, header.dtype, offset=header.size)
 
 
-def _header_size(data: bytes) -> int:
-    """Bytes before the data, from the version after the magic string and the length after that."""
-    width = 2 if data[6:7] == b"\x01" else 4
-    return 8 + width + int.from_bytes(data[8 : 8 + width], "little")
+def _header_of(data: bytes) -> Header:
+    """The header of an array of real numbers. Raises `VectorError`."""
+    width = 2 if data[6:7] == b"\x01" else 4  # bytes of the length, which depends on the version before it
+    return _parsed_header(data[: 8 + width + int.from_bytes(data[8 : 8 + width], "little")])
 
 
 @lru_cache(maxsize=64)  # all messages of one producer have the same header, and parsing it is slow
@@ -94,9 +109,11 @@ def _parsed_header(header: bytes) -> Header:
             version = np.lib.format.read_magic(stream)
             shape, fortran_order, dtype = _HEADER_READERS[version](stream)
             lengths = tuple(int(np.intp(length)) for length in shape)  # no array is longer
-            return Header(len(header), dtype, lengths, fortran_order)
     except Exception:  # NumPy raises a dozen kinds: TokenError, RecursionError, TypeError …
         raise VectorError("undecodable", "not an .npy array: its header cannot be read") from None
+    if dtype.kind not in "fiu" or dtype.itemsize > 8:
+        raise VectorError("undecodable", f"an .npy array of {dtype.str}, not of real numbers of at most 8 bytes")
+    return Header(len(header), dtype, lengths, fortran_order)
 
 
 def header_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

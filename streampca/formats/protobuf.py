@@ -5,8 +5,16 @@ with `repeated bytes` in place of the field reads them without creating a Python
 is not packed is read with the original schema.
 """
 
+import errno
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
+from functools import cache, partial, reduce
+from pathlib import Path
+from typing import Any, TypeAlias
 
+import grpc_tools
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -22,9 +30,14 @@ from streampca.formats.packing import (
     missing_field,
     varint,
 )
-from streampca.formats.protoc import MAIN, Files, compiled
 from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
 from streampca.pca.arrays import Array
+
+Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
+
+MAIN = "streampca-main.proto"  # the name of the schema's own file
+_COMPILE_TIMEOUT_S = 30
+_NAME_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)  # of the names that a schema imports
 
 _MAX_INDEX_BYTES = 100
 _PACKED = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
@@ -37,24 +50,23 @@ _NUMBERS = {
 
 class ProtobufReader(Reader):
     def __init__(self, options: ReaderOptions) -> None:
-        self._dimensions, self._path = options.dimensions, options.path
-        self._files = SchemaCache(options.schemas, "PROTOBUF", compiled)
-        self._messages: dict[tuple[int, tuple[int, ...]], _MessageReader] = {}
+        super().__init__(options)
+
+        def by_indexes(schema: WriterSchema) -> Callable[[tuple[int, ...]], _MessageReader]:
+            return cache(partial(_MessageReader, compiled(schema), self._path, self._dimensions))
+
+        self._readers = SchemaCache(options.schemas, "PROTOBUF", by_indexes)
 
     def read(self, value: bytes) -> VectorBytes:
-        files = self._files.get(value)
+        readers = self._readers.get(value)
         indexes, start = _indexes(value)
-        key = (int.from_bytes(value[1:FRAME], "big"), indexes)
-        message = self._messages.get(key)
-        if message is None:
-            message = self._messages[key] = _MessageReader(files, indexes, self._path, self._dimensions)
-        return message.read(value[start:])
+        return readers(indexes).read(value[start:])
 
 
 class _MessageReader:
     """Reads the vectors in one type of message."""
 
-    def __init__(self, files: Files, indexes: tuple[int, ...], path: list[str], dimensions: int) -> None:
+    def __init__(self, files: Files, path: list[str], dimensions: int, indexes: tuple[int, ...]) -> None:
         plain = _message_type(files, indexes)
         field = _field_at(plain, path)
         self._number, self._item = field.number, _PACKED.get(field.type, 0)
@@ -71,7 +83,7 @@ class _MessageReader:
 
     def _packed(self, message: Message) -> VectorBytes | None:
         """The numbers if there are d of them and all are packed; else None."""
-        holder = self._holder(message)
+        holder = reduce(getattr, self._path[:-1], message)
         runs = getattr(holder, self._path[-1])
         data = runs[0] if len(runs) == 1 else b"".join(runs)
         if len(data) != self._bytes or (len(runs) > 1 and any(len(run) % self._item for run in runs)):
@@ -82,16 +94,11 @@ class _MessageReader:
         return float64_of(data, self._dimensions)
 
     def _with_original(self, message: Message) -> VectorBytes:
-        vector = getattr(self._holder(message), self._path[-1])
+        vector: Any = reduce(getattr, self._path, message)
         if isinstance(vector, bytes):
             return float64_of(vector, self._dimensions)
         check_length(len(vector), self._dimensions)  # before creating a Python object for each
         return self._packer.pack(list(vector), booleans=False)
-
-    def _holder(self, message: Message) -> Message:
-        for name in self._path[:-1]:
-            message = getattr(message, name)
-        return message
 
 
 class ProtobufWriter(Writer):
@@ -119,6 +126,39 @@ def schema_of(layout: Layout) -> WriterSchema:
     for depth, name in enumerate(reversed(layout.around), 1):
         content = f"{kind}{depth} {name} = 1; message {kind}{depth} {{ {content} }}"
     return WriterSchema("PROTOBUF", f'syntax = "proto3"; message {kind} {{ {content} }}')
+
+
+def compiled(schema: WriterSchema) -> Files:
+    """The descriptors of a schema and of all that it imports, compiled by protoc.
+
+    Raises `TimeoutError` if that is this machine's fault; any other error is the schema's.
+    """
+    try:
+        return _compiled(schema)
+    except OSError as error:
+        if error.errno in _NAME_ERRORS:
+            raise VectorError("undecodable", f"cannot be compiled: {error.strerror}") from None
+        raise TimeoutError(f"Protobuf schemas cannot be compiled now: {error}") from None  # a full disk, no memory
+
+
+def _compiled(schema: WriterSchema) -> Files:
+    with tempfile.TemporaryDirectory() as name:
+        folder, out = Path(name).resolve(), Path(name) / "out"
+        for file, text in {**schema.references, MAIN: schema.text}.items():
+            path = (folder / file).resolve()
+            if not path.is_relative_to(folder):
+                raise VectorError("undecodable", f"it imports {file!r}, which is no name of a file")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        words = [f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}", MAIN]
+        # In a process of its own, since protoc reports errors on stderr only.
+        outcome = subprocess.run(  # noqa: S603 - our own interpreter
+            [sys.executable, "-m", f"{grpc_tools.__name__}.protoc", *words],
+            capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False,
+        )  # fmt: skip
+        if outcome.returncode:
+            raise VectorError("undecodable", f"cannot be compiled: {' '.join(outcome.stderr.split())[-300:]}")
+        return descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
 
 
 def _message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:

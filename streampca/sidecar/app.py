@@ -23,9 +23,7 @@ from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.middleware import PROBES, Middleware
 from streampca.sidecar.mlflow import Instances, MlflowEndpoints
 from streampca.sidecar.openapi import DESCRIPTION, add_schemas
-from streampca.sidecar.page.endpoints import PageEndpoints
-from streampca.sidecar.page.files import PageFiles
-from streampca.sidecar.page.history import HistoryReader
+from streampca.sidecar.page.endpoints import HistoryReader, PageEndpoints
 from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.sidecar.request import BYTES, NPY
 from streampca.sidecar.responses import NPZ
@@ -59,7 +57,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         try:
             yield
         finally:
-            history.close()
+            history.closed.set()
             await anyio.to_thread.run_sync(cache.stop)
 
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
@@ -88,16 +86,8 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         app, schemas.ProjectRequest, schemas.ReconstructRequest, schemas.ScoreRequest, InferenceRequest,
         Instances, schemas.ErrorResponse, schemas.NotReadyResponse,
     )  # fmt: skip
-    _add_page(app, PageEndpoints(cache, engine, history, recent, store, settings))
+    PageEndpoints(cache, engine, history, recent, store, settings).add_to(app)
     return app
-
-
-def _add_page(app: FastAPI, page: PageEndpoints) -> None:
-    for endpoint in (page.history, page.model, page.recent, page.workers):
-        app.get(f"/v1/page/{endpoint.__name__}", include_in_schema=False)(endpoint)
-    files = PageFiles()
-    app.add_api_route("/", files.index, include_in_schema=False)
-    app.mount("/page", files)
 
 
 def _allowed_hosts(settings: ServeSettings) -> list[str]:

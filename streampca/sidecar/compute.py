@@ -11,9 +11,8 @@ from streampca.formats import npy
 from streampca.pca import scoring
 from streampca.pca.arrays import Array
 from streampca.pca.scoring import Projection
-from streampca.sidecar import request_arrays
 from streampca.sidecar.errors import Problem, RequestError, invalid
-from streampca.sidecar.request_arrays import Limits
+from streampca.sidecar.parsing import Limits, fit
 from streampca.sidecar.v1.schemas import SCORES, ModelResponse, ProjectRequest, ReconstructRequest, ScoreRequest
 
 _ROWS = 64
@@ -27,12 +26,12 @@ class Answer:
     projected: Array | None = None  # the request's vectors, if they were projected
 
 
+@np.errstate(all="ignore")
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
     """Coordinates of vectors in the basis of the components, and each vector's distance from their subspace."""
     projected = _projected(published, request.vectors, limits)
-    with np.errstate(all="ignore"):
-        principal = projected.coordinates
-        coordinates = published.model.whiten(principal) if request.basis == "whitened" else principal
+    principal = projected.coordinates
+    coordinates = published.model.whiten(principal) if request.basis == "whitened" else principal
     _check_finite("vectors", coordinates, projected.residual)
     scores = _scores(published, projected) if request.fields else {}
     added = {name: scores[name] for name in SCORES if name in request.fields}
@@ -40,6 +39,7 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
     return _answer(published, fields, len(projected.vectors), projected.vectors)
 
 
+@np.errstate(all="ignore")
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
     """Scores of vectors: T², squared distance, score, p-values, and the dimensions that contribute most."""
     projected, most = _projected(published, request.vectors, limits), request.contributions
@@ -56,7 +56,7 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
 def _projected(published: PublishedModel, rows: Array, limits: Limits) -> Projection:
     """The vectors, without gaps if the model was learned with some, and where they lie."""
     gaps = published.settings.get("missing") == "impute"
-    vectors = request_arrays.fit(rows, "vectors", published.model.dimensions, limits, gaps=gaps)
+    vectors = fit(rows, "vectors", published.model.dimensions, limits, gaps=gaps)
     return scoring.project(published.model, vectors)
 
 
@@ -73,8 +73,7 @@ def _contributions(published: PublishedModel, vectors: Array, most: int) -> dict
 def _scores(published: PublishedModel, projected: Projection) -> dict[str, Any]:
     """The fields of `SCORES` of projected vectors; p is None if the model has no past scores."""
     model, calibration = published.model, published.calibration
-    with np.errstate(all="ignore"):
-        scores = scoring.score_projected(model, projected.coordinates, projected.residual, projected.gaps_t2)
+    scores = scoring.score_projected(model, projected.coordinates, projected.residual, projected.gaps_t2)
     _check_finite("vectors", *scores)
     fields: dict[str, Any] = {**scores._asdict(), "p": None, "p_t2": None, "p_spe": None}
     if calibration is not None:
@@ -83,25 +82,24 @@ def _scores(published: PublishedModel, projected: Projection) -> dict[str, Any]:
     return fields
 
 
+@np.errstate(all="ignore")
 def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: Limits) -> Answer:
     """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
     model = published.model
     if request.vectors is not None and request.coordinates is None:
         vectors, coordinates, residual, _ = _projected(published, request.vectors, limits)
-        with np.errstate(all="ignore"):
-            reconstructed = model.reconstruct(coordinates)
+        reconstructed = model.reconstruct(coordinates)
         _check_finite("vectors", reconstructed, residual)
         return _answer(published, {"vectors": reconstructed, "squared_error": residual}, len(vectors))
     if request.coordinates is None or request.vectors is not None:
         raise invalid("give either coordinates or vectors")
-    coordinates = request_arrays.fit(request.coordinates, "coordinates", model.n_components, limits)
+    coordinates = fit(request.coordinates, "coordinates", model.n_components, limits)
     coordinates = coordinates.astype(np.float64, copy=False)
     if len(coordinates) * model.dimensions > limits.numbers:
         most = limits.numbers // model.dimensions
         text = f"the answer to {len(coordinates)} rows is too long: send at most {most}"
         raise RequestError(Problem.TOO_LARGE, text, limit="numbers")
-    with np.errstate(all="ignore"):
-        vectors = model.reconstruct(coordinates, request.basis)
+    vectors = model.reconstruct(coordinates, request.basis)
     _check_finite("coordinates", vectors)
     return _answer(published, {"vectors": vectors}, len(coordinates))
 

@@ -15,8 +15,8 @@ from streampca.sidecar.compute import Answer
 from streampca.sidecar.errors import Problem, RequestError
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.page.recent_vectors import RecentVectors
+from streampca.sidecar.parsing import Limits
 from streampca.sidecar.request import RawRequest, read_request
-from streampca.sidecar.request_arrays import Limits
 from streampca.stores.model_cache import ModelCache, NotLoadedError
 
 # What takes no longer than a thread that wakes up is processed at once: half a millisecond.

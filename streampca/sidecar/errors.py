@@ -46,17 +46,9 @@ class Problem(Enum):
     STORE_UNREADABLE = 503, "The store cannot be read."
     BUSY = 503, "Too many large requests at once: try again after `Retry-After` seconds."
 
-    @property
-    def status(self) -> int:
-        return self.value[0]
-
-    @property
-    def title(self) -> str:
-        return self.value[1]
-
-    @property
-    def type(self) -> str:
-        return "urn:streampca:error:" + self.name.lower().replace("_", "-")
+    def __init__(self, status: int, title: str) -> None:
+        self.status, self.title = status, title
+        self.type = "urn:streampca:error:" + self.name.lower().replace("_", "-")
 
 
 class RequestError(Exception):
@@ -74,14 +66,15 @@ def invalid(text: str) -> RequestError:
     return RequestError(Problem.INVALID_REQUEST, text)
 
 
-def busy() -> RequestError:
-    """The answer to a request that there is no memory for at the moment."""
-    text = "too many large requests at once: try again"
-    return RequestError(Problem.BUSY, text, limit="memory", headers={"Retry-After": "1"})
+class NoMemoryError(Exception):
+    """A body or an answer does not fit into the memory that is left; handled by the middleware alone."""
 
 
-def error_response(error: Exception, scope: Scope) -> Response:
+def error_response(error: Exception, scope: Scope, metrics: SidecarMetrics) -> Response:
+    """The answer to a request that fails; if it reached a limit, that is counted."""
     refusal = _request_error(error, scope)
+    if refusal.limit:
+        metrics.count_limit(refusal.limit)
     problem, text = refusal.problem, str(refusal)
     content = {"type": problem.type, "title": problem.title, "status": problem.status}
     body = orjson.dumps({**content, "detail": text, "error": text, **refusal.members})
@@ -93,10 +86,7 @@ def add_error_handlers(app: FastAPI, metrics: SidecarMetrics) -> None:
     """Handle our errors and the framework's. The middleware answers for bugs."""
 
     async def respond(request: Request, error: Exception) -> Response:
-        limit = "memory" if isinstance(error, MemoryError) else getattr(error, "limit", None)
-        if limit:
-            metrics.count_limit(limit)
-        return error_response(error, request.scope)
+        return error_response(error, request.scope, metrics)
 
     for kind in (*_PROBLEMS, MemoryError, RequestError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, respond)
@@ -118,8 +108,9 @@ def _request_error(error: Exception, scope: Scope) -> RequestError:
     match error:
         case RequestError():
             return error
-        case MemoryError():
-            return busy()
+        case MemoryError() | NoMemoryError():
+            text = "too many large requests at once: try again"
+            return RequestError(Problem.BUSY, text, limit="memory", headers={"Retry-After": "1"})
         case RequestValidationError():
             return invalid(describe(error.errors()))
         case HTTPException(status_code=405):

@@ -14,7 +14,6 @@ from streampca.stores.model_cache import ModelCache
 LIMITS = ("body_bytes", "rows", "numbers", "memory", "body_time", "read_time")
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-
 _GAUGES = (  # name, help text, attribute of the model in use
     ("streampca_model_version", "Version of the model in use: messages learned.", "version"),
     ("streampca_model_loss_mean", "Mean squared residual of the model in use, messages scored before learned.", "loss"),
@@ -27,12 +26,12 @@ _GAUGES = (  # name, help text, attribute of the model in use
 )  # fmt: skip
 
 
-class SidecarMetrics:
+class SidecarMetrics(Collector):
     """Counts requests and vectors, and reads the metrics of the model in use at each scrape; all with the topic."""
 
     def __init__(self, models: ModelCache, topic: str, store: StoreMetrics) -> None:
-        self.registry = LabelledRegistry(topic=topic)
-        self.registry.register(_ModelCollector(models))
+        self._models, self.registry = models, LabelledRegistry(topic=topic)
+        self.registry.register(self)
         store.register(self.registry)
         text = "Vectors projected, reconstructed or scored, by act."
         vectors = Counter("streampca_projected_vectors_total", text, ["act"], registry=self.registry)
@@ -40,13 +39,8 @@ class SidecarMetrics:
         text = "Requests refused or ended because they reached a limit."
         limits = Counter("streampca_limits_reached_total", text, ["limit"], registry=self.registry)
         self._limits = {limit: limits.labels(limit) for limit in LIMITS}
-        durations = Histogram(
-            "streampca_request_duration_seconds",
-            "Duration of requests, by route and status code.",
-            ["route", "code"],
-            registry=self.registry,
-            buckets=_BUCKETS,
-        )
+        name, text = "streampca_request_duration_seconds", "Duration of requests, by route and status code."
+        durations = Histogram(name, text, ["route", "code"], registry=self.registry, buckets=_BUCKETS)
         self._durations = cache(durations.labels)  # a lookup by labels costs more than the observation
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -66,20 +60,13 @@ class SidecarMetrics:
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
 
-
-class _ModelCollector(Collector):
-    """The metrics of the model in use, read at each scrape so that none is stale."""
-
-    def __init__(self, cache: ModelCache) -> None:
-        self._cache = cache
-
     def collect(self) -> Iterator[Metric]:
-        """The metrics; without samples as long as there is no model."""
-        used = self._cache.current
+        """The metrics of the model in use, so that none is stale; without samples as long as there is none."""
+        used = self._models.current
         for name, text, attribute in _GAUGES:
             yield GaugeMetricFamily(name, text, getattr(used, attribute, None))
         age = "Time since the model in use was published."
-        yield GaugeMetricFamily("streampca_model_age_seconds", age, self._cache.age_s())
+        yield GaugeMetricFamily("streampca_model_age_seconds", age, self._models.age_s())
         text = "Share of the variance along each component, counted from 1."
         ratios = None if used is None else used.model.explained_variance_ratio
         yield _by_component("streampca_model_explained_variance_ratio", text, ratios)
@@ -88,7 +75,7 @@ class _ModelCollector(Collector):
         text = "Failed model loads, by cause: damaged, store or bug."
         failures = CounterMetricFamily("streampca_model_load_failures_total", text, labels=["cause"])
         for cause in ("damaged", "store", "bug"):
-            failures.add_metric([cause], self._cache.failures[cause])
+            failures.add_metric([cause], self._models.failures[cause])
         yield failures
 
 

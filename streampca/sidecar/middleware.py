@@ -4,26 +4,24 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Mapping
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streampca.process.bearer_tokens import AccessError, BearerTokens
 from streampca.process.bearer_tokens import Scope as TokenScope
-from streampca.sidecar.errors import busy, error_response
-from streampca.sidecar.memory import Memory
+from streampca.sidecar.errors import NoMemoryError, error_response
 from streampca.sidecar.metrics import SidecarMetrics
-from streampca.sidecar.request import bytes_needed
+from streampca.sidecar.request import SMALL_BYTES, bytes_needed
 
 READ_WITHIN_S = 30.0  # a client that takes longer for the next 128 KiB of its answer is disconnected
+MEMORY_BYTES = 64 * 2**20  # of large bodies and answers; with models and two computations, 420 of 512 MiB
+MEMORY_WITHIN_S = 1.0
 
 PROBES = {"/healthz", "/readyz", "/ping", "/v2/health/live", "/v2/health/ready"}
 _OPEN = {"/", "/docs", "/openapi.json", "/version", "/v2", *PROBES}
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-
-_OTHER = "other"  # for unknown paths and those of /docs: paths as labels would have no bound
 _SECURITY = [(b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY")]
 _POLICY = (
     "default-src 'none'; script-src 'self'{inline}; style-src 'self'{inline}; img-src 'self' data:; "
@@ -37,8 +35,36 @@ class _UnreadAnswerError(Exception):
     """The client does not read its answer."""
 
 
-class _NoMemoryError(Exception):
-    """An answer does not fit into the memory that is left."""
+class Memory:
+    """Counts reserved bytes. A single request always fits. Only for use on the event loop."""
+
+    def __init__(self) -> None:
+        self._reserved, self._released = 0, asyncio.Event()
+
+    def try_reserve(self, size: int) -> bool:
+        """Return whether they fit, and reserve them then."""
+        if size > SMALL_BYTES:
+            if self._reserved and self._reserved + size > MEMORY_BYTES:
+                return False
+            self._reserved += size
+        return True
+
+    async def reserve(self, size: int) -> None:
+        """Wait until they fit, for a while only. Raises `NoMemoryError`."""
+        if self.try_reserve(size):  # without a timer, which costs more than all else here
+            return
+        try:
+            async with asyncio.timeout(MEMORY_WITHIN_S):
+                while not self.try_reserve(size):
+                    await self._released.wait()
+        except TimeoutError:
+            raise NoMemoryError from None
+
+    def release(self, size: int) -> None:
+        if size > SMALL_BYTES:
+            self._reserved -= size
+            self._released.set()
+            self._released = asyncio.Event()
 
 
 class Middleware:
@@ -55,7 +81,7 @@ class Middleware:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         began, headers = time.perf_counter(), dict(scope["headers"])
-        answer = _Answer(send, scope, _request_id(headers), self._memory)
+        answer = _Answer(send, scope["path"], headers.get(b"x-request-id", b""), self._memory)
         structlog.contextvars.bind_contextvars(request_id=answer.request_id.decode())
         if scope["method"] == "HEAD":
             scope = dict(scope, method="GET")  # the server sends no body, either way
@@ -64,35 +90,32 @@ class Middleware:
                 self._tokens.check(needed, headers.get(b"authorization", b"").decode("latin-1"))
             await answer.reserve_body(bytes_needed(headers, self._max_body_bytes))
             await self._app(scope, receive, answer.send)
-        except _NoMemoryError:
-            self._metrics.count_limit("memory")
-            await error_response(busy(), scope)(scope, receive, answer.send)
-        except AccessError as error:
-            await error_response(error, scope)(scope, receive, answer.send)
+        except (AccessError, NoMemoryError) as error:
+            await error_response(error, scope, self._metrics)(scope, receive, answer.send)
         except _UnreadAnswerError:  # the server closes the connection, as the answer is not complete
             self._metrics.count_limit("read_time")
         except Exception as error:  # a bug: the server logs it
             if not answer.status:
-                await error_response(error, scope)(scope, receive, answer.send)
+                await error_response(error, scope, self._metrics)(scope, receive, answer.send)
             raise
         finally:
             answer.release()
-            route = getattr(scope.get("route"), "path", None) or _OTHER
+            # Unknown paths and those of /docs have no route: as labels, paths would have no bound.
+            route = getattr(scope.get("route"), "path", None) or "other"
             self._metrics.observe_request(route, answer.status or 500, time.perf_counter() - began)
 
 
 class _Answer:
     """Sends the answer to one request, and holds the memory that is reserved for the request."""
 
-    def __init__(self, send: Send, scope: Scope, request_id: bytes, memory: Memory) -> None:
-        self._send, self._memory, self._reserved = send, memory, 0
-        policy = _SWAGGER if scope["path"] == "/docs" else _PAGE
-        self._headers = [*_SECURITY, policy, (b"x-request-id", request_id)]
-        self.request_id, self.status = request_id, 0
+    def __init__(self, send: Send, path: str, request_id: bytes, memory: Memory) -> None:
+        """`request_id` is the client's own; it gets a new one if that is none."""
+        self._send, self._memory, self._reserved, self.status = send, memory, 0, 0
+        self.request_id = request_id if _REQUEST_ID.fullmatch(request_id) else secrets.token_hex(8).encode()
+        self._headers = [*_SECURITY, _SWAGGER if path == "/docs" else _PAGE, (b"x-request-id", self.request_id)]
 
     async def reserve_body(self, size: int) -> None:
-        if not await self._memory.reserve(size):
-            raise _NoMemoryError
+        await self._memory.reserve(size)
         self._reserved = size
 
     def release(self) -> None:
@@ -117,15 +140,9 @@ class _Answer:
         size = int(next((value for name, value in headers if name == b"content-length"), b"0"))
         self.release()
         if not self._memory.try_reserve(size):
-            raise _NoMemoryError
+            raise NoMemoryError
         self._reserved, self.status = size, message["status"]
         headers += self._headers
-
-
-def _request_id(headers: Mapping[bytes, bytes]) -> bytes:
-    """The client's own id of the request, if it is one, or a new one."""
-    request_id = headers.get(b"x-request-id", b"")
-    return request_id if _REQUEST_ID.fullmatch(request_id) else secrets.token_hex(8).encode()
 
 
 def _scope_of(path: str) -> TokenScope | None:

@@ -1,6 +1,5 @@
 """MLflow's scoring protocol: rows of a table, and their coordinates."""
 
-from enum import Enum
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -13,9 +12,8 @@ from streampca.sidecar.engine import Engine
 from streampca.sidecar.errors import invalid
 from streampca.sidecar.inference_protocol.schemas import InferenceParameters
 from streampca.sidecar.openapi import body_of, errors_of
-from streampca.sidecar.parsing import check_names, check_values, json_object, validate
+from streampca.sidecar.parsing import Limits, check_names, check_values, json_object, validate
 from streampca.sidecar.request import RawRequest
-from streampca.sidecar.request_arrays import Limits
 from streampca.sidecar.responses import JSON, answer_response
 from streampca.sidecar.v1.schemas import ErrorResponse, ProjectQuery, ProjectRequest, Rows
 from streampca.version import __version__
@@ -38,20 +36,16 @@ class Predictions(BaseModel):
     predictions: Rows
 
 
-_BODY = body_of(Instances)
-
-
 class MlflowEndpoints:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def add_to(self, app: FastAPI) -> None:
-        errors = errors_of(ErrorResponse, JSON)
-        tags: list[str | Enum] = ["MLflow"]
-        post = app.post("/invocations", tags=tags, response_model=Predictions, responses=errors, openapi_extra=_BODY)
+        options: dict[str, Any] = {"tags": ["MLflow"], "responses": errors_of(ErrorResponse, JSON)}
+        post = app.post("/invocations", response_model=Predictions, openapi_extra=body_of(Instances), **options)
         post(self.invocations)
         for endpoint in (self.ping, self.version):
-            app.get(f"/{endpoint.__name__}", tags=tags, response_class=PlainTextResponse, responses=errors)(endpoint)
+            app.get(f"/{endpoint.__name__}", response_class=PlainTextResponse, **options)(endpoint)
 
     async def invocations(self, request: Request) -> Response:
         """Coordinates of vectors, as MLflow's scoring server answers."""

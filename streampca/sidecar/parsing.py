@@ -1,28 +1,37 @@
-"""A request's body → a validated request model of `schemas`, or `RequestError` with the mistake.
+"""A request's body → a validated request of `schemas`, with its rows as an array, or `RequestError` with the mistake.
 
 A binary body holds only rows of numbers; the other fields are then query parameters. With a JSON body they may be, too:
-for fields that it does not hold.
+for fields that it does not hold. Numbers without a header are one row until `fit`, which knows a row's length.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+import numpy as np
+from pydantic import BaseModel, ValidationError, ValidationInfo
 
-from streampca.formats.json import count, loads
-from streampca.formats.packing import VectorError, type_name
-from streampca.sidecar import request_arrays
+from streampca.formats import npy
+from streampca.formats.json import count, loads, may_hold_booleans
+from streampca.formats.packing import NumberPacker, VectorError, type_name
+from streampca.pca.arrays import Array
 from streampca.sidecar.errors import Problem, RequestError, describe, invalid
-from streampca.sidecar.memory import SMALL_BYTES
-from streampca.sidecar.request import BINARY, BYTES, RAW, RawRequest
-from streampca.sidecar.request_arrays import Limits
-from streampca.sidecar.v1.schemas import ROW_FIELDS, RowsRequest
+from streampca.sidecar.request import BINARY, BYTES, RAW, SMALL_BYTES, RawRequest
 
-RowsSchema = TypeVar("RowsSchema", bound=RowsRequest)
 Schema = TypeVar("Schema", bound=BaseModel)
 
+_ROW_FIELDS = ("vectors", "coordinates")
 
-def parse(raw: RawRequest, limits: Limits, schema: type[RowsSchema], query: type[BaseModel]) -> RowsSchema:
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest request and answer."""
+
+    rows: int
+    numbers: int
+
+
+def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[BaseModel]) -> Schema:
     """The request that body and query describe."""
     if raw.media_type == BYTES:
         text = f"{BYTES} does not say which numbers: send Content-Type: {next(iter(RAW))}"
@@ -31,13 +40,12 @@ def parse(raw: RawRequest, limits: Limits, schema: type[RowsSchema], query: type
     parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
     row_field = parameters.pop("of", None)
     if raw.media_type in BINARY:
-        names = [name for name in schema.model_fields if name in ROW_FIELDS]
+        names = [name for name in schema.model_fields if name in _ROW_FIELDS]
         row_field = names[0] if len(names) == 1 else row_field
         if row_field is None:
             choices = " or ".join(f"?of={name}" for name in names)
             raise invalid(f"say in the query what the body holds: {choices}")
-        rows = request_arrays.from_body(raw.body, raw.media_type, row_field)
-        return validate(schema, parameters | {row_field: rows})
+        return validate(schema, parameters | {row_field: _from_bytes(raw, row_field)})
     check_values(raw.body, limits)
     content = json_object(raw.body)
     check_names("field", content, schema.model_fields)
@@ -84,3 +92,84 @@ def validate(
         return schema.model_validate(content, strict=strict, context=context)
     except ValidationError as error:
         raise invalid(describe(error.errors(include_url=False, include_input=False))) from None
+
+
+def rows_field(value: Any, info: ValidationInfo) -> Array:
+    """For pydantic: lists of numbers, from the JSON text that is the context, as an array; arrays pass."""
+    return value if isinstance(value, np.ndarray) else rows_of(value, info.field_name or "rows", info.context)
+
+
+def rows_of(value: Any, name: str, text: bytes | None = None) -> Array:
+    """Lists of numbers, from this JSON text, as an array (n, width), all of one length. Raises `RequestError`.
+
+    null becomes NaN: whether an entry may be missing depends on the model.
+    """
+    if not isinstance(value, list):
+        raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
+    width = len(value[0]) if value and isinstance(value[0], list) else 0
+    packer = NumberPacker(width, gaps=True)
+    booleans = text is None or may_hold_booleans(text)
+    packed = [_pack(packer, row, booleans, f"{name}[{i}]") for i, row in enumerate(value)]
+    return np.frombuffer(b"".join(packed)).reshape(len(value), width)
+
+
+def _pack(packer: NumberPacker, row: Any, booleans: bool, label: str) -> bytes:
+    if not isinstance(row, list):
+        hint = "; write a single vector as [[…]]" if type(row) in (int, float) else ""
+        raise invalid(f"{label} must be an array of numbers, not {type_name(row)}{hint}")
+    try:
+        return packer.pack(row, booleans=booleans, entry=f"{label}[{{}}]")
+    except VectorError as error:
+        ragged = error.reason == "wrong_length"
+        text = f"{label} has {error} as the rows before it: all need the model's dimensions" if ragged else str(error)
+        raise invalid(text) from None
+
+
+def _from_bytes(raw: RawRequest, name: str) -> Array:
+    """The rows of a binary body: (n, width); for one of `RAW` all numbers, (n · width,), which `fit` cuts into rows."""
+    if raw.media_type in RAW:
+        dtype = np.dtype(RAW[raw.media_type])
+        if len(raw.body) % dtype.itemsize:
+            raise invalid(f"{name}: {len(raw.body)} bytes are not a whole number of {dtype.name} numbers")
+        return np.frombuffer(raw.body, dtype)
+    try:
+        array = npy.parse_array(raw.body)
+    except VectorError as error:
+        raise RequestError(Problem.MALFORMED_BODY, f"the body is not a valid .npy file: {error}") from None
+    if array.ndim not in (1, 2):
+        raise invalid(f"{name} must be an array of 1 or 2 axes, not of {array.ndim}")
+    return array.reshape(1, -1) if array.ndim == 1 else array
+
+
+def fit(rows: Array, name: str, width: int, limits: Limits, *, gaps: bool = False) -> Array:
+    """The rows, (n, width), in float32 or else float64, within the limits, all finite; or `RequestError`.
+
+    With `gaps` entries may be missing, NaN, but not all entries of a row.
+    """
+    if rows.ndim == 1:
+        if rows.size % width:
+            raise invalid(f"{name}: {rows.size} numbers are not a whole number of rows of {width}")
+        rows = rows.reshape(-1, width)
+    if len(rows) > limits.rows:
+        text = f"{name} has {len(rows)} rows, at most {limits.rows} are allowed: send fewer"
+        raise RequestError(Problem.TOO_LARGE, text, limit="rows")
+    if rows.size > limits.numbers:
+        text = f"{name} has {rows.size} numbers, at most {limits.numbers} are allowed: send fewer rows"
+        raise RequestError(Problem.TOO_LARGE, text, limit="numbers")
+    if len(rows) == 0:
+        return np.empty((0, width))
+    if rows.shape[1] != width:
+        raise invalid(f"{name}[0] has {rows.shape[1]} numbers where this model has {width}")
+    if not np.isfinite(rows).all():
+        _check_gaps(rows, name, gaps=gaps)
+    return rows.astype(np.float32 if rows.dtype.newbyteorder("=") == np.float32 else np.float64, copy=False)
+
+
+def _check_gaps(rows: Array, name: str, *, gaps: bool) -> None:
+    missing = np.isnan(rows)
+    if (bad := np.isinf(rows) if gaps else ~np.isfinite(rows)).any():
+        i, j = np.argwhere(bad)[0]
+        value = "null or NaN (this model was learned with missing=refuse)" if missing[i, j] else rows[i, j]
+        raise invalid(f"{name}[{i}][{j}] must be a finite number, not {value}")
+    if (empty := missing.all(axis=1)).any():
+        raise invalid(f"{name}[{int(empty.argmax())}] has no number")

@@ -21,6 +21,7 @@ _COMPRESSED = (b"gzip", b"deflate")
 _NUMBER = re.compile("[0-9]{1,18}")
 
 BODY_WITHIN_S = 60.0  # 16 MiB at 2 Mbit/s
+SMALL_BYTES = 64 * 1024  # a body or an answer up to this size needs no limit for its memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,10 +39,12 @@ def json_response(content: Any, headers: dict[str, str] | None = None) -> Respon
 
 
 def answer_response(answer: Answer, accept: str = "") -> Response:
-    """The answer in the form that the client accepts."""
+    """The answer in the form that the client accepts; as a file it is without the fields that are null."""
     headers = version_header(answer.version)
     if accepts(accept, NPZ):
-        return bytes_response([npz(answer.fields)], NPZ, headers)
+        buffer, arrays = io.BytesIO(), {name: value for name, value in answer.fields.items() if value is not None}
+        np.savez(buffer, allow_pickle=False, **arrays)
+        return bytes_response([buffer.getbuffer()], NPZ, headers)
     return bytes_response([memoryview(json_bytes(answer.fields))], JSON, headers)
 
 
@@ -58,13 +60,6 @@ def bytes_response(parts: Sequence[memoryview], media_type: str, headers: dict[s
 def version_header(version: int | None) -> dict[str, str]:
     """The header that names the model's version, if there is one."""
     return {} if version is None else {"X-Model-Version": str(version)}
-
-
-def npz(fields: dict[str, Any]) -> memoryview:
-    """The fields of an answer that are not null, as an uncompressed `.npz` file."""
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **{name: value for name, value in fields.items() if value is not None})
-    return buffer.getbuffer()
 
 
 def accepts(accept: str, expected: str) -> bool:

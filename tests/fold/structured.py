@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pool, message_factory
 
 from streampca.fold.codec import REASONS
 from streampca.fold.decoded import Decoded
-from streampca.formats.protoc import compiled
+from streampca.formats.protobuf import compiled
 from streampca.formats.schemas import MemorySchemas, WriterSchema
 
 

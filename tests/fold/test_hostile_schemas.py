@@ -12,7 +12,7 @@ from streampca.fold.codec import Codec
 from streampca.fold.decoded import Reject
 from streampca.fold.judge import Judge
 from streampca.formats.packing import varint
-from streampca.formats.protoc import compiled
+from streampca.formats.protobuf import compiled
 from streampca.formats.schemas import MemorySchemas, WriterSchema
 from tests.fold.structured import framed, memory
 

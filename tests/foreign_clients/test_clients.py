@@ -1,20 +1,43 @@
 """Clients of the field, unmodified, talk to a sidecar process: the scripts assert what they get."""
 
+import fcntl
+import hashlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.example_models import numbered
-from tests.foreign_clients.environment import SCRIPTS, interpreter, run
 from tests.sidecar.process import serving
 
 pytestmark = pytest.mark.slow
 
+LOCK = Path(__file__).with_name("requirements.lock")
+SCRIPTS = Path(__file__).with_name("scripts")
+
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    return interpreter()
+    """Python with what the lock names, installed once for each lock: none of it is in our own environment."""
+    digest = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
+    folder = Path.home() / ".cache" / "streampca-clients" / digest
+    python, uv = folder / "bin" / "python", [sys.executable, "-m", "uv", "--quiet"]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes of the tests wait here
+        if not (folder / "complete").exists():
+            subprocess.run([*uv, "venv", "--clear", "--python", sys.executable, str(folder)], check=True)
+            subprocess.run([*uv, "pip", "sync", "--python", str(python), str(LOCK)], check=True)
+            (folder / "complete").touch()
+    return python
+
+
+def run(*command: object) -> None:
+    """Run a command, which must succeed."""
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +49,15 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("script", ["triton", "kserve_rest", "mlflow_scoring"])
 def test_a_client_gets_the_numbers_of_project(python: Path, url: str, script: str) -> None:
-    run([python, SCRIPTS / f"{script}.py", url])
+    run(python, SCRIPTS / f"{script}.py", url)
 
 
 def test_a_client_made_from_the_description_can_call_everything(python: Path, url: str, tmp_path: Path) -> None:
-    run([python, SCRIPTS / "generated.py", url, tmp_path])
+    run(python, SCRIPTS / "generated.py", url, tmp_path)
 
 
 @pytest.mark.parametrize("options", [["GET"], ["POST", "--exclude-checks", "positive_data_acceptance"]])
 def test_schemathesis_finds_nothing(python: Path, url: str, options: list[str]) -> None:
     """No schema says how long a model's vectors are, so bodies that fit theirs may be refused."""
-    command = [python, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--max-examples", "8", "--seed", "1"]
-    run([*command, "--include-method", *options])
+    where = ("schemathesis.cli", "run", f"{url}/openapi.json")
+    run(python, "-m", *where, "--max-examples", "8", "--seed", "1", "--include-method", *options)

@@ -19,7 +19,7 @@ from hypothesis.extra.numpy import arrays
 from streampca.errors import SettingsError
 from streampca.formats import reader_of, schema_of, writer_of
 from streampca.formats.base import Counts, Fields, Layout
-from streampca.formats.protoc import MAIN, compiled
+from streampca.formats.protobuf import MAIN, compiled
 from streampca.formats.schemas import MemorySchemas, WriterSchema, frame_of
 from streampca.pca.arrays import Array
 

@@ -1,7 +1,6 @@
 """Numbers in JSON are rounded to the nearest float64, as Python's parser rounds them, and nothing else is one."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -21,16 +20,21 @@ NUMBERS = [
     "2.2250738585072014e-308", "2.2250738585072011e-308", "1.7976931348623157e308", "1.7976931348623158e308",
     "0e400000000", "18446744073709549569", "4503599627370496.499", "9007199254740992.9", "1.0000000000000002", "1e007",
 ]  # fmt: skip
-REFUSED = [
-    "1e400", "-1e400", "1.7976931348623159e308", "NaN", "-NaN", "Infinity", "-Infinity", "nan", "inf", "-", "+1",
-    "--1", "01", "-01", "00", "1.", ".5", "-.5", "1.e5", "1e", "1e+", "1e+-5", "1e5.0", "1 2", "1_0", "0x10", "1f",
-    "e5", "1,", ",1", "/", ":", "１", "1\0", "\f1", "1\v", "\u00a01", "1//", "1#", "'1'", "1]", "[1",
-]  # fmt: skip
+NUMBER = r"-?(0|[1-9][0-9]{0,24})(\.[0-9]{1,24})?([eE][+-]?[0-9]{1,3})?"
+NEARLY = st.text("0123456789-+.eExf_/#N \f\v\0\u00a0１", max_size=5) | st.sampled_from(["NaN", "-Infinity", "1", "nan"])
 
 
-def check(number: str) -> None:
-    expected = np.float64(json.loads(number))
-    assert np.float64(loads(f"[{number}]".encode())[0]).tobytes() == expected.tobytes(), number
+def check(text: str) -> None:
+    """Numbers and commas as Python's parser reads them, or refused where it refuses them or overflows."""
+    try:
+        expected = np.array(json.loads(f"[{text}]"), np.float64)
+    except ValueError:
+        expected = np.array([np.nan])
+    if np.isfinite(expected).all():
+        assert np.array(loads(f"[{text}]".encode()), np.float64).tobytes() == expected.tobytes(), text
+    else:
+        with pytest.raises(VectorError, match="not JSON"):
+            loads(f"[{text}]".encode())
 
 
 def test_numbers() -> None:
@@ -38,18 +42,9 @@ def test_numbers() -> None:
         check(number)
 
 
-@given(words=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=30), digits=st.integers(1, 25))
-def test_any_float_with_any_number_of_digits(words: list[int], digits: int) -> None:
-    for x in np.array(words, np.uint64).view(np.float64).tolist():
-        for number in (f"{x:.{digits - 1}e}", repr(x)):
-            if math.isfinite(float(number)):
-                check(number)
-
-
-@pytest.mark.parametrize("text", REFUSED)
-def test_what_is_no_number_is_refused(text: str) -> None:
-    with pytest.raises(VectorError, match="not JSON"):
-        loads(f"[{text}]".encode())
+@given(st.lists(st.from_regex(NUMBER, fullmatch=True) | st.floats().map(repr) | NEARLY, min_size=1, max_size=3))
+def test_what_is_a_number_and_what_is_none(entries: list[str]) -> None:
+    check(",".join(entries))
 
 
 @given(

@@ -13,7 +13,7 @@ from confluent_kafka import schema_registry
 
 from streampca.errors import SettingsError, SourceError
 from streampca.fold.record import PlainRecord
-from streampca.formats.protoc import compiled
+from streampca.formats.protobuf import compiled
 from streampca.formats.schemas import WriterSchema
 from streampca.settings.formats import FormatSettings
 from streampca.sources import schema_registry as module

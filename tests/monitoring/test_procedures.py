@@ -13,7 +13,7 @@ from streampca.stores.models import Models
 from tests import command_line
 from tests.guarantees.harness import D, Group, K, as_json, group, vectors
 from tests.kafka_broker import Broker
-from tests.monitoring.test_runbook import section
+from tests.monitoring.test_rules import section
 from tests.sidecar.process import SidecarProcess
 from tests.waiting import wait_until
 

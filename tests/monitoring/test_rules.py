@@ -1,6 +1,10 @@
-"""The rules and the scrape configuration: promtool accepts them, and they use the code's metrics."""
+"""The rules and the scrape configuration: promtool accepts them, they use the code's metrics, and the runbook helps.
+
+The runbook has a section for every alert and every reason of dead letters, and quotes lines that the code logs.
+"""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import streampca
+from streampca.fold.codec import REASONS
 from streampca.transform.listeners import TransformMetrics
 from streampca.worker.metrics import WorkerMetrics
 from tests.deploy import files
@@ -15,6 +21,7 @@ from tests.example_models import sidecar_metrics
 from tests.monitoring.prometheus import DOCKER, RULES, described, metrics_in, program
 
 FOLDER = DOCKER / "prometheus"
+PAGE = (DOCKER.parent / "docs" / "runbook.md").read_text()
 RUNBOOK = "https://github.com/streampca/streampca/blob/main/docs/runbook.md"
 ENTRIES = [rule for group in yaml.load(RULES.read_text(), yaml.CSafeLoader)["groups"] for rule in group["rules"]]
 ALERTS = [rule for rule in ENTRIES if "alert" in rule]
@@ -69,3 +76,30 @@ def test_alerts_are_described_and_tested(alert: dict) -> None:
     scenarios = "".join((FOLDER / file).read_text() for file in SCENARIOS)
     assert f'alertname="{name}"' in scenarios, "no scenario in which it fires"
     assert texts["runbook_url"] == f"{RUNBOOK}#{name.lower()}"
+
+
+def section(title: str) -> str:
+    return re.split(r"^## ", PAGE.split(f"\n## {title}\n")[1], flags=re.MULTILINE)[0]
+
+
+def test_every_alert_has_a_section() -> None:
+    assert re.findall(r"^### (Streampca\w+)$", PAGE, re.MULTILINE) == [alert["alert"] for alert in ALERTS]
+
+
+def test_every_reason_has_a_row() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", section("Reasons of dead letters"), re.MULTILINE) == list(REASONS)
+
+
+def test_quoted_lines_are_in_the_code() -> None:
+    code = "".join(path.read_text() for path in Path(streampca.__file__).parent.rglob("*.py"))
+    quoted = re.findall(r"`((?!streampca|ls )[a-z]+ [a-z, ]+?)(?: …)?`", PAGE)
+    assert len(quoted) > 10
+    assert [line for line in quoted if f'"{line}' not in code] == []
+
+
+def test_links_within_the_page_have_targets() -> None:
+    headings = {
+        re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-")
+        for heading in re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)
+    }
+    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= headings

@@ -1,11 +1,20 @@
-"""A real Chromium, driven by Playwright."""
+"""A real Chromium, driven by Playwright, and the steps that the tests of the page share."""
 
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urljoin
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from streampca.stores.directory import DirectoryStore
+from streampca.stores.process_status import PartitionStatus, ProcessStatus, ProcessStatuses, TransformStatus
+from tests.example_models import TOPIC
+
+Opened = Callable[..., Page]
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -27,15 +36,35 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
-class Complaints:
-    """Collects the errors of a page: console errors and warnings, exceptions, failed requests."""
+@contextmanager
+def watched(page: Page) -> Iterator[Page]:
+    """The page, which must log no error or warning until the end of the block, and no request may fail."""
+    complaints: list[str] = []
+    page.on("console", lambda message: message.type in ("error", "warning") and complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("requestfailed", lambda request: complaints.append(f"{request.url}: {request.failure}"))
+    yield page
+    # A request is aborted if the page is left before the answer came.
+    assert [text for text in complaints if not text.endswith(": net::ERR_ABORTED")] == []
 
-    def __init__(self, page: Page) -> None:
-        self.all: list[str] = []
-        page.on("console", lambda message: message.type in ("error", "warning") and self.all.append(message.text))
-        page.on("pageerror", lambda error: self.all.append(str(error)))
-        page.on("requestfailed", lambda request: self._failed(request.url, request.failure or ""))
 
-    def _failed(self, url: str, why: str) -> None:
-        if why != "net::ERR_ABORTED":  # the page was left before the answer came
-            self.all.append(f"{url}: {why}")
+def status(page: Page, text: str) -> None:
+    expect(page.locator("#status")).to_contain_text(text)
+
+
+def project(page: Page, vectors: list[list[float]]) -> None:
+    """Project vectors as another client of the sidecar does."""
+    page.request.post(urljoin(page.url, "v1/project"), data={"vectors": vectors})
+
+
+def report_member(store: DirectoryStore, name: str, silent_s: float, lags: dict[str, int], **transform: Any) -> None:
+    """Write the report of a member of transform."""
+    none = {"model_version": None, "awaits": None, "written": 0, "rejected": 0, "committed_at": None}
+    status = ProcessStatus(
+        name=name, state="transforming" if lags else "starting", trouble=None, started_at=1.0,
+        updated_at=time.time() - silent_s, messages_per_second=2.5,
+        partitions={p: PartitionStatus(position=1, lag=lag, learned=None, rejected=None, loss_ewma=None)
+                    for p, lag in lags.items()},
+        transform=TransformStatus(output_topic="<i>out</i>", **none | transform),
+    )  # fmt: skip
+    ProcessStatuses(store, TOPIC).write(status)

@@ -11,8 +11,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC
-from tests.page.browser import Complaints, chromium, installed
-from tests.page.steps import status
+from tests.page.browser import chromium, installed, status, watched
 from tests.sidecar.process import SidecarProcess
 
 expect.set_options(timeout=60_000)
@@ -54,10 +53,8 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
     """A page; at the end it must have logged no errors."""
-    page = context.new_page()
-    complaints = Complaints(page)
-    yield page
-    assert complaints.all == []
+    with watched(context.new_page()) as page:
+        yield page
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from scipy.linalg import subspace_angles
 
 from streampca.stores.models import Models
 from tests.example_models import example_model, numbered
-from tests.page.steps import Opened, status
+from tests.page.browser import Opened, status
 
 
 def test_figures_are_a_table_that_the_keyboard_opens(opened: Opened) -> None:

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from streampca.stores.models import Models
 from tests.example_models import numbered
-from tests.page.steps import Opened, status
+from tests.page.browser import Opened, status
 
 
 def test_throughput_lag_and_losses_of_partitions_over_time(models: Models, opened: Opened) -> None:

@@ -12,7 +12,7 @@ from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
 from streampca.stores.models import Models
 from tests.example_models import example_model, numbered
-from tests.page.steps import Opened, project, status
+from tests.page.browser import Opened, project, status
 
 
 def test_a_recent_vector_is_described_under_the_pointer_and_in_the_table(opened: Opened) -> None:

@@ -7,7 +7,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, numbered
-from tests.page.steps import Opened, status
+from tests.page.browser import Opened, status
 from tests.sidecar.process import SidecarProcess
 
 

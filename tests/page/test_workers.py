@@ -6,7 +6,7 @@ import time
 from playwright.sync_api import expect
 
 from streampca.stores.directory import DirectoryStore
-from tests.page.steps import Opened, report_member
+from tests.page.browser import Opened, report_member
 
 
 def test_shows_what_members_of_transform_write_and_wait_for(store: DirectoryStore, opened: Opened) -> None:

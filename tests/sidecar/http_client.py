@@ -1,10 +1,12 @@
 """A client that calls the application without a network; it also runs startup and shutdown."""
 
+import io
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Self
 
 import httpx
+import numpy as np
 from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 
@@ -58,6 +60,13 @@ def client_of(*published: PublishedModel, **settings: Any) -> Client:
     return Client(create_app(store, ServeSettings(topic=TOPIC, **settings)))
 
 
+def npy(array: Any, **options: Any) -> bytes:
+    """The array as an .npy file."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, **options)
+    return buffer.getvalue()
+
+
 def error_of(answer: httpx.Response, expected: int | Problem) -> str:
     """The sentence of an error, which must be of this type or status, and have the form of its protocol."""
     status = expected if isinstance(expected, int) else expected.status
@@ -71,4 +80,5 @@ def error_of(answer: httpx.Response, expected: int | Problem) -> str:
     media_type = "json" if path.startswith(("/v2", "/invocations", "/ping")) else "problem+json"
     assert answer.headers["content-type"] == f"application/{media_type}", path
     assert "\n" not in content["error"]
+    assert len(content["error"]) < 1000
     return str(content["error"])

@@ -45,7 +45,6 @@ START_TIMEOUT_S = 30.0
 def connect(url: str) -> socket.socket:
     """A connection whose client can take little before it reads."""
     address = urlsplit(url)
-    assert address.hostname is not None
     connected = socket.socket()
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connected.settimeout(30)
@@ -59,10 +58,8 @@ def connect(url: str) -> socket.socket:
 
 def reached(url: str, limit: str) -> float:
     """How often requests have reached a limit."""
-    text = httpx.get(f"{url}/metrics", timeout=60).text
     name = f'streampca_limits_reached_total{{limit="{limit}",topic="{TOPIC}"}} '
-    line = next(line for line in text.splitlines() if line.startswith(name))
-    return float(line.split()[1])
+    return float(httpx.get(f"{url}/metrics", timeout=60).text.partition(name)[2].split()[0])
 
 
 class SidecarProcess:

@@ -14,16 +14,10 @@ from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
 from streampca.sidecar import engine
 from tests.example_models import TOPIC, D, example_model
-from tests.sidecar.http_client import Client, client_of, error_of
+from tests.sidecar.http_client import Client, client_of, error_of, npy
 
 CHANCE = np.random.default_rng(0)
 VECTORS = CHANCE.normal(size=(7, D)) * 3
-
-
-def npy(array: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
 
 
 def post(client: Client, path: str, **content: Any) -> dict[str, Any]:
@@ -80,13 +74,10 @@ def test_reconstructs_from_coordinates_and_from_vectors(client: Client) -> None:
     np.testing.assert_allclose(by_vectors["squared_error"], projected["residual"], rtol=1e-12)
 
 
-def test_no_vectors_in_no_vectors_out(client: Client) -> None:
+def test_there_may_be_no_vectors_and_whole_numbers(client: Client) -> None:
     assert post(client, "/v1/project", vectors=[]) == {"version": 20, "coordinates": [], "residual": []}
     assert post(client, "/v1/reconstruct", coordinates=[]) == {"version": 20, "vectors": []}
     assert post(client, "/v1/reconstruct", vectors=[]) == {"version": 20, "vectors": [], "squared_error": []}
-
-
-def test_integers_are_numbers(client: Client) -> None:
     whole = post(client, "/v1/project", vectors=[[1, 2, 3, 4, 18446744073709551615]])
     assert whole == post(client, "/v1/project", vectors=[[1.0, 2.0, 3.0, 4.0, 18446744073709551615.0]])
 
@@ -96,8 +87,8 @@ def test_a_model_in_float32_is_served() -> None:
     with client_of(PublishedModel(1, model, TOPIC)) as client:
         answer = post(client, "/v1/project", vectors=VECTORS.tolist())
         np.testing.assert_allclose(answer["coordinates"], (VECTORS - model.mean) @ model.components.T, rtol=1e-12)
-        npy = client.get("/v1/model/components", headers={"Accept": "application/x-npy"})
-        assert np.load(io.BytesIO(npy.content)).dtype == np.float32
+        file = client.get("/v1/model/components", headers={"Accept": "application/x-npy"})
+        assert np.load(io.BytesIO(file.content)).dtype == np.float32
 
 
 def test_components_are_the_axes_in_json_and_npy(client: Client) -> None:
@@ -124,8 +115,7 @@ PAST = CHANCE.normal(size=(500, D)) * 2
 
 def model_with_past() -> tuple[Model, Calibration]:
     model = example_model(30)
-    scores = scoring.score(model, PAST)
-    return model, Calibration.empty().with_scores(scores, model.noise_variance)
+    return model, Calibration.empty().with_scores(scoring.score(model, PAST), model.noise_variance)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Models, their versions, health and readiness."""
 
+import re
+
 from fastapi import FastAPI
 
 from streampca.settings.commands import ServeSettings
@@ -39,12 +41,6 @@ def test_list_of_models(client: Client, models: Models, app: FastAPI) -> None:
     assert client.get("/v1/models").json() == {"version": 30, "versions": [10, 20, 30]}
 
 
-def test_health_and_readiness(client: Client) -> None:
-    assert client.get("/healthz").json() == {"status": "ok"}
-    ready = client.get("/readyz")
-    assert (ready.status_code, ready.json(), ready.headers["x-model-version"]) == (200, {"version": 20}, "20")
-
-
 def test_ready_after_the_first_model(store: MemoryStore, settings: ServeSettings) -> None:
     models = Models(store, TOPIC)
     app = create_app(store, settings)
@@ -53,18 +49,16 @@ def test_ready_after_the_first_model(store: MemoryStore, settings: ServeSettings
         answer = client.get("/readyz")
         assert error_of(answer, 503) == f"not ready: {reason}"
         assert answer.json()["reasons"] == [reason]
-        assert client.get("/healthz").status_code == 200
+        assert client.get("/healthz").json() == {"status": "ok"}
         assert client.get("/v1/models").json() == {"version": None, "versions": []}
-        for answer in (
-            client.post("/v1/project", json={"vectors": [ROW]}),
-            client.post("/v1/reconstruct", json={"vectors": [ROW]}),
-            client.get("/v1/model"),
-            client.get("/v1/model/components"),
-        ):
-            assert error_of(answer, 503) == reason
+        for method, path in (
+            ("POST", "project"), ("POST", "reconstruct"), ("GET", "model"), ("GET", "model/components")
+        ):  # fmt: skip
+            assert error_of(client.request(method, f"/v1/{path}", json={"vectors": [ROW]}), 503) == reason
         models.save(numbered(1))
         app.state.model_cache.poll()
-        assert client.get("/readyz").json() == {"version": 1}
+        ready = client.get("/readyz")
+        assert (ready.status_code, ready.json(), ready.headers["x-model-version"]) == (200, {"version": 1}, "1")
 
 
 def test_not_ready_when_the_model_is_old_or_the_store_unreadable_with_all_reasons(store: MemoryStore) -> None:
@@ -73,14 +67,11 @@ def test_not_ready_when_the_model_is_old_or_the_store_unreadable_with_all_reason
     app = create_app(store, ServeSettings(topic=TOPIC, model_max_age_s=60))
     with Client(app) as client:
         [reason] = client.get("/readyz").json()["reasons"]
-        assert reason.startswith("the newest model was published ")
-        assert reason.endswith(" s ago, more than 60 s")
+        assert re.fullmatch("the newest model was published [0-9]+ s ago, more than 60 s", reason)
         models.save(numbered(2, published_at=1000.0))
         store.fail_reads(1)
         app.state.model_cache.poll()
-        answer = client.get("/readyz")
-        assert answer.status_code == 503
-        unreadable, old = answer.json()["reasons"]
+        unreadable, old = client.get("/readyz").json()["reasons"]
         assert unreadable.startswith("the store cannot be read: ")
         assert old.endswith(" s ago, more than 60 s")
         assert client.post("/v1/project", json={"vectors": [ROW]}).status_code == 200

@@ -29,13 +29,8 @@ from tests.waiting import wait_until
 
 
 @dataclass
-class Parsed:
-    version: int | None
-
-
-@dataclass
 class Dialect:
-    """One that answers with the model's version, and notes what it is asked to do, and in which thread."""
+    """One that answers with the model's version, and notes what it is asked to do, and whether in the main thread."""
 
     version: int | None = None
     calls: list[tuple[str, bool]] = field(default_factory=list)
@@ -43,15 +38,15 @@ class Dialect:
     def _note(self, name: str) -> None:
         self.calls.append((name, threading.current_thread() is threading.main_thread()))
 
-    def parse(self, raw: Any, limits: Any) -> Parsed:
+    def parse(self, raw: Any, limits: Any) -> "Dialect":
         self._note("parse")
-        return Parsed(self.version)
+        return self
 
-    def compute(self, published: Any, parsed: Parsed, limits: Any) -> Answer:
+    def compute(self, published: Any, parsed: "Dialect", limits: Any) -> Answer:
         self._note("compute")
         return Answer(published.version, {}, vectors=3, projected=np.ones((3, 5)))
 
-    def respond(self, parsed: Parsed, answer: Answer, raw: Any) -> Response:
+    def respond(self, parsed: "Dialect", answer: Answer, raw: Any) -> Response:
         self._note("respond")
         return Response(str(answer.version))
 
@@ -160,48 +155,56 @@ def statuses(client: Client, paths: list[str]) -> Counter[int]:
 
 @pytest.fixture
 def slow() -> SlowStore:
+    """With versions 1 to 40."""
     store = SlowStore()
-    models = Models(store, TOPIC, keep=100)
     for version in range(1, 41):
-        models.save(numbered(version))
+        Models(store, TOPIC, keep=100).save(numbered(version))
     return store
 
 
-def served(store: SlowStore) -> Client:
-    return Client(create_app(store, ServeSettings(topic=TOPIC)))
+@pytest.fixture
+def served(slow: SlowStore) -> Iterator[Client]:
+    with Client(create_app(slow, ServeSettings(topic=TOPIC))) as client:
+        yield client
 
 
-def test_requests_for_one_version_share_one_load(slow: SlowStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths, looked_up = [path.format(7) for path in PATHS] * 10, [0]
-    find = Engine.find
+@pytest.fixture
+def background() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as threads:
+        yield threads
+
+
+def test_requests_for_one_version_share_one_load(
+    slow: SlowStore, served: Client, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, looked_up, find = [path.format(7) for path in PATHS] * 10, Counter[str](), Engine.find
 
     async def counted(loader: Engine, version: int | None) -> object:
-        looked_up[0] += 1
+        looked_up["all"] += 1
         return await find(loader, version)
 
     monkeypatch.setattr(Engine, "find", counted)
-    with served(slow) as client, ThreadPoolExecutor(1) as background:
-        with slow.held():
-            asked = background.submit(statuses, client, paths)
-            wait_until(lambda: looked_up[0] == len(paths))
-        assert asked.result() == {200: len(paths)}
+    with slow.held():
+        asked = background.submit(statuses, served, paths)
+        wait_until(lambda: looked_up["all"] == len(paths))
+    assert asked.result() == {200: len(paths)}
+    assert sum(slow.reads.values()) == 1
+
+
+def test_one_old_version_is_loaded_at_a_time_and_the_newest_waits_for_none(
+    slow: SlowStore, served: Client, background: ThreadPoolExecutor
+) -> None:
+    with slow.held():
+        asked = background.submit(statuses, served, [PATHS[i % 3].format(i + 1) for i in range(39)])
+        wait_until(lambda: sum(slow.reads.values()) == 1)
+        assert served.get("/v1/model").status_code == 200
+        assert served.post("/v1/reconstruct", json={"coordinates": [[1.0, 2.0]]}).status_code == 200
         assert sum(slow.reads.values()) == 1
+    assert asked.result() == {200: 39}
+    assert slow.most == 1
 
 
-def test_one_old_version_is_loaded_at_a_time_and_the_newest_waits_for_none(slow: SlowStore) -> None:
-    with served(slow) as client, ThreadPoolExecutor(1) as background:
-        with slow.held():
-            asked = background.submit(statuses, client, [PATHS[i % 3].format(i + 1) for i in range(39)])
-            wait_until(lambda: sum(slow.reads.values()) == 1)
-            assert client.get("/v1/model").status_code == 200
-            assert client.post("/v1/reconstruct", json={"coordinates": [[1.0, 2.0]]}).status_code == 200
-            assert sum(slow.reads.values()) == 1
-        assert asked.result() == {200: 39}
-        assert slow.most == 1
-
-
-def test_a_failed_load_is_tried_again(slow: SlowStore) -> None:
-    with served(slow) as client:
-        assert statuses(client, [PATHS[0].format(77)] * 5) == {404: 5}
-        Models(slow, TOPIC, keep=100).save(numbered(77))
-        assert client.get(PATHS[0].format(77)).status_code == 200
+def test_a_failed_load_is_tried_again(slow: SlowStore, served: Client) -> None:
+    assert statuses(served, [PATHS[0].format(77)] * 5) == {404: 5}
+    Models(slow, TOPIC, keep=100).save(numbered(77))
+    assert served.get(PATHS[0].format(77)).status_code == 200

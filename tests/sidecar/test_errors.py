@@ -22,67 +22,74 @@ ROW = [1.0] * D
 
 
 REFUSED = "must be a finite number, not null or NaN (this model was learned with missing=refuse)"
+RAGGED = "as the rows before it: all need the model's dimensions"
+NO_ROW = "must be an array of numbers, not"
 WRONG_VECTORS: list[tuple[Any, str]] = [
     ([[1.0] * 4], "vectors[0] has 4 numbers where this model has 5"),
-    ([ROW, [1.0] * 6], "vectors[1] has 6 numbers, not 5 as the rows before it: all need the model's dimensions"),
-    ([ROW, []], "vectors[1] has 0 numbers, not 5 as the rows before it: all need the model's dimensions"),
+    ([ROW, [1.0] * 6], f"vectors[1] has 6 numbers, not 5 {RAGGED}"),
+    ([ROW, []], f"vectors[1] has 0 numbers, not 5 {RAGGED}"),
     ([ROW, [1, 2, None, 4, 5]], f"vectors[1][2] {REFUSED}"),
     ([[1, 2, 3, 4, "5"]], "vectors[0][4] must be a number, not a string"),
     ([[True, 2, 3, 4, 5]], "vectors[0][0] must be a number, not a boolean"),
     ([[1, [2], 3, 4, 5]], "vectors[0][1] must be a number, not an array"),
     ([[1, {}, 3, 4, 5]], "vectors[0][1] must be a number, not an object"),
-    ([ROW, 3], "vectors[1] must be an array of numbers, not a number; write a single vector as [[…]]"),
-    ([ROW, None], "vectors[1] must be an array of numbers, not null"),
-    ([ROW, "x"], "vectors[1] must be an array of numbers, not a string"),
-    ([dict.fromkeys("abcde", 1)], "vectors[0] must be an array of numbers, not an object"),
-    (ROW, "vectors[0] must be an array of numbers, not a number; write a single vector as [[…]]"),
+    ([ROW, 3], f"vectors[1] {NO_ROW} a number; write a single vector as [[…]]"),
+    ([ROW, None], f"vectors[1] {NO_ROW} null"),
+    ([ROW, "x"], f"vectors[1] {NO_ROW} a string"),
+    ([dict.fromkeys("abcde", 1)], f"vectors[0] {NO_ROW} an object"),
+    (ROW, f"vectors[0] {NO_ROW} a number; write a single vector as [[…]]"),
     ("x", "vectors must be an array of arrays of numbers, not a string"),
     (None, "vectors must be an array of arrays of numbers, not null"),
     ({"0": ROW}, "vectors must be an array of arrays of numbers, not an object"),
     ([ROW, ROW, [1e200, 0, 0, 0, 0]], "vectors[2] holds values too large: the result exceeds the range of float64"),
 ]
-
-
-@pytest.mark.parametrize(("vectors", "text"), WRONG_VECTORS)
-def test_errors_in_vectors_name_row_and_column(client: Client, vectors: Any, text: str) -> None:
-    assert error_of(client.post("/v1/project", json={"vectors": vectors}), Problem.INVALID_REQUEST) == text
-
-
-def test_coordinates_are_checked_like_vectors(client: Client) -> None:
-    answer = client.post("/v1/reconstruct", json={"coordinates": [[1, 2], [1, 2, 3]]})
-    assert (
-        error_of(answer, 422)
-        == "coordinates[1] has 3 numbers, not 2 as the rows before it: all need the model's dimensions"
-    )
-    answer = client.post("/v1/reconstruct", json={"coordinates": [[1.79e308, 1.79e308]], "basis": "whitened"})
-    assert error_of(answer, 422).startswith("coordinates[0] holds values too large")
-    answer = client.post("/v1/reconstruct", json={"vectors": [[1e300] * D]})
-    assert error_of(answer, 422).startswith("vectors[0] holds values too large")
-
-
-@pytest.mark.parametrize("content", [{}, {"vectors": None}, {"vectors": [ROW], "coordinates": [[1, 2]]}])
-def test_reconstruction_needs_one_of_two(client: Client, content: Any) -> None:
-    assert error_of(client.post("/v1/reconstruct", json=content), 422) == "give either coordinates or vectors"
+MANY = "fields: List should have at most 6 items after validation, not {}"
+WRONG_FIELDS: list[tuple[str, Any, str]] = [
+    ("project", {}, "vectors: Field required"),
+    ("project", {"vector": [ROW]}, "unknown field 'vector'; known: version, basis, fields, vectors"),
+    ("project", {"vectors": [ROW], "basis": "other"}, "basis: Input should be 'principal' or 'whitened'"),
+    ("project", {"vectors": [ROW], "basis": None}, "basis: Input should be 'principal' or 'whitened'"),
+    (
+        "project", {"vectors": [ROW], "fields": ["p", "q"]},
+        "fields[1]: Input should be 't2', 'spe', 'score', 'p', 'p_t2' or 'p_spe'",
+    ),
+    ("project", {"vectors": [ROW], "fields": ["p"] * 7}, MANY.format(7)),
+    ("project", {"vectors": [ROW], "fields": [0] * 5000}, MANY.format(5000)),
+    ("project", [], "the body must be a JSON object, not an array"),
+    ("project", None, "the body must be a JSON object, not null"),
+    ("project", "text", "the body must be a JSON object, not a string"),
+    ("reconstruct", {}, "give either coordinates or vectors"),
+    ("reconstruct", {"vectors": None}, "give either coordinates or vectors"),
+    ("reconstruct", {"vectors": [ROW], "coordinates": [[1, 2]]}, "give either coordinates or vectors"),
+    ("reconstruct", {"coordinates": [[1, 2], [1, 2, 3]]}, f"coordinates[1] has 3 numbers, not 2 {RAGGED}"),
+    (
+        "reconstruct", {"coordinates": [[1.79e308, 1.79e308]], "basis": "whitened"},
+        "coordinates[0] holds values too large: the result exceeds the range of float64",
+    ),
+    (
+        "reconstruct", {"vectors": [[1e300] * D]},
+        "vectors[0] holds values too large: the result exceeds the range of float64",
+    ),
+]  # fmt: skip
+WRONG_INVOCATIONS: list[tuple[Any, str]] = [
+    ({}, "the body must have one of instances, inputs, dataframe_split"),
+    ({"instances": [[1]], "inputs": [[1]]}, "the body must have one of instances, inputs, dataframe_split"),
+    ({"instances": [ROW], "params": 1}, "params must be an object"),
+    ({"instances": [ROW], "params": {"bais": 1}}, "unknown parameter 'bais'; known: version, basis, fields"),
+    ({"dataframe_split": {"columns": []}}, "vectors must be an array of arrays of numbers, not null"),
+]
 
 
 @pytest.mark.parametrize(
-    ("content", "text"),
+    ("path", "content", "text"),
     [
-        ({}, "vectors: Field required"),
-        ({"vector": [ROW]}, "unknown field 'vector'; known: version, basis, fields, vectors"),
-        ({"vectors": [ROW], "basis": "other"}, "basis: Input should be 'principal' or 'whitened'"),
-        ({"vectors": [ROW], "basis": None}, "basis: Input should be 'principal' or 'whitened'"),
-        (
-            {"vectors": [ROW], "fields": ["p", "q"]},
-            "fields[1]: Input should be 't2', 'spe', 'score', 'p', 'p_t2' or 'p_spe'",
-        ),
-        ([], "the body must be a JSON object, not an array"),
-        (None, "the body must be a JSON object, not null"),
-        ("text", "the body must be a JSON object, not a string"),
+        *(("/v1/project", {"vectors": vectors}, text) for vectors, text in WRONG_VECTORS),
+        *((f"/v1/{act}", content, text) for act, content, text in WRONG_FIELDS),
+        *(("/invocations", content, text) for content, text in WRONG_INVOCATIONS),
     ],
 )
-def test_errors_in_fields_name_the_field(client: Client, content: Any, text: str) -> None:
-    assert error_of(client.post("/v1/project", content=orjson.dumps(content)), 422) == text
+def test_errors_name_the_field_or_row_and_column(client: Client, path: str, content: Any, text: str) -> None:
+    assert error_of(client.post(path, content=orjson.dumps(content)), Problem.INVALID_REQUEST) == text
 
 
 @pytest.mark.parametrize("version", ["20", 20.0, True, -1, 2**63, 1e30, [20], {}])
@@ -91,44 +98,30 @@ def test_a_version_is_a_whole_number(client: Client, version: Any) -> None:
     assert error_of(answer, 422).startswith("version: ")
 
 
-@pytest.mark.parametrize("version", [0, 15, 2**63 - 1])
-def test_an_unknown_version_is_not_found(client: Client, version: int) -> None:
-    answers = [
-        client.post("/v1/project", json={"vectors": [ROW], "version": version}),
-        client.post("/v1/reconstruct", json={"vectors": [ROW], "version": version}),
-        client.get(f"/v1/model?version={version}"),
-        client.get(f"/v1/model/components?version={version}"),
-    ]
-    for answer in answers:
-        assert error_of(answer, Problem.UNKNOWN_VERSION).startswith(
-            f"there is no model version {version}: never published, or removed"
-        )
-
-
 @pytest.mark.parametrize("version", ["x", "", "-1", "1.5", "null", str(2**63), "9" * 5000, "%00"])
 def test_a_version_in_the_query_is_a_whole_number_too(client: Client, version: str) -> None:
     for path in ("/v1/model", "/v1/model/components"):
         assert error_of(client.get(f"{path}?version={version}"), 422).startswith("version: ")
 
 
+@pytest.mark.parametrize("version", [0, 15, 2**63 - 1])
+def test_an_unknown_version_is_not_found(client: Client, version: int) -> None:
+    text = f"there is no model version {version}: never published, or removed"
+    for act in ("project", "reconstruct"):
+        answer = client.post(f"/v1/{act}", json={"vectors": [ROW], "version": version})
+        assert error_of(answer, Problem.UNKNOWN_VERSION).startswith(text)
+    for path in ("/v1/model", "/v1/model/components"):
+        assert error_of(client.get(f"{path}?version={version}"), Problem.UNKNOWN_VERSION).startswith(text)
+
+
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b"{",
-        b'{"vectors":[[NaN,1,1,1,1]]}',
-        b'{"vectors":[[Infinity,1,1,1,1]]}',
-        b'{"vectors":[[-1e999]]}',
-        b"[" * 10_000,
-        b"\xff\xfe",
-        b'{"vectors":"\xed\xa0\x80"}',
-        b"\x93NUMPY\x01\x00",
-        b'{"vectors":[[1,]]}',
-        b"\xef\xbb\xbf{}",
-        b'{"vectors":[[01]]}',
-        b"{}{}",
+        b"", b"{", b'{"vectors":[[NaN,1,1,1,1]]}', b'{"vectors":[[Infinity,1,1,1,1]]}', b'{"vectors":[[-1e999]]}',
+        b"[" * 10_000, b"\xff\xfe", b'{"vectors":"\xed\xa0\x80"}', b"\x93NUMPY\x01\x00", b'{"vectors":[[1,]]}',
+        b"\xef\xbb\xbf{}", b'{"vectors":[[01]]}', b"{}{}",
     ],
-)
+)  # fmt: skip
 def test_a_body_that_is_not_json_is_a_bad_request(client: Client, body: bytes) -> None:
     for path in ("/v1/project", "/v1/reconstruct"):
         assert error_of(client.post(path, content=body), Problem.MALFORMED_BODY).startswith("the body is not JSON: ")

@@ -13,10 +13,10 @@ import numpy as np
 import orjson
 import pytest
 
-from streampca.sidecar import compute, engine, memory
+from streampca.sidecar import compute, engine, middleware
 from streampca.sidecar.request import LENGTH
 from tests.example_models import TOPIC, example_model, numbered
-from tests.sidecar.http_client import client_of, error_of
+from tests.sidecar.http_client import Client, client_of, error_of
 from tests.sidecar.process import connect, reached, serving
 from tests.waiting import wait_until
 
@@ -65,26 +65,15 @@ class Measured(NamedTuple):
     @property
     def peak(self) -> float:
         """Its peak memory so far, MiB."""
-        line = next(line for line in self.status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 1024
+        return int(self.status.read_text().partition("VmHWM:")[2].split()[0]) / 1024
 
 
-@contextlib.contextmanager
-def measured(folder: Path, d: int) -> Iterator[Measured]:
-    with serving(folder, numbered(1, d=d, k=20), forked=False) as process:
+@pytest.fixture(scope="module", params=[1000])
+def sidecar(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    """Its model has as many dimensions as the parameter says."""
+    store = tmp_path_factory.mktemp("store")
+    with serving(store, numbered(1, d=request.param, k=20), forked=False) as process:
         yield Measured(process.url(), Path(f"/proc/{process.process.pid}/status"))
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
-    with measured(tmp_path_factory.mktemp("store"), d=1000) as sidecar:
-        yield sidecar
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
-    with measured(tmp_path_factory.mktemp("store"), d=100_000) as sidecar:
-        yield sidecar
 
 
 def infer(**more: Any) -> bytes:
@@ -107,10 +96,10 @@ MISTAKES: dict[str, tuple[str, Callable[[], bytes], dict[str, str]]] = {
 
 
 @pytest.mark.slow
-def test_mistakes_take_little_memory_and_many_at_once_not_much(small: Measured) -> None:
-    with httpx.Client(base_url=small.url, timeout=120) as client:
+def test_mistakes_take_little_memory_and_many_at_once_not_much(sidecar: Measured) -> None:
+    with httpx.Client(base_url=sidecar.url, timeout=120) as client:
         client.post("/v1/project", content=orjson.dumps({"vectors": [[1.0] * 1000]}))
-        idle = small.peak
+        idle = sidecar.peak
 
         def send(name: str) -> int:
             path, _, headers = MISTAKES[name]
@@ -119,27 +108,27 @@ def test_mistakes_take_little_memory_and_many_at_once_not_much(small: Measured) 
         bodies = {name: make() for name, (_, make, _) in MISTAKES.items()}
         for name in MISTAKES:
             assert send(name) in (400, 413, 422), name
-            assert small.peak - idle < 64, name
+            assert sidecar.peak - idle < 64, name
         for name in MISTAKES:
             with ThreadPoolExecutor(40) as threads:
                 assert set(threads.map(send, [name] * 40)) <= {400, 413, 422, 503}
-            assert small.peak - idle < 300, name
+            assert sidecar.peak - idle < 300, name
 
 
 @pytest.mark.slow
-def test_one_request_of_any_kind_is_harmless(small: Measured) -> None:
-    with httpx.Client(base_url=small.url, timeout=120) as client:
+def test_one_request_of_any_kind_is_harmless(sidecar: Measured) -> None:
+    with httpx.Client(base_url=sidecar.url, timeout=120) as client:
         for name, make in BODIES.items():
             body = make()
             for path in ("/v1/project", "/v1/reconstruct"):
                 answer = client.post(path, content=body)
                 assert answer.status_code in STATUSES.get(name, (413, 422)), (name, answer.text[:200])
-                assert small.peak < PEAK_MIB, (name, path)
+                assert sidecar.peak < PEAK_MIB, (name, path)
 
 
 @pytest.mark.slow
-def test_many_large_requests_at_once_are_harmless(small: Measured) -> None:
-    with httpx.Client(base_url=small.url, timeout=120) as client:
+def test_many_large_requests_at_once_are_harmless(sidecar: Measured) -> None:
+    with httpx.Client(base_url=sidecar.url, timeout=120) as client:
         body = BODIES["rows"]()
 
         def send(i: int) -> tuple[int, str | None]:
@@ -149,17 +138,17 @@ def test_many_large_requests_at_once_are_harmless(small: Measured) -> None:
         with ThreadPoolExecutor(CLIENTS) as threads:
             answers = set(threads.map(send, range(CLIENTS)))
         assert {(200, None)} <= answers <= {(200, None), (503, "1")}
-        assert small.peak < PEAK_MIB
+        assert sidecar.peak < PEAK_MIB
 
 
 @pytest.mark.slow
-def test_silent_connections_are_harmless(small: Measured) -> None:
+def test_silent_connections_are_harmless(sidecar: Measured) -> None:
     """While they last they keep others out, which is a proxy's job to prevent."""
     with contextlib.ExitStack() as stack:
         for i in range(1100):  # more than the files that the sidecar may open; the others wait to be accepted
-            stack.enter_context(connect(small.url)).sendall(b"GET /healthz HTTP/1.1\r\n" + b"x: " * (5000 * (i % 2)))
-    wait_until(lambda: httpx.get(f"{small.url}/healthz", timeout=60).status_code == 200, 60)
-    assert small.peak < PEAK_MIB
+            stack.enter_context(connect(sidecar.url)).sendall(b"GET /healthz HTTP/1.1\r\n" + b"x: " * (5000 * (i % 2)))
+    wait_until(lambda: httpx.get(f"{sidecar.url}/healthz", timeout=60).status_code == 200, 60)
+    assert sidecar.peak < PEAK_MIB
 
 
 COORDINATES = orjson.dumps({"coordinates": [[1.0] * 20] * 10})
@@ -176,23 +165,24 @@ REQUESTS = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sidecar", [100_000], indirect=True)
 @pytest.mark.parametrize("name", ["json", "gzip", "components"])
-def test_unread_answers_are_harmless(name: str, large: Measured) -> None:
-    refused_before = reached(large.url, "memory")
+def test_unread_answers_are_harmless(name: str, sidecar: Measured) -> None:
+    refused_before = reached(sidecar.url, "memory")
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(connect(large.url)) for _ in range(CLIENTS)]
+        clients = [stack.enter_context(connect(sidecar.url)) for _ in range(CLIENTS)]
         for client in clients:
             client.sendall(REQUESTS[name] * 3)
         answers = [client.recv(12) for client in clients]
         assert {b"HTTP/1.1 200"} < set(answers) <= {b"HTTP/1.1 200", b"HTTP/1.1 503"}
-        wait_until(lambda: reached(large.url, "memory") > refused_before)
-        assert large.peak < PEAK_MIB
-    wait_until(lambda: is_whole(large), what="an answer after the clients are gone")
+        wait_until(lambda: reached(sidecar.url, "memory") > refused_before)
+        assert sidecar.peak < PEAK_MIB
+    wait_until(lambda: is_whole(sidecar), what="an answer after the clients are gone")
 
 
-def is_whole(large: Measured) -> bool:
+def is_whole(sidecar: Measured) -> bool:
     """Send a request whose answer is long, and check the answer; False if there is no memory for it."""
-    with connect(large.url) as client:
+    with connect(sidecar.url) as client:
         client.sendall(REQUESTS["last"])
         assert select.select([client], [], [], 60)[0]  # the rest waits for the client
         head, _, content = b"".join(iter(lambda: client.recv(MIB), b"")).partition(b"\r\n\r\n")
@@ -212,10 +202,16 @@ def test_too_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         assert f'streampca_limits_reached_total{{limit="numbers",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
 
 
+def assert_refused(client: Client, answer: httpx.Response) -> None:
+    assert error_of(answer, 503) == "too many large requests at once: try again"
+    assert answer.headers["retry-after"] == "1"
+    assert f'streampca_limits_reached_total{{limit="memory",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
+
+
 def test_without_memory_a_large_request_is_refused_for_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     large: dict[str, Any] = {"content": bytes(180_000), "headers": {"Content-Type": RAW}}
-    monkeypatch.setattr(memory, "LIMIT_BYTES", 0)
-    monkeypatch.setattr(memory, "WAIT_S", 0.01)
+    monkeypatch.setattr(middleware, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(middleware, "MEMORY_WITHIN_S", 0.01)
     refused: list[httpx.Response] = []
 
     async def slow() -> AsyncIterator[bytes]:
@@ -226,11 +222,9 @@ def test_without_memory_a_large_request_is_refused_for_the_moment(monkeypatch: p
 
     with client_of(numbered(1)) as client:
         assert client.post("/v1/project", content=slow(), headers=large["headers"]).status_code == 200
-        assert error_of(refused[0], 503) == "too many large requests at once: try again"
-        assert refused[0].headers["retry-after"] == "1"
+        assert_refused(client, refused[0])
         assert refused[1].status_code == 200  # small requests always fit
         assert client.post("/v1/project", **large).status_code == 200
-        assert f'streampca_limits_reached_total{{limit="memory",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
 
 
 def test_a_request_that_gets_no_memory_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,8 +234,5 @@ def test_a_request_that_gets_no_memory_can_be_tried_again(monkeypatch: pytest.Mo
     with client_of(numbered(1)) as client:
         with monkeypatch.context() as failing:
             failing.setattr(compute, "project", fails)
-            refused = client.post("/v1/project", json={"vectors": [[0.0] * 5]})
-        assert error_of(refused, 503) == "too many large requests at once: try again"
-        assert refused.headers["retry-after"] == "1"
-        assert f'streampca_limits_reached_total{{limit="memory",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
+            assert_refused(client, client.post("/v1/project", json={"vectors": [[0.0] * 5]}))
         assert client.post("/v1/project", json={"vectors": [[0.0] * 5]}).status_code == 200

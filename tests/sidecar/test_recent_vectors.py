@@ -33,15 +33,10 @@ def get_recent(client: Client, query: str = "") -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize(
-    ("query", "version", "x", "y"),
-    [
-        ("?y=2", 20, 1, 2),
-        ("?version=10&y=2", 10, 1, 2),
-        ("?x=2&y=1", 20, 2, 1),
-        ("?version=10&x=2&y=2", 10, 2, 2),
-    ],
-)
+QUERIES = [("?y=2", 20, 1, 2), ("?version=10&y=2", 10, 1, 2), ("?x=2&y=1", 20, 2, 1), ("?version=10&x=2&y=2", 10, 2, 2)]
+
+
+@pytest.mark.parametrize(("query", "version", "x", "y"), QUERIES)
 def test_recent_vectors_along_the_requested_components_of_the_requested_version(
     client: Client, query: str, version: int, x: int, y: int
 ) -> None:
@@ -63,10 +58,8 @@ def test_the_most_unusual_ones_are_described() -> None:
     odd = model.mean + np.diag([0, -90.0, 40.0, 0, 0])[[2, 1]]
     with client_of(replace(numbered(30), calibration=calibration)) as client:
         project(client, [*VECTORS, *odd])
-        content = get_recent(client)
-        scores = client.post(
-            "/v1/score", json={"vectors": [*VECTORS.tolist(), *odd.tolist()], "contributions": 3}
-        ).json()
+        content, request = get_recent(client), {"vectors": [*VECTORS.tolist(), *odd.tolist()], "contributions": 3}
+        scores = client.post("/v1/score", json=request).json()
     np.testing.assert_allclose(content["p"], scores["p"], rtol=1e-6)
     worst = np.argsort(-np.array(scores["score"]))[:5]
     assert worst[:2].tolist() == [8, 7]
@@ -91,12 +84,6 @@ def test_components_out_of_range_are_refused(client: Client, query: str) -> None
     assert error_of(answer, 422) == f"{name} must be a component of the model, 1 to {K}, not {number}"
 
 
-def test_without_projections_there_are_no_vectors(client: Client) -> None:
-    assert get_recent(client) == {
-        "version": 20, "coordinates": [], "at": [], "residual": [], "p": None, "worst": [],
-    }  # fmt: skip
-
-
 def test_an_unknown_version_is_404_and_no_model_503(client: Client) -> None:
     assert client.get("/v1/page/recent?version=15").status_code == 404
     with client_of() as empty:
@@ -104,11 +91,12 @@ def test_an_unknown_version_is_404_and_no_model_503(client: Client) -> None:
 
 
 def test_refused_and_reconstructed_vectors_are_not_recent_ones(client: Client) -> None:
-    client.post("/v1/project", json={"vectors": [[1.0]]})
-    client.post("/v1/project", json={"vectors": [[1e308] * D]})
-    client.post("/v1/project", json={"vectors": []})
+    for vectors in ([[1.0]], [[1e308] * D], []):
+        client.post("/v1/project", json={"vectors": vectors})
     client.post("/v1/reconstruct", json={"vectors": VECTORS.tolist()})
-    assert get_recent(client)["coordinates"] == []
+    assert get_recent(client) == {
+        "version": 20, "coordinates": [], "at": [], "residual": [], "p": None, "worst": [],
+    }  # fmt: skip
 
 
 def test_vectors_of_another_dimension_replace_the_old_ones(client: Client, app: FastAPI, models: Models) -> None:
@@ -122,10 +110,6 @@ def test_vectors_of_another_dimension_replace_the_old_ones(client: Client, app: 
     assert get_recent(client, "?version=20")["coordinates"] == []
 
 
-def first_numbers(recent: RecentVectors, d: int = D) -> list[float]:
-    return [float(number) for number in recent._snapshot(d)[0][:, 0]]
-
-
 @pytest.mark.parametrize("sizes", [[1] * 37, [3] * 12, [10], [25], [4, 25], [9, 1, 10, 11], [0, 5, 0, 9]])
 def test_the_last_vectors_are_kept_in_order(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
     monkeypatch.setattr(module, "_MAX_VECTORS", 10)
@@ -135,7 +119,7 @@ def test_the_last_vectors_are_kept_in_order(monkeypatch: pytest.MonkeyPatch, siz
         batch = np.array([[float(next(numbers))] * D for _ in range(size)]).reshape(size, D)
         came += batch[:, 0].tolist()
         recent.add(batch)
-        assert first_numbers(recent) == came[-10:]
+        assert recent._snapshot(D)[0][:, 0].tolist() == came[-10:]
 
 
 @pytest.mark.parametrize(("d", "most"), [(1, 500), (784, 500), (3072, 341), (2**12, 256), (2**20, 1), (2**20 + 1, 0)])

@@ -1,4 +1,4 @@
-"""The sidecar as users run it: a process, a real port, a real folder, signals."""
+"""The sidecar as users run it: a process, a real port, a real folder, signals, and the loss of a thread."""
 
 import signal
 import socket
@@ -79,10 +79,12 @@ def test_versions_switch_under_load_without_a_failed_request(models: Models, tmp
 
 
 def open_request(url: str, body: bytes, first: int) -> socket.socket:
-    """A request of which only the first bytes of its body have been sent."""
+    """A request of which the server has received only the first bytes of its body."""
     connection = connect(url)
     head = f"POST /v1/project HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body[:first])
+    for _ in range(3):  # once a later request on another connection is answered, the server has seen this one
+        assert httpx.get(f"{url}/healthz", timeout=60).status_code == 200
     return connection
 
 
@@ -104,34 +106,48 @@ def test_requests_in_flight_finish_after_a_signal(models: Models, tmp_path: Path
         idle = httpx.Client(base_url=url, timeout=60)
         assert idle.get("/healthz").status_code == 200  # and its connection stays open
         with open_request(url, body, first=100) as connection:
-            wait_until_open(idle)
             sidecar.process.send_signal(number)
             wait_until(lambda: refuses(url), 60)
             connection.sendall(body[100:])
-            answer = b""
-            while chunk := connection.recv(65536):
-                answer += chunk
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
         code, log = sidecar.ended(within_s=60)
         idle.close()
     assert answer.startswith(b"HTTP/1.1 200 OK")
     assert len(orjson.loads(answer.split(b"\r\n\r\n", 1)[1])["coordinates"]) == 200
-    assert code == 0, log
-    assert "Traceback" not in log
-
-
-def wait_until_open(client: httpx.Client) -> None:
-    """Once a later request on another connection is answered, the server has seen the earlier one."""
-    for _ in range(3):
-        assert client.get("/healthz").status_code == 200
+    assert (code, "Traceback" in log) == (0, False), log
 
 
 def test_a_request_that_never_ends_is_abandoned(models: Models, tmp_path: Path) -> None:
-    with SidecarProcess(tmp_path) as sidecar:
-        url = sidecar.url()
-        with open_request(url, b"x" * 1000, first=10), httpx.Client(base_url=url, timeout=60) as client:
-            wait_until_open(client)
-            code, _ = sidecar.end(within_s=30)  # the body's deadline is a minute
+    with SidecarProcess(tmp_path) as sidecar, open_request(sidecar.url(), b"x" * 1000, first=10):
+        code, _ = sidecar.end(within_s=30)  # the body's deadline is a minute
     assert code == 0
+
+
+# A failure in the thread that is named, while the sidecar serves.
+FAILURE = """
+import threading
+from streampca.stores.model_cache import ModelCache
+
+def fail(*_):
+    raise RuntimeError("injected into " + threading.current_thread().name)
+
+def start(cache, interval_s):
+    if NAME == "model-poller":
+        cache._poll_forever = fail
+    else:
+        threading.Thread(target=fail, name=NAME).start()
+    really_start(cache, interval_s)
+
+really_start, ModelCache.start = ModelCache.start, start
+"""
+
+
+@pytest.mark.parametrize("name", ["model-poller", "another"])
+def test_the_death_of_a_thread_ends_the_sidecar(tmp_path: Path, name: str) -> None:
+    with SidecarProcess(tmp_path, first=f"NAME = {name!r}\n{FAILURE}") as sidecar:
+        code, log = sidecar.ended(within_s=60)
+    assert code == 1, log
+    assert f"RuntimeError: injected into {name}" in log.strip().splitlines()[-1]
 
 
 def test_a_store_that_does_not_exist_yet_is_named_and_waited_for(tmp_path: Path) -> None:

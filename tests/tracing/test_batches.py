@@ -17,7 +17,7 @@ from streampca.fold.record import PlainRecord
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
 from tests.guarantees.test_transform import PARTITIONS, members
 from tests.kafka_broker import Broker
-from tests.tracing.receiver import Receiver, attributes
+from tests.tracing.conftest import Receiver, attributes
 
 PARENTS = [f"00-{number:032x}-{number:016x}-01" for number in (1, 2)]
 COUNT = 90
@@ -55,13 +55,11 @@ def assert_spans_of_all_records(spans: list[Any], topic: str, consumer_group: st
 @pytest.mark.broker
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
 def test_a_worker_exports_its_batches_and_learns_the_same(
-    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: str
+    broker: Broker, topic: str, tmp_path: Path, receiver: Receiver, client: str
 ) -> None:
     broker.create_topic(topic, PARTITIONS)
     send(broker, topic)
-    with Receiver() as receiver, group(broker, topic, tmp_path, [client]) as workers:
-        for name, value in receiver.environment.items():
-            monkeypatch.setenv(name, value)
+    with group(broker, topic, tmp_path, [client]) as workers:
         worker = workers.start()
         workers.wait_until_learned()
         assert worker.stop() == 0, worker.text()
@@ -72,11 +70,9 @@ def test_a_worker_exports_its_batches_and_learns_the_same(
 @pytest.mark.broker
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
 def test_transform_exports_its_batches_and_hands_on_the_headers(
-    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: str
+    broker: Broker, topic: str, tmp_path: Path, receiver: Receiver, client: str
 ) -> None:
-    with Receiver() as receiver, members(broker, topic, tmp_path) as running:
-        for name, value in receiver.environment.items():
-            monkeypatch.setenv(name, value)
+    with members(broker, topic, tmp_path) as running:
         send(broker, topic)
         process = running.start(kafka_client=client)
         running.wait_for_all()

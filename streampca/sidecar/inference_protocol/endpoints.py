@@ -1,21 +1,37 @@
-"""The Open Inference Protocol, version 2, of Triton's and KServe's clients. The model's name is the topic."""
+"""The Open Inference Protocol, version 2, of Triton's and KServe's clients. The model's name is the topic.
 
+A message is JSON, or JSON with the tensors' bytes behind it: the header `Inference-Header-Content-Length` says where
+the JSON ends, and `binary_data_size` how many bytes a tensor has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
+import numpy as np
 from fastapi import FastAPI, Path, Request, Response
 
+from streampca.fold.model_file import PublishedModel
+from streampca.pca.arrays import Array
+from streampca.sidecar import compute
+from streampca.sidecar.compute import Answer
 from streampca.sidecar.engine import Engine
-from streampca.sidecar.errors import Problem, RequestError
-from streampca.sidecar.inference_protocol import messages, schemas
+from streampca.sidecar.errors import Problem, RequestError, invalid
+from streampca.sidecar.inference_protocol import schemas
+from streampca.sidecar.inference_protocol.schemas import InferenceRequest, OutputName, Tensor
 from streampca.sidecar.openapi import binary_answer, body_of, errors_of
-from streampca.sidecar.request import BYTES
-from streampca.sidecar.responses import JSON, json_response, version_header
-from streampca.sidecar.v1.schemas import ErrorResponse, VersionNumber
+from streampca.sidecar.parsing import Limits, check_values, json_object, rows_of, validate
+from streampca.sidecar.request import BYTES, LENGTH, RawRequest
+from streampca.sidecar.responses import JSON, bytes_response, json_bytes, json_response, version_header
+from streampca.sidecar.v1.schemas import SCORES, ErrorResponse, ProjectRequest, ReconstructRequest, VersionNumber
 from streampca.version import __version__
 
 ModelName = Annotated[str, Path(description="The topic.")]
 ModelVersion = Annotated[VersionNumber, Path(description="Version of the model.")]
+
+_DATATYPES = {"FP32": "<f4", "FP64": "<f8"}
+_DEFAULT: tuple[OutputName, ...] = ("coordinates", "residual")
 
 
 class InferenceEndpoints:
@@ -39,7 +55,7 @@ class InferenceEndpoints:
         index = list[schemas.RepositoryEntry]
         app.post("/v2/repository/index", response_model=index, **options)(self.repository_index)
         options["responses"] |= binary_answer(BYTES)
-        options |= {"response_model": schemas.InferenceResponse, "openapi_extra": body_of(schemas.InferenceRequest)}
+        options |= {"response_model": schemas.InferenceResponse, "openapi_extra": body_of(InferenceRequest)}
         app.post(f"{model}/infer", **options)(self.infer)
         app.post(f"{version}/infer", **options)(self.infer_version)
 
@@ -91,10 +107,10 @@ class InferenceEndpoints:
 
     async def _infer(self, request: Request, name: str, version: int | None) -> Response:
         self._check(name)
-        parse, respond = partial(messages.parse, version=version), partial(messages.respond, model=name)
         return await self._engine.answer(
-            request, operation="project", parse=parse, compute=messages.infer, respond=respond, if_quick=True
-        )
+            request, operation="project", parse=partial(parse, version=version), compute=infer,
+            respond=partial(respond, model=name), if_quick=True,
+        )  # fmt: skip
 
     async def _metadata(self, name: str, version: int | None, versions: list[int]) -> Response:
         self._check(name)
@@ -103,7 +119,7 @@ class InferenceEndpoints:
         shapes = {"coordinates": [-1, k], "reconstruction": [-1, d]}
         tensors = {
             "inputs": [{"name": "vectors", "datatype": "FP64", "shape": [-1, d]}],
-            "outputs": [{"name": n, "datatype": "FP64", "shape": shapes.get(n, [-1])} for n in messages.OUTPUTS],
+            "outputs": [{"name": n, "datatype": "FP64", "shape": shapes.get(n, [-1])} for n in get_args(OutputName)],
         }
         about = {"name": name, "versions": [*map(str, versions)], "platform": "streampca", **tensors}
         return json_response(about, version_header(published.version))
@@ -112,3 +128,79 @@ class InferenceEndpoints:
         if name != self._engine.topic:
             text = f"there is no model {name[:80]!r}; this sidecar serves {self._engine.topic!r}"
             raise RequestError(Problem.UNKNOWN_MODEL, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """A parsed request: vectors, and the outputs to answer with."""
+
+    version: int | None
+    id: str | None
+    project: ProjectRequest
+    outputs: Mapping[OutputName, bool]  # name → as bytes, not as JSON
+
+
+def parse(raw: RawRequest, limits: Limits, version: int | None) -> Inference:
+    """The request in a body. Raises `RequestError`."""
+    text = raw.body[: raw.json_bytes]
+    check_values(text, limits)
+    request = validate(InferenceRequest, json_object(text))
+    vectors = _array(request.inputs[0], raw.body[len(text) :])
+    by_default = request.parameters.binary_data_output
+    outputs = {
+        output.name: by_default if (own := output.parameters.binary_data) is None else own for output in request.outputs
+    }
+    project = ProjectRequest.model_construct(
+        vectors=vectors,
+        basis=request.parameters.basis,
+        fields=[name for name in SCORES if name in outputs],
+    )
+    return Inference(version, request.id, project, outputs or dict.fromkeys(_DEFAULT, by_default))
+
+
+def _array(tensor: Tensor, rest: bytes) -> Array:
+    """The vectors of the request's only input, (n, d); `rest` are the bytes behind the JSON."""
+    n, d = tensor.shape
+    dtype, size = np.dtype(_DATATYPES[tensor.datatype]), tensor.parameters.binary_data_size
+    if size is not None:
+        if size != len(rest) or size != n * d * dtype.itemsize:
+            text = f"a {tensor.datatype} tensor of shape {tensor.shape} has {n * d * dtype.itemsize} bytes"
+            raise invalid(f"vectors: {text}, not {size}, and {len(rest)} follow the JSON")
+        return np.frombuffer(rest, dtype).reshape(n, d)
+    if tensor.data is None or rest:
+        raise invalid("vectors: either data, or bytes behind the JSON and their binary_data_size")
+    is_flat = isinstance(tensor.data, list) and not (tensor.data and isinstance(tensor.data[0], list))
+    rows = rows_of([tensor.data] if is_flat else tensor.data, "vectors")
+    if rows.size != n * d or not (is_flat or rows.shape == (n, d)):
+        raise invalid(f"vectors: data of shape {list(rows.shape)} are not a tensor of shape {tensor.shape}")
+    with np.errstate(over="ignore"):
+        return rows.reshape(n, d).astype(dtype, copy=False)
+
+
+def infer(published: PublishedModel, inference: Inference, limits: Limits) -> Answer:
+    """The fields that the outputs name, and those of /v1/project."""
+    answer = compute.project(published, inference.project, limits)
+    if "p" in inference.outputs and answer.fields["p"] is None:
+        raise invalid(f"version {answer.version} has no past scores yet, so it knows no p")
+    if "reconstruction" in inference.outputs:
+        request = ReconstructRequest.model_construct(vectors=inference.project.vectors)
+        answer.fields["reconstruction"] = compute.reconstruct(published, request, limits).fields["vectors"]
+    return answer
+
+
+def respond(inference: Inference, answer: Answer, raw: RawRequest, model: str) -> Response:
+    """The outputs, in the request's order."""
+    tensors, parts = [], []
+    for name, as_bytes in inference.outputs.items():
+        array = answer.fields[name]
+        tensor: dict[str, Any] = {"name": name, "datatype": "FP64", "shape": array.shape}
+        if as_bytes:
+            parts.append(memoryview(array.astype("<f8", copy=False)).cast("B") if array.size else memoryview(b""))
+            tensor["parameters"] = {"binary_data_size": array.nbytes}
+        else:
+            tensor["data"] = array.reshape(-1)
+        tensors.append(tensor)
+    header = {"model_name": model, "model_version": str(answer.version), "outputs": tensors}
+    text = json_bytes(header if inference.id is None else header | {"id": inference.id})
+    headers = version_header(answer.version) | ({LENGTH: str(len(text))} if parts else {})
+    return bytes_response([memoryview(text), *parts], BYTES if parts else JSON, headers)

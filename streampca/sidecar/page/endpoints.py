@@ -1,18 +1,27 @@
-"""The endpoints that the page at `/` needs besides the model: metrics over time, recent vectors, workers."""
+"""The page at `/`: its files, and what it needs besides the model: metrics over time, recent vectors, workers."""
 
+import heapq
+import threading
 import time
 from functools import lru_cache
-from typing import Annotated
+from os import PathLike, stat_result
+from pathlib import Path
+from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
-from fastapi import Query, Response
+import structlog
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.types import Scope
 
+from streampca.errors import DamagedFileError
+from streampca.fold.model_file import PublishedModel
+from streampca.fold.partitions import partition_name
 from streampca.settings.commands import ServeSettings
 from streampca.settings.kafka import TOPIC_NAME
 from streampca.sidecar import compute
 from streampca.sidecar.engine import Engine
-from streampca.sidecar.page.history import HistoryReader
 from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.sidecar.responses import answer_response, json_response, version_header
 from streampca.sidecar.v1.endpoints import VersionQuery
@@ -22,10 +31,87 @@ from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.stores.process_status import OUTDATED_AFTER_S, ProcessStatuses
 
+log = structlog.get_logger()
+
+Figures = dict[str, Any]  # of a version, to plot them over time
+
 AfterQuery = Annotated[VersionNumber | None, Query()]  # only versions above this one; all if absent
 TopicQuery = Annotated[str | None, Query(pattern=TOPIC_NAME)]  # any topic in the store; the served one if absent
 
 _HISTORIES = 3  # of topics that are not served
+_MAX_PARTITIONS = 64  # of each version in a history, those with the greatest losses
+
+FOLDER = Path(__file__).parent / "static"
+HEADERS = {
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # revalidated by ETag each time, so that the page is never older than its sidecar
+}
+
+
+class PageFiles(StaticFiles):
+    async def index(self, request: Request) -> Response:
+        """The page itself. Its links are relative (`page/…`), so it also works behind a path prefix."""
+        return await self.get_response("index.html", request.scope)
+
+    def file_response(
+        self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """One file, or 304 if the client has it already."""
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update(HEADERS)
+        return response
+
+
+class HistoryReader:
+    """Reads the file of each version at most once, and caches its metrics."""
+
+    def __init__(self, models: Models, closed: threading.Event | None = None) -> None:
+        """`closed` ends a call of `after` once the current file is read; it may be that of another reader."""
+        self._models, self.closed = models, closed or threading.Event()
+        self._figures: dict[int, Figures | None] = {}  # None: its file is damaged
+
+    def add(self, published: PublishedModel) -> None:
+        """Cache the metrics of a model that was loaded for another purpose. From any thread."""
+        self._figures[published.version] = _figures(published)
+
+    def after(self, version: int) -> list[Figures]:
+        """The metrics of the versions above this one, in ascending order, without those of damaged files.
+
+        It may read many files: call it from one thread at a time, and not from the event loop.
+        Raises `StoreError`; what was read before that stays cached.
+        """
+        listed = self._models.versions()
+        for pruned in set(self._figures).difference(listed):
+            del self._figures[pruned]
+        later = [other for other in listed if other > version]
+        for missing in later:
+            if missing not in self._figures and not self.closed.is_set():
+                self._read(missing)
+        return [figures for version in later if (figures := self._figures.get(version)) is not None]
+
+    def _read(self, version: int) -> None:
+        try:
+            self.add(self._models.load(version))
+        except FileNotFoundError:  # pruned since it was listed
+            return
+        except DamagedFileError as error:  # the model cache logs it as an error
+            log.debug("damaged model not in history", version=version, error=str(error))
+            self._figures.setdefault(version, None)
+
+
+def _figures(published: PublishedModel) -> Figures:
+    losses = published.partition_losses
+    greatest = heapq.nlargest(_MAX_PARTITIONS, losses, key=losses.__getitem__)
+    return {
+        "version": published.version,
+        "published_at": published.published_at,
+        "last_timestamp_ms": published.last_timestamp_ms,
+        "loss_ewma": published.loss_ewma,
+        "loss_ratio": published.loss_ratio,
+        "partition_losses": {partition_name(p): losses[p] for p in greatest},
+        "explained_variance_ratio": float(published.model.explained_variance_ratio.sum()),
+    }
 
 
 class PageEndpoints:
@@ -45,6 +131,13 @@ class PageEndpoints:
         self._recent_thread = anyio.CapacityLimiter(1)  # each needs a copy of all recent vectors
         self._statuses_thread = anyio.CapacityLimiter(1)  # a slow store blocks no other thread than this one
 
+    def add_to(self, app: FastAPI) -> None:
+        for endpoint in (self.history, self.model, self.recent, self.workers):
+            app.get(f"/v1/page/{endpoint.__name__}", include_in_schema=False)(endpoint)
+        files = PageFiles(directory=FOLDER)
+        app.add_api_route("/", files.index, include_in_schema=False)
+        app.mount("/page", files)
+
     async def history(self, after: AfterQuery = None, topic: TopicQuery = None) -> Response:
         """Losses and explained variance of every version in the store, to plot them over time."""
         served = self._settings.topic
@@ -52,17 +145,17 @@ class PageEndpoints:
         models = await anyio.to_thread.run_sync(
             history.after, -1 if after is None else after, limiter=self._history_thread
         )
-        current = self._cache.current
+        version = self._engine.current_version
         content = {
             "now": time.time(),
-            "version": current and current.version,
+            "version": version,
             "not_ready": self._cache.reasons_not_ready(self._settings.model_max_age_s),
             "models": models,
         }
         if after is None:  # to begin with, the topics to choose from
             paths = await anyio.to_thread.run_sync(self._store.names, "models", limiter=self._history_thread)
             content["topics"] = list(dict.fromkeys([served, *(path.rsplit("/", 1)[-1] for path in paths)]))
-        return json_response(content, headers=version_header(current.version) if current else None)
+        return json_response(content, headers=version_header(version))
 
     async def recent(self, version: VersionQuery = None, x: int = 1, y: int = 1) -> Response:
         """The vectors projected most recently (at most 500, in memory only) along two components, with p-values."""

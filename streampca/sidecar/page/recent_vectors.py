@@ -7,7 +7,6 @@ few dimensions contribute to the scores of the most unusual ones.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.scoring import Scores
 from streampca.sidecar.errors import invalid
 
-Described = tuple[int, dict[str, Any]]  # a vector's index, and its description
-
 _MAX_VECTORS = 500
 _WORST, _DIMENSIONS = 5, 3  # vectors that are described, and dimensions of each
 _MAX_BYTES = 8 * 1024 * 1024  # of all vectors together
@@ -28,8 +25,7 @@ _MAX_BYTES = 8 * 1024 * 1024  # of all vectors together
 class RecentVectors:
     """The vectors of the last requests, of one length. Safe to use from any thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._parts: deque[tuple[Array, float]] = deque()  # the vectors of a request, and its seconds since 1970
         self._count = 0  # of vectors
         self._lock = threading.Lock()
@@ -39,34 +35,34 @@ class RecentVectors:
         n, d = vectors.shape
         limit = _limit(d)
         last = vectors[n - limit :].copy() if n > limit else vectors
-        now = self._clock()
         with self._lock:
             if self._parts and self._parts[0][0].shape[1] != d:
                 self._parts.clear()
                 self._count = 0
-            self._parts.append((last, now))
+            self._parts.append((last, time.time()))
             self._count += len(last)
             while self._parts and self._count - len(self._parts[0][0]) >= limit:
                 self._count -= len(self._parts.popleft()[0])
 
+    @np.errstate(all="ignore")
     def project(self, published: PublishedModel, x: int, y: int) -> dict[str, Any]:
         """The vectors along components x and y, counted from 1, the oldest first. Raises `RequestError`."""
         model = published.model
-        _check_component("x", x, model.n_components)
-        _check_component("y", y, model.n_components)
+        for name, component in (("x", x), ("y", y)):
+            if not 1 <= component <= model.n_components:
+                raise invalid(f"{name} must be a component of the model, 1 to {model.n_components}, not {component}")
         vectors, at = self._snapshot(model.dimensions)
-        with np.errstate(all="ignore"):
-            coordinates, residual = model.project(vectors)
-            finite = np.isfinite(residual) & np.isfinite(coordinates).all(axis=1)
-            vectors, at, coordinates, residual = vectors[finite], at[finite], coordinates[finite], residual[finite]
-            p, worst = _unusual(published, vectors, scoring.score_projected(model, coordinates, residual))
+        coordinates, residual = model.project(vectors)
+        finite = np.isfinite(residual) & np.isfinite(coordinates).all(axis=1)
+        vectors, at, coordinates, residual = vectors[finite], at[finite], coordinates[finite], residual[finite]
+        p, worst = _unusual(published, vectors, at, scoring.score_projected(model, coordinates, residual))
         return {
             "version": published.version,
             "coordinates": np.ascontiguousarray(coordinates[:, [x - 1, y - 1]], np.float64),
             "at": at,
             "residual": np.asarray(residual, np.float64),
             "p": p,
-            "worst": [{"at": float(at[i]), **about} for i, about in worst],
+            "worst": worst,
         }
 
     def _snapshot(self, dimensions: int) -> tuple[Array, F64]:
@@ -84,20 +80,18 @@ def _limit(dimensions: int) -> int:
     return min(_MAX_VECTORS, _MAX_BYTES // (8 * dimensions))
 
 
-def _unusual(published: PublishedModel, vectors: Array, scores: Scores) -> tuple[F64 | None, list[Described]]:
-    """p of each vector (n, d), None without past scores; and the vectors with the highest scores, by index."""
+def _unusual(
+    published: PublishedModel, vectors: Array, at: F64, scores: Scores
+) -> tuple[F64 | None, list[dict[str, Any]]]:
+    """p of each vector (n, d), None without past scores; and the vectors with the highest scores."""
     model, p = published.model, None
     if published.calibration is not None:
         p = published.calibration.p_values(scores, model.noise_variance).score
     worst = np.argsort(-scores.score, kind="stable")[:_WORST]
-    largest, values = scoring.largest_contributions(model, vectors[worst], _DIMENSIONS)
-    described = []
-    for i, dimensions, contributions in zip(worst.tolist(), largest[1].tolist(), values.spe.tolist(), strict=True):
-        about = {"score": float(scores.score[i]), "p": None if p is None else float(p[i])}
-        described.append((i, {**about, "dimensions": dimensions, "contributions": contributions}))
+    which, values = scoring.largest_contributions(model, vectors[worst], _DIMENSIONS)
+    described = [
+        {"at": float(at[i]), "score": float(scores.score[i]), "p": None if p is None else float(p[i]),
+         "dimensions": dimensions, "contributions": contributions}
+        for i, dimensions, contributions in zip(worst, which[1].tolist(), values.spe.tolist(), strict=True)
+    ]  # fmt: skip
     return p, described
-
-
-def _check_component(name: str, component: int, k: int) -> None:
-    if not 1 <= component <= k:
-        raise invalid(f"{name} must be a component of the model, 1 to {k}, not {component}")

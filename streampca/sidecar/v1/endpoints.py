@@ -2,10 +2,10 @@
 
 from enum import Enum
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, Path, Query, Request, Response
-from pydantic import BaseModel, WithJsonSchema
+from pydantic import WithJsonSchema
 from starlette.responses import PlainTextResponse
 
 from streampca.sidecar import compute
@@ -38,14 +38,14 @@ class V1Endpoints:
                 f"/v1/{endpoint.__name__}", tags=["vectors"], response_model=answer,
                 responses=errors | binary_answer(NPZ), openapi_extra=body_of(request, *BINARY, query=query),
             )(endpoint)  # fmt: skip
-        gets: tuple[tuple[str, Any, type[BaseModel], Responses], ...] = (
-            ("/model", self.model, schemas.ModelResponse, {}),
-            ("/model/components", self.components, schemas.ComponentsResponse, binary_answer(NPY)),
-            ("/models", self.models, schemas.ModelsResponse, {}),
-            ("/models/{version}", self.model_version, schemas.ModelResponse, {}),
-        )
-        for path, get, model, more in gets:
-            app.get(f"/v1{path}", tags=["model"], response_model=model, responses=errors | more)(get)
+        for path, get, model in (
+            ("/model", self.model, schemas.ModelResponse),
+            ("/model/components", self.components, schemas.ComponentsResponse),
+            ("/models", self.models, schemas.ModelsResponse),
+            ("/models/{version}", self.model_version, schemas.ModelResponse),
+        ):
+            responses = errors | binary_answer(NPY) if get == self.components else errors
+            app.get(f"/v1{path}", tags=["model"], response_model=model, responses=responses)(get)
         app.post("/v1/models/{name}:predict", include_in_schema=False)(self.predict)
         tags: list[str | Enum] = ["operations"]
         app.get("/healthz", tags=tags, response_model=schemas.HealthResponse)(self.healthz)

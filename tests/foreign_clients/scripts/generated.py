@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from expected import TOPIC, VECTORS, asked, same
 
 URL, FOLDER = sys.argv[1], Path(sys.argv[2])
@@ -42,8 +43,6 @@ def call(name: str, **arguments: Any) -> Any:
 make()
 models = importlib.import_module(f"{PACKAGE}.models")
 rows = VECTORS.tolist()
-import numpy as np  # noqa: E402
-
 projected = call("project", body=models.ProjectRequest(vectors=rows))
 same(np.array(projected.coordinates), asked(VECTORS, {})["coordinates"])
 whitened = call("project", body=models.ProjectRequest(vectors=rows, basis=models.ProjectRequestBasis.WHITENED))

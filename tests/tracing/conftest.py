@@ -1,8 +1,10 @@
 """A receiver of spans, as OpenTelemetry's collector is one: OTLP over HTTP on a free port of the loopback."""
 
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.http_server import HttpServer
@@ -15,11 +17,6 @@ class Receiver(HttpServer):
     def __init__(self) -> None:
         super().__init__(self._respond)
         self.spans: list[Any] = []
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables of a process that sends its spans here, soon."""
-        return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.root, "OTEL_BSP_SCHEDULE_DELAY": "100"}
 
     def wait_for(self, name: str, count: int = 1) -> list[Any]:
         """All spans of this name, when there are so many."""
@@ -35,6 +32,15 @@ class Receiver(HttpServer):
         exported = ExportTraceServiceRequest.FromString(body)
         self.spans += (s for of in exported.resource_spans for scope in of.scope_spans for s in scope.spans)
         return 200, {}
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """Processes that the test starts send their spans to it, soon."""
+    with Receiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.root)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        yield receiver
 
 
 def attributes(span: Any) -> dict[str, Any]:
