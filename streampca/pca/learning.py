@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streampca.pca.arrays import F64, Array
+from streampca.pca import gaps
+from streampca.pca.arrays import F64, Array, rows_with_gaps
 from streampca.pca.blocked import block, centring, ritz, triangle
 from streampca.pca.blocked.centring import Weights
-from streampca.pca.gaps import fill, rows_with_gaps
 from streampca.pca.state import NO_LOSSES, Losses, State
 
 LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept unless `oversampling` is given
@@ -142,12 +142,12 @@ def first_block(V: Array, config: LearningConfig) -> int:
 def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn one block, which may have gaps: filled, they cost no second algorithm."""
     weights = centring.weights(state.weight, retention, config.center)
-    surplus, gaps = np.zeros(len(V)), state.gaps and state.gaps.times(weights.past)
+    surplus, shares = np.zeros(len(V)), state.gaps and state.gaps.times(weights.past)
     if config.impute:
         if config.center:
-            state = fill.initialise_new_means(state, V)
+            state = gaps.initialise_new_means(state, V)
         if rows_with_gaps(V).any():
-            V, surplus, gaps = fill.fill(state, V, weights, config.components, config.center)
+            V, surplus, shares = gaps.fill(state, V, weights, config.components, config.center)
     past_rows = 0 if config.keeps_covariance else state.rank
     A = np.empty((past_rows + len(V), config.dimensions), config.dtype)
     learned = block.learn(
@@ -161,7 +161,7 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
         total_variance=max(learned.total_variance - float(weights.c * (1 - weights.a) @ surplus), 0.0),
         count=state.count + len(V),
         shortened=state.shortened + learned.shortened,
-        gaps=gaps,
+        gaps=shares,
         pinv_error=learned.pinv_error,
     )
     losses = _losses(learned, weights, surplus, config) if state.count else NO_LOSSES

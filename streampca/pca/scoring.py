@@ -19,9 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import F64, Array
-from streampca.pca.gaps import conditional
-from streampca.pca.gaps.conditional import Completed
+from streampca.pca.arrays import F64, Array, rows_with_gaps
 from streampca.pca.model import Model
 
 STATISTICS = ("t2", "spe", "score")
@@ -87,10 +85,40 @@ def score_projected(model: Model, coordinates: Array, spe: Array, gaps_t2: F64 |
         return Scores(t2, spe.astype(np.float64), t2 + spe / model.noise_variance)
 
 
+class Completed(NamedTuple):
+    """Vectors without gaps, and what the uncertainty of the filled entries adds to their statistics."""
+
+    vectors: Array  # (n, d)
+    t2: F64  # (n,); 0 without gaps
+    spe: F64  # (n,)
+
+
 def complete(model: Model, Y: Array) -> Completed:
-    """Vectors (n, d) without gaps, and what their uncertainty adds to T² and SPE."""
+    """Fill the gaps of vectors (n, d), each by itself; those without gaps stay as they are.
+
+    By probabilistic PCA, with Φ = U(Λ − σ²)^½, observed entries o, missing ones m, and Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹:
+
+        E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
+    """
+    t2, spe = np.zeros(len(Y)), np.zeros(len(Y))
+    if not rows_with_gaps(Y).any():
+        return Completed(Y, t2, spe)
+    gaps, mean, sigma2 = np.isnan(Y), model.mean, model.noise_variance
     variance = model.explained_variance.astype(np.float64)
-    return conditional.complete(Y, model.mean, model.components.T, variance, model.noise_variance)
+    filled, signal = np.array(Y, np.float64), variance > sigma2
+    U, variance = model.components.T[:, signal].astype(np.float64), variance[signal]
+    Phi = U * np.sqrt(variance - sigma2)
+    for i in np.flatnonzero(gaps.any(axis=1)):
+        missing, observed = gaps[i], ~gaps[i]
+        Psi = np.linalg.inv(Phi[observed].T @ Phi[observed] + sigma2 * np.eye(len(variance)))
+        z = Psi @ (Phi[observed].T @ (filled[i, observed] - mean[observed]))
+        filled[i, missing] = mean[missing] + Phi[missing] @ z
+        U_Phi = U[missing].T @ Phi[missing]
+        spread = sigma2 * (np.square(U[missing]).sum(axis=0) + np.vecdot(U_Phi @ Psi, U_Phi))  # of Uᵀy, along each axis
+        t2[i] = (spread / variance).sum()
+        of_all = sigma2 * (missing.sum() + np.vdot(Phi[missing].T @ Phi[missing], Psi))
+        spe[i] = max(of_all - spread.sum(), 0.0)
+    return Completed(filled.astype(Y.dtype, copy=False), t2, spe)
 
 
 def contributions(model: Model, Y: Array) -> Contributions:

@@ -25,7 +25,7 @@ from streampca.fold.codec import Codec
 from streampca.fold.decoded import Reject
 from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.pca.gaps import rows_with_gaps
+from streampca.pca.arrays import rows_with_gaps
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
 from streampca.worker import publisher
