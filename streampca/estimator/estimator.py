@@ -1,7 +1,7 @@
 """`ImplicitKrasulina`, streaming PCA as a scikit-learn estimator."""
 
 from collections.abc import Callable, Sequence
-from copy import copy
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -10,8 +10,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from streampca.estimator import checks
-from streampca.estimator.attributes import FittedAttributes
-from streampca.estimator.online import OnlineLearner
+from streampca.estimator.attributes import FittedAttributes, Learned
 from streampca.fold.fold import FoldConfig
 from streampca.fold.merging import MergedFolds
 from streampca.pca import scoring
@@ -93,13 +92,13 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
         Raises `ValueError` if a row cannot be learned; then no row of X is learned.
         """
-        online: OnlineLearner | None = copy(self.online_) if hasattr(self, "online_") else None
+        online: Learned | None = getattr(self, "online_", None)
         for slab in checks.slabs(X, self.batch_size):
             V = validate_data(self, slab, reset=online is None, **checks.rules(self.missing))
             first = online is None
-            online = online or self._new_learner(V)
+            online = online or self._nothing_learned(V)
             checks.refuse_bad(V, online.config.learning, first=first)
-            online.add(V)
+            online = online.followed_by(V)
         self.online_ = online  # type: ignore[assignment]  # there is at least one slab
         return self
 
@@ -161,9 +160,9 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _new_learner(self, V: Array) -> OnlineLearner:
+    def _nothing_learned(self, V: Array) -> Learned:
         config = FoldConfig(checks.config_of(self, V), half_life_messages=self.half_life)
-        return OnlineLearner(config, checks.share_of(self))
+        return Learned.nothing(config, checks.share_of(self))
 
 
 def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
@@ -186,8 +185,8 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
     merged.n_features_in_ = parts[0].n_features_in_
     if hasattr(parts[0], "feature_names_in_"):
         merged.feature_names_in_ = parts[0].feature_names_in_
-    merged.online_ = OnlineLearner(config, share)
-    merged.online_.fold = folds.fold(sum(part.n_samples_seen_ for part in parts))
+    fold = folds.fold(sum(part.n_samples_seen_ for part in parts))
     weights = np.sum([part.online_.past_scores.calibration.weights for part in parts], axis=0)
-    merged.online_.past_scores.calibration = Calibration(weights)
+    past_scores = replace(parts[0].online_.past_scores, calibration=Calibration(weights))
+    merged.online_ = Learned(config, share, fold, past_scores)
     return merged

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import StreampcaError
-from streampca.fold.decoded import Batch, Decoded, Reject
-from streampca.fold.events import Records, Undecoded, Vectors
+from streampca.fold.events import Batch, Decoded, Records, Reject, Undecoded, Vectors
 from streampca.fold.judge import Judge
 from streampca.fold.record import Record, timestamps_of, values_of
 from streampca.formats import reader_of

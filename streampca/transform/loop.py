@@ -22,8 +22,7 @@ from streampca.consumer_group.listener import (
 from streampca.consumer_group.offset_gap import OffsetGapPolicy
 from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import StreampcaError
-from streampca.fold.decoded import Reject
-from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
+from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Reject, Revoked, Undecoded
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source
 from streampca.sources.transactions import TransactionFailedError, Transactions

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Collection, Mapping
 
 from streampca.fold import compatibility
-from streampca.fold.store_identity import StoreIdentity
+from streampca.fold.compatibility import StoreIdentity
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source
 from streampca.stores.checkpoints import Checkpoints

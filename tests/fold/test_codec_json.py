@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streampca.fold.codec import Codec
-from streampca.fold.decoded import Reject
+from streampca.fold.events import Reject
 from streampca.fold.judge import Judge
 
 D = 4

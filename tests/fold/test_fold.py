@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streampca.fold import checkpoint as files
 from streampca.fold import npz
-from streampca.fold.decoded import Batch, Decoded, Reject, batch_of_rows
+from streampca.fold.events import Batch, Decoded, Reject, batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.record import PlainRecord
 from streampca.pca import algorithm1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streampca.fold.codec import Codec
-from streampca.fold.decoded import Reject
+from streampca.fold.events import Reject
 from streampca.fold.judge import Judge
 from streampca.formats.packing import varint
 from streampca.formats.protoc import compiled

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.fold.past_scores import PastScoresBuilder
-from streampca.pca.learning import LearningConfig
-from streampca.pca.pending import Messages, learn_whole_blocks
+from streampca.pca.learning import LearningConfig, Messages, learn_whole_blocks
 from streampca.pca.scoring import Calibration
 from streampca.pca.state import State
 from tests.pca.streams import gaussian

@@ -51,7 +51,8 @@ class Learned(NamedTuple):
 
 def learn(C: F64, Y: F64, eta: F64) -> Learned:
     """Learn the block Y (b, d)."""
-    X, Z, p, growth, _ = recurrence.learn(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), eta)
+    X, Z, p, growth, _ = recurrence.learn_padded(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), eta)
+    X, Z, p = (padded[:, : C.shape[1]] for padded in (X, Z, p))
     return Learned(C @ (np.eye(C.shape[1]) - X.T @ Z) + Y.T @ Z, X, p, growth)
 
 
@@ -88,7 +89,7 @@ from streampca.pca.blocked import recurrence
 random, digest = np.random.default_rng(0), hashlib.sha256()
 for K in (1, 2, 5, 8, 11, 16) * 20:
     C, Y = random.standard_normal((30, K)), random.standard_normal((256, 30))
-    for result in recurrence.learn(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), np.full(256, 0.03)):
+    for result in recurrence.learn_padded(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), np.full(256, 0.03)):
         digest.update(result.tobytes())
 print(digest.hexdigest())
 """
