@@ -45,8 +45,7 @@ class Checkpoint:
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """The bytes of a checkpoint file."""
-    fold = checkpoint.fold
-    state = fold.state
+    fold, state = checkpoint.fold, checkpoint.fold.state
     header = {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
@@ -88,16 +87,9 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, without=["C_pinv"] if trusted else [])
     header = npz.validate(CheckpointHeader, fields)
     _verify(header, arrays, inverse=not trusted)
-    state = State(
-        arrays["C"],
-        arrays["mean"],
-        header.weight,
-        header.total_variance,
-        header.count,
-        header.shortened,
-        None if header.gaps is None else Gaps(header.gaps, arrays["missing"]),
-        arrays.get("covariance"),
-    )
+    numbers = header.weight, header.total_variance, header.count, header.shortened
+    gaps = None if header.gaps is None else Gaps(header.gaps, arrays["missing"])
+    state = State(arrays["C"], arrays["mean"], *numbers, gaps, arrays.get("covariance"))
     stats, event_time = FoldStats(**dict(header.stats)), EventTime(**dict(header.event_time))
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
     fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats, last)

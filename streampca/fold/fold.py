@@ -80,8 +80,6 @@ class Fold:
 
     def provisional(self, learning_config: LearningConfig) -> State:
         """The state after the pending messages too, for publishing."""
-        if not len(self.pending):
-            return self.state
         return learning.learn(self.state, self.pending, self.retention, learning_config)[0]
 
 
@@ -97,18 +95,12 @@ class FoldConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Names and values as stored in a checkpoint."""
-        own = {name: value for name, value in vars(self).items() if name != "learning"}
-        of_model = {name: value for name, value in vars(self.learning).items() if name != "impute"}
-        return {
-            **of_model,
-            **own,
-            "start": self.learning.start,
-            "missing": "impute" if self.learning.impute else "refuse",
-        }
+        derived = {"start": self.learning.start, "missing": "impute" if self.learning.impute else "refuse"}
+        settings = vars(self.learning) | vars(self) | derived
+        return {name: value for name, value in settings.items() if name not in ("learning", "impute")}
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> "FoldConfig":
-        """Read what `as_dict` returned."""
         settings = dict(settings) | {"impute": settings["missing"] == "impute"}
         learning = LearningConfig(**{field.name: settings[field.name] for field in fields(LearningConfig)})
         return cls(learning, **{field.name: settings[field.name] for field in fields(cls) if field.name != "learning"})

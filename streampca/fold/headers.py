@@ -14,22 +14,16 @@ Positions = dict[PartitionName, Annotated[int, Field(ge=-1, lt=2**63)]]
 
 
 class _Strict(BaseModel):
-    """Numbers are numbers and texts are texts."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True, extra="forbid")  # numbers are numbers and texts are texts
 
 
 class EventTimeHeader(_Strict):
-    """The fields of `EventTime`."""
-
     now_ms: Milliseconds
     recent: Annotated[tuple[Annotated[Milliseconds, Field(ge=0)], ...], Field(max_length=62, strict=False)]
     ahead: Count
 
 
 class StatsHeader(_Strict):
-    """The fields of `FoldStats`."""
-
     learned: Count
     rejected: dict[str, Count]
     gap: Count
@@ -43,15 +37,11 @@ class StatsHeader(_Strict):
 
 
 class LastRecordHeader(_Strict):
-    """The fields of `LastRecord`."""
-
     offset: Count
     leader_epoch: Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class CheckpointHeader(_Strict):
-    """The header of a checkpoint."""
-
     kind: str
     format_version: int
     numpy: str
@@ -72,8 +62,6 @@ class CheckpointHeader(_Strict):
 
 
 class ModelHeader(_Strict):
-    """The header of a published model."""
-
     kind: str
     format_version: int
     version: Count

@@ -28,7 +28,6 @@ class Judge:
 
     @classmethod
     def of(cls, config: "LearningConfig") -> "Judge":
-        """The judge for this configuration."""
         observed = config.min_observed if config.impute else None
         return cls(config.dimensions, config.largest_value, config.dtype, observed)
 
@@ -71,8 +70,8 @@ class Judge:
         if self.min_observed is not None:
             missing = np.isnan(vectors)
             sizes[missing], observed = 0.0, self.dimensions - missing.sum(axis=1)
-        good: NDArray[np.bool_] = sizes.max(axis=1, initial=0.0) <= np.float64(self.largest_value)  # false for NaN
-        return good & (observed >= (self.min_observed or 0))
+        small = sizes.max(axis=1, initial=0.0) <= np.float64(self.largest_value)  # false for NaN
+        return np.asarray(small & (observed >= (self.min_observed or 0)))
 
     def reason(self, vector: Array) -> tuple[str, str]:
         """Explain why a vector (d,) is not good: the short name and a message."""

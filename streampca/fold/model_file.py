@@ -44,19 +44,12 @@ class PublishedModel:
     learned: Array | None = None  # of `streampca fit`: what continuing needs beyond the model, `axes.continuation`
 
 
-_HEADER = (
-    "version", "topic", "topic_id", "rejected", "loss", "loss_ratio", "loss_ewma",
-    "first_timestamp_ms", "last_timestamp_ms", "published_at", "settings", "subspace_error", "axis_errors",
-)  # fmt: skip
-
-
 def encode(published: PublishedModel) -> bytes:
     """The bytes of a model file; the same model gives the same bytes. Raises `ValueError` if it is not valid."""
     model = published.model
     if problem := _problem(published):
         raise ValueError(f"this model cannot be written: {problem}")
-    header = {name: getattr(published, name) for name in _HEADER}
-    header |= {
+    header = {name: value for name, value in vars(published).items() if name in ModelHeader.model_fields} | {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
         "positions": {str(p): o for p, o in published.positions.items()},
@@ -64,11 +57,7 @@ def encode(published: PublishedModel) -> bytes:
         "total_variance": model.total_variance,
         "weight": model.weight,
     }
-    arrays = {
-        "components": model.components,
-        "explained_variance": model.explained_variance,
-        "mean": model.mean,
-    }
+    arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
     if published.calibration is not None:
         arrays["calibration"] = published.calibration.table()
     if published.learned is not None:
@@ -85,7 +74,7 @@ def decode(data: bytes) -> PublishedModel:
     if arrays.keys() != {"components", "explained_variance", "mean"}:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
     model = Model(**arrays, total_variance=header.total_variance, weight=header.weight)
-    values = {name: getattr(header, name) for name in _HEADER}
+    values = {name: value for name, value in header if name in PublishedModel.__dataclass_fields__}
     for name in ("positions", "partition_losses"):
         values[name] = {int(partition): value for partition, value in getattr(header, name).items()}
     published = PublishedModel(model=model, calibration=calibration, learned=learned, **values)
@@ -104,8 +93,6 @@ def _calibration(table: NDArray[Any]) -> Calibration:
 def _problem(published: PublishedModel) -> str | None:
     """Say what is wrong with the model; None if it is valid."""
     model = published.model
-    if not _is_version(published.version):
-        return f"version {published.version!r} is not a number of messages"
     k, d = model.components.shape if model.components.ndim == 2 else (0, 0)
     if k < 1 or model.explained_variance.shape != (k,) or model.mean.shape != (d,):
         return "the arrays of the model do not fit each other"
@@ -128,7 +115,3 @@ def _problem(published: PublishedModel) -> str | None:
     with np.errstate(all="ignore"):
         orthonormal = np.abs(model.components @ model.components.T - np.eye(k)).max() <= 1e-3
     return None if orthonormal else "the components are not orthonormal"
-
-
-def _is_version(version: object) -> bool:
-    return isinstance(version, int) and not isinstance(version, bool) and 0 <= version < 2**63

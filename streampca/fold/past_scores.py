@@ -24,9 +24,7 @@ class PastScoresBuilder:
 
     def score(self, model: Model, V: Array) -> None:
         """Score messages (n, d) that the model has not learned."""
-        scores = scoring.score(model, V)
-        with np.errstate(over="ignore"):  # infinite, as the score is
-            self._new += (scores._replace(spe=scores.spe / model.noise_variance),)
+        self._new += (scoring.in_units(scoring.score(model, V), model.noise_variance),)
 
     def p_values(self) -> F64 | None:
         """Compare the new scores (n,) with the older ones; None without older ones."""

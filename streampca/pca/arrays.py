@@ -18,5 +18,4 @@ def power_of_two(scale: float) -> float:
 def rows_with_gaps(V: Array) -> NDArray[np.bool_]:
     """Which of the vectors V (n, d) have gaps, (n,). Also true where the sum of the entries overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
-        rows: NDArray[np.bool_] = np.isnan(V.sum(axis=1))  # quicker than to look at each entry
-    return rows
+        return np.asarray(np.isnan(V.sum(axis=1)))  # quicker than to look at each entry

@@ -49,10 +49,10 @@ class Projection(NamedTuple):
 
 
 class Contributions(NamedTuple):
-    """Contributions of each dimension of n vectors, (n, d)."""
+    """Contributions of dimensions of n vectors, (n, ·)."""
 
-    t2: F64  # sums to T²; negative where a dimension makes the vector more ordinary
-    spe: F64  # with the sign of the residual; the absolute values sum to SPE
+    t2: F64  # those of all sum to T²; negative where a dimension makes the vector more ordinary
+    spe: F64  # with the sign of the residual; the absolute values of all sum to SPE
 
 
 def project(model: Model, Y: Array) -> Projection:
@@ -121,21 +121,15 @@ def complete(model: Model, Y: Array) -> Completed:
     return Completed(filled.astype(Y.dtype, copy=False), t2, spe)
 
 
-def contributions(model: Model, Y: Array) -> Contributions:
-    """Split T² and SPE of vectors (n, d) by dimension; takes several times the vectors' memory."""
-    centred = Y - model.mean
-    coordinates = centred @ model.components.T
-    residual = centred - coordinates @ model.components
-    of_t2 = centred * (coordinates / _variances(model) @ model.components)
-    return Contributions(of_t2, np.copysign(residual**2, residual))
-
-
 def largest_contributions(model: Model, Y: Array, limit: int) -> tuple[NDArray[np.intp], Contributions]:
     """The `limit` largest contributions of each vector, by falling absolute value, (n, limit), and their dimensions.
 
-    The dimensions (2, n, limit) are those of T² and those of SPE.
+    The dimensions (2, n, limit) are those of T² and those of SPE. Takes several times the vectors' memory.
     """
-    every = contributions(model, Y)
+    centred = Y - model.mean
+    coordinates = centred @ model.components.T
+    residual = centred - coordinates @ model.components
+    every = centred * (coordinates / _variances(model) @ model.components), np.copysign(residual**2, residual)
     dimensions = [np.argsort(-np.abs(values), axis=1, kind="stable")[:, :limit] for values in every]
     largest = [
         np.take_along_axis(values, of_values, axis=1) for values, of_values in zip(every, dimensions, strict=True)
@@ -147,14 +141,12 @@ def log_likelihood(model: Model, Y: Array) -> F64:
     """The log-density of vectors (n, d) by probabilistic PCA, (n,): −(score + d log 2π + log det Σ)/2."""
     others = model.dimensions - model.n_components
     log_det = float(np.log(_variances(model)).sum()) + others * np.log(model.noise_variance)
-    density: F64 = -(score(model, Y).score + model.dimensions * np.log(2 * np.pi) + log_det) / 2
-    return density
+    return np.asarray(-(score(model, Y).score + model.dimensions * np.log(2 * np.pi) + log_det) / 2)
 
 
 def _variances(model: Model) -> F64:
     """λ (k,); where no variance was seen, that of rounding, so that such a vector is very unusual."""
-    variances: F64 = np.maximum(model.explained_variance.astype(np.float64), model.rounding)
-    return variances
+    return np.asarray(np.maximum(model.explained_variance.astype(np.float64), model.rounding))
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +160,6 @@ class Calibration:
 
     @classmethod
     def empty(cls) -> "Calibration":
-        """Without any score."""
         return cls(np.zeros((len(STATISTICS), BINS)))
 
     @classmethod
@@ -205,7 +196,7 @@ class Calibration:
 
     def entered(self, scores: Scores, sigma2: float) -> "Calibration":
         """With n more scores by a model with this σ²; nothing is forgotten."""
-        new = [np.bincount(bins_of(values)[0], minlength=BINS) for values in _in_units(scores, sigma2)]
+        new = [np.bincount(bins_of(values)[0], minlength=BINS) for values in in_units(scores, sigma2)]
         return Calibration(self.weights + new)
 
     def p_values(self, scores: Scores, sigma2: float) -> Scores:
@@ -214,7 +205,7 @@ class Calibration:
         Of the bin that holds the score, the part above it counts.
         """
         p = []
-        for weights, above, values in zip(self.weights, self._above, _in_units(scores, sigma2), strict=True):
+        for weights, above, values in zip(self.weights, self._above, in_units(scores, sigma2), strict=True):
             bins, part = bins_of(values)
             p.append((1 + above[bins] + part * weights[bins]) / (1 + above[0] + weights[0]))
         return Scores(*p)
@@ -225,7 +216,7 @@ class Calibration:
         return np.cumsum(self.weights[:, ::-1], axis=1)[:, ::-1] - self.weights
 
 
-def _in_units(scores: Scores, sigma2: float) -> Scores:
+def in_units(scores: Scores, sigma2: float) -> Scores:
     """The statistics, SPE as a multiple of this σ²."""
     with np.errstate(over="ignore"):
         return scores._replace(spe=scores.spe / sigma2)

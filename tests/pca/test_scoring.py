@@ -9,7 +9,7 @@ from sklearn.decomposition import PCA
 from streampca.pca import scoring
 from streampca.pca.arrays import F64
 from streampca.pca.model import Model
-from streampca.pca.scoring import BINS, WINDOW, Calibration, Scores, contributions, largest_contributions, score
+from streampca.pca.scoring import BINS, WINDOW, Calibration, Scores, largest_contributions, score
 from tests.pca.streams import gaussian as gaussian_along
 from tests.pca.streams import with_gaps
 
@@ -55,13 +55,15 @@ def test_contributions_add_up(seed: int) -> None:
     X = gaussian(50, seed)
     model = fitted(X)
     t2, spe, _ = score(model, X)
-    of_t2, of_spe = contributions(model, X)
+    every, (of_t2, of_spe) = largest_contributions(model, X, D)
+    assert (np.sort(every, axis=2) == np.arange(D)).all()
     np.testing.assert_allclose(of_t2.sum(axis=1), t2, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(np.abs(of_spe).sum(axis=1), spe, rtol=1e-8, atol=1e-10)
     which, largest = largest_contributions(model, X, 2)
-    for dimensions, values, parts in zip(which, largest, (of_t2, of_spe), strict=True):
-        assert np.array_equal(np.take_along_axis(parts, dimensions, axis=1), values)
-        assert np.array_equal(np.abs(values), np.sort(np.abs(parts), axis=1)[:, :-3:-1])
+    assert np.array_equal(which, every[:, :, :2])
+    for values, parts in zip(largest, (of_t2, of_spe), strict=True):
+        assert np.array_equal(values, parts[:, :2])
+        assert np.array_equal(np.abs(parts), np.sort(np.abs(parts), axis=1)[:, ::-1])
 
 
 def test_the_sensor_that_fails_contributes_most() -> None:
