@@ -21,17 +21,11 @@ def gaussian(seed: int, n: int, spectrum: F64, offset: float = 0.0, turned: bool
     return (random.standard_normal((n, d)) * spectrum) @ axes + offset
 
 
-def one_pass(X: F64, config: LearningConfig, retention: F64 | float = 1.0) -> tuple[State, list[Losses]]:
-    """The state after the stream X (n, d) with a partial last block, and each block's scores."""
-    kept = np.broadcast_to(np.asarray(retention, np.float64), len(X))
-    state, scores, start = State.empty(config.dimensions, config.dtype), [], 0
-    while start < len(X):
-        end = start + config.next_block(state.count)
-        V = X[start:end].astype(config.dtype, copy=False)
-        state, score = learn(state, V, kept[start:end].copy(), config)
-        scores.append(score)
-        start = end
-    return state, scores
+def one_pass(X: F64, config: LearningConfig, retention: F64 | float = 1.0) -> tuple[State, Losses]:
+    """The state after the stream X (n, d) with a partial last block, and its losses."""
+    V, kept, first = X.astype(config.dtype, copy=False), np.ones(len(X)) * retention, config.next_block(0)
+    state, _ = learn(State.empty(config.dimensions, config.dtype), V[:first], kept[:first], config)
+    return learn(state, V[first:], kept[first:], config)
 
 
 def remaining_weights(retention: F64) -> F64:
