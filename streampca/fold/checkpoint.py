@@ -5,16 +5,16 @@ it depends on the time or the machine: the same records give the same bytes.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from streampca.errors import DamagedFileError
 from streampca.fold import npz
 from streampca.fold.event_time import EventTime
 from streampca.fold.fold import Fold
-from streampca.fold.headers import CheckpointHeader
 from streampca.fold.partitions import offsets_in
 from streampca.fold.record import LastRecord
 from streampca.fold.stats import FoldStats
@@ -41,6 +41,45 @@ class Checkpoint:
     def end(self) -> int | dict[int, int] | None:
         """End of a backfill: a time in milliseconds, or the next offset of partitions; None: before the topic."""
         return (offsets_in(self.until) or int(self.until)) if self.until else None
+
+
+class EventTimeHeader(npz.Strict):
+    now_ms: npz.Milliseconds
+    recent: Annotated[tuple[npz.Count, ...], Field(max_length=62, strict=False)]
+    ahead: npz.Count
+
+
+class StatsHeader(npz.Strict):
+    learned: npz.Count
+    rejected: dict[str, npz.Count]
+    gap: npz.Count
+    with_loss: npz.Count
+    loss: npz.Finite
+    norm: npz.Finite
+    loss_ewma: npz.Finite
+    norm_ewma: npz.Finite
+    first_ms: npz.Milliseconds
+    last_ms: npz.Milliseconds
+
+
+class LastRecordHeader(npz.Strict):
+    offset: npz.Count
+    leader_epoch: Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class CheckpointHeader(npz.Header):
+    numpy: str
+    partition: npz.Count
+    next_offset: Annotated[int, Field(ge=-1, lt=2**63)]
+    last_record: LastRecordHeader | None
+    weight: npz.NonNegative
+    total_variance: npz.NonNegative
+    count: npz.Count
+    shortened: npz.Count
+    gaps: Annotated[npz.Finite, Field(ge=0, le=1.000001)] | None
+    event_time: EventTimeHeader
+    stats: StatsHeader
+    until: Annotated[str, Field(pattern=r"^(-?\d{1,18}|\d{1,10}:\d{1,19}(,\d{1,10}:\d{1,19})*)?$")] = ""
 
 
 def encode(checkpoint: Checkpoint) -> bytes:

@@ -1,14 +1,14 @@
 """Published models and their files: the worker and `streampca fit` write them, the sidecar serves them."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from streampca.errors import DamagedFileError
 from streampca.fold import npz
-from streampca.fold.headers import ModelHeader
 from streampca.pca.arrays import Array
 from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
@@ -42,6 +42,26 @@ class PublishedModel:
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
     calibration: Calibration | None = None  # past scores of messages by the versions before this one
     learned: Array | None = None  # of `streampca fit`: what continuing needs beyond the model, `axes.continuation`
+
+
+PartitionName = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
+
+
+class ModelHeader(npz.Header):
+    version: npz.Count
+    positions: dict[PartitionName, Annotated[int, Field(ge=-1, lt=2**63)]]
+    rejected: npz.Count
+    loss: npz.Finite | None
+    loss_ratio: npz.Finite | None
+    loss_ewma: npz.Finite | None
+    partition_losses: dict[PartitionName, npz.NonNegative] = Field(default_factory=dict)  # earlier files lack it
+    first_timestamp_ms: npz.Milliseconds
+    last_timestamp_ms: npz.Milliseconds
+    published_at: npz.Finite
+    total_variance: npz.Finite
+    weight: npz.Finite
+    subspace_error: npz.NonNegative | None
+    axis_errors: list[npz.NonNegative] | None
 
 
 def encode(published: PublishedModel) -> bytes:
