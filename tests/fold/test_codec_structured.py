@@ -137,7 +137,6 @@ WHOLE = avro(GOOD, avro_datum(ROW, "v"))
         (None, "no_value", "tombstone"),
         (b"", "undecodable", "not framed"),
         (b"\0\0\0\0", "undecodable", "not framed"),
-        (b"[1, 2, 3]", "undecodable", "not framed"),
         (b"\1" + WHOLE[1:], "undecodable", "not framed"),
         (framed(77, WHOLE[5:]), "unknown_schema", "no schema 77"),
         (framed(2, WHOLE[5:]), "undecodable", "schema 2 is PROTOBUF, not AVRO"),
@@ -147,7 +146,6 @@ WHOLE = avro(GOOD, avro_datum(ROW, "v"))
         (WHOLE + b"\0", "undecodable", "left over"),
         (WHOLE[:5], "undecodable", "not Avro of its schema"),
         (avro(GOOD, avro_datum([1.0, 2.0], "v")), "wrong_length", "2 numbers, not 3"),
-        (avro(GOOD, avro_datum([], "v")), "wrong_length", "0 numbers, not 3"),
         (avro(GOOD, avro_datum([1.0, float("nan"), 2.0], "v")), "not_finite", "entry 1 is nan"),
         (avro(GOOD, avro_datum([1.0, 2.0, -1e200], "v")), "too_large", "entry 2"),
         (framed(5, b"\0"), "undecodable", "not null"),
@@ -346,7 +344,6 @@ ARROW = arrow([ROW, ROW])
     ("value", "field", "reason", "words"),
     [
         (b"", "", "undecodable", "not an Arrow IPC stream"),
-        (b"[1, 2, 3]", "", "undecodable", "not an Arrow IPC stream"),
         (ARROW[:-20], "", "undecodable", "not an Arrow IPC stream"),
         (ARROW, "w", "undecodable", "no column 'w' in the record batch: there is 'v'"),
         (arrow([ROW], other=1), "", "undecodable", "2 columns in the record batch: field must name one"),

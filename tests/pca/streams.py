@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from streampca.pca.arrays import F64, Array
+from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
 from streampca.pca.jackknife import GUARD, SamplingError, sampling_error
 from streampca.pca.learning import LearningConfig, learn
@@ -74,16 +74,6 @@ def with_gaps(X: F64, share: float, seed: int = 0) -> F64:
     random = np.random.default_rng(seed).random(X.shape)
     limit = np.minimum(share, np.sort(random, axis=1)[:, X.shape[1] // 2])
     return np.where(random < limit[:, None], np.nan, X)
-
-
-def mini_batch(C: Array, Y: Array, eta: float) -> Array:
-    """The implicit update of a mini-batch Y (N, d), eq. 11: the next C."""
-    n, k = Y.shape[0], C.shape[1]
-    X = np.linalg.solve(C.T @ C, C.T @ Y.T)  # (k, N)
-    left = Y.T @ X.T / n + C / eta
-    right = X @ X.T / n + np.eye(k) / eta
-    updated: Array = np.linalg.solve(right, left.T).T
-    return updated
 
 
 def jackknife(

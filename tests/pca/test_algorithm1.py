@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from streampca.pca.algorithm1 import meyer, sherman_morrison
 from streampca.pca.arrays import F64
-from tests.pca.streams import close, mini_batch
+from tests.pca.streams import close
 
 sizes = st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32 - 1)).map(
     lambda t: (max(t[0], t[1]), min(t[0], t[1]), t[2])
@@ -55,27 +55,13 @@ def test_invariants_of_every_step(size: tuple[int, int, int], eta: float) -> Non
 
 @given(sizes, etas)
 @settings(max_examples=50, deadline=None)
-def test_eq_12_is_eq_11_for_one_message(size: tuple[int, int, int], eta: float) -> None:
+def test_eq_12_is_the_minimum_of_its_convex_objective(size: tuple[int, int, int], eta: float) -> None:
+    """½‖A − C‖²/η + ½‖Ax − y‖², as in eq. 11: its gradient is 0."""
     C, Y = start(*size)
-    assert close(mini_batch(C, Y[:1], eta), meyer(C, np.linalg.pinv(C), Y[0], eta)[0], 1e-9)
-
-
-@given(sizes, etas, st.integers(1, 20))
-@settings(max_examples=50, deadline=None)
-def test_eq_11_is_the_minimum_of_its_objective(size: tuple[int, int, int], eta: float, n: int) -> None:
-    C, Y = start(*size)
-    Y = Y[:n]
-    X = Y @ np.linalg.pinv(C).T
-
-    def objective(A: F64) -> float:
-        return 0.5 * (np.sum((A - C) ** 2) / eta + np.mean(np.sum((X @ A.T - Y) ** 2, axis=1)))
-
-    best = mini_batch(C, Y, eta)
-    gradient = (best - C) / eta + (X @ best.T - Y).T @ X / n
+    x = np.linalg.pinv(C) @ Y[0]
+    best, _, _ = meyer(C, np.linalg.pinv(C), Y[0], eta)
+    gradient = (best - C) / eta + np.outer(best @ x - Y[0], x)
     assert np.abs(gradient).max() <= 1e-8 * (1 + np.abs(best).max() / eta)
-    for seed in range(5):
-        nudge = 1e-2 * np.random.default_rng(seed).standard_normal(C.shape)
-        assert objective(best) < objective(best + nudge)
 
 
 @given(sizes, st.floats(1e-2, 10), st.floats(0.1, 10))

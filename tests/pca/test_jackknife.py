@@ -149,13 +149,8 @@ def test_equal_streams_have_no_error_and_axes_without_variance_are_unknown() -> 
 def test_the_scale_of_the_data_does_not_matter(exponent: int) -> None:
     config = LearningConfig(6, 2, 2)
     states = [stream_state(seed, 300, 0.7 ** np.arange(6), config) for seed in range(10)]
+    unit = 2.0**exponent
     scaled = [
-        replace(
-            s,
-            C=np.ldexp(s.C, exponent),
-            mean=np.ldexp(s.mean, exponent),
-            covariance=np.ldexp(np.asarray(s.covariance), 2 * exponent),
-        )
-        for s in states
+        replace(s, C=unit * s.C, mean=unit * s.mean, covariance=unit**2 * np.asarray(s.covariance)) for s in states
     ]
     same(estimated(scaled, 2, config.columns), estimated(states, 2, config.columns), 1e-12)
