@@ -60,10 +60,7 @@ class FittedAttributes:
 
     @property
     def components_(self) -> Array:
-        """Principal axes, of shape (n_components, n_features): orthonormal rows by falling variance.
-
-        The largest entry of each row is positive.
-        """
+        """Principal axes (n_components, n_features): orthonormal rows by falling variance, largest entries positive."""
         return self.model_.components
 
     @property
@@ -112,7 +109,6 @@ class FittedAttributes:
 
     @property
     def n_components_(self) -> int:
-        """Number of components."""
         return self.model_.n_components
 
     @property

@@ -1,7 +1,6 @@
 """Checkpoints: the state of one partition together with its next offset, and the file that holds both.
 
-The file names its topic, the topic's id, the partition, the offset, and all settings that shape the state. Nothing in
-it depends on the time or the machine: the same records give the same bytes.
+Nothing in the file depends on the time or the machine: the same records give the same bytes.
 """
 
 from dataclasses import asdict, dataclass

@@ -61,9 +61,7 @@ class Codec:
         """Decode the records of one event; `Undecoded` while the schema registry is away. Any thread may call it.
 
         Stops early, with `next` at the first record that is left, when the vectors have become large: a few kilobytes
-        of compressed Arrow may unpack to many megabytes.
-
-        Raises `SourceError` if the registry refuses access.
+        of compressed Arrow may unpack to many megabytes. Raises `SourceError` if the registry refuses access.
         """
         records = event.records
         try:

@@ -55,10 +55,7 @@ def refuse_other_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> No
 
 
 def with_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> Checkpoint:
-    """The checkpoint, if it has the worker's settings; one that has learned nothing is given them.
-
-    Raises `SettingsError` as `refuse_other_settings` does.
-    """
+    """The checkpoint, if it has these settings, else `SettingsError`; one that has learned nothing is given them."""
     now, fold = fold_config.as_dict(), checkpoint.fold
     if fold.stats.learned or checkpoint.settings == now:
         refuse_other_settings(checkpoint, fold_config)
@@ -94,10 +91,7 @@ def refuse_foreign_store(topic: str, partition: int, committed: int, newest: int
 
 
 def refuse_other_store(topic: str, metadata: Mapping[int, str], ours: StoreIdentity) -> None:
-    """Raise `ForeignStoreError` if an offset was committed by a worker with another store.
-
-    `metadata` are those of the group's committed offsets, by partition.
-    """
+    """Raise `ForeignStoreError` if the metadata of an offset, by partition, is of a worker with another store."""
     for partition, text in metadata.items():
         theirs = identity_in(text)
         if theirs and theirs.id != ours.id:

@@ -16,15 +16,12 @@ if TYPE_CHECKING:  # transform judges what it does not learn, and need not wait 
 
 @dataclass(frozen=True)
 class Judge:
-    """A vector must have d finite numbers, none of them larger than `largest_value`.
-
-    With `min_observed`, entries may be missing, and are NaN, as long as so many are not.
-    """
+    """A vector must have d finite numbers, none of them larger than `largest_value`."""
 
     dimensions: int
     largest_value: float
     dtype: str = "float64"  # in which vectors are learned
-    min_observed: int | None = None  # None: vectors with gaps are refused
+    min_observed: int | None = None  # entries that are not missing, which is NaN; None: vectors with gaps are refused
 
     @classmethod
     def of(cls, config: "LearningConfig") -> "Judge":

@@ -19,12 +19,9 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class PublishedModel:
-    """A model with its version and origin.
+    """A model with its version and origin."""
 
-    The version is the number of messages learned, so it only grows, even across restarts.
-    """
-
-    version: int
+    version: int  # the number of messages learned, so it only grows, even across restarts
     model: Model
     topic: str = ""
     topic_id: str = ""

@@ -1,8 +1,7 @@
 """The format that checkpoints and models share: an `.npz` file with a JSON header and a digest, without pickles.
 
 The same content gives the same bytes. `numpy.load` reads the file; its member `header` is JSON text as bytes. The
-zip's comment is the SHA-256 of all bytes before it, so any flipped bit is detected, also in the zip's directory, which
-has no checksum of its own.
+zip's comment is the SHA-256 of all bytes before it: the zip's directory has no checksum of its own.
 """
 
 import hashlib

@@ -150,16 +150,13 @@ def _fill_few(V: Array, filled: Array, surplus: F64, fixed: Any) -> None:  # pra
 
 @compiled_with_free_sums
 def _coordinates(V: Array, missing: Any, P: F64, C: F64, whole: F64, ridge: F64) -> F64:  # pragma: no cover - compiled
-    """x (B, k) of each message, from P = C_Oᵀy_O (B, k) and the number of its missing entries; 0 without gaps.
-
-    C_OᵀC_O is summed over the observed or the missing rows of C, whichever are fewer.
-    """
+    """x (B, k) of each message, from P = C_Oᵀy_O (B, k) and the number of its missing entries; 0 without gaps."""
     (B, d), k = V.shape, C.shape[1]
     X = np.zeros((B, k))
     for s in range(B):
         if missing[s] == 0:
             continue
-        fewer = missing[s] <= d - missing[s]
+        fewer = missing[s] <= d - missing[s]  # sum over the missing rows of C, if they are fewer, or the observed ones
         part, i = np.zeros((max(1, min(missing[s], d - missing[s])), k)), 0
         for j in range(d):
             if math.isnan(V[s, j]) == fewer:

@@ -1,10 +1,8 @@
-"""Learn a stream in one pass, block by block: from one `State` to the next. One step for every d:
+"""Learn a stream in one pass, block by block: from one `State` to the next (docs/mathematics.md, section 4).
 
 1. Algorithm 1 moves C through the block, message by message, which gives their losses (blocked/block.py).
 2. The block enters Σ where that is kept. Elsewhere [C | F] and the block's rows stand in for it.
 3. Rayleigh–Ritz makes the next [C | F] (blocked/ritz.py).
-
-docs/mathematics.md, section 4, says what each part adds.
 """
 
 import math

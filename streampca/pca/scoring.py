@@ -5,11 +5,7 @@ With y = v − m, principal axes U, their variances λ and the mean variance σ�
     T² = Σ (Uᵀy)ᵢ² / λᵢ        SPE = ‖y‖² − ‖Uᵀy‖²        score = T² + SPE/σ²
 
 The score is −2 log-likelihood of probabilistic PCA up to a constant (Tipping & Bishop 1999). How large scores are
-depends on the stream, so p is the share of messages that are as unusual:
-
-    p(s) = (1 + weight of past scores ≥ s) / (1 + weight of past scores)
-
-Formulas and sources: docs/mathematics.md, section 10.
+depends on the stream, so p is the share of messages that are as unusual. docs/mathematics.md, section 10.
 """
 
 from dataclasses import dataclass
@@ -76,10 +72,7 @@ def score(model: Model, Y: Array) -> Scores:
 
 
 def score_projected(model: Model, coordinates: Array, spe: Array, gaps_t2: F64 | float = 0.0) -> Scores:
-    """Score vectors by their principal coordinates (n, k) and squared residuals (n,), as `score` does.
-
-    `gaps_t2` (n,) is what gaps add to T².
-    """
+    """Scores by principal coordinates (n, k), squared residuals (n,), and what gaps add to T² (n,)."""
     with np.errstate(over="ignore"):
         t2: F64 = (coordinates.astype(np.float64) ** 2 / _variances(model)).sum(axis=1) + gaps_t2
         return Scores(t2, spe.astype(np.float64), t2 + spe / model.noise_variance)
@@ -187,10 +180,7 @@ class Calibration:
         return float(self.weights[0].sum())
 
     def with_scores(self, scores: Scores, sigma2: float, kept: float = 1.0) -> "Calibration":
-        """With n more scores by a model with this σ². Older ones keep the share `kept` of their weight, less n/WINDOW.
-
-        So scores of models that knew less are forgotten.
-        """
+        """With n more scores by a model with this σ²; older ones keep `kept` of their weight, less n/WINDOW."""
         older = Calibration(self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score)))
         return older.entered(scores, sigma2)
 
@@ -200,13 +190,10 @@ class Calibration:
         return Calibration(self.weights + new)
 
     def p_values(self, scores: Scores, sigma2: float) -> Scores:
-        """p of each of n scores by a model with this σ²: near 0 if the vector is unusual, 1 without past scores.
-
-        Of the bin that holds the score, the part above it counts.
-        """
+        """p of each of n scores by a model with this σ²: near 0 if the vector is unusual, 1 without past scores."""
         p = []
         for weights, above, values in zip(self.weights, self._above, in_units(scores, sigma2), strict=True):
-            bins, part = bins_of(values)
+            bins, part = bins_of(values)  # of the bin that holds the score, the part above it counts
             p.append((1 + above[bins] + part * weights[bins]) / (1 + above[0] + weights[0]))
         return Scores(*p)
 
@@ -223,10 +210,7 @@ def in_units(scores: Scores, sigma2: float) -> Scores:
 
 
 def bins_of(values: F64) -> tuple[NDArray[np.intp], F64]:
-    """The bin of each value, and the part of the bin that is above it; the first and the last bin hold all beyond them.
-
-    The bin is exact: no logarithm is rounded.
-    """
+    """The bin of each value, and the part of it that is above the value; the first and last hold all beyond them."""
     mantissa, exponent = np.frexp(np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES)))
     within = np.searchsorted(_EDGES, 2 * mantissa, side="right") - 1
     bins: NDArray[np.intp] = np.minimum((exponent - 1 - _LOWEST) * _PER_OCTAVE + within, BINS - 1).astype(np.intp)
