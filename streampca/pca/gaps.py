@@ -102,7 +102,7 @@ def _by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) 
 
 
 @compiled_without_lock
-def _fill(V: Array, mean: F64, C: F64, ridge: F64, shares: F64) -> tuple[Array, F64]:  # pragma: no cover - compiled
+def _fill(V: Array, mean: F64, C: F64, ridge: F64, shares: F64) -> tuple[Array, F64]:
     """The messages V (B, d) without their gaps, and the surplus (B,); `shares` (d,) are the π.
 
     x is shortened to ‖x‖² ≤ k + √2k, the mean and a standard deviation of Gaussian messages without gaps: where few
@@ -120,7 +120,7 @@ def _fill(V: Array, mean: F64, C: F64, ridge: F64, shares: F64) -> tuple[Array, 
 
 
 @compiled_with_free_sums
-def _fill_few(V: Array, filled: Array, surplus: F64, fixed: Any) -> None:  # pragma: no cover - compiled
+def _fill_few(V: Array, filled: Array, surplus: F64, fixed: Any) -> None:
     """Fill a few messages. `fixed`: the mean, C, CᵀC, the ridge, 1/π − 1 and 1/π² − 1/π."""
     mean, C, whole, ridge, more, growth = fixed
     (B, d), missing = V.shape, np.zeros(len(V), np.int64)
@@ -149,7 +149,7 @@ def _fill_few(V: Array, filled: Array, surplus: F64, fixed: Any) -> None:  # pra
 
 
 @compiled_with_free_sums
-def _coordinates(V: Array, missing: Any, P: F64, C: F64, whole: F64, ridge: F64) -> F64:  # pragma: no cover - compiled
+def _coordinates(V: Array, missing: Any, P: F64, C: F64, whole: F64, ridge: F64) -> F64:
     """x (B, k) of each message, from P = C_Oᵀy_O (B, k) and the number of its missing entries; 0 without gaps."""
     (B, d), k = V.shape, C.shape[1]
     X = np.zeros((B, k))
@@ -173,7 +173,7 @@ def _coordinates(V: Array, missing: Any, P: F64, C: F64, whole: F64, ridge: F64)
 
 
 @compiled_with_free_sums
-def _shorten(x: F64) -> None:  # pragma: no cover - compiled
+def _shorten(x: F64) -> None:
     square, limit = 0.0, len(x) + math.sqrt(2.0 * len(x))
     for i in range(len(x)):
         square += x[i] * x[i]
@@ -183,7 +183,7 @@ def _shorten(x: F64) -> None:  # pragma: no cover - compiled
 
 
 @compiled_with_free_sums
-def _solve(H: F64, p: F64, x: F64) -> None:  # pragma: no cover - compiled
+def _solve(H: F64, p: F64, x: F64) -> None:
     """x = H⁻¹p; 0 if H is not numerically positive definite."""
     L, good = _cholesky(H)
     if not good:
@@ -201,7 +201,7 @@ def _solve(H: F64, p: F64, x: F64) -> None:  # pragma: no cover - compiled
 
 
 @compiled_with_free_sums
-def _cholesky(A: F64) -> tuple[F64, bool]:  # pragma: no cover - compiled
+def _cholesky(A: F64) -> tuple[F64, bool]:
     """Lower-triangular L with LLᵀ = A, and whether A is numerically positive definite; if not, L is undefined."""
     K = len(A)
     L = np.zeros((K, K))

@@ -185,14 +185,6 @@ def test_a_gap_of_many_half_lives_forgets_everything_before_it() -> None:
     assert files.decode(bits(fold, config)).fold.position == 200
 
 
-def test_a_few_timestamps_that_are_ahead_neither_forget_nor_gain_weight() -> None:
-    config, n = fold_config(half_life_seconds=60.0), 2000
-    V, stamps = vectors(n), [10**12 + 100 * i for i in range(n)]
-    wrong = [stamp + 3_600_000 if i in (1000, 1001, 1002) else stamp for i, stamp in enumerate(stamps)]
-    right, with_wrong = (fold_of(V, config, times).provisional(config.learning) for times in (stamps, wrong))
-    assert with_wrong.weight == pytest.approx(right.weight, rel=0.01)
-
-
 def test_only_a_half_life_in_seconds_forgets_over_time_without_messages() -> None:
     assert fold_config().retention(np.array([0, 5, 10**12])).tolist() == [1, 1, 1]
     assert fold_config().decay(10**12) == fold_config(half_life_messages=5.0).decay(10**12) == 1

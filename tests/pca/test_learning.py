@@ -141,23 +141,12 @@ def test_every_block_equals_the_plain_one(case: str, way: str) -> None:
             assert (after.count, after.shortened) == (expected.count, expected.shortened)
             assert losses.norm == pytest.approx(of_plain.norm, rel=1e-9, abs=1e-12)
             assert losses.residual == pytest.approx(of_plain.residual, rel=1e-7, abs=1e-8 * of_plain.norm.max())
+        assert np.abs(after.C_pinv @ after.C - np.eye(after.rank)).max() <= 1e-10
+        assert (np.diff(after.variance) <= 0).all()
+        assert np.abs(after.C.T @ after.C - np.diag(after.variance)).max() <= 1e-9 * after.variance[0]
         state, start = after, end
+    assert state.rank == (9 if case == "of low rank" else 4 + GUARD if way == "covariance" else 7 + SPARE)
     assert (state.shortened > 0) == (case == "outliers")
-
-
-def test_every_state_is_consistent(way: str) -> None:
-    """C†C = I, columns are orthogonal and fall; as many as K + ℓ, or as the covariance serves."""
-    X = gaussian(5, 7000, 1 / np.arange(1, 81.0), offset=0.3)
-    config = LearningConfig(80, 4, 3)
-    state, start = State.empty(80), 0
-    while start < len(X):
-        V = X[start : start + config.next_block(state.count)]
-        state, _ = learn(state, V, np.ones(len(V)), config)
-        start += len(V)
-        assert np.abs(state.C_pinv @ state.C - np.eye(state.rank)).max() <= 1e-10
-        assert (np.diff(state.variance) <= 0).all()
-        assert np.abs(state.C.T @ state.C - np.diag(state.variance)).max() <= 1e-9 * state.variance[0]
-        assert state.rank == (4 + GUARD if way == "covariance" else 7 + SPARE)
 
 
 def test_what_is_kept_depends_on_the_dimensions() -> None:

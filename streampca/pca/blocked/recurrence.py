@@ -21,7 +21,7 @@ _LANES = 8  # numbers in a vector register: rows are padded with zeros, so that 
 
 
 @compiled_without_lock
-def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, F64]:  # pragma: no cover - compiled
+def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, F64]:
     """Learn a block, from P = YC (B, K), G = YYᵀ (B, B), S = (CᵀC)⁻¹ (K, K) and the steps η (B,).
 
     Returns X and Z (B, w); each message's p = Cᵀy for the C that it met (B, w); h²‖r‖² (B,), the growth of CᵀC along
@@ -54,7 +54,7 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
 
 
 @compiled_with_free_sums
-def resize(A: Array, rows: int, columns: int) -> F64:  # pragma: no cover - compiled
+def resize(A: Array, rows: int, columns: int) -> F64:
     """A copy of A with so many rows and columns, cut or padded with zeros."""
     new = np.zeros((rows, columns))
     for i in range(min(A.shape[0], rows)):
@@ -64,9 +64,7 @@ def resize(A: Array, rows: int, columns: int) -> F64:  # pragma: no cover - comp
 
 
 @compiled_with_free_sums
-def _learn_part(
-    i: int, e: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64, growth: F64
-) -> None:  # pragma: no cover - compiled
+def _learn_part(i: int, e: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64, growth: F64) -> None:
     """Learn messages i … e−1 one by one: fill in X, h and growth, update p and S.
 
     Sp is kept beside p. With u = Sx, S ← S − shrink u uᵀ and p_t ← p_t + q x, it changes by
@@ -105,7 +103,7 @@ def _learn_part(
 
 
 @compiled_with_free_sums
-def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:  # pragma: no cover - compiled
+def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:
     """S ← S − shrink v vᵀ for a symmetric S, then out = Sx.
 
     Four rows at a time save writes of `out`. In this order v·v, which may underflow, is never formed.
@@ -123,7 +121,7 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 
 
 @compiled_with_free_sums
-def _solve(X: F64, h: F64) -> F64:  # pragma: no cover - compiled
+def _solve(X: F64, h: F64) -> F64:
     """Z with (striu(XXᵀ) + diag(1/h)) Z = X, from the last row up; h may contain zeros."""
     XX, (b, wide) = X @ X.T, X.shape
     Z = resize(X, b, wide)
