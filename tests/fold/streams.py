@@ -1,7 +1,6 @@
 """Small streams and their folds, shared by the tests of the fold, the checkpoint and the worker."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -82,10 +81,3 @@ def checkpoint_of(fold: Fold, fold_config: FoldConfig, partition: int = 0, topic
 def bits(fold: Fold, fold_config: FoldConfig) -> bytes:
     """The fold's checkpoint: two folds are equal if and only if these bytes are."""
     return files.encode(checkpoint_of(fold, fold_config))
-
-
-def values_in(thing: Any) -> Any:
-    """All fields of a dataclass, arrays by their bits: for comparison."""
-    if isinstance(thing, np.ndarray):
-        return thing.dtype, thing.shape, thing.tobytes()
-    return {f.name: values_in(getattr(thing, f.name)) for f in fields(thing)} if is_dataclass(thing) else thing

@@ -21,8 +21,8 @@ from streampca.fold.event_time import EventTime
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.stats import FoldStats
 from streampca.pca.state import State
-from tests.fold.streams import D, bits, fold_config, fold_of, learn, values_in, vectors
-from tests.pca.streams import with_gaps
+from tests.fold.streams import D, bits, fold_config, fold_of, learn, vectors
+from tests.pca.streams import values_in, with_gaps
 
 EXAMPLES = {
     "empty": (fold_config(), 0),

@@ -82,10 +82,6 @@ def test_a_checkpoint_of_another_topic_of_the_same_name_is_refused() -> None:
     with pytest.raises(TopicReplacedError, match=r"id-2.*partition 3.*id-1") as refusal:
         compatibility.refuse_other_topic(checkpoint, "id-2")
     assert "store folder" in one_line(refusal.value)
-
-
-def test_without_topic_ids_nothing_is_refused() -> None:
-    checkpoint = saved(fold_config())
     compatibility.refuse_other_topic(checkpoint, "")
     compatibility.refuse_other_topic(replace(checkpoint, topic_id=""), "id-2")
 

@@ -14,7 +14,7 @@ from streampca.fold import model_file, npz
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration, Scores
-from tests.fold.streams import values_in
+from tests.pca.streams import values_in
 
 
 def a_model(d: int = 6, k: int = 2, dtype: Any = np.float64, seed: int = 0) -> Model:

@@ -1,7 +1,8 @@
 """Streams, one pass over them, and NumPy's results, shared by the tests of the mathematics."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -86,3 +87,10 @@ def jackknife(
     groups = merger.groups()
     merged = pooled(groups, columns, components + GUARD, np.float64) if groups else states[0]
     return sampling_error(groups, merged, components)
+
+
+def values_in(thing: Any) -> Any:
+    """All fields of a dataclass, arrays by their bits: for comparison."""
+    if isinstance(thing, np.ndarray):
+        return thing.dtype, thing.shape, thing.tobytes()
+    return {f.name: values_in(getattr(thing, f.name)) for f in fields(thing)} if is_dataclass(thing) else thing
