@@ -81,17 +81,6 @@ def test_arrays_of_objects_and_one_named_header_are_refused() -> None:
         npz.encode(HEADER, {"header": np.zeros(1)})
 
 
-def assert_detected(data: bytes) -> None:
-    """The file is refused, or decodes to `HEADER` and `ARRAYS` bit for bit."""
-    try:
-        header, arrays = npz.decode(data, "test", 1)
-    except DamagedFileError:
-        return
-    assert header == HEADER
-    assert list(arrays) == list(ARRAYS)
-    assert all(same(arrays[name], array) for name, array in ARRAYS.items())
-
-
 DATA = npz.encode(HEADER, ARRAYS)
 
 
@@ -105,18 +94,13 @@ def test_any_changed_byte_is_detected() -> None:
                 npz.decode(bytes(damaged), "test", 1)
 
 
-def test_any_truncation_is_detected() -> None:
-    for length in range(len(DATA)):
+def test_any_truncation_and_any_lost_or_repeated_byte_is_detected() -> None:
+    damaged = [DATA[:length] for length in range(len(DATA))] + [DATA + b"\0", DATA + DATA]
+    damaged += [DATA[:position] + DATA[position + 1 :] for position in range(len(DATA))]
+    damaged += [DATA[: position + 1] + DATA[position:] for position in range(len(DATA))]
+    for data in damaged:
         with pytest.raises(DamagedFileError):
-            npz.decode(DATA[:length], "test", 1)
-
-
-def test_any_lost_or_repeated_byte_is_detected() -> None:
-    for position in range(len(DATA)):
-        assert_detected(DATA[:position] + DATA[position + 1 :])
-        assert_detected(DATA[: position + 1] + DATA[position:])
-    assert_detected(DATA + b"\0")
-    assert_detected(DATA + DATA)
+            npz.decode(data, "test", 1)
 
 
 @given(st.binary(max_size=300))
