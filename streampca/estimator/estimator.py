@@ -27,7 +27,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     covariance is kept, and the result is that of batch PCA; beyond, or with `oversampling`, memory is
     O(n_features * (n_components + oversampling)).
 
-    Arrays on disk (`np.memmap`) are read in slabs.
+    Arrays on disk (`np.memmap`) are read, and sparse matrices made dense, slab by slab.
 
     Parameters
     ----------
@@ -52,8 +52,6 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         Whether coordinates are divided by their standard deviations.
     batch_size : int, default=None
         Number of rows that are converted and checked at a time; it changes no bit. If None, as many as take 32 MiB.
-
-    Sparse matrices are made dense slab by slab.
 
     The fitted attributes are those of `FittedAttributes`, named as in scikit-learn's `PCA`.
     """

@@ -63,10 +63,7 @@ def project(model: Model, Y: Array) -> Projection:
 
 
 def score(model: Model, Y: Array) -> Scores:
-    """T², SPE and score of vectors (n, d). Infinite where they exceed the range of float64.
-
-    Those of a vector with gaps are the expected ones, given its other entries.
-    """
+    """T², SPE and score of vectors (n, d), expected ones if they have gaps. Infinite beyond the range of float64."""
     _, coordinates, residual, gaps_t2 = project(model, Y)
     return score_projected(model, coordinates, residual, gaps_t2)
 
