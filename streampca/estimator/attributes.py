@@ -22,14 +22,8 @@ class Learned:
     """What an estimator has learned: a fold, and the past scores."""
 
     config: FoldConfig
-    share: float | None  # of the variance that the model's components shall explain; None: all that are learned
     fold: Fold
     past_scores: PastScoresBuilder
-
-    @classmethod
-    def nothing(cls, config: FoldConfig, share: float | None) -> "Learned":
-        components = config.learning.components if share is None else share
-        return cls(config, share, Fold.empty(config.learning), PastScoresBuilder(components))
 
     def followed_by(self, V: Array) -> "Learned":
         """With the rows V (n, d) learned, too."""
@@ -37,14 +31,15 @@ class Learned:
         fold, _ = self.fold.take(batch_of_rows(V, end), self.config, past_scores.before_block)
         return replace(self, fold=fold, past_scores=past_scores)
 
-    @cached_property
+    @property
     def state(self) -> State:
         """The state after all messages, including the pending ones."""
         return Merged.alone(self.fold, self.config).state
 
     @cached_property
     def model(self) -> Model:
-        return model_of(self.state, number_of_components(self.state, self.past_scores.components))
+        state = self.state
+        return model_of(state, number_of_components(state, self.past_scores.components))
 
 
 class FittedAttributes:

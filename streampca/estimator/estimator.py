@@ -11,8 +11,9 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from streampca.estimator import checks
 from streampca.estimator.attributes import FittedAttributes, Learned
-from streampca.fold.fold import FoldConfig
+from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import MergedFolds
+from streampca.fold.past_scores import PastScoresBuilder
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
 from streampca.pca.model import Model
@@ -160,7 +161,8 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
     def _nothing_learned(self, V: Array) -> Learned:
         config = FoldConfig(checks.config_of(self, V), half_life_messages=self.half_life)
-        return Learned.nothing(config, checks.share_of(self))
+        past_scores = PastScoresBuilder(checks.share_of(self) or config.learning.components)
+        return Learned(config, Fold.empty(config.learning), past_scores)
 
 
 def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
@@ -173,8 +175,9 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
         raise ValueError("nothing to merge")
     for part in parts:
         check_is_fitted(part)
-    config, share = parts[0].online_.config, parts[0].online_.share
-    if any((part.online_.config, part.online_.share) != (config, share) for part in parts):
+    config, past_scores = parts[0].online_.config, parts[0].online_.past_scores
+    wanted = config, past_scores.components
+    if any((part.online_.config, part.online_.past_scores.components) != wanted for part in parts):
         raise ValueError("only estimators with the same parameters and features can be merged")
     folds = MergedFolds(config)
     for part in parts:
@@ -185,6 +188,5 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
         merged.feature_names_in_ = parts[0].feature_names_in_
     fold = folds.fold(sum(part.n_samples_seen_ for part in parts))
     weights = np.sum([part.online_.past_scores.calibration.weights for part in parts], axis=0)
-    past_scores = replace(parts[0].online_.past_scores, calibration=Calibration(weights))
-    merged.online_ = Learned(config, share, fold, past_scores)
+    merged.online_ = Learned(config, fold, replace(past_scores, calibration=Calibration(weights)))
     return merged

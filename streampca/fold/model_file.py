@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from streampca.errors import DamagedFileError
@@ -86,7 +85,10 @@ def decode(data: bytes) -> PublishedModel:
     """The model that `encode` wrote. Raises `DamagedFileError` for anything else."""
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION)
     header = npz.validate(ModelHeader, fields)
-    calibration = _calibration(arrays.pop("calibration")) if "calibration" in arrays else None
+    try:
+        calibration = Calibration.from_table(arrays.pop("calibration")) if "calibration" in arrays else None
+    except ValueError as error:
+        raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
     learned = arrays.pop("learned", None)
     if arrays.keys() != {"components", "explained_variance", "mean"}:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
@@ -98,13 +100,6 @@ def decode(data: bytes) -> PublishedModel:
     if problem := _problem(published):
         raise DamagedFileError(problem)
     return published
-
-
-def _calibration(table: NDArray[Any]) -> Calibration:
-    try:
-        return Calibration.from_table(table)
-    except ValueError as error:
-        raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
 
 
 def _problem(published: PublishedModel) -> str | None:

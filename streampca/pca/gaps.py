@@ -12,7 +12,7 @@ docs/mathematics.md, section 11.
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,24 +33,16 @@ _ROWS = 16  # messages whose intermediate results fit the processor's cache
 _EPS = float(np.finfo(np.float64).eps)
 
 
-class Predictor(NamedTuple):
-    """Coefficients that fill gaps."""
-
-    mean: F64  # (d,)
-    C: F64  # (d, n) = U Λ^½
-    ridge: F64  # (n,) = σ²λ/(λ − σ²)
-
-    @classmethod
-    def of(cls, mean: F64, C: Array, variance: F64, total_variance: float) -> "Predictor":
-        """From the leading axes times their standard deviations C (d, k), and their variances (k,)."""
-        d, k = C.shape
-        noise = (total_variance - variance.sum()) / (d - k) if d > k else 0.0
-        noise = max(noise, _MIN_NOISE * variance.max(initial=0.0))
-        signal = variance > noise
-        if not signal.any():  # nothing to predict by: the mean
-            return cls(mean, np.zeros((d, 1)), np.ones(1))
-        C, variance = C[:, signal].astype(np.float64), variance[signal]
-        return cls(mean, np.ascontiguousarray(C), noise / (1 - noise / variance))
+def _predictor(mean: F64, C: Array, variance: F64, total_variance: float) -> tuple[F64, F64, F64]:
+    """What fills gaps: the mean, C (d, n) and the ridge σ²λ/(λ − σ²) (n,) of the axes that have more than noise."""
+    d, k = C.shape
+    noise = (total_variance - variance.sum()) / (d - k) if d > k else 0.0
+    noise = max(noise, _MIN_NOISE * variance.max(initial=0.0))
+    signal = variance > noise
+    if not signal.any():  # nothing to predict by: the mean
+        return mean, np.zeros((d, 1)), np.ones(1)
+    C, variance = C[:, signal].astype(np.float64), variance[signal]
+    return mean, np.ascontiguousarray(C), noise / (1 - noise / variance)
 
 
 def fill(state: State, V: Array, weights: Weights, components: int, center: bool) -> tuple[Array, F64, Gaps]:
@@ -64,7 +56,7 @@ def fill(state: State, V: Array, weights: Weights, components: int, center: bool
     shares = np.maximum(1.0 - gaps.entries / gaps.messages, _MIN_SHARE)
     if state.count:
         k = min(components, state.rank)
-        predictor = Predictor.of(state.mean, state.C[:, :k], state.variance[:k], state.total_variance)
+        predictor = _predictor(state.mean, state.C[:, :k], state.variance[:k], state.total_variance)
     else:
         predictor = _by_em(V, missing, components, center)
     filled, surplus = _fill(V, *predictor, shares)
@@ -86,18 +78,18 @@ def _observed_mean(V: Array, missing: NDArray[np.bool_]) -> F64:
     return np.asarray(sums / np.maximum((~missing).sum(axis=0), 1))
 
 
-def _by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) -> Predictor:
+def _by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) -> tuple[F64, F64, F64]:
     """The predictor of the first block, which starts from the block's mean and is refitted to the filled block."""
     n, d = V.shape
     mean, whole = _observed_mean(V, missing) if center else np.zeros(d), np.ones(d)
-    predictor = Predictor.of(mean, np.zeros((d, 1)), np.zeros(1), 0.0)
+    predictor = _predictor(mean, np.zeros((d, 1)), np.zeros(1), 0.0)
     for _ in range(FILLS):
         filled, _ = _fill(V, *predictor, whole)
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         Y = (filled - mean) / np.sqrt(n)
         C = ritz.strongest(Y, Limits(components, _ROUNDING, 0.0))
-        predictor = Predictor.of(mean, C, np.vecdot(C.T, C.T), float(np.vdot(Y, Y)))
+        predictor = _predictor(mean, C, np.vecdot(C.T, C.T), float(np.vdot(Y, Y)))
     return predictor
 
 
