@@ -24,7 +24,7 @@ from experiments.report import table
 from streampca.backfill import BackfillPlan, engines
 from streampca.backfill.execute import execute
 from streampca.files.chunks import Chunk, chunks_of
-from streampca.fold.decoded import batch_of_rows
+from streampca.fold.events import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.compilation import compile_kernels

@@ -91,7 +91,7 @@ def _plain(name: str, C: F64) -> tuple[Callable[[Any, F64], Any], Any]:
         "oja": (partial(explicit.oja, eta=1e-4), C),
         "krasulina": (partial(explicit.krasulina, eta=1e-4), C),
         "explicit": (partial(explicit.without_qr, eta=1e-4), C),
-        "implicit": (lambda factor, y: algorithm1.meyer(factor, y, 1e-2)[0], algorithm1.Factor.of(C)),
+        "implicit": (lambda state, y: algorithm1.meyer(state[0], state[1], y, 1e-2)[:2], (C, np.linalg.pinv(C))),
         "incremental": (incremental.step, incremental.IncrementalState(C, np.ones(C.shape[1]), 1000)),
     }
     return steps[name]

@@ -10,8 +10,7 @@ from experiments import exact
 from experiments.baselines import incremental
 from streampca.pca import axes, learning
 from streampca.pca.arrays import F64
-from streampca.pca.learning import LearningConfig
-from streampca.pca.pending import Messages, learn_whole_blocks
+from streampca.pca.learning import LearningConfig, Messages, learn_whole_blocks
 from streampca.pca.state import State
 
 GAMMA = {"oja": 0.9, "krasulina": 0.9, "explicit": 0.8, "implicit": 0.8}  # as in the paper, which has no `explicit`

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from streampca.errors import InputError
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.decoded import Batch, Decoded, Reject
+from streampca.fold.events import Batch, Decoded, Reject
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.judge import Judge
 from streampca.fold.merging import MergedFolds

@@ -12,7 +12,7 @@ import numpy as np
 
 from streampca.errors import BadRecordError, OffsetGapError
 from streampca.fold.codec import Codec
-from streampca.fold.decoded import Decoded
+from streampca.fold.events import Decoded
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed, Source

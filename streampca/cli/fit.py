@@ -11,7 +11,7 @@ from streampca.cli.console import console, progress, table
 from streampca.errors import InputError, SettingsError
 from streampca.files.rows import Rows, open_rows
 from streampca.fold import model_file
-from streampca.fold.decoded import batch_of_rows
+from streampca.fold.events import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.judge import Judge
 from streampca.fold.merging import Merged

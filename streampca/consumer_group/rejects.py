@@ -3,8 +3,7 @@
 from collections import Counter
 
 from streampca.errors import BadRecordError, RejectLimitError
-from streampca.fold.decoded import Reject
-from streampca.fold.events import Vectors
+from streampca.fold.events import Reject, Vectors
 
 _FIRST = 100  # records: if all of them fail, a setting is wrong
 

@@ -1,17 +1,51 @@
 """The fitted attributes of the estimator, named as in scikit-learn's `PCA`."""
 
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from streampca.estimator.online import OnlineLearner
+from streampca.fold.events import batch_of_rows
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.merging import Merged
+from streampca.fold.past_scores import PastScoresBuilder, number_of_components
 from streampca.pca.arrays import F64, Array
+from streampca.pca.axes import model_of
 from streampca.pca.model import Model
+from streampca.pca.state import State
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What an estimator has learned: a fold, and the past scores."""
+
+    config: FoldConfig
+    fold: Fold
+    past_scores: PastScoresBuilder
+
+    def followed_by(self, V: Array) -> "Learned":
+        """With the rows V (n, d) learned, too."""
+        past_scores, end = copy(self.past_scores), self.fold.stats.learned + len(V)
+        fold, _ = self.fold.take(batch_of_rows(V, end), self.config, past_scores.before_block)
+        return replace(self, fold=fold, past_scores=past_scores)
+
+    @property
+    def state(self) -> State:
+        """The state after all messages, including the pending ones."""
+        return Merged.alone(self.fold, self.config).state
+
+    @cached_property
+    def model(self) -> Model:
+        state = self.state
+        return model_of(state, number_of_components(state, self.past_scores.components))
 
 
 class FittedAttributes:
-    """Properties of an estimator that has learned something, read from its learner."""
+    """Properties of an estimator that has learned something."""
 
-    online_: OnlineLearner
+    online_: Learned
 
     @property
     def model_(self) -> Model:
@@ -21,10 +55,7 @@ class FittedAttributes:
 
     @property
     def components_(self) -> Array:
-        """Principal axes, of shape (n_components, n_features): orthonormal rows by falling variance.
-
-        The largest entry of each row is positive.
-        """
+        """Principal axes (n_components, n_features): orthonormal rows by falling variance, largest entries positive."""
         return self.model_.components
 
     @property
@@ -40,8 +71,7 @@ class FittedAttributes:
     @property
     def singular_values_(self) -> Array:
         """Singular values of the weighted, centred data."""
-        values: Array = np.sqrt(self.explained_variance_ * self.model_.weight)
-        return values
+        return np.asarray(np.sqrt(self.explained_variance_ * self.model_.weight))
 
     @property
     def mean_(self) -> Array:
@@ -58,8 +88,7 @@ class FittedAttributes:
     def get_covariance(self) -> F64:
         """The covariance by probabilistic PCA, of shape (n_features, n_features): Cᵀ(Λ − σ²)C + σ²."""
         C, noise = self.components_, self.noise_variance_
-        covariance: F64 = (C.T * (self.explained_variance_ - noise)) @ C + noise * np.eye(C.shape[1])
-        return covariance
+        return np.asarray((C.T * (self.explained_variance_ - noise)) @ C + noise * np.eye(C.shape[1]), np.float64)
 
     def get_precision(self) -> F64:
         """The inverse of that covariance, of shape (n_features, n_features)."""
@@ -75,11 +104,10 @@ class FittedAttributes:
 
     @property
     def n_components_(self) -> int:
-        """Number of components."""
         return self.model_.n_components
 
     @property
     def n_samples_seen_(self) -> int:
         """Number of messages learned."""
         check_is_fitted(self)
-        return int(self.online_.seen)
+        return self.online_.fold.stats.learned

@@ -1,7 +1,7 @@
 """`ImplicitKrasulina`, streaming PCA as a scikit-learn estimator."""
 
 from collections.abc import Callable, Sequence
-from copy import copy
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -10,10 +10,10 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from streampca.estimator import checks
-from streampca.estimator.attributes import FittedAttributes
-from streampca.estimator.online import OnlineLearner
-from streampca.fold.fold import FoldConfig
+from streampca.estimator.attributes import FittedAttributes, Learned
+from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import MergedFolds
+from streampca.fold.past_scores import PastScoresBuilder
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
 from streampca.pca.model import Model
@@ -28,7 +28,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     covariance is kept, and the result is that of batch PCA; beyond, or with `oversampling`, memory is
     O(n_features * (n_components + oversampling)).
 
-    Arrays on disk (`np.memmap`) are read in slabs.
+    Arrays on disk (`np.memmap`) are read, and sparse matrices made dense, slab by slab.
 
     Parameters
     ----------
@@ -53,8 +53,6 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         Whether coordinates are divided by their standard deviations.
     batch_size : int, default=None
         Number of rows that are converted and checked at a time; it changes no bit. If None, as many as take 32 MiB.
-
-    Sparse matrices are made dense slab by slab.
 
     The fitted attributes are those of `FittedAttributes`, named as in scikit-learn's `PCA`.
     """
@@ -93,13 +91,13 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
         Raises `ValueError` if a row cannot be learned; then no row of X is learned.
         """
-        online: OnlineLearner | None = copy(self.online_) if hasattr(self, "online_") else None
+        online: Learned | None = getattr(self, "online_", None)
         for slab in checks.slabs(X, self.batch_size):
             V = validate_data(self, slab, reset=online is None, **checks.rules(self.missing))
             first = online is None
-            online = online or self._new_learner(V)
+            online = online or self._nothing_learned(V)
             checks.refuse_bad(V, online.config.learning, first=first)
-            online.add(V)
+            online = online.followed_by(V)
         self.online_ = online  # type: ignore[assignment]  # there is at least one slab
         return self
 
@@ -161,9 +159,10 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _new_learner(self, V: Array) -> OnlineLearner:
+    def _nothing_learned(self, V: Array) -> Learned:
         config = FoldConfig(checks.config_of(self, V), half_life_messages=self.half_life)
-        return OnlineLearner(config, checks.share_of(self))
+        past_scores = PastScoresBuilder(checks.share_of(self) or config.learning.components)
+        return Learned(config, Fold.empty(config.learning), past_scores)
 
 
 def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
@@ -176,8 +175,9 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
         raise ValueError("nothing to merge")
     for part in parts:
         check_is_fitted(part)
-    config, share = parts[0].online_.config, parts[0].online_.share
-    if any((part.online_.config, part.online_.share) != (config, share) for part in parts):
+    config, past_scores = parts[0].online_.config, parts[0].online_.past_scores
+    wanted = config, past_scores.components
+    if any((part.online_.config, part.online_.past_scores.components) != wanted for part in parts):
         raise ValueError("only estimators with the same parameters and features can be merged")
     folds = MergedFolds(config)
     for part in parts:
@@ -186,8 +186,7 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
     merged.n_features_in_ = parts[0].n_features_in_
     if hasattr(parts[0], "feature_names_in_"):
         merged.feature_names_in_ = parts[0].feature_names_in_
-    merged.online_ = OnlineLearner(config, share)
-    merged.online_.fold = folds.fold(sum(part.n_samples_seen_ for part in parts))
+    fold = folds.fold(sum(part.n_samples_seen_ for part in parts))
     weights = np.sum([part.online_.past_scores.calibration.weights for part in parts], axis=0)
-    merged.online_.past_scores.calibration = Calibration(weights)
+    merged.online_ = Learned(config, fold, replace(past_scores, calibration=Calibration(weights)))
     return merged

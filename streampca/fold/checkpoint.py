@@ -1,20 +1,19 @@
 """Checkpoints: the state of one partition together with its next offset, and the file that holds both.
 
-The file names its topic, the topic's id, the partition, the offset, and all settings that shape the state. Nothing in
-it depends on the time or the machine: the same records give the same bytes.
+Nothing in the file depends on the time or the machine: the same records give the same bytes.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from streampca.errors import DamagedFileError
 from streampca.fold import npz
 from streampca.fold.event_time import EventTime
 from streampca.fold.fold import Fold
-from streampca.fold.headers import CheckpointHeader
 from streampca.fold.partitions import offsets_in
 from streampca.fold.record import LastRecord
 from streampca.fold.stats import FoldStats
@@ -43,24 +42,56 @@ class Checkpoint:
         return (offsets_in(self.until) or int(self.until)) if self.until else None
 
 
+class EventTimeHeader(npz.Strict):
+    now_ms: npz.Milliseconds
+    recent: Annotated[tuple[npz.Count, ...], Field(max_length=62, strict=False)]
+    ahead: npz.Count
+
+
+class StatsHeader(npz.Strict):
+    learned: npz.Count
+    rejected: dict[str, npz.Count]
+    gap: npz.Count
+    with_loss: npz.Count
+    loss: npz.Finite
+    norm: npz.Finite
+    loss_ewma: npz.Finite
+    norm_ewma: npz.Finite
+    first_ms: npz.Milliseconds
+    last_ms: npz.Milliseconds
+
+
+class LastRecordHeader(npz.Strict):
+    offset: npz.Count
+    leader_epoch: Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class CheckpointHeader(npz.Header):
+    numpy: str
+    partition: npz.Count
+    next_offset: Annotated[int, Field(ge=-1, lt=2**63)]
+    last_record: LastRecordHeader | None
+    weight: npz.NonNegative
+    total_variance: npz.NonNegative
+    count: npz.Count
+    shortened: npz.Count
+    gaps: Annotated[npz.Finite, Field(ge=0, le=1.000001)] | None
+    event_time: EventTimeHeader
+    stats: StatsHeader
+    until: Annotated[str, Field(pattern=r"^(-?\d{1,18}|\d{1,10}:\d{1,19}(,\d{1,10}:\d{1,19})*)?$")] = ""
+
+
 def encode(checkpoint: Checkpoint) -> bytes:
     """The bytes of a checkpoint file."""
-    fold = checkpoint.fold
-    state = fold.state
+    fold, state = checkpoint.fold, checkpoint.fold.state
     header = {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
         "numpy": np.__version__,
-        "topic": checkpoint.topic,
-        "topic_id": checkpoint.topic_id,
-        "partition": checkpoint.partition,
+        **{name: getattr(checkpoint, name) for name in ("topic", "topic_id", "partition", "settings")},
         "next_offset": fold.position,
         "last_record": fold.last and fold.last._asdict(),
-        "settings": checkpoint.settings,
-        "weight": state.weight,
-        "total_variance": state.total_variance,
-        "count": state.count,
-        "shortened": state.shortened,
+        **{name: getattr(state, name) for name in ("weight", "total_variance", "count", "shortened")},
         "gaps": state.gaps and state.gaps.messages,
         "event_time": asdict(fold.event_time),
         "stats": {**vars(fold.stats), "rejected": dict(fold.stats.rejected)},
@@ -88,16 +119,9 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, without=["C_pinv"] if trusted else [])
     header = npz.validate(CheckpointHeader, fields)
     _verify(header, arrays, inverse=not trusted)
-    state = State(
-        arrays["C"],
-        arrays["mean"],
-        header.weight,
-        header.total_variance,
-        header.count,
-        header.shortened,
-        None if header.gaps is None else Gaps(header.gaps, arrays["missing"]),
-        arrays.get("covariance"),
-    )
+    numbers = header.weight, header.total_variance, header.count, header.shortened
+    gaps = None if header.gaps is None else Gaps(header.gaps, arrays["missing"])
+    state = State(arrays["C"], arrays["mean"], *numbers, gaps, arrays.get("covariance"))
     stats, event_time = FoldStats(**dict(header.stats)), EventTime(**dict(header.event_time))
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
     fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats, last)

@@ -1,9 +1,4 @@
-"""Decodes the values of records into vectors, a batch at a time; rejects the others with a reason and a message.
-
-Reasons: `no_value` (a tombstone), `undecodable`, `unknown_schema` (the registry has no such id), `wrong_length`,
-`not_finite` (infinity, or NaN where gaps are refused), `too_few_observed` (too many gaps), `too_large` (its squares
-would overflow), `too_many_bytes` (the value is longer than any ordinary one).
-"""
+"""Decodes the values of records into vectors, a batch at a time; rejects the others with a reason and a message."""
 
 import sys
 from collections.abc import Sequence
@@ -11,11 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import StreampcaError
-from streampca.fold.decoded import Batch, Decoded, Reject
-from streampca.fold.events import Records, Undecoded, Vectors
+from streampca.fold.events import Batch, Decoded, Records, Reject, Undecoded, Vectors
 from streampca.fold.judge import Judge
 from streampca.fold.record import Record, timestamps_of, values_of
 from streampca.formats import reader_of
@@ -24,16 +17,15 @@ from streampca.formats.packing import VectorBytes, VectorError, check_size
 from streampca.formats.schemas import Schemas
 
 REASONS = (
-    "no_value",
+    "no_value",  # a tombstone
     "undecodable",
-    "unknown_schema",
+    "unknown_schema",  # the registry has no such id
     "wrong_length",
-    "not_finite",
-    "too_few_observed",
-    "too_large",
-    "too_many_bytes",
+    "not_finite",  # infinity, or NaN where gaps are refused
+    "too_few_observed",  # too many gaps
+    "too_large",  # its squares would overflow
+    "too_many_bytes",  # the value is longer than any ordinary one
 )
-
 
 # Limits of a value with one vector: for each number, and for all else. Topics take 1 MiB by default; the Python objects
 # that a value becomes may take a hundred times its bytes.
@@ -69,9 +61,7 @@ class Codec:
         """Decode the records of one event; `Undecoded` while the schema registry is away. Any thread may call it.
 
         Stops early, with `next` at the first record that is left, when the vectors have become large: a few kilobytes
-        of compressed Arrow may unpack to many megabytes.
-
-        Raises `SourceError` if the registry refuses access.
+        of compressed Arrow may unpack to many megabytes. Raises `SourceError` if the registry refuses access.
         """
         records = event.records
         try:
@@ -100,16 +90,13 @@ class Codec:
         """The decoded values, and how many: fewer than all if their vectors reach `enough` bytes before."""
         with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs, which are rejected
             rows, indices, rejects, taken = self._rows(values, enough)
-            return self._joined(rows, np.array(indices, np.int64), rejects), taken
-
-    def _joined(self, rows: Sequence[VectorBytes], indices: NDArray[np.int64], rejects: list[Reject]) -> Decoded:
-        joined = rows[0] if len(rows) == 1 else b"".join(rows)
-        vectors = np.frombuffer(joined, self._reader.dtype).reshape(-1, self.judge.dimensions)
-        counts = np.ones(len(rows), np.int64)
-        if self._reader.is_batch:
-            sizes = np.array([memoryview(row).nbytes for row in rows], np.int64)
-            counts = sizes // (self._reader.dtype.itemsize * self.judge.dimensions)
-        return self.judge.checked(vectors, indices, counts, rejects)
+            joined = rows[0] if len(rows) == 1 else b"".join(rows)
+            vectors = np.frombuffer(joined, self._reader.dtype).reshape(-1, self.judge.dimensions)
+            counts = np.ones(len(rows), np.int64)
+            if self.is_batch:
+                sizes = np.array([memoryview(row).nbytes for row in rows], np.int64)
+                counts = sizes // (self._reader.dtype.itemsize * self.judge.dimensions)
+            return self.judge.checked(vectors, np.array(indices, np.int64), counts, rejects), taken
 
     def _rows(
         self, values: Sequence[bytes | None], enough: int
@@ -121,31 +108,25 @@ class Codec:
         rows: list[VectorBytes] = []
         indices: list[int] = []
         rejects: list[Reject] = []
-        read, size = self._read, 0
+        read, longest, size = self._reader.read, self._max_bytes, 0
         for index, value in enumerate(values):
             if size >= enough:
                 return rows, indices, rejects, index
             try:
                 if value is None:
                     raise VectorError("no_value", "the record has no value (a tombstone)")
+                check_size(len(value), longest)
                 row = read(value)
                 size += memoryview(row).nbytes
                 rows.append(row)
                 indices.append(index)
             except VectorError as error:
                 size += _UNKNOWN_BYTES * (error.reason == "unknown_schema")
-                rejects.append(Reject(index, error.reason, _printable(str(error))))
+                # Lone surrogates can be neither logged nor written into a header.
+                message = str(error).encode(errors="backslashreplace").decode()
+                rejects.append(Reject(index, error.reason, message))
             except (StreampcaError, TimeoutError):  # the schema registry's
                 raise
             except Exception as error:  # no value may end the worker
                 rejects.append(Reject(index, "undecodable", f"it cannot be decoded ({type(error).__name__})"))
         return rows, indices, rejects, len(values)
-
-    def _read(self, value: bytes) -> VectorBytes:
-        check_size(len(value), self._max_bytes)
-        return self._reader.read(value)
-
-
-def _printable(message: str) -> str:
-    """The message without lone surrogates, which can be neither logged nor written into a header."""
-    return message.encode(errors="backslashreplace").decode()

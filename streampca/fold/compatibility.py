@@ -1,13 +1,43 @@
-"""Checks whether a worker may resume from a checkpoint."""
+"""Checks whether a worker may resume from a checkpoint, or with a consumer group's store."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
+
+import orjson
 
 from streampca.errors import ForeignStoreError, SettingsError, TopicReplacedError
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.partitions import FIRST_BACKFILL, partition_name
-from streampca.fold.store_identity import StoreIdentity, identity_in
+
+_LONGEST = 500  # characters of a location; brokers accept metadata of 4096 bytes by default
+
+
+class StoreIdentity(NamedTuple):
+    """A store's id, which a copy shares, and its location for the worker on `host`."""
+
+    id: str
+    location: str
+    host: str
+
+    def __str__(self) -> str:
+        return f"{self.location} on host {self.host}"
+
+    def as_metadata(self) -> str:
+        """Text for the metadata of a committed offset."""
+        location = self.location[:_LONGEST].encode(errors="replace").decode()  # a path may hold bytes that are no UTF-8
+        return orjson.dumps({"store": self.id, "place": location, "host": self.host}).decode()
+
+
+def identity_in(metadata: str) -> StoreIdentity | None:
+    """The identity in an offset's metadata; None if somebody else has written it."""
+    try:
+        fields, _ = json.JSONDecoder().raw_decode(metadata)  # librdkafka may read beyond the end
+        return StoreIdentity(*(str(fields[name]) for name in ("store", "place", "host")))
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def refuse_other_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> None:
@@ -25,10 +55,7 @@ def refuse_other_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> No
 
 
 def with_settings(checkpoint: Checkpoint, fold_config: FoldConfig) -> Checkpoint:
-    """The checkpoint, if it has the worker's settings; one that has learned nothing is given them.
-
-    Raises `SettingsError` as `refuse_other_settings` does.
-    """
+    """The checkpoint, if it has these settings, else `SettingsError`; one that has learned nothing is given them."""
     now, fold = fold_config.as_dict(), checkpoint.fold
     if fold.stats.learned or checkpoint.settings == now:
         refuse_other_settings(checkpoint, fold_config)
@@ -64,10 +91,7 @@ def refuse_foreign_store(topic: str, partition: int, committed: int, newest: int
 
 
 def refuse_other_store(topic: str, metadata: Mapping[int, str], ours: StoreIdentity) -> None:
-    """Raise `ForeignStoreError` if an offset was committed by a worker with another store.
-
-    `metadata` are those of the group's committed offsets, by partition.
-    """
+    """Raise `ForeignStoreError` if the metadata of an offset, by partition, is of a worker with another store."""
     for partition, text in metadata.items():
         theirs = identity_in(text)
         if theirs and theirs.id != ours.id:

@@ -1,7 +1,7 @@
 """The fold of one partition: a pure function of its records, independent of the batches in which they arrive.
 
-Blocks are cut on the number of messages (pca/pending.py), never where a poll ends or on time. Messages that do not fill
-a block are pending: part of the checkpoint, and learned provisionally for each published model.
+Blocks are cut on the number of messages, never where a poll ends or on time. Messages that do not fill a block are
+pending: part of the checkpoint, and learned provisionally for each published model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.fold.decoded import Batch
 from streampca.fold.event_time import EventTime
+from streampca.fold.events import Batch
 from streampca.fold.record import LastRecord
 from streampca.fold.stats import FoldStats
 from streampca.pca import learning
 from streampca.pca.arrays import Array
-from streampca.pca.learning import BeforeBlock, LearningConfig, ignore
-from streampca.pca.pending import Messages, learn_whole_blocks
+from streampca.pca.learning import BeforeBlock, LearningConfig, Messages, learn_whole_blocks
 from streampca.pca.state import Losses, State
 
 
@@ -41,7 +40,7 @@ class Fold:
         return cls(-1, State.empty(d, dtype), np.zeros((0, d), dtype), np.zeros(0), EventTime(), FoldStats())
 
     def take(
-        self, batch: Batch, config: "FoldConfig", before_block: BeforeBlock = ignore
+        self, batch: Batch, config: "FoldConfig", before_block: BeforeBlock | None = None
     ) -> tuple["Fold", list[Losses]]:
         """(fold, records) → fold: the one step of all that learns. Returns the next fold and the losses.
 
@@ -81,8 +80,6 @@ class Fold:
 
     def provisional(self, learning_config: LearningConfig) -> State:
         """The state after the pending messages too, for publishing."""
-        if not len(self.pending):
-            return self.state
         return learning.learn(self.state, self.pending, self.retention, learning_config)[0]
 
 
@@ -98,18 +95,12 @@ class FoldConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Names and values as stored in a checkpoint."""
-        own = {name: value for name, value in vars(self).items() if name != "learning"}
-        of_model = {name: value for name, value in vars(self.learning).items() if name != "impute"}
-        return {
-            **of_model,
-            **own,
-            "start": self.learning.start,
-            "missing": "impute" if self.learning.impute else "refuse",
-        }
+        derived = {"start": self.learning.start, "missing": "impute" if self.learning.impute else "refuse"}
+        settings = vars(self.learning) | vars(self) | derived
+        return {name: value for name, value in settings.items() if name not in ("learning", "impute")}
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> "FoldConfig":
-        """Read what `as_dict` returned."""
         settings = dict(settings) | {"impute": settings["missing"] == "impute"}
         learning = LearningConfig(**{field.name: settings[field.name] for field in fields(LearningConfig)})
         return cls(learning, **{field.name: settings[field.name] for field in fields(cls) if field.name != "learning"})

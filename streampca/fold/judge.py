@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.fold.decoded import Decoded, Reject
+from streampca.fold.events import Decoded, Reject
 from streampca.formats.packing import NULL_HINT
 from streampca.pca.arrays import Array
 
@@ -16,19 +16,15 @@ if TYPE_CHECKING:  # transform judges what it does not learn, and need not wait 
 
 @dataclass(frozen=True)
 class Judge:
-    """A vector must have d finite numbers, none of them larger than `largest_value`.
-
-    With `min_observed`, entries may be missing, and are NaN, as long as so many are not.
-    """
+    """A vector must have d finite numbers, none of them larger than `largest_value`."""
 
     dimensions: int
     largest_value: float
     dtype: str = "float64"  # in which vectors are learned
-    min_observed: int | None = None  # None: vectors with gaps are refused
+    min_observed: int | None = None  # entries that are not missing, which is NaN; None: vectors with gaps are refused
 
     @classmethod
     def of(cls, config: "LearningConfig") -> "Judge":
-        """The judge for this configuration."""
         observed = config.min_observed if config.impute else None
         return cls(config.dimensions, config.largest_value, config.dtype, observed)
 
@@ -71,8 +67,8 @@ class Judge:
         if self.min_observed is not None:
             missing = np.isnan(vectors)
             sizes[missing], observed = 0.0, self.dimensions - missing.sum(axis=1)
-        good: NDArray[np.bool_] = sizes.max(axis=1, initial=0.0) <= np.float64(self.largest_value)  # false for NaN
-        return good & (observed >= (self.min_observed or 0))
+        small = sizes.max(axis=1, initial=0.0) <= np.float64(self.largest_value)  # false for NaN
+        return np.asarray(small & (observed >= (self.min_observed or 0)))
 
     def reason(self, vector: Array) -> tuple[str, str]:
         """Explain why a vector (d,) is not good: the short name and a message."""

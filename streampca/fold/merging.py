@@ -40,10 +40,7 @@ class Merged:
     def published(
         self, config: FoldConfig, past_scores: Calibration, published_at: float, previous: PublishedModel | None = None
     ) -> PublishedModel:
-        """The next version, a function of its arguments; `published_at` is in seconds since 1970.
-
-        The signs of its axes follow the previous version, so that coordinates do not flip.
-        """
+        """The next version. The signs of its axes follow the previous one, so that coordinates do not flip."""
         stats, error, signs = self.stats, self.error, previous.model.components if previous else None
         return PublishedModel(
             version=stats.learned,

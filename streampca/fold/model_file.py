@@ -1,14 +1,13 @@
 """Published models and their files: the worker and `streampca fit` write them, the sidecar serves them."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field
 
 from streampca.errors import DamagedFileError
 from streampca.fold import npz
-from streampca.fold.headers import ModelHeader
 from streampca.pca.arrays import Array
 from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
@@ -19,12 +18,9 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class PublishedModel:
-    """A model with its version and origin.
+    """A model with its version and origin."""
 
-    The version is the number of messages learned, so it only grows, even across restarts.
-    """
-
-    version: int
+    version: int  # the number of messages learned, so it only grows, even across restarts
     model: Model
     topic: str = ""
     topic_id: str = ""
@@ -44,10 +40,24 @@ class PublishedModel:
     learned: Array | None = None  # of `streampca fit`: what continuing needs beyond the model, `axes.continuation`
 
 
-_HEADER = (
-    "version", "topic", "topic_id", "rejected", "loss", "loss_ratio", "loss_ewma",
-    "first_timestamp_ms", "last_timestamp_ms", "published_at", "settings", "subspace_error", "axis_errors",
-)  # fmt: skip
+PartitionName = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
+
+
+class ModelHeader(npz.Header):
+    version: npz.Count
+    positions: dict[PartitionName, Annotated[int, Field(ge=-1, lt=2**63)]]
+    rejected: npz.Count
+    loss: npz.Finite | None
+    loss_ratio: npz.Finite | None
+    loss_ewma: npz.Finite | None
+    partition_losses: dict[PartitionName, npz.NonNegative] = Field(default_factory=dict)  # earlier files lack it
+    first_timestamp_ms: npz.Milliseconds
+    last_timestamp_ms: npz.Milliseconds
+    published_at: npz.Finite
+    total_variance: npz.Finite
+    weight: npz.Finite
+    subspace_error: npz.NonNegative | None
+    axis_errors: list[npz.NonNegative] | None
 
 
 def encode(published: PublishedModel) -> bytes:
@@ -55,8 +65,7 @@ def encode(published: PublishedModel) -> bytes:
     model = published.model
     if problem := _problem(published):
         raise ValueError(f"this model cannot be written: {problem}")
-    header = {name: getattr(published, name) for name in _HEADER}
-    header |= {
+    header = {name: value for name, value in vars(published).items() if name in ModelHeader.model_fields} | {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
         "positions": {str(p): o for p, o in published.positions.items()},
@@ -64,11 +73,7 @@ def encode(published: PublishedModel) -> bytes:
         "total_variance": model.total_variance,
         "weight": model.weight,
     }
-    arrays = {
-        "components": model.components,
-        "explained_variance": model.explained_variance,
-        "mean": model.mean,
-    }
+    arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
     if published.calibration is not None:
         arrays["calibration"] = published.calibration.table()
     if published.learned is not None:
@@ -80,12 +85,15 @@ def decode(data: bytes) -> PublishedModel:
     """The model that `encode` wrote. Raises `DamagedFileError` for anything else."""
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION)
     header = npz.validate(ModelHeader, fields)
-    calibration = _calibration(arrays.pop("calibration")) if "calibration" in arrays else None
+    try:
+        calibration = Calibration.from_table(arrays.pop("calibration")) if "calibration" in arrays else None
+    except ValueError as error:
+        raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
     learned = arrays.pop("learned", None)
     if arrays.keys() != {"components", "explained_variance", "mean"}:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
     model = Model(**arrays, total_variance=header.total_variance, weight=header.weight)
-    values = {name: getattr(header, name) for name in _HEADER}
+    values = {name: value for name, value in header if name in PublishedModel.__dataclass_fields__}
     for name in ("positions", "partition_losses"):
         values[name] = {int(partition): value for partition, value in getattr(header, name).items()}
     published = PublishedModel(model=model, calibration=calibration, learned=learned, **values)
@@ -94,18 +102,9 @@ def decode(data: bytes) -> PublishedModel:
     return published
 
 
-def _calibration(table: NDArray[Any]) -> Calibration:
-    try:
-        return Calibration.from_table(table)
-    except ValueError as error:
-        raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
-
-
 def _problem(published: PublishedModel) -> str | None:
     """Say what is wrong with the model; None if it is valid."""
     model = published.model
-    if not _is_version(published.version):
-        return f"version {published.version!r} is not a number of messages"
     k, d = model.components.shape if model.components.ndim == 2 else (0, 0)
     if k < 1 or model.explained_variance.shape != (k,) or model.mean.shape != (d,):
         return "the arrays of the model do not fit each other"
@@ -128,7 +127,3 @@ def _problem(published: PublishedModel) -> str | None:
     with np.errstate(all="ignore"):
         orthonormal = np.abs(model.components @ model.components.T - np.eye(k)).max() <= 1e-3
     return None if orthonormal else "the components are not orthonormal"
-
-
-def _is_version(version: object) -> bool:
-    return isinstance(version, int) and not isinstance(version, bool) and 0 <= version < 2**63

@@ -1,26 +1,47 @@
 """The format that checkpoints and models share: an `.npz` file with a JSON header and a digest, without pickles.
 
 The same content gives the same bytes. `numpy.load` reads the file; its member `header` is JSON text as bytes. The
-zip's comment is the SHA-256 of all bytes before it, so any flipped bit is detected, also in the zip's directory, which
-has no checksum of its own.
+zip's comment is the SHA-256 of all bytes before it: the zip's directory has no checksum of its own.
 """
 
 import hashlib
 import io
 import zipfile
 from collections.abc import Collection
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
 
-H = TypeVar("H", bound=BaseModel)
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Milliseconds = Annotated[int, Field(ge=-1, lt=2**63)]  # since 1970; -1: unknown
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+NonNegative = Annotated[Finite, Field(ge=0)]
 
 _DIGEST_LENGTH = 64  # characters of SHA-256 in hexadecimal
+
+
+class Strict(BaseModel):
+    """Part of a header: numbers are numbers and texts are texts. A file with a right digest may hold wrong values."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class Header(Strict):
+    """What the header of each file has."""
+
+    kind: str
+    format_version: int
+    topic: str
+    topic_id: str
+    settings: dict[str, str | bool | int | float | None]
+
+
+H = TypeVar("H", bound=Header)
 
 
 def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:

@@ -24,9 +24,7 @@ class PastScoresBuilder:
 
     def score(self, model: Model, V: Array) -> None:
         """Score messages (n, d) that the model has not learned."""
-        scores = scoring.score(model, V)
-        with np.errstate(over="ignore"):  # infinite, as the score is
-            self._new += (scores._replace(spe=scores.spe / model.noise_variance),)
+        self._new += (scoring.in_units(scoring.score(model, V), model.noise_variance),)
 
     def p_values(self) -> F64 | None:
         """Compare the new scores (n,) with the older ones; None without older ones."""
@@ -35,8 +33,7 @@ class PastScoresBuilder:
     def enter(self, messages: int, weight: float) -> None:
         """Enter the new scores; older ones keep e^(−n/w) of their weight, after n messages and with a model's weight w.
 
-        So with a half-life they are forgotten as messages are, and without one those of models that knew little count
-        little.
+        So a half-life forgets them, too, and without one those of models that knew little count little.
         """
         kept = math.exp(-messages / max(weight, 1.0))
         self.calibration, self._new = self.calibration.with_scores(_joined(self._new), 1.0, kept), ()

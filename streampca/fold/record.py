@@ -61,43 +61,34 @@ class Batch(Sequence[Record]):
     """Records that provide their columns without creating an object for each record."""
 
     @abstractmethod
-    def values(self) -> list[bytes | None]:
-        """The value of each record."""
+    def values(self) -> list[bytes | None]: ...
 
     @abstractmethod
-    def timestamps(self) -> list[int]:
-        """The timestamp of each record."""
+    def timestamps(self) -> list[int]: ...
 
     @abstractmethod
-    def offsets(self) -> list[int]:
-        """The offset of each record."""
+    def offsets(self) -> list[int]: ...
 
     @abstractmethod
-    def keys(self) -> list[bytes | None]:
-        """The key of each record."""
+    def keys(self) -> list[bytes | None]: ...
 
     @abstractmethod
-    def headers(self) -> list[Sequence[tuple[str, bytes | None]]]:
-        """The headers of each record."""
+    def headers(self) -> list[Sequence[tuple[str, bytes | None]]]: ...
 
 
 def values_of(records: Sequence[Record]) -> list[bytes | None]:
-    """The value of each record."""
     return records.values() if isinstance(records, Batch) else [record.value for record in records]
 
 
 def timestamps_of(records: Sequence[Record]) -> list[int]:
-    """The timestamp of each record."""
     return records.timestamps() if isinstance(records, Batch) else [record.timestamp for record in records]
 
 
 def keys_of(records: Sequence[Record]) -> list[bytes | None]:
-    """The key of each record."""
     return records.keys() if isinstance(records, Batch) else [record.key for record in records]
 
 
 def headers_of(records: Sequence[Record]) -> list[Sequence[tuple[str, bytes | None]]]:
-    """The headers of each record."""
     return records.headers() if isinstance(records, Batch) else [record.headers for record in records]
 
 

@@ -10,33 +10,17 @@
 faster in this package must equal them to rounding.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from streampca.pca.arrays import Array
 
 
-@dataclass(frozen=True, eq=False)
-class Factor:
-    """A factor C and its pseudo-inverse C†."""
-
-    C: Array  # (d, k), full column rank
-    C_pinv: Array  # (k, d)
-
-    @classmethod
-    def of(cls, C: Array) -> "Factor":
-        """The factor C with C† = (CᵀC)⁻¹Cᵀ."""
-        return cls(C, np.linalg.solve(C.T @ C, C.T))
-
-
-def meyer(factor: Factor, y: Array, eta: float) -> tuple[Factor, float]:
-    """One step of Algorithm 1 on a message y (d,): the next factor, and ‖r‖² before the step."""
-    C, C_pinv = factor.C, factor.C_pinv
+def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, float]:
+    """One step of Algorithm 1 on a message y (d,): the next C (d, k) and C† (k, d), and ‖r‖² before the step."""
     x = C_pinv @ y
     r = C @ x - y
     h = eta / (1 + eta * (x @ x))
-    return Factor(C - h * np.outer(r, x), _pinv_update(C_pinv, -h * r, x)), float(r @ r)
+    return C - h * np.outer(r, x), _pinv_update(C_pinv, -h * r, x), float(r @ r)
 
 
 def _pinv_update(C_pinv: Array, w: Array, x: Array) -> Array:

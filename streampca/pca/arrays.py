@@ -1,4 +1,4 @@
-"""Types of arrays for annotations, and their scale."""
+"""Types of arrays for annotations, their scale, and their gaps."""
 
 from typing import Any
 
@@ -13,3 +13,9 @@ F64 = NDArray[np.float64]
 def power_of_two(scale: float) -> float:
     """The power of two next to a scale, or 1 if it is 0: dividing by it changes no bit, and squares do not overflow."""
     return float(np.ldexp(1.0, np.frexp(scale)[1])) if scale else 1.0
+
+
+def rows_with_gaps(V: Array) -> NDArray[np.bool_]:
+    """Which of the vectors V (n, d) have gaps, (n,). Also true where the sum of the entries overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(np.isnan(V.sum(axis=1)))  # quicker than to look at each entry

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,19 +24,16 @@ def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lam
     V, retention = np.random.default_rng(0).standard_normal((_MESSAGES, 3)), np.ones(_MESSAGES)
     if config.impute:
         V[-1, 0] = np.nan
-    with event.install_listener("numba:compile", _Once(on_compile)):
+    with event.install_listener("numba:compile", _Listener(cache(on_compile))):
         learning.learn(State.empty(3, config.dtype), V, retention, small)
 
 
-class _Once(event.Listener):  # type: ignore[misc]  # numba has no types
-    """Calls a function at the first event."""
-
+class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
     def __init__(self, call: Callable[[], None]) -> None:
-        self._calls = [call]
+        self._call = call
 
     def on_start(self, event: Any) -> None:
-        while self._calls:
-            self._calls.pop()()
+        self._call()
 
     def on_end(self, event: Any) -> None:
         pass

@@ -75,8 +75,7 @@ def _axes_without(j: int, covariances: Sequence[_Covariance], weights: F64, U: F
 
     def times(X: F64) -> F64:
         others = [w * c.times(X) for i, (w, c) in enumerate(zip(weights, covariances, strict=True)) if i != j]
-        product: F64 = np.sum(others, axis=0) / rest - moved[:, None] * (moved @ X)
-        return product
+        return np.asarray(np.sum(others, axis=0) / rest - moved[:, None] * (moved @ X))
 
     small = 2 * U.shape[1] < len(U)
     basis = np.asarray(ritz.orthonormal(np.hstack([U, times(U)])) if small else np.eye(len(U)), np.float64)

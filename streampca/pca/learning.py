@@ -1,22 +1,21 @@
-"""Learn a stream in one pass, block by block: from one `State` to the next. One step for every d:
+"""Learn a stream in one pass, block by block: from one `State` to the next (docs/mathematics.md, section 4).
 
 1. Algorithm 1 moves C through the block, message by message, which gives their losses (blocked/block.py).
 2. The block enters Σ where that is kept. Elsewhere [C | F] and the block's rows stand in for it.
 3. Rayleigh–Ritz makes the next [C | F] (blocked/ritz.py).
-
-docs/mathematics.md, section 4, says what each part adds.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from streampca.pca.arrays import F64, Array
+from streampca.pca import gaps
+from streampca.pca.arrays import F64, Array, rows_with_gaps
 from streampca.pca.blocked import block, centring, ritz, triangle
 from streampca.pca.blocked.centring import Weights
-from streampca.pca.gaps import fill, rows_with_gaps
 from streampca.pca.state import NO_LOSSES, Losses, State
 
 LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept unless `oversampling` is given
@@ -99,30 +98,61 @@ class LearningConfig:
         return 1e-7 if self.dtype == "float32" else 1e-13
 
 
+class Messages(NamedTuple):
+    """Messages in the order of the stream."""
+
+    V: Array  # (n, d)
+    retention: F64  # (n,): ρ, the share of the past that each message keeps
+
+    def part(self, start: int, end: int) -> "Messages":
+        """Messages start … end−1."""
+        return Messages(self.V[start:end], self.retention[start:end])
+
+    def followed_by(self, later: "Messages") -> "Messages":
+        """These messages and later ones, copied."""
+        return Messages(np.concatenate([self.V, later.V]), np.concatenate([self.retention, later.retention]))
+
+
 BeforeBlock = Callable[[State, Array], object]  # called with the state before a block, and the block (n, d)
 
 
-def ignore(state: State, V: Array) -> None:
-    """Do nothing before a block."""
-
-
-def learn(
-    state: State, V: Array, retention: F64, config: LearningConfig, before_block: BeforeBlock = ignore
-) -> tuple[State, Losses]:
+def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn V (n, d), cut into blocks from its first row on; the last block may be shorter.
 
     `retention` (n,) holds each message's ρ. V must be finite and within `config.largest_value`, except for gaps with
     `config.impute`. Neither its memory layout nor the number of blocks in one call changes a bit of the result. The
     first block has no losses, as no model predicts it.
     """
-    V, losses = np.asarray(V, config.dtype), [NO_LOSSES]
-    while len(V):
-        n = min(config.next_block(state.count) if state.count else first_block(V, config), len(V))
-        before_block(state, V[:n])
-        state, of_block = _learn_block(state, V[:n], retention[:n], config)
-        V, retention = V[n:], retention[n:]
+    new = Messages(np.asarray(V, config.dtype), retention)
+    state, rest, losses = learn_whole_blocks(config, state, new.part(0, 0), new)
+    if len(rest.V):
+        state, of_block = _learn_block(state, *rest, config)
         losses.append(of_block)
-    return state, losses[-1] if len(losses) <= 2 else Losses(*map(np.concatenate, zip(*losses, strict=True)))
+    return state, Losses(*map(np.concatenate, zip(NO_LOSSES, *losses, strict=True)))
+
+
+def learn_whole_blocks(
+    config: LearningConfig, state: State, pending: Messages, new: Messages, before_block: BeforeBlock | None = None
+) -> tuple[State, Messages, list[Losses]]:
+    """Learn the whole blocks among the pending messages and the new ones after them.
+
+    Returns the state, the messages that are still pending, and the losses of each block: so the sizes of batches change
+    no bit. Only the first block of a stream, one that begins with pending messages, and what remains are copied.
+    """
+    none, losses = pending.part(0, 0), list[Losses]()
+    if not state.count:
+        pending, new = none, pending.followed_by(new)
+    while True:
+        size = config.next_block(state.count) if state.count else first_block(new.V, config)
+        missing = size - len(pending.V)
+        if missing > len(new.V):
+            return state, pending.followed_by(new), losses
+        block, new = new.part(0, missing), new.part(missing, len(new.V))
+        block, pending = pending.followed_by(block) if len(pending.V) else block, none
+        if before_block:
+            before_block(state, block.V)
+        state, of_block = _learn_block(state, *block, config)
+        losses.append(of_block)
 
 
 def first_block(V: Array, config: LearningConfig) -> int:
@@ -142,12 +172,12 @@ def first_block(V: Array, config: LearningConfig) -> int:
 def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn one block, which may have gaps: filled, they cost no second algorithm."""
     weights = centring.weights(state.weight, retention, config.center)
-    surplus, gaps = np.zeros(len(V)), state.gaps and state.gaps.times(weights.past)
+    surplus, shares = np.zeros(len(V)), state.gaps and state.gaps.times(weights.past)
     if config.impute:
         if config.center:
-            state = fill.initialise_new_means(state, V)
+            state = gaps.initialise_new_means(state, V)
         if rows_with_gaps(V).any():
-            V, surplus, gaps = fill.fill(state, V, weights, config.components, config.center)
+            V, surplus, shares = gaps.fill(state, V, weights, config.components, config.center)
     past_rows = 0 if config.keeps_covariance else state.rank
     A = np.empty((past_rows + len(V), config.dimensions), config.dtype)
     learned = block.learn(
@@ -161,7 +191,7 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
         total_variance=max(learned.total_variance - float(weights.c * (1 - weights.a) @ surplus), 0.0),
         count=state.count + len(V),
         shortened=state.shortened + learned.shortened,
-        gaps=gaps,
+        gaps=shares,
         pinv_error=learned.pinv_error,
     )
     losses = _losses(learned, weights, surplus, config) if state.count else NO_LOSSES

@@ -14,12 +14,12 @@ import numpy as np
 from streampca.pca import axes
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import ritz, triangle
+from streampca.pca.jackknife import FEWEST
+from streampca.pca.learning import SPARE
 from streampca.pca.state import Gaps, State
 
 _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
-_FEWEST_GROUPS = 4
 _GROUPED = 512  # columns of all groups, if the fewest groups do not have more: their cost grows with its cube
-_SPARE = 40  # columns beyond K of a cut, at least: as many as a state has
 _ROUNDING = 1000 * float(np.finfo(np.float64).eps)  # share of the largest variance, or singular value
 _SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller singular values are subnormal
 _GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
@@ -30,7 +30,7 @@ class PooledCovariance:
 
     def __init__(self, columns: int, uncut: int = 0) -> None:
         """For a result of K = `columns`: more than 4K columns of factors, and more than `uncut`, are cut to 2K."""
-        self._cut = columns + max(columns, _SPARE)
+        self._cut = columns + max(columns, SPARE)  # at least as many beyond K as a state has
         self._most = max(2 * self._cut, uncut)
         self._covariance: F64 | None = None  # packed; None: not kept
         self._rows: list[tuple[float, Array]] = []  # else: factors and rows (r, d), one above the other Jᵀ with JJᵀ = Σ
@@ -80,23 +80,20 @@ class PooledCovariance:
 
 
 class Merger:
-    """Merges states that are added one by one; a function of their sequence, whose memory does not grow with it.
+    """Merges states of K = `columns`, one by one; a function of their sequence, whose memory does not grow with it.
 
     They are dealt into groups, like cards, so that the groups can be compared (jackknife.py).
     """
 
     def __init__(self, columns: int) -> None:
-        """For merged states of K = `columns`."""
-        size = min(_MOST_GROUPS, max(_GROUPED // (columns + 1), _FEWEST_GROUPS))
+        size = min(_MOST_GROUPS, max(_GROUPED // (columns + 1), FEWEST))
         self._groups, self._added = [PooledCovariance(columns) for _ in range(size)], 0
 
     def fade(self, share: float) -> None:
-        """Multiply the weights of all states so far by `share`."""
         for group in self._groups:
             group.fade(share)
 
     def add(self, state: State, share: float = 1.0) -> None:
-        """Add a state with this share of its weight; one without weight is left out."""
         if state.weight * share > 0:
             self._groups[self._added % len(self._groups)].add(state, share)
             self._added += 1

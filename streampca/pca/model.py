@@ -44,8 +44,7 @@ class Model:
     @cached_property
     def explained_variance_ratio(self) -> Array:
         """Share of the total variance along each component, (k,); zeros for a stream without variance."""
-        ratio: Array = self.explained_variance / (self.total_variance if self.total_variance > 0 else np.inf)
-        return ratio
+        return np.asarray(self.explained_variance / (self.total_variance if self.total_variance > 0 else np.inf))
 
     @cached_property
     def noise_variance(self) -> float:

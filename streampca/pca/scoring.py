@@ -5,11 +5,7 @@ With y = v − m, principal axes U, their variances λ and the mean variance σ�
     T² = Σ (Uᵀy)ᵢ² / λᵢ        SPE = ‖y‖² − ‖Uᵀy‖²        score = T² + SPE/σ²
 
 The score is −2 log-likelihood of probabilistic PCA up to a constant (Tipping & Bishop 1999). How large scores are
-depends on the stream, so p is the share of messages that are as unusual:
-
-    p(s) = (1 + weight of past scores ≥ s) / (1 + weight of past scores)
-
-Formulas and sources: docs/mathematics.md, section 10.
+depends on the stream, so p is the share of messages that are as unusual. docs/mathematics.md, section 10.
 """
 
 from dataclasses import dataclass
@@ -19,9 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import F64, Array
-from streampca.pca.gaps import conditional
-from streampca.pca.gaps.conditional import Completed
+from streampca.pca.arrays import F64, Array, rows_with_gaps
 from streampca.pca.model import Model
 
 STATISTICS = ("t2", "spe", "score")
@@ -51,10 +45,10 @@ class Projection(NamedTuple):
 
 
 class Contributions(NamedTuple):
-    """Contributions of each dimension of n vectors, (n, d)."""
+    """Contributions of dimensions of n vectors, (n, ·)."""
 
-    t2: F64  # sums to T²; negative where a dimension makes the vector more ordinary
-    spe: F64  # with the sign of the residual; the absolute values sum to SPE
+    t2: F64  # those of all sum to T²; negative where a dimension makes the vector more ordinary
+    spe: F64  # with the sign of the residual; the absolute values of all sum to SPE
 
 
 def project(model: Model, Y: Array) -> Projection:
@@ -69,45 +63,63 @@ def project(model: Model, Y: Array) -> Projection:
 
 
 def score(model: Model, Y: Array) -> Scores:
-    """T², SPE and score of vectors (n, d). Infinite where they exceed the range of float64.
-
-    Those of a vector with gaps are the expected ones, given its other entries.
-    """
+    """T², SPE and score of vectors (n, d), expected ones if they have gaps. Infinite beyond the range of float64."""
     _, coordinates, residual, gaps_t2 = project(model, Y)
     return score_projected(model, coordinates, residual, gaps_t2)
 
 
 def score_projected(model: Model, coordinates: Array, spe: Array, gaps_t2: F64 | float = 0.0) -> Scores:
-    """Score vectors by their principal coordinates (n, k) and squared residuals (n,), as `score` does.
-
-    `gaps_t2` (n,) is what gaps add to T².
-    """
+    """Scores by principal coordinates (n, k), squared residuals (n,), and what gaps add to T² (n,)."""
     with np.errstate(over="ignore"):
         t2: F64 = (coordinates.astype(np.float64) ** 2 / _variances(model)).sum(axis=1) + gaps_t2
         return Scores(t2, spe.astype(np.float64), t2 + spe / model.noise_variance)
 
 
+class Completed(NamedTuple):
+    """Vectors without gaps, and what the uncertainty of the filled entries adds to their statistics."""
+
+    vectors: Array  # (n, d)
+    t2: F64  # (n,); 0 without gaps
+    spe: F64  # (n,)
+
+
 def complete(model: Model, Y: Array) -> Completed:
-    """Vectors (n, d) without gaps, and what their uncertainty adds to T² and SPE."""
+    """Fill the gaps of vectors (n, d), each by itself; those without gaps stay as they are.
+
+    By probabilistic PCA, with Φ = U(Λ − σ²)^½, observed entries o, missing ones m, and Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹:
+
+        E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
+    """
+    t2, spe = np.zeros(len(Y)), np.zeros(len(Y))
+    if not rows_with_gaps(Y).any():
+        return Completed(Y, t2, spe)
+    gaps, mean, sigma2 = np.isnan(Y), model.mean, model.noise_variance
     variance = model.explained_variance.astype(np.float64)
-    return conditional.complete(Y, model.mean, model.components.T, variance, model.noise_variance)
-
-
-def contributions(model: Model, Y: Array) -> Contributions:
-    """Split T² and SPE of vectors (n, d) by dimension; takes several times the vectors' memory."""
-    centred = Y - model.mean
-    coordinates = centred @ model.components.T
-    residual = centred - coordinates @ model.components
-    of_t2 = centred * (coordinates / _variances(model) @ model.components)
-    return Contributions(of_t2, np.copysign(residual**2, residual))
+    filled, signal = np.array(Y, np.float64), variance > sigma2
+    U, variance = model.components.T[:, signal].astype(np.float64), variance[signal]
+    Phi = U * np.sqrt(variance - sigma2)
+    for i in np.flatnonzero(gaps.any(axis=1)):
+        missing, observed = gaps[i], ~gaps[i]
+        Psi = np.linalg.inv(Phi[observed].T @ Phi[observed] + sigma2 * np.eye(len(variance)))
+        z = Psi @ (Phi[observed].T @ (filled[i, observed] - mean[observed]))
+        filled[i, missing] = mean[missing] + Phi[missing] @ z
+        U_Phi = U[missing].T @ Phi[missing]
+        spread = sigma2 * (np.square(U[missing]).sum(axis=0) + np.vecdot(U_Phi @ Psi, U_Phi))  # of Uᵀy, along each axis
+        t2[i] = (spread / variance).sum()
+        of_all = sigma2 * (missing.sum() + np.vdot(Phi[missing].T @ Phi[missing], Psi))
+        spe[i] = max(of_all - spread.sum(), 0.0)
+    return Completed(filled.astype(Y.dtype, copy=False), t2, spe)
 
 
 def largest_contributions(model: Model, Y: Array, limit: int) -> tuple[NDArray[np.intp], Contributions]:
     """The `limit` largest contributions of each vector, by falling absolute value, (n, limit), and their dimensions.
 
-    The dimensions (2, n, limit) are those of T² and those of SPE.
+    The dimensions (2, n, limit) are those of T² and those of SPE. Takes several times the vectors' memory.
     """
-    every = contributions(model, Y)
+    centred = Y - model.mean
+    coordinates = centred @ model.components.T
+    residual = centred - coordinates @ model.components
+    every = centred * (coordinates / _variances(model) @ model.components), np.copysign(residual**2, residual)
     dimensions = [np.argsort(-np.abs(values), axis=1, kind="stable")[:, :limit] for values in every]
     largest = [
         np.take_along_axis(values, of_values, axis=1) for values, of_values in zip(every, dimensions, strict=True)
@@ -119,14 +131,12 @@ def log_likelihood(model: Model, Y: Array) -> F64:
     """The log-density of vectors (n, d) by probabilistic PCA, (n,): −(score + d log 2π + log det Σ)/2."""
     others = model.dimensions - model.n_components
     log_det = float(np.log(_variances(model)).sum()) + others * np.log(model.noise_variance)
-    density: F64 = -(score(model, Y).score + model.dimensions * np.log(2 * np.pi) + log_det) / 2
-    return density
+    return np.asarray(-(score(model, Y).score + model.dimensions * np.log(2 * np.pi) + log_det) / 2)
 
 
 def _variances(model: Model) -> F64:
     """λ (k,); where no variance was seen, that of rounding, so that such a vector is very unusual."""
-    variances: F64 = np.maximum(model.explained_variance.astype(np.float64), model.rounding)
-    return variances
+    return np.asarray(np.maximum(model.explained_variance.astype(np.float64), model.rounding))
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +150,6 @@ class Calibration:
 
     @classmethod
     def empty(cls) -> "Calibration":
-        """Without any score."""
         return cls(np.zeros((len(STATISTICS), BINS)))
 
     @classmethod
@@ -168,26 +177,20 @@ class Calibration:
         return float(self.weights[0].sum())
 
     def with_scores(self, scores: Scores, sigma2: float, kept: float = 1.0) -> "Calibration":
-        """With n more scores by a model with this σ². Older ones keep the share `kept` of their weight, less n/WINDOW.
-
-        So scores of models that knew less are forgotten.
-        """
+        """With n more scores by a model with this σ²; older ones keep `kept` of their weight, less n/WINDOW."""
         older = Calibration(self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score)))
         return older.entered(scores, sigma2)
 
     def entered(self, scores: Scores, sigma2: float) -> "Calibration":
         """With n more scores by a model with this σ²; nothing is forgotten."""
-        new = [np.bincount(bins_of(values)[0], minlength=BINS) for values in _in_units(scores, sigma2)]
+        new = [np.bincount(bins_of(values)[0], minlength=BINS) for values in in_units(scores, sigma2)]
         return Calibration(self.weights + new)
 
     def p_values(self, scores: Scores, sigma2: float) -> Scores:
-        """p of each of n scores by a model with this σ²: near 0 if the vector is unusual, 1 without past scores.
-
-        Of the bin that holds the score, the part above it counts.
-        """
+        """p of each of n scores by a model with this σ²: near 0 if the vector is unusual, 1 without past scores."""
         p = []
-        for weights, above, values in zip(self.weights, self._above, _in_units(scores, sigma2), strict=True):
-            bins, part = bins_of(values)
+        for weights, above, values in zip(self.weights, self._above, in_units(scores, sigma2), strict=True):
+            bins, part = bins_of(values)  # of the bin that holds the score, the part above it counts
             p.append((1 + above[bins] + part * weights[bins]) / (1 + above[0] + weights[0]))
         return Scores(*p)
 
@@ -197,17 +200,14 @@ class Calibration:
         return np.cumsum(self.weights[:, ::-1], axis=1)[:, ::-1] - self.weights
 
 
-def _in_units(scores: Scores, sigma2: float) -> Scores:
+def in_units(scores: Scores, sigma2: float) -> Scores:
     """The statistics, SPE as a multiple of this σ²."""
     with np.errstate(over="ignore"):
         return scores._replace(spe=scores.spe / sigma2)
 
 
 def bins_of(values: F64) -> tuple[NDArray[np.intp], F64]:
-    """The bin of each value, and the part of the bin that is above it; the first and the last bin hold all beyond them.
-
-    The bin is exact: no logarithm is rounded.
-    """
+    """The bin of each value, and the part of it that is above the value; the first and last hold all beyond them."""
     mantissa, exponent = np.frexp(np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES)))
     within = np.searchsorted(_EDGES, 2 * mantissa, side="right") - 1
     bins: NDArray[np.intp] = np.minimum((exponent - 1 - _LOWEST) * _PER_OCTAVE + within, BINS - 1).astype(np.intp)

@@ -51,14 +51,12 @@ class State:
 
     @property
     def rank(self) -> int:
-        """Columns of C."""
         return int(self.C.shape[1])
 
     @cached_property
     def variance(self) -> F64:
         """The squared lengths of the columns, (r,)."""
-        variance: F64 = np.square(self.C, dtype=np.float64).sum(axis=0)
-        return variance
+        return np.asarray(np.square(self.C, dtype=np.float64).sum(axis=0))
 
     @property
     def C_pinv(self) -> Array:  # noqa: N802

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from streampca.errors import RETRY_MAY_HELP, DamagedFileError, StaleListingError
-from streampca.fold.store_identity import StoreIdentity
+from streampca.fold.compatibility import StoreIdentity
 from streampca.stores.base import Store
 
 NAME = "store.json"

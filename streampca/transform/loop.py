@@ -14,8 +14,7 @@ from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
 from streampca.consumer_group.listener import Listener
 from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import StreampcaError
-from streampca.fold.decoded import Reject
-from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
+from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Reject, Revoked, Undecoded
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source, TransactionFailedError, Transactions
 from streampca.transform.outputs import Outputs, TransformedBatch

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from streampca.errors import SourceError
 from streampca.fold.codec import Codec
-from streampca.fold.decoded import Reject
-from streampca.fold.events import Records, Undecoded, Vectors
+from streampca.fold.events import Records, Reject, Undecoded, Vectors
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.record import LastRecord, Record, headers_of, keys_of, last_of, offsets_of
 from streampca.formats.base import Fields, Writer

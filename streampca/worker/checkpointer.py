@@ -15,9 +15,9 @@ from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSav
 from streampca.errors import SettingsError, StoreBusyError, StoreError
 from streampca.fold import compatibility
 from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.compatibility import StoreIdentity
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.partitions import FIRST_BACKFILL
-from streampca.fold.store_identity import StoreIdentity
 from streampca.process import watchdog
 from streampca.sources.base import Committed, DeadLetters, Source
 from streampca.stores.checkpoints import Checkpoints

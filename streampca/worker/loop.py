@@ -15,10 +15,9 @@ from streampca.consumer_group.listener import Listener
 from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import SourceError, StreampcaError
 from streampca.fold.codec import Codec
-from streampca.fold.decoded import Reject
-from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
+from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Reject, Revoked, Undecoded, Vectors
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.pca.gaps import rows_with_gaps
+from streampca.pca.arrays import rows_with_gaps
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
 from streampca.worker import publisher

@@ -13,10 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 from sklearn.decomposition import PCA
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import streampca
@@ -240,37 +236,6 @@ def test_public_names_are_listed() -> None:
     assert set(streampca.__all__) <= set(dir(streampca))
     with pytest.raises(AttributeError, match="nothing_such"):
         _ = streampca.nothing_such
-
-
-# Integration with scikit-learn.
-
-
-def test_it_works_in_pipelines_and_searches() -> None:
-    pipeline = make_pipeline(StandardScaler(), ImplicitKrasulina(3, oversampling=4))
-    theirs = make_pipeline(StandardScaler(), PCA(3))
-    ours, expected = pipeline.fit_transform(X), theirs.fit_transform(X)
-    signs = np.sign((ours * expected).sum(axis=0))
-    assert close(ours * signs, expected, 0.02)
-    pipeline.set_params(implicitkrasulina__n_components=2)
-    assert pipeline.fit(X).transform(X).shape == (3000, 2)
-    labels = X[:, 0] > X[:, 0].mean()
-    search = GridSearchCV(
-        make_pipeline(ImplicitKrasulina(), LogisticRegression()), {"implicitkrasulina__n_components": [1, 12]}, cv=2
-    ).fit(X, labels)
-    assert search.best_params_ == {"implicitkrasulina__n_components": 12}
-
-
-def test_output_can_be_data_frames() -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(X, columns=[f"sensor {i}" for i in range(12)], index=np.arange(len(X)) * 2)
-    fitted = ImplicitKrasulina(2).set_output(transform="pandas").fit(frame)
-    out = fitted.transform(frame)
-    assert list(out.columns) == ["implicitkrasulina0", "implicitkrasulina1"]
-    assert out.index.equals(frame.index)
-    assert list(fitted.feature_names_in_) == list(frame.columns)
-    assert np.array_equal(out.to_numpy(), ImplicitKrasulina(2).fit(X).transform(X))
-    with pytest.raises(ValueError, match="feature names"):
-        fitted.transform(frame[frame.columns[::-1]])
 
 
 @pytest.mark.parametrize("n_components", [1, 3, 6, 12, None])

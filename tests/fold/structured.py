@@ -13,7 +13,7 @@ import pyarrow as pa
 from google.protobuf import descriptor_pool, message_factory
 
 from streampca.fold.codec import REASONS
-from streampca.fold.decoded import Decoded
+from streampca.fold.events import Decoded
 from streampca.formats.protobuf import compiled
 from streampca.formats.schemas import MemorySchemas, WriterSchema
 

@@ -2,16 +2,20 @@
 
 import io
 import json
+import math
+import random
 import struct
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streampca.fold.codec import REASONS, Codec
+from streampca.fold.events import Reject
 from streampca.fold.judge import Judge
 from streampca.formats.packing import missing_field
 from streampca.pca.learning import LearningConfig
@@ -123,13 +127,7 @@ def test_every_value_is_decoded_or_rejected_as_it_is_alone(kind: str, values: li
     [
         (None, "no_value", "tombstone"),
         (b"", "undecodable", "not JSON"),
-        (b"[1,2", "undecodable", "not JSON"),
-        (b"[1,2,3,]", "undecodable", "not JSON"),
-        (b"[1,2,3] [", "undecodable", "not JSON"),
-        (b"\xff\xfe[1,2,3]", "undecodable", "not JSON"),
         (b"[NaN,2,3]", "undecodable", "not JSON"),
-        (b"[Infinity,2,3]", "undecodable", "not JSON"),
-        (b"[-Infinity,2,3]", "undecodable", "not JSON"),
         (b"[1e999,2,3]", "undecodable", "not JSON"),
         (b"[" + b"9" * 400 + b",2,3]", "undecodable", "not JSON"),
         (b"[" * 100_000, "undecodable", "not JSON"),
@@ -144,8 +142,6 @@ def test_every_value_is_decoded_or_rejected_as_it_is_alone(kind: str, values: li
         (b"[1,[2],3]", "undecodable", "entry 1 must be a number, not an array"),
         (b"[1,2,{}]", "undecodable", "entry 2 must be a number, not an object"),
         (b"[[1,2,3]]", "wrong_length", "1 numbers, not 3"),
-        (b"[]", "wrong_length", "0 numbers, not 3"),
-        (b"[1,2]", "wrong_length", "2 numbers, not 3"),
         (b"[1,2,3,4]", "wrong_length", "4 numbers, not 3"),
         (b"[1,2e200,3]", "too_large", r"entry 1 is 2e\+200"),
         (b"[1,-1.7e308,3]", "too_large", r"entry 1 is -1.7e\+308"),
@@ -272,23 +268,9 @@ def test_large_values_are_rejected_in_batches_of_any_magnitude(kind: str, data: 
     assert decoded.indices.tolist() == np.flatnonzero(good).tolist()
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.array([1, 2, 3], ">f8"),
-        np.array([1, 2, 3], "<f4"),
-        np.array([1, 2, 3], ">f4"),
-        np.array([1, 2, 3], np.float16),
-        np.array([1, 2, 3], np.int8),
-        np.array([1, 2, 3], ">i8"),
-        np.array([1, 2, 3], np.uint64),
-        np.asfortranarray(np.array([1.0, 2.0, 3.0])),
-        np.array([1.0, 9, 2, 9, 3])[::2],
-    ],
-    ids=str,
-)
-def test_npy_may_have_any_real_type_and_byte_order(array: Any) -> None:
-    decoded = codec("npy").decode([npy(array)] * 2)
+@pytest.mark.parametrize("dtype", [">f8", "<f4", ">f4", "<f2", "|i1", ">i8", "<u8"])
+def test_npy_may_have_any_real_type_and_byte_order(dtype: str) -> None:
+    decoded = codec("npy").decode([npy(np.array([1, 2, 3], dtype))] * 2)
     assert decoded.vectors.tolist() == [[1, 2, 3]] * 2
 
 
@@ -303,14 +285,11 @@ def test_npy_may_have_any_real_type_and_byte_order(array: Any) -> None:
         (npy(np.array([1, None, 2], object)), "undecodable", "of |O"),
         (npy(np.array([1j, 2, 3])), "undecodable", "of <c16"),
         (npy(np.array([True, False, True])), "undecodable", "of |b1"),
-        (npy(np.array(["a", "b", "c"])), "undecodable", "of <U1"),
         (npy(np.zeros(3, [("x", "<f8")])), "undecodable", "of |V8"),
-        (npy(np.zeros(3, "<M8[s]")), "undecodable", "of <M8[s]"),
         (npy(np.zeros(3, np.longdouble)), "undecodable", "at most 8 bytes"),
         (npy(np.zeros((1, 3))), "wrong_length", "2 axes"),
         (npy(np.float64(1)), "wrong_length", "0 axes"),
         (npy(np.zeros(2)), "wrong_length", "2 numbers, not 3"),
-        (npy(np.zeros(0)), "wrong_length", "0 numbers, not 3"),
         (npy_of(header_of("'<f8'", "(100000000000,)")), "wrong_length", "100000000000 numbers"),
         (npy_of(header_of("'<f8'", f"({10**30},)")), "undecodable", "not an .npy"),
         (npy_of(header_of("'<f8'", f"(0x{'f' * 9000},)")), "undecodable", "not an .npy"),
@@ -322,9 +301,99 @@ def test_npy_may_have_any_real_type_and_byte_order(array: Any) -> None:
         (npy_of("x" * 60_000), "undecodable", "not an .npy"),
         (npy_of(header_of("'<f8'", "(3,)"), bytes(24), version=9), "undecodable", "not an .npy"),
     ],
-    ids=range(26),
+    ids=range(23),
 )  # fmt: skip
 def test_invalid_npy_vectors_are_rejected(value: bytes, reason: str, words: str) -> None:
     actual, message = only_reject(codec("npy").decode([value]))
     assert actual == reason
     assert words in message
+
+
+# The fast paths for JSON, beside a slow reference that checks every entry.
+
+
+def reference(value: bytes, field: str = "") -> list[float] | None:
+    """The vector of a value; None if it has none."""
+    try:
+        content = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return None
+    for name in field.split(".") if field else ():
+        if type(content) is not dict or name not in content:
+            return None
+        content = content[name]
+    if type(content) is not list or len(content) != D or any(type(entry) not in (int, float) for entry in content):
+        return None
+    return [float(entry) for entry in content]
+
+
+numbers = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False, min_value=-1e100, max_value=1e100),
+    st.integers(-(2**63), 2**64 - 1),
+    st.sampled_from([0, 1, -1, 0.0, -0.0, 1.0]),
+)
+odd_entries = st.one_of(
+    numbers,
+    st.booleans(),
+    st.none(),
+    st.sampled_from(["true", "1", "", "t", "f"]),
+    st.integers(2**64, 10**30),
+    st.lists(numbers, max_size=2),
+    st.dictionaries(st.sampled_from("tf"), numbers, max_size=1),
+)
+arrays = st.one_of(
+    st.lists(numbers, min_size=D, max_size=D),
+    st.lists(numbers, min_size=D - 1, max_size=D + 1),
+    st.lists(st.one_of(numbers, odd_entries), min_size=D, max_size=D),
+)
+others = st.one_of(odd_entries, st.dictionaries(st.text("truefalse v", max_size=8), odd_entries, max_size=3))
+
+
+def check_json(value: bytes, field: str = "") -> None:
+    expected, decoded = reference(value, field), codec("json", field, math.inf).decode([value])
+    if expected is None:
+        assert decoded.vectors.shape == (0, D)
+        assert [reject.reason in ("undecodable", "wrong_length") for reject in decoded.rejects] == [True]
+    else:
+        assert decoded.rejects == []
+        assert decoded.vectors.tobytes() == np.array([expected]).tobytes()
+
+
+@settings(deadline=None)
+@given(value=arrays)
+@example(value=[True, 0, 0])
+@example(value=[1.5, 2, False])
+def test_arrays_are_decoded_like_the_reference(value: list[Any]) -> None:
+    check_json(json.dumps(value).encode())
+
+
+@settings(deadline=None)
+@given(value=arrays, more=others, name=st.sampled_from(["v", "t", "true", "v.false", "é"]))
+def test_arrays_in_objects_are_decoded_like_the_reference(value: list[Any], more: Any, name: str) -> None:
+    inner: Any = value
+    for part in reversed(name.split(".")):
+        inner = {"before": more, part: inner, "after": [more, True]}
+    check_json(json.dumps(inner, ensure_ascii=False).encode(), name)
+
+
+@settings(deadline=None, max_examples=300)
+@given(value=arrays, seed=st.integers(0, 2**32))
+def test_corrupted_text_is_decoded_like_the_reference(value: list[Any], seed: int) -> None:
+    rng = random.Random(seed)
+    text = bytearray(json.dumps(value).encode())
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(text) + 1)
+        text[at : at + rng.randint(0, 2)] = rng.choice(
+            [b"", b",", b"[", b"]", b"e", b"true", b"false", b"null", b"0", b"-", b".", b'"', b"\0", b"\xef\xbb\xbf"]
+        )
+    check_json(bytes(text))
+
+
+def test_the_error_names_the_first_entry_that_is_not_a_number() -> None:
+    values = [b'[1, true, "2"]', b'[1, "2", true]', b"[1, null, 2]"]
+    decoded = codec().decode(values)
+    assert decoded.rejects == [
+        Reject(0, "undecodable", "entry 1 must be a number, not a boolean"),
+        Reject(1, "undecodable", "entry 1 must be a number, not a string"),
+        Reject(2, "undecodable", "entry 1 must be a number, not null (missing=impute learns vectors with gaps)"),
+    ]

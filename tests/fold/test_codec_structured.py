@@ -53,26 +53,22 @@ def readings(field: str) -> Codec:
 
 
 @settings(deadline=None)
-@given(row=DOUBLES, path=st.sampled_from(["", "v", "a.b", "a.b.c"]))
-@pytest.mark.parametrize("vector", [ARRAY, ["null", ARRAY], "bytes", {"type": "fixed", "name": "F", "size": 8 * D}],
-                         ids=["array", "union", "bytes", "fixed"])  # fmt: skip
-def test_avro_doubles_are_decoded_bit_for_bit(vector: Any, row: list[float], path: str) -> None:
+@given(data=st.data(), path=st.sampled_from(["", "v", "a.b", "a.b.c"]))
+@pytest.mark.parametrize(
+    ("vector", "kind"),
+    [
+        (ARRAY, "list"), (["null", ARRAY], "list"), ({"type": "array", "items": "float"}, "list of singles"),
+        ("bytes", "<f8"), ("bytes", "<f4"), ({"type": "fixed", "name": "F", "size": 8 * D}, "<f8"),
+    ],
+)  # fmt: skip
+def test_avro_numbers_are_decoded_bit_for_bit(vector: Any, kind: str, data: st.DataObject, path: str) -> None:
+    row = data.draw(SINGLES if kind in ("list of singles", "<f4") else DOUBLES)
     steps = path.split(".") if path else []
     schema = avro_schema(vector, *steps)
-    datum: Any = row if vector in (ARRAY, ["null", ARRAY]) else bytes_of(row, "<f8")
+    datum = bytes_of(row, kind) if kind in ("<f8", "<f4") else row
     decoded = codec("avro", path, memory(schema)).decode([avro(schema, avro_datum(datum, *steps))] * 2)
     assert decoded.rejects == []
     assert decoded.vectors.tobytes() == np.array([row, row]).tobytes()
-
-
-@settings(deadline=None)
-@given(row=SINGLES)
-@pytest.mark.parametrize("vector", [{"type": "array", "items": "float"}, "bytes"], ids=["array", "bytes"])
-def test_avro_single_precision_is_widened(vector: Any, row: list[float]) -> None:
-    schema = avro_schema(vector, "v")
-    datum = bytes_of(row, "<f4") if vector == "bytes" else row
-    [vector] = codec("avro", "v", memory(schema)).decode([avro(schema, avro_datum(datum, "v"))]).vectors
-    assert vector.tolist() == row
 
 
 @settings(deadline=None)
@@ -137,7 +133,6 @@ WHOLE = avro(GOOD, avro_datum(ROW, "v"))
         (None, "no_value", "tombstone"),
         (b"", "undecodable", "not framed"),
         (b"\0\0\0\0", "undecodable", "not framed"),
-        (b"[1, 2, 3]", "undecodable", "not framed"),
         (b"\1" + WHOLE[1:], "undecodable", "not framed"),
         (framed(77, WHOLE[5:]), "unknown_schema", "no schema 77"),
         (framed(2, WHOLE[5:]), "undecodable", "schema 2 is PROTOBUF, not AVRO"),
@@ -147,7 +142,6 @@ WHOLE = avro(GOOD, avro_datum(ROW, "v"))
         (WHOLE + b"\0", "undecodable", "left over"),
         (WHOLE[:5], "undecodable", "not Avro of its schema"),
         (avro(GOOD, avro_datum([1.0, 2.0], "v")), "wrong_length", "2 numbers, not 3"),
-        (avro(GOOD, avro_datum([], "v")), "wrong_length", "0 numbers, not 3"),
         (avro(GOOD, avro_datum([1.0, float("nan"), 2.0], "v")), "not_finite", "entry 1 is nan"),
         (avro(GOOD, avro_datum([1.0, 2.0, -1e200], "v")), "too_large", "entry 2"),
         (framed(5, b"\0"), "undecodable", "not null"),
@@ -173,32 +167,30 @@ def test_invalid_avro_vectors_are_rejected(value: bytes | None, reason: str, wor
 # Protobuf.
 
 
+MESSAGES: dict[str, Callable[[list[float]], Any]] = {
+    "doubles": lambda row: reading(sensor="é", doubles=row, singles=[1]),
+    "loose": lambda row: reading(loose=row),
+    "blob": lambda row: reading(blob=bytes_of(row, "<f8")),
+    "step.deep.v": lambda row: reading(step={"deep": {"v": row, "unit": "m"}}),
+    "singles": lambda row: reading(singles=row),
+    "part.v": lambda row: reading(part={"v": row}),  # single precision, defined in an imported file
+}
+
+
 @settings(deadline=None)
-@given(row=DOUBLES)
-@pytest.mark.parametrize("field", ["doubles", "loose", "blob", "step.deep.v"])
-def test_protobuf_doubles_are_decoded_bit_for_bit(field: str, row: list[float]) -> None:
-    message = {
-        "doubles": lambda: reading(sensor="é", doubles=row, singles=[1]),
-        "loose": lambda: reading(loose=row),
-        "blob": lambda: reading(blob=bytes_of(row, "<f8")),
-        "step.deep.v": lambda: reading(step={"deep": {"v": row, "unit": "m"}}),
-    }[field]()
-    decoded = readings(field).decode([protobuf(message)] * 2)
+@given(data=st.data())
+@pytest.mark.parametrize("field", MESSAGES)
+def test_protobuf_numbers_are_decoded_bit_for_bit(field: str, data: st.DataObject) -> None:
+    row = data.draw(SINGLES if field in ("singles", "part.v") else DOUBLES)
+    decoded = readings(field).decode([protobuf(MESSAGES[field](row))] * 2)
     assert decoded.rejects == []
     assert decoded.vectors.tobytes() == np.array([row, row]).tobytes()
 
 
 @settings(deadline=None)
 @given(row=SINGLES)
-@pytest.mark.parametrize("field", ["singles", "blob", "part.v"])
-def test_protobuf_single_precision_is_widened(field: str, row: list[float]) -> None:
-    message = {
-        "singles": lambda: reading(singles=row),
-        "blob": lambda: reading(blob=bytes_of(row, "<f4")),
-        "part.v": lambda: reading(part={"v": row}),  # defined in an imported file
-    }[field]()
-    [vector] = readings(field).decode([protobuf(message)]).vectors
-    assert vector.tolist() == row
+def test_protobuf_bytes_may_be_of_single_precision(row: list[float]) -> None:
+    assert readings("blob").decode([protobuf(reading(blob=bytes_of(row, "<f4")))]).vectors.tolist() == [row]
 
 
 def test_protobuf_integers() -> None:
@@ -346,7 +338,6 @@ ARROW = arrow([ROW, ROW])
     ("value", "field", "reason", "words"),
     [
         (b"", "", "undecodable", "not an Arrow IPC stream"),
-        (b"[1, 2, 3]", "", "undecodable", "not an Arrow IPC stream"),
         (ARROW[:-20], "", "undecodable", "not an Arrow IPC stream"),
         (ARROW, "w", "undecodable", "no column 'w' in the record batch: there is 'v'"),
         (arrow([ROW], other=1), "", "undecodable", "2 columns in the record batch: field must name one"),

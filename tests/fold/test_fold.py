@@ -3,8 +3,6 @@
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +11,9 @@ from hypothesis import strategies as st
 
 from streampca.fold import checkpoint as files
 from streampca.fold import npz
-from streampca.fold.decoded import Batch, Decoded, Reject, batch_of_rows
+from streampca.fold.events import Batch, Decoded, Reject, batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.record import PlainRecord
-from streampca.pca import algorithm1
 from streampca.pca.arrays import Array
 from streampca.pca.learning import BLOCK
 from tests.fold.streams import WARM_UP, D, bits, fold_config, fold_of, folded, learn, vectors
@@ -188,68 +185,25 @@ def test_a_gap_of_many_half_lives_forgets_everything_before_it() -> None:
     assert files.decode(bits(fold, config)).fold.position == 200
 
 
-def test_a_few_timestamps_that_are_ahead_neither_forget_nor_gain_weight() -> None:
-    config, n = fold_config(half_life_seconds=60.0), 2000
-    V, stamps = vectors(n), [10**12 + 100 * i for i in range(n)]
-    wrong = [stamp + 3_600_000 if i in (1000, 1001, 1002) else stamp for i, stamp in enumerate(stamps)]
-    right, with_wrong = (fold_of(V, config, times).provisional(config.learning) for times in (stamps, wrong))
-    assert with_wrong.weight == pytest.approx(right.weight, rel=0.01)
-
-
-def test_without_a_half_life_nothing_is_forgotten() -> None:
-    config = fold_config()
-    assert config.retention(np.array([0, 5, 10**12])).tolist() == [1, 1, 1]
-    assert config.decay(10**12) == 1
-    assert fold_config(half_life_messages=5.0).decay(10**12) == 1
-
-
-def test_decay_over_time_without_messages() -> None:
+def test_only_a_half_life_in_seconds_forgets_over_time_without_messages() -> None:
+    assert fold_config().retention(np.array([0, 5, 10**12])).tolist() == [1, 1, 1]
+    assert fold_config().decay(10**12) == fold_config(half_life_messages=5.0).decay(10**12) == 1
     config = fold_config(half_life_seconds=2.0)
-    assert config.decay(0) == 1
-    assert config.decay(2000) == pytest.approx(0.5)
-    assert config.decay(6000) == pytest.approx(0.125)
-    assert config.decay(10**14) == 0
+    assert [config.decay(ms) for ms in (0, 2000, 6000, 10**14)] == pytest.approx([1, 0.5, 0.125, 0])
     assert config.retention(np.array([6000]))[0] == pytest.approx(config.decay(6000))
 
 
-@pytest.mark.parametrize("name", ["plain", "not centred", "half-life in messages", "half-life in seconds"])
-def test_losses_equal_those_of_a_plain_loop(name: str) -> None:
-    config, n = CONFIGS[name], WARM_UP + 3 * BLOCK + 7
-    V, stamps = vectors(n), stamps_of(n)
-    fold = fold_of(V, config, stamps)
-    residuals, norms = plain_losses(config, V, stamps)
-    stats = fold.stats
-    assert stats.with_loss == 3 * BLOCK == len(residuals)
-    assert stats.loss == pytest.approx(np.mean(residuals), rel=1e-9)
-    assert stats.norm == pytest.approx(np.mean(norms), rel=1e-9)
-    kept = (1 - 1 / 1000) ** BLOCK
-    ewma = float(np.mean(residuals[:BLOCK]))
-    for block in (1, 2):
-        of_block = residuals[block * BLOCK : (block + 1) * BLOCK]
-        ewma = kept * ewma + (1 - kept) * float(np.mean(of_block))
-    assert stats.loss_ewma == pytest.approx(ewma, rel=1e-9)
+def test_losses_are_averaged_over_all_messages_and_over_about_the_last_thousand() -> None:
+    config, n = fold_config(), WARM_UP + 3 * BLOCK + 7
+    fold, losses = learn(Fold.empty(config.learning), vectors(n), [-1] * n, n, config)
+    blocks = [(part.residual, part.norm) for part in losses if len(part.norm)]
+    stats, kept = fold.stats, (1 - 1 / 1000) ** BLOCK
+    assert stats.with_loss == 3 * BLOCK == sum(len(norm) for _, norm in blocks)
+    for one, (mean, ewma) in enumerate([(stats.loss, stats.loss_ewma), (stats.norm, stats.norm_ewma)]):
+        first, second, third = (np.mean(block[one]) for block in blocks)
+        assert mean == pytest.approx((first + second + third) / 3, rel=1e-9)
+        assert ewma == pytest.approx(kept * (kept * first + (1 - kept) * second) + (1 - kept) * third, rel=1e-9)
     assert 0 < stats.loss_ewma < stats.norm_ewma
-
-
-def plain_losses(config: FoldConfig, V: Any, stamps: list[int]) -> tuple[list[float], list[float]]:
-    """Squared residual and norm of each message, about the mean before it, by the C that it met."""
-    residuals, norms = [], []
-    mean, k, center = np.zeros(D), config.learning.components, config.learning.center
-    retention = config.retention(Fold.empty(config.learning).event_time.advance(stamps)[1])
-    a = 1 / np.array(list(accumulate(retention, lambda weight, kept: kept * weight + 1, initial=0.0)))[1:]
-    C, S = np.zeros((D, 0)), np.zeros((0, 0))
-    for i, v in enumerate(V[: WARM_UP + 3 * BLOCK]):
-        y = v - mean
-        if i >= WARM_UP:
-            if (i - WARM_UP) % BLOCK == 0:
-                C = fold_of(V[:i], config, stamps[:i]).state.C[:, :k]
-                S = np.linalg.inv(C.T @ C)
-            step = np.sqrt(1 - a[i]) * y if center else y
-            residuals.append(float(np.sum((y - C @ (S @ (C.T @ y))) ** 2)))
-            C, S, _ = algorithm1.sherman_morrison(C, S, step, a[i])
-            norms.append(float(y @ y))
-        mean = mean + y * (a[i] * center)
-    return residuals, norms
 
 
 @given(stamps=st.lists(st.integers(-1, 10**13), max_size=30), cuts=st.lists(st.integers(0, 30), max_size=4))

@@ -55,13 +55,10 @@ def test_decoding_returns_what_was_encoded(header: dict[str, Any], arrays: dict[
     assert npz.encode(header, arrays) == data
 
 
-def test_the_memory_order_of_an_array_does_not_change_the_bytes() -> None:
+def test_neither_the_memory_order_of_an_array_nor_the_order_of_the_header_changes_the_bytes() -> None:
     square = np.arange(9.0).reshape(3, 3)
     assert npz.encode(HEADER, {"a": np.asfortranarray(square)}) == npz.encode(HEADER, {"a": square})
     assert npz.encode(HEADER, {"a": np.repeat(square, 2, axis=0)[::2]}) == npz.encode(HEADER, {"a": square})
-
-
-def test_the_order_of_the_header_does_not_change_the_bytes() -> None:
     assert npz.encode(dict(reversed(HEADER.items())), ARRAYS) == npz.encode(HEADER, ARRAYS)
 
 
@@ -77,25 +74,11 @@ def test_numpy_can_load_the_file() -> None:
         assert orjson.loads(members["header"].tobytes()) == HEADER
 
 
-def test_an_array_of_objects_is_refused() -> None:
+def test_arrays_of_objects_and_one_named_header_are_refused() -> None:
     with pytest.raises(ValueError, match="allow_pickle"):
         npz.encode(HEADER, {"a": np.array([{}], dtype=object)})
-
-
-def test_an_array_cannot_be_named_header() -> None:
     with pytest.raises(ValueError, match="header"):
         npz.encode(HEADER, {"header": np.zeros(1)})
-
-
-def assert_detected(data: bytes) -> None:
-    """The file is refused, or decodes to `HEADER` and `ARRAYS` bit for bit."""
-    try:
-        header, arrays = npz.decode(data, "test", 1)
-    except DamagedFileError:
-        return
-    assert header == HEADER
-    assert list(arrays) == list(ARRAYS)
-    assert all(same(arrays[name], array) for name, array in ARRAYS.items())
 
 
 DATA = npz.encode(HEADER, ARRAYS)
@@ -111,18 +94,13 @@ def test_any_changed_byte_is_detected() -> None:
                 npz.decode(bytes(damaged), "test", 1)
 
 
-def test_any_truncation_is_detected() -> None:
-    for length in range(len(DATA)):
+def test_any_truncation_and_any_lost_or_repeated_byte_is_detected() -> None:
+    damaged = [DATA[:length] for length in range(len(DATA))] + [DATA + b"\0", DATA + DATA]
+    damaged += [DATA[:position] + DATA[position + 1 :] for position in range(len(DATA))]
+    damaged += [DATA[: position + 1] + DATA[position:] for position in range(len(DATA))]
+    for data in damaged:
         with pytest.raises(DamagedFileError):
-            npz.decode(DATA[:length], "test", 1)
-
-
-def test_any_lost_or_repeated_byte_is_detected() -> None:
-    for position in range(len(DATA)):
-        assert_detected(DATA[:position] + DATA[position + 1 :])
-        assert_detected(DATA[: position + 1] + DATA[position:])
-    assert_detected(DATA + b"\0")
-    assert_detected(DATA + DATA)
+            npz.decode(data, "test", 1)
 
 
 @given(st.binary(max_size=300))

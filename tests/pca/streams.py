@@ -1,11 +1,12 @@
 """Streams, one pass over them, and NumPy's results, shared by the tests of the mathematics."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from streampca.pca.arrays import F64, Array
+from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
 from streampca.pca.jackknife import GUARD, SamplingError, sampling_error
 from streampca.pca.learning import LearningConfig, learn
@@ -21,17 +22,11 @@ def gaussian(seed: int, n: int, spectrum: F64, offset: float = 0.0, turned: bool
     return (random.standard_normal((n, d)) * spectrum) @ axes + offset
 
 
-def one_pass(X: F64, config: LearningConfig, retention: F64 | float = 1.0) -> tuple[State, list[Losses]]:
-    """The state after the stream X (n, d) with a partial last block, and each block's scores."""
-    kept = np.broadcast_to(np.asarray(retention, np.float64), len(X))
-    state, scores, start = State.empty(config.dimensions, config.dtype), [], 0
-    while start < len(X):
-        end = start + config.next_block(state.count)
-        V = X[start:end].astype(config.dtype, copy=False)
-        state, score = learn(state, V, kept[start:end].copy(), config)
-        scores.append(score)
-        start = end
-    return state, scores
+def one_pass(X: F64, config: LearningConfig, retention: F64 | float = 1.0) -> tuple[State, Losses]:
+    """The state after the stream X (n, d) with a partial last block, and its losses."""
+    V, kept, first = X.astype(config.dtype, copy=False), np.ones(len(X)) * retention, config.next_block(0)
+    state, _ = learn(State.empty(config.dimensions, config.dtype), V[:first], kept[:first], config)
+    return learn(state, V[first:], kept[first:], config)
 
 
 def remaining_weights(retention: F64) -> F64:
@@ -82,16 +77,6 @@ def with_gaps(X: F64, share: float, seed: int = 0) -> F64:
     return np.where(random < limit[:, None], np.nan, X)
 
 
-def mini_batch(C: Array, Y: Array, eta: float) -> Array:
-    """The implicit update of a mini-batch Y (N, d), eq. 11: the next C."""
-    n, k = Y.shape[0], C.shape[1]
-    X = np.linalg.solve(C.T @ C, C.T @ Y.T)  # (k, N)
-    left = Y.T @ X.T / n + C / eta
-    right = X @ X.T / n + np.eye(k) / eta
-    updated: Array = np.linalg.solve(right, left.T).T
-    return updated
-
-
 def jackknife(
     states: Sequence[State], components: int, columns: int, decay: Sequence[float] | None = None
 ) -> SamplingError | None:
@@ -102,3 +87,10 @@ def jackknife(
     groups = merger.groups()
     merged = pooled(groups, columns, components + GUARD, np.float64) if groups else states[0]
     return sampling_error(groups, merged, components)
+
+
+def values_in(thing: Any) -> Any:
+    """All fields of a dataclass, arrays by their bits: for comparison."""
+    if isinstance(thing, np.ndarray):
+        return thing.dtype, thing.shape, thing.tobytes()
+    return {f.name: values_in(getattr(thing, f.name)) for f in fields(thing)} if is_dataclass(thing) else thing

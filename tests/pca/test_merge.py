@@ -40,20 +40,6 @@ def test_with_all_columns_the_pooled_covariance_is_exact(seed: int, sizes: list[
     assert (state.weight, state.count) == (len(everything), len(everything))
 
 
-@given(st.integers(0, 2**32 - 1), st.permutations(range(5)))
-@settings(max_examples=30, deadline=None)
-def test_neither_order_nor_grouping_matters(seed: int, order: list[int]) -> None:
-    states = folds(parts(seed, [50, 300, 7, 120, 900], 4), LearningConfig(4, 4))
-    plain = merge(states, 4)
-    for other in (
-        merge([states[i] for i in order], 4),
-        merge([merge(states[:2], 4), merge(states[2:], 4)], 4),
-    ):
-        assert close(learned(other), learned(plain), 1e-11)
-        assert other.mean == pytest.approx(plain.mean, rel=1e-11, abs=1e-11)
-        assert other.total_variance == pytest.approx(plain.total_variance, rel=1e-11)
-
-
 def test_older_folds_have_less_weight() -> None:
     streams = parts(3, [400, 600], 3)
     state = merge(folds(streams, LearningConfig(3, 3)), 3, decay=[0.25, 1.0])

@@ -65,8 +65,4 @@ def test_a_row_is_projected_alike_in_every_block_of_32(d: int, row_dtype: type, 
     many = fitted.project(np.tile(rows, (40, 1)))
     for alone, among_others in zip(one, many, strict=True):
         assert all(np.array_equal(alone, among_others[i : i + 32]) for i in range(0, 1280, 32))
-
-
-def test_the_order_of_the_numbers_in_memory_changes_no_bit() -> None:
-    fitted, rows = model(4, 64, 1), np.random.default_rng(2).normal(size=(50, 64))
-    assert np.array_equal(fitted.project(rows)[1], fitted.project(np.asfortranarray(rows))[1])
+    assert np.array_equal(fitted.project(np.asfortranarray(rows))[1], one[1])  # in any order in memory

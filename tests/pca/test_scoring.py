@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
+from streampca.pca import scoring
 from streampca.pca.arrays import F64
 from streampca.pca.model import Model
-from streampca.pca.scoring import BINS, WINDOW, Calibration, Scores, contributions, largest_contributions, score
+from streampca.pca.scoring import BINS, WINDOW, Calibration, Scores, largest_contributions, score
 from tests.pca.streams import gaussian as gaussian_along
+from tests.pca.streams import with_gaps
 
 D, K = 7, 3
 SPECTRUM = np.array([5, 4, 3, 1, 1, 0.7, 0.5])
@@ -53,13 +55,15 @@ def test_contributions_add_up(seed: int) -> None:
     X = gaussian(50, seed)
     model = fitted(X)
     t2, spe, _ = score(model, X)
-    of_t2, of_spe = contributions(model, X)
+    every, (of_t2, of_spe) = largest_contributions(model, X, D)
+    assert (np.sort(every, axis=2) == np.arange(D)).all()
     np.testing.assert_allclose(of_t2.sum(axis=1), t2, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(np.abs(of_spe).sum(axis=1), spe, rtol=1e-8, atol=1e-10)
     which, largest = largest_contributions(model, X, 2)
-    for dimensions, values, parts in zip(which, largest, (of_t2, of_spe), strict=True):
-        assert np.array_equal(np.take_along_axis(parts, dimensions, axis=1), values)
-        assert np.array_equal(np.abs(values), np.sort(np.abs(parts), axis=1)[:, :-3:-1])
+    assert np.array_equal(which, every[:, :, :2])
+    for values, parts in zip(largest, (of_t2, of_spe), strict=True):
+        assert np.array_equal(values, parts[:, :2])
+        assert np.array_equal(np.abs(parts), np.sort(np.abs(parts), axis=1)[:, ::-1])
 
 
 def test_the_sensor_that_fails_contributes_most() -> None:
@@ -162,3 +166,49 @@ def test_a_table_holds_all(past: list[float]) -> None:
 def test_a_wrong_table_is_refused(table: F64) -> None:
     with pytest.raises(ValueError, match=r"rows of a histogram|out of range"):
         Calibration.from_table(table)
+
+
+class TestGaps:
+    """Vectors with gaps are completed and scored as the Gaussian of probabilistic PCA says, by dense formulas."""
+
+    variance, noise = np.array([5.0, 2.0, 1.0]), 0.2
+
+    def model(self, seed: int) -> Model:
+        random = np.random.default_rng(seed)
+        U = np.linalg.qr(random.standard_normal((D, K)))[0].T
+        total = float(self.variance.sum() + (D - K) * self.noise)
+        return Model(U, self.variance, random.standard_normal(D), total, 1000.0)
+
+    @given(st.integers(0, 2**32 - 1), st.floats(0.1, 0.5))
+    @settings(max_examples=30, deadline=None)
+    def test_completed_vectors_and_their_statistics_are_expected_values(self, seed: int, share: float) -> None:
+        model = self.model(seed)
+        U = model.components.T
+        sigma = (U * (self.variance - self.noise)) @ U.T + self.noise * np.eye(D)
+        Y = with_gaps(np.random.default_rng(seed).multivariate_normal(model.mean, sigma, 20), share, seed)
+        completed, scores = scoring.complete(model, Y).vectors, score(model, Y)
+        for i, y in enumerate(Y):
+            m, o = np.isnan(y), ~np.isnan(y)
+            gain = sigma[np.ix_(m, o)] @ np.linalg.inv(sigma[np.ix_(o, o)])
+            mean, spread = np.where(o, y - model.mean, 0.0), np.zeros((D, D))
+            mean[m] = gain @ (y - model.mean)[o]
+            spread[np.ix_(m, m)] = sigma[np.ix_(m, m)] - gain @ sigma[np.ix_(o, m)]
+            second = np.outer(mean, mean) + spread  # E[y yᵀ | y_O]
+            t2 = np.sum(np.diag(U.T @ second @ U) / self.variance)
+            spe = np.trace(second) - np.trace(U.T @ second @ U)
+            assert completed[i] == pytest.approx(model.mean + mean, rel=1e-9, abs=1e-9)
+            assert (scores.t2[i], scores.spe[i]) == pytest.approx((t2, spe), rel=1e-8, abs=1e-9)
+            of_observed = (y - model.mean)[o] @ np.linalg.solve(sigma[np.ix_(o, o)], (y - model.mean)[o])
+            assert scores.score[i] == pytest.approx(of_observed + m.sum(), rel=1e-8)
+
+    def test_a_vector_without_gaps_stays_as_it_is(self) -> None:
+        Y = np.random.default_rng(1).standard_normal((4, D))
+        vectors, t2, spe = scoring.complete(self.model(1), Y)
+        assert vectors is Y
+        assert not t2.any()
+        assert not spe.any()
+
+    def test_without_any_entry_a_vector_is_the_mean_and_scores_as_expected(self) -> None:
+        model, nothing = self.model(2), np.full((1, D), np.nan)
+        assert scoring.complete(model, nothing).vectors[0] == pytest.approx(model.mean)
+        assert (score(model, nothing).t2[0], score(model, nothing).score[0]) == pytest.approx((K, D))

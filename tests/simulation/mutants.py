@@ -15,7 +15,7 @@ from streampca.consumer_group.listener import CheckpointSaved
 from streampca.errors import DamagedFileError, StaleListingError, StoreError
 from streampca.fold import compatibility, npz
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.decoded import Batch, Decoded
+from streampca.fold.events import Batch, Decoded
 from streampca.fold.fold import Fold
 from streampca.formats.packing import VectorError
 from streampca.formats.schemas import FRAME, SchemaCache

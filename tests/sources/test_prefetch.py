@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from streampca.errors import SourceError
-from streampca.fold.decoded import Decoded
-from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
+from streampca.fold.events import Assigned, Decoded, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
 from streampca.fold.record import offsets_of
 from streampca.sources.memory import MemorySource, MemoryTopic, Pause, Step
 from streampca.sources.prefetch import Prefetch

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streampca.errors import DamagedFileError, StaleListingError
-from streampca.fold.store_identity import StoreIdentity, identity_in
+from streampca.fold.compatibility import StoreIdentity, identity_in
 from streampca.stores import identity
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore

@@ -11,8 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from streampca.consumer_group.listener import BatchTransformed
 from streampca.consumer_group.tracing import TracingListener
-from streampca.fold.decoded import Decoded
-from streampca.fold.events import Records, Vectors
+from streampca.fold.events import Decoded, Records, Vectors
 from streampca.fold.record import PlainRecord
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
 from tests.guarantees.test_transform import PARTITIONS, members

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.fold.codec import Codec
-from streampca.fold.decoded import Decoded
-from streampca.fold.events import Records, Vectors
+from streampca.fold.events import Decoded, Records, Vectors
 from streampca.fold.judge import Judge
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.record import PlainRecord

@@ -6,7 +6,7 @@ import pytest
 
 from streampca.consumer_group.listener import CheckpointPostponed, PartitionsAssigned, RestoreFailed
 from streampca.errors import ForeignStoreError
-from streampca.fold.store_identity import StoreIdentity
+from streampca.fold.compatibility import StoreIdentity
 from streampca.sources.base import Committed
 from streampca.sources.memory import Do
 from streampca.stores import identity

@@ -83,7 +83,7 @@ def _inverse_error(S: F64, C: Array) -> float:
 def _learn(
     V: Array, CY: Array, small: tuple[F64, F64], served: int, mean: F64, weights: F64,
     scale: tuple[float, float, float], combinations: Any, Y: Array, sketch: Array, sums: F64,
-) -> tuple[F64, float, int]:  # pragma: no cover - compiled  # fmt: skip
+) -> tuple[F64, float, int]:  # fmt: skip
     """Move C in CY = [C | Yᵀ]ᵀ, which has room for the Y of a part: so P and G are one product with it.
 
     Fills in Y, the sketch (SKETCH, d) and the sums (2, n), `explained` and `norm`; updates the mean. `small`: N = CᵀC
@@ -113,7 +113,7 @@ def _learn(
 
 
 @compiled_with_free_sums
-def _move(CY: Array, X: F64, Z: F64) -> None:  # pragma: no cover - compiled
+def _move(CY: Array, X: F64, Z: F64) -> None:
     """C ← C(I − XᵀZ) + YᵀZ for the rows of [C | Yᵀ]ᵀ."""
     K = len(CY) - len(X)
     Y, x, z = CY[K:], np.empty((len(X), K), CY.dtype), np.empty((K, len(X)), CY.dtype)
@@ -132,7 +132,7 @@ def _move(CY: Array, X: F64, Z: F64) -> None:  # pragma: no cover - compiled
 
 
 @compiled_with_free_sums
-def _scale(y: Array, root: F64, combinations: Any, Y: Array, sketch: Array) -> None:  # pragma: no cover - compiled
+def _scale(y: Array, root: F64, combinations: Any, Y: Array, sketch: Array) -> None:
     """Fill in Y (b, d), the rows √c·y, and add them to the sketch."""
     for s in range(len(y)):
         factor, column, sign = root[s], combinations[s, 0], np.float64(combinations[s, 1])
@@ -143,7 +143,7 @@ def _scale(y: Array, root: F64, combinations: Any, Y: Array, sketch: Array) -> N
 
 
 @compiled_with_free_sums
-def _grow(N: F64, X: F64, growth: F64) -> None:  # pragma: no cover - compiled
+def _grow(N: F64, X: F64, growth: F64) -> None:
     """N = CᵀC after messages with these x (b, ·) and growths (b,)."""
     for s in range(len(growth)):
         for i in range(len(N)):
@@ -152,7 +152,7 @@ def _grow(N: F64, X: F64, growth: F64) -> None:  # pragma: no cover - compiled
 
 
 @compiled_with_free_sums
-def _explain(P: Array, N: F64, k: int, explained: F64) -> None:  # pragma: no cover - compiled
+def _explain(P: Array, N: F64, k: int, explained: F64) -> None:
     """‖y‖² − ‖r‖² of messages by the first k columns, which fall in length: p N⁻¹ p."""
     X = np.linalg.solve(resize(N, k, k), resize(P.T, k, len(P)))
     for s in range(len(P)):

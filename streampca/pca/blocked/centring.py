@@ -55,7 +55,7 @@ def near_median(V: Array) -> tuple[Array, int]:
 
 
 @compiled
-def _weights(w: float, retention: F64) -> tuple[F64, F64, F64, float]:  # pragma: no cover - compiled
+def _weights(w: float, retention: F64) -> tuple[F64, F64, F64, float]:
     n, kept = len(retention), 1.0
     before, eta, c = np.empty(n), np.empty(n), np.empty(n)
     for s in range(n):
@@ -71,7 +71,7 @@ def _weights(w: float, retention: F64) -> tuple[F64, F64, F64, float]:  # pragma
 @compiled_with_free_sums
 def centre_rows(
     V: Array, mean: F64, a: F64, eta: F64, before: F64, scale: tuple[float, float, float], Y: Array, norm: F64
-) -> tuple[float, int]:  # pragma: no cover - compiled
+) -> tuple[float, int]:
     """Fill in Y (n, d), the rows y, and norm; update the mean; return tr Σ and the number of shortened messages.
 
     `scale`: tr Σ before, the tr Σ that counts as none, and q.

@@ -38,10 +38,7 @@ def compiled(function: Function, **options: Any) -> Function:
 
 
 def compiled_with_free_sums(function: Function) -> Function:
-    """As `compiled`, but the compiler may reorder sums and fuse products into them, so that sums vectorise.
-
-    On one machine and build the order is always the same.
-    """
+    """As `compiled`, but sums may be reordered, on one machine and build always alike, so that they vectorise."""
     return compiled(function, fastmath=_REORDER_SUMS)
 
 
@@ -77,10 +74,7 @@ class _FileBySignature(IndexDataCacheFile):  # type: ignore[misc]
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """Files that are valid while no module beside the function's own, or beside this one, has changed.
-
-    It is not used where it cannot be.
-    """
+    """Files that are valid while no module beside the function's own, or beside this one, has changed."""
 
     _impl_class = _Files
 

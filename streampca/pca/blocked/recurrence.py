@@ -11,8 +11,6 @@ what 16 messages do to the p of later ones, P ← P(I − XᵀZ) + GZ, and to th
 are learned one by one. docs/mathematics.md, section 2. Equal to `algorithm1.sherman_morrison` to rounding.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
@@ -22,43 +20,24 @@ _PART = 16  # messages
 _LANES = 8  # numbers in a vector register: rows are padded with zeros, so that no loop over K has a remainder
 
 
-class _Block(NamedTuple):
-    """Everything that the parts of a block read and change; rows of length w are padded with zeros."""
-
-    p: F64  # (B, w): each message's Cᵀy for the current C
-    G: F64  # (B, B) = YYᵀ
-    S: F64  # (w, w) = (CᵀC)⁻¹
-    eta: F64  # (B,)
-    X: F64  # (B, w)
-    h: F64  # (B,)
-    growth: F64  # (B,)
-
-
-def learn(P: F64, G: F64, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, F64]:
+@compiled_without_lock
+def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, F64]:
     """Learn a block, from P = YC (B, K), G = YYᵀ (B, B), S = (CᵀC)⁻¹ (K, K) and the steps η (B,).
 
-    Returns X and Z (B, K); each message's p = Cᵀy for the C that it met (B, K); h²‖r‖² (B,), the growth of CᵀC along
-    each x xᵀ; and S after the block.
+    Returns X and Z (B, w); each message's p = Cᵀy for the C that it met (B, w); h²‖r‖² (B,), the growth of CᵀC along
+    each x xᵀ; and S (w, w) after the block; all padded with zeros from K to w, whole registers.
     """
-    X, Z, p, growth, S = learn_padded(P, G, S, eta)
-    K = P.shape[1]
-    return X[:, :K], Z[:, :K], p[:, :K], growth, S[:K, :K]
-
-
-@compiled_without_lock
-def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, F64]:  # pragma: no cover - compiled
-    """As `learn`, with columns padded by zeros to whole registers."""
     b, wide = len(P), (P.shape[1] + _LANES - 1) // _LANES * _LANES
     Z = resize(P, b, wide)  # rows of later messages hold their p until then: a part moves both alike, except for GZ
     X, h, growth, p = np.zeros((b, wide)), np.zeros(b), np.zeros(b), np.zeros((b, wide))
-    block = _Block(Z, resize(G, b, b), resize(S, wide, wide), eta, X, h, growth)
+    G, S = resize(G, b, b), resize(S, wide, wide)
     for i in range(0, b, _PART):
         e = min(i + _PART, b)
-        _learn_part(i, e, block)
+        _learn_part(i, e, Z, G, S, eta, X, h, growth)
         z, change = _solve(X[i:e], h[i:e]), Z @ X[i:e].T
         for s in range(e, b):
             for t in range(i, e):
-                change[s, t - i] -= block.G[s, t]
+                change[s, t - i] -= G[s, t]
         moved = change @ z
         for s in range(b):
             if i <= s < e:
@@ -67,7 +46,7 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
             else:
                 for j in range(wide):
                     Z[s, j] -= moved[s, j]
-    return X, Z, p, growth, block.S
+    return X, Z, p, growth, S
 
 
 # Written as loops, not as array expressions: numba takes seconds to compile those. No loop both stores and sums: it
@@ -75,7 +54,7 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
 
 
 @compiled_with_free_sums
-def resize(A: Array, rows: int, columns: int) -> F64:  # pragma: no cover - compiled
+def resize(A: Array, rows: int, columns: int) -> F64:
     """A copy of A with so many rows and columns, cut or padded with zeros."""
     new = np.zeros((rows, columns))
     for i in range(min(A.shape[0], rows)):
@@ -85,14 +64,13 @@ def resize(A: Array, rows: int, columns: int) -> F64:  # pragma: no cover - comp
 
 
 @compiled_with_free_sums
-def _learn_part(i: int, e: int, block: _Block) -> None:  # pragma: no cover - compiled
+def _learn_part(i: int, e: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64, growth: F64) -> None:
     """Learn messages i … e−1 one by one: fill in X, h and growth, update p and S.
 
     Sp is kept beside p. With u = Sx, S ← S − shrink u uᵀ and p_t ← p_t + q x, it changes by
     (q − shrink u·(p_t + q x)) u. u·p_t is computed as x·Sp_t: so an error in Sp_t shrinks with Sp_t, however much S
     shrinks. S is large: its change is applied together with the next message's Sx, in one pass.
     """
-    p, G, S, eta, X, h, growth = block
     wide, shrink = len(S), 0.0
     Sp, u, before = p[i:e] @ S, np.zeros(wide), np.zeros(wide)
     for s in range(i, e):
@@ -125,7 +103,7 @@ def _learn_part(i: int, e: int, block: _Block) -> None:  # pragma: no cover - co
 
 
 @compiled_with_free_sums
-def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:  # pragma: no cover - compiled
+def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:
     """S ← S − shrink v vᵀ for a symmetric S, then out = Sx.
 
     Four rows at a time save writes of `out`. In this order v·v, which may underflow, is never formed.
@@ -143,7 +121,7 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 
 
 @compiled_with_free_sums
-def _solve(X: F64, h: F64) -> F64:  # pragma: no cover - compiled
+def _solve(X: F64, h: F64) -> F64:
     """Z with (striu(XXᵀ) + diag(1/h)) Z = X, from the last row up; h may contain zeros."""
     XX, (b, wide) = X @ X.T, X.shape
     Z = resize(X, b, wide)

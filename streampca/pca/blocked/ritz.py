@@ -2,7 +2,7 @@
 
 Where Σ is kept, one step of subspace iteration on it makes the subspace. Elsewhere AᵀA stands for Σ, A the rows of the
 past, √past·[C | F]ᵀ, above those of the block; the subspace is span(C′), C′ the C that Algorithm 1 has left, and the
-strongest directions outside it. All products of size d have few columns. docs/mathematics.md, section 4.
+strongest directions outside it. docs/mathematics.md, section 4.
 """
 
 import contextlib
@@ -52,7 +52,8 @@ def on_rows(A: Array, C: Array, F: Array, sketch: Array, limits: Limits) -> Arra
     Q = orthonormal(C)
     X = _outside(Q, np.hstack([F, _times(A, sketch)]))  # a sketch is rough, F is of the blocks before
     W = np.hstack([Q, _complement(Q, _outside(Q, _times(A, X)))])
-    variance, U = _decomposed(within(A, W), limits.columns)
+    AW = A @ W
+    variance, U = _decomposed((AW.T @ AW).astype(np.float64, copy=False), limits.columns)
     return np.asarray(W @ _columns(U, variance, limits).astype(W.dtype))
 
 
@@ -63,12 +64,6 @@ def strongest(A: Array, limits: Limits) -> Array:
         return of_covariance((A.T @ A).astype(np.float64, copy=False), limits).astype(A.dtype, copy=False)
     variance, U = _decomposed((A @ A.T).astype(np.float64, copy=False), limits.columns)
     return np.ascontiguousarray(A.T @ U[:, limits.of(variance)].astype(A.dtype, copy=False))
-
-
-def within(A: Array, W: Array) -> F64:
-    """WᵀAᵀAW, in double precision."""
-    AW = A @ W
-    return (AW.T @ AW).astype(np.float64, copy=False)
 
 
 def orthonormal(A: Array) -> Array:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import block, centring
 from streampca.pca.blocked.centring import ORDINARY, SHARE, SHORT
-from tests.pca.streams import covariance, remaining_weights
+from tests.pca.streams import remaining_weights
 
 
 def centred(V: F64, mean: F64, total_variance: float, weights: centring.Weights) -> block.Learned:
@@ -55,21 +55,6 @@ def test_each_message_is_centred_and_shortened_before_the_next(
         m, total = m + a * y, (1 - a) * (total + a * (y @ y))
     assert got.mean == pytest.approx(m, rel=1e-9, abs=1e-10)
     assert (got.total_variance, got.shortened) == (pytest.approx(total, rel=1e-9, abs=1e-11), shortened)
-
-
-@given(retentions, st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=100, deadline=None)
-def test_the_weighted_sum_of_messages_is_the_weighted_covariance(retention: F64, seed: int, center: bool) -> None:
-    """Σ c y yᵀ with y = √(1−a)(v − m) is NumPy's weighted covariance about the weighted mean."""
-    V = np.random.default_rng(seed).standard_normal((len(retention), 3)) + 5
-    weights = centring.weights(0.0, retention, center)
-    got = centred(V, np.zeros(3), 0.0, weights)
-    mean, total_variance = got.mean, got.total_variance
-    exact = covariance(V, remaining_weights(retention), center)
-    assert np.abs(got.Y.T @ got.Y - exact).max() <= 1e-11 * (1 + np.abs(exact).max())
-    assert total_variance == pytest.approx(np.trace(exact), rel=1e-10, abs=1e-11)
-    expected = np.average(V, axis=0, weights=remaining_weights(retention)) if center else np.zeros(3)
-    assert mean == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
 class TestTheFirstBlock:

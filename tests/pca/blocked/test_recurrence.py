@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streampca.pca import algorithm1
-from streampca.pca.algorithm1 import Factor
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import recurrence
 from tests.pca.streams import close
@@ -51,7 +50,8 @@ class Learned(NamedTuple):
 
 def learn(C: F64, Y: F64, eta: F64) -> Learned:
     """Learn the block Y (b, d)."""
-    X, Z, p, growth, _ = recurrence.learn(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), eta)
+    X, Z, p, growth, _ = recurrence.learn_padded(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), eta)
+    X, Z, p = (padded[:, : C.shape[1]] for padded in (X, Z, p))
     return Learned(C @ (np.eye(C.shape[1]) - X.T @ Z) + Y.T @ Z, X, p, growth)
 
 
@@ -68,13 +68,13 @@ def test_a_block_equals_algorithm_1(case: dict[str, object]) -> None:
         Y[::4] = 0
     eta = steps(str(case["steps"]), B, random)
     got = learn(C, Y, eta)
-    factor, other, S = Factor.of(C), C, np.linalg.inv(C.T @ C)
+    plain, C_pinv, other, S = C, np.linalg.pinv(C), C, np.linalg.inv(C.T @ C)
     X, P = np.zeros((B, k)), np.zeros((B, k))
     for s in range(B):
-        X[s], P[s] = factor.C_pinv @ Y[s], factor.C.T @ Y[s]
-        factor, _ = algorithm1.meyer(factor, Y[s], eta[s])
+        X[s], P[s] = C_pinv @ Y[s], plain.T @ Y[s]
+        plain, C_pinv, _ = algorithm1.meyer(plain, C_pinv, Y[s], eta[s])
         other, S, _ = algorithm1.sherman_morrison(other, S, Y[s], eta[s])
-    assert close(got.C, factor.C, 1e-10)
+    assert close(got.C, plain, 1e-10)
     assert close(got.C, other, 1e-10)
     assert np.abs(got.X - X).max() <= 1e-9 * max(np.abs(X).max(), 1)
     assert np.abs(got.P - P).max() <= 1e-9 * max(np.abs(P).max(), 1)
@@ -88,7 +88,7 @@ from streampca.pca.blocked import recurrence
 random, digest = np.random.default_rng(0), hashlib.sha256()
 for K in (1, 2, 5, 8, 11, 16) * 20:
     C, Y = random.standard_normal((30, K)), random.standard_normal((256, 30))
-    for result in recurrence.learn(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), np.full(256, 0.03)):
+    for result in recurrence.learn_padded(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), np.full(256, 0.03)):
         digest.update(result.tobytes())
 print(digest.hexdigest())
 """

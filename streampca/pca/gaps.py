@@ -1,0 +1,211 @@
+"""Messages with gaps, entries that are NaN: a block's are filled, and then it is learned like any other block.
+
+With y = v − m, the observed entries O, and the leading axes times their standard deviations C (d, k), before the block:
+
+    x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O            filled: m + Cx, and r/π more where observed, r = (y − Cx)_O
+
+Cx is the conditional mean of probabilistic PCA (Tipping & Bishop 1999). π_j, the running share of messages with gaps
+that have entry j, makes up for residuals that are not seen. It makes squares too large by r_j²(1/π_j² − 1/π_j), by
+which the total variance and the scores are corrected. The first block is filled by EM: fill, refit, repeat.
+docs/mathematics.md, section 11.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.pca.arrays import F64, Array
+from streampca.pca.blocked import ritz
+from streampca.pca.blocked.centring import Weights
+from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_lock
+from streampca.pca.blocked.ritz import Limits
+from streampca.pca.state import Gaps, State
+
+FILLS = 30  # of the first block
+_MIN_SHARE = 0.3  # a residual counts at most 1/0.3-fold
+_MIN_NOISE = 1e-10  # σ², of the largest variance: keeps C_OᵀC_O + ridge regular
+_ROUNDING = 1e-13  # share of the largest variance
+_UNSEEN = 0.5  # messages: an entry that fewer have shown has no mean yet
+_ROWS = 16  # messages whose intermediate results fit the processor's cache
+_EPS = float(np.finfo(np.float64).eps)
+
+
+def _predictor(mean: F64, C: Array, variance: F64, total_variance: float) -> tuple[F64, F64, F64]:
+    """What fills gaps: the mean, C (d, n) and the ridge σ²λ/(λ − σ²) (n,) of the axes that have more than noise."""
+    d, k = C.shape
+    noise = (total_variance - variance.sum()) / (d - k) if d > k else 0.0
+    noise = max(noise, _MIN_NOISE * variance.max(initial=0.0))
+    signal = variance > noise
+    if not signal.any():  # nothing to predict by: the mean
+        return mean, np.zeros((d, 1)), np.ones(1)
+    C, variance = C[:, signal].astype(np.float64), variance[signal]
+    return mean, np.ascontiguousarray(C), noise / (1 - noise / variance)
+
+
+def fill(state: State, V: Array, weights: Weights, components: int, center: bool) -> tuple[Array, F64, Gaps]:
+    """The block V (n, d) without its gaps, where its messages have these weights.
+
+    Also returns what π adds to each squared distance from the mean (n,), and the shares of gaps after the block.
+    """
+    missing = np.isnan(V)
+    before = (state.gaps or Gaps(0.0, np.zeros(V.shape[1]))).times(float(weights.past))
+    gaps = before.plus(Gaps(float(weights.c @ missing.any(axis=1)), weights.c @ missing))
+    shares = np.maximum(1.0 - gaps.entries / gaps.messages, _MIN_SHARE)
+    if state.count:
+        k = min(components, state.rank)
+        predictor = _predictor(state.mean, state.C[:, :k], state.variance[:k], state.total_variance)
+    else:
+        predictor = _by_em(V, missing, components, center)
+    filled, surplus = _fill(V, *predictor, shares)
+    return filled, surplus, gaps
+
+
+def initialise_new_means(state: State, V: Array) -> State:
+    """The state in which entries that the block V (n, d) shows for the first time have the block's mean."""
+    if state.gaps is None or not state.count:
+        return state
+    missing = np.isnan(V)
+    new = ((1.0 - state.gaps.entries) * state.weight < _UNSEEN) & ~missing.all(axis=0)
+    return replace(state, mean=np.where(new, _observed_mean(V, missing), state.mean)) if new.any() else state
+
+
+def _observed_mean(V: Array, missing: NDArray[np.bool_]) -> F64:
+    """The mean of the observed entries, (d,); 0 without any."""
+    sums = np.where(missing, 0.0, V).sum(axis=0)
+    return np.asarray(sums / np.maximum((~missing).sum(axis=0), 1))
+
+
+def _by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) -> tuple[F64, F64, F64]:
+    """The predictor of the first block, which starts from the block's mean and is refitted to the filled block."""
+    n, d = V.shape
+    mean, whole = _observed_mean(V, missing) if center else np.zeros(d), np.ones(d)
+    predictor = _predictor(mean, np.zeros((d, 1)), np.zeros(1), 0.0)
+    for _ in range(FILLS):
+        filled, _ = _fill(V, *predictor, whole)
+        if center:
+            mean = filled.mean(axis=0, dtype=np.float64)
+        Y = (filled - mean) / np.sqrt(n)
+        C = ritz.strongest(Y, Limits(components, _ROUNDING, 0.0))
+        predictor = _predictor(mean, C, np.vecdot(C.T, C.T), float(np.vdot(Y, Y)))
+    return predictor
+
+
+@compiled_without_lock
+def _fill(V: Array, mean: F64, C: F64, ridge: F64, shares: F64) -> tuple[Array, F64]:
+    """The messages V (B, d) without their gaps, and the surplus (B,); `shares` (d,) are the π.
+
+    x is shortened to ‖x‖² ≤ k + √2k, the mean and a standard deviation of Gaussian messages without gaps: where few
+    entries say little, their noise would be magnified, learned, and magnified again.
+    """
+    (B, d), whole = V.shape, C.T @ C
+    filled, surplus, more, growth = np.empty(V.shape, V.dtype), np.empty(B), np.empty(d), np.empty(d)
+    for j in range(d):
+        more[j] = 1.0 / shares[j] - 1.0
+        growth[j] = more[j] * (1.0 + more[j])
+    for i in range(0, B, _ROWS):
+        e = min(i + _ROWS, B)
+        _fill_few(V[i:e], filled[i:e], surplus[i:e], (mean, C, whole, ridge, more, growth))
+    return filled, surplus
+
+
+@compiled_with_free_sums
+def _fill_few(V: Array, filled: Array, surplus: F64, fixed: Any) -> None:
+    """Fill a few messages. `fixed`: the mean, C, CᵀC, the ridge, 1/π − 1 and 1/π² − 1/π."""
+    mean, C, whole, ridge, more, growth = fixed
+    (B, d), missing = V.shape, np.zeros(len(V), np.int64)
+    Y = np.empty((B, d))
+    for s in range(B):
+        gone = 0
+        for j in range(d):  # without branches, so that it vectorises; only NaN differs from itself
+            y = V[s, j] - mean[j]
+            Y[s, j] = y if y == y else 0.0
+            gone += 0 if y == y else 1
+        missing[s] = gone
+    fits = _coordinates(V, missing, Y @ C, C, whole, ridge) @ C.T
+    for s in range(B):
+        total = 0.0
+        if missing[s] == 0:
+            for j in range(d):
+                filled[s, j] = V[s, j]
+        else:
+            for j in range(d):
+                v, r = V[s, j], Y[s, j] - fits[s, j]
+                filled[s, j] = v + r * more[j] if v == v else mean[j] + fits[s, j]
+            for j in range(d):  # a loop of its own: see recurrence.py
+                r = Y[s, j] - fits[s, j]
+                total += r * r * growth[j] if V[s, j] == V[s, j] else 0.0
+        surplus[s] = total
+
+
+@compiled_with_free_sums
+def _coordinates(V: Array, missing: Any, P: F64, C: F64, whole: F64, ridge: F64) -> F64:
+    """x (B, k) of each message, from P = C_Oᵀy_O (B, k) and the number of its missing entries; 0 without gaps."""
+    (B, d), k = V.shape, C.shape[1]
+    X = np.zeros((B, k))
+    for s in range(B):
+        if missing[s] == 0:
+            continue
+        fewer = missing[s] <= d - missing[s]  # sum over the missing rows of C, if they are fewer, or the observed ones
+        part, i = np.zeros((max(1, min(missing[s], d - missing[s])), k)), 0
+        for j in range(d):
+            if math.isnan(V[s, j]) == fewer:
+                for m in range(k):
+                    part[i, m] = C[j, m]
+                i += 1
+        H = part.T @ part
+        for i in range(k):
+            for m in range(k):
+                H[i, m] = (whole[i, m] - H[i, m] if fewer else H[i, m]) + (ridge[i] if i == m else 0.0)
+        _solve(H, P[s], X[s])
+        _shorten(X[s])
+    return X
+
+
+@compiled_with_free_sums
+def _shorten(x: F64) -> None:
+    square, limit = 0.0, len(x) + math.sqrt(2.0 * len(x))
+    for i in range(len(x)):
+        square += x[i] * x[i]
+    scale = math.sqrt(limit / square) if square > limit else 1.0
+    for i in range(len(x)):
+        x[i] *= scale
+
+
+@compiled_with_free_sums
+def _solve(H: F64, p: F64, x: F64) -> None:
+    """x = H⁻¹p; 0 if H is not numerically positive definite."""
+    L, good = _cholesky(H)
+    if not good:
+        return
+    for i in range(len(p)):
+        left = p[i]
+        for j in range(i):
+            left -= L[i, j] * x[j]
+        x[i] = left / L[i, i]
+    for i in range(len(p) - 1, -1, -1):
+        left = x[i]
+        for j in range(i + 1, len(p)):
+            left -= L[j, i] * x[j]
+        x[i] = left / L[i, i]
+
+
+@compiled_with_free_sums
+def _cholesky(A: F64) -> tuple[F64, bool]:
+    """Lower-triangular L with LLᵀ = A, and whether A is numerically positive definite; if not, L is undefined."""
+    K = len(A)
+    L = np.zeros((K, K))
+    for i in range(K):
+        for j in range(i + 1):
+            left = A[i, j]
+            for m in range(j):
+                left -= L[i, m] * L[j, m]
+            if j < i:
+                L[i, j] = left / L[j, j]
+            elif left > K * _EPS * A[i, i] and left < np.inf:  # else the rest of the column is rounding
+                L[i, i] = math.sqrt(left)
+            else:
+                return L, False
+    return L, True
