@@ -88,7 +88,6 @@ class RecordRejected:
     offset: int
     reason: str
     message: str
-    is_sent: bool = False  # to the dead-letter topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,14 @@ A partition continues at the position inside its checkpoint (checkpointer.py), n
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import NoReturn
 
-from streampca.consumer_group import listener as events
-from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
-from streampca.consumer_group.listener import Listener
-from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
-from streampca.errors import SourceError, StreampcaError
+from streampca.consumer_group.listener import BatchLearned, Listener
+from streampca.consumer_group.member import Member, MemberConfig
+from streampca.errors import SourceError
 from streampca.fold.codec import Codec
-from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Reject, Revoked, Undecoded, Vectors
+from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Revoked, Vectors
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.arrays import rows_with_gaps
 from streampca.process import watchdog
@@ -25,24 +22,25 @@ from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
 
 _POLL_S = 0.2
-_START_OVER = "another store folder and group_id"
 
 
-@dataclass(frozen=True)
-class WorkerConfig:
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig(MemberConfig):
     """Says what a worker learns, how it treats bad records, and how often it saves."""
 
-    topic: str
     fold: FoldConfig
     codec: Codec
-    bad_records: str = "stop"  # stop, skip, or dead_letter
-    offset_gap: str = "fail"  # fail, earliest or latest
     checkpoint_interval_s: float = 5.0
     start: str | int = "earliest"  # latest, backfill, or a time in milliseconds
 
 
-class Worker:
-    """A member of the consumer group, which learns a fold of each partition that is assigned to it."""
+class Worker(Member[Fold]):
+    """A member of the consumer group, which learns a fold of each partition that is assigned to it.
+
+    When stopped, it saves before it leaves the group; so it does after an error, if it can.
+    """
+
+    start_over, decoding_settings = "another store folder and group_id", "dimensions, format, field"
 
     def __init__(
         self,
@@ -53,60 +51,35 @@ class Worker:
         listener: Listener,
         check_threads: Callable[[], None] = lambda: None,
     ) -> None:
-        """The `source` hands over decoded records, such as `sources.prefetch`.
-
-        `check_threads` raises the error of a thread that has died, which ends the loop.
-        """
-        self._config, self._source, self._dead_letters = config, source, dead_letters
+        """The `source` hands over decoded records, such as `sources.prefetch`."""
+        super().__init__(config, source, listener, check_threads)
+        self._config, self._dead_letters = config, dead_letters
         self._checkpointer = Checkpointer(
             config.topic, config.fold, source, dead_letters, writer, listener, config.start
         )
-        self._listener, self._check_threads = listener, check_threads
-        self._assignment: Assignment[Fold] = Assignment(
-            OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._checkpointer.restore, listener
-        )
         self._folds = self._assignment.progress
         self._next_save, self._published_at = 0.0, -math.inf
-        self._stop_cause: str | None = None
 
-    def stop(self, cause: str) -> None:
-        """End the loop after the current batch. Safe to call from a signal handler."""
-        self._stop_cause = self._stop_cause or cause
-
-    def run(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Work until stopped; then save and leave the group.
-
-        Raises `StreampcaError` for errors that restarting cannot fix, after saving what was learned if it can.
-        """
+    def _begin(self, clock: Callable[[], float]) -> None:
         try:
             self._checkpointer.check()
-            self._next_save = clock() + self._config.checkpoint_interval_s
-            while self._stop_cause is None:
-                self._check_threads()
-                watchdog.tick()
-                self._listener.notify(events.LoopTicked())
-                for event in self._source.poll(_POLL_S):
-                    watchdog.tick()
-                    self._handle(event)
-                self._listener.notify(events.SourcePolled(self._source.status()))
-                now = clock()
-                self._assignment.retry_when_due(now)
-                if not self._checkpointer.busy and now >= self._next_save:
-                    self._start_save(now)
-                    self._next_save = clock() + self._config.checkpoint_interval_s
-                self._checkpointer.finish_save(wait=False)
-        except TimeoutError as error:  # only at the start; later the worker waits for a broker that is away
-            self.stop(str(error))
+        except TimeoutError as error:  # later the worker waits for a broker that is away
             raise SourceError(str(error)) from None
-        except StreampcaError as error:
-            self.stop(str(error))
-            raise
-        finally:
-            self._shut_down()
+        self._next_save = clock() + self._config.checkpoint_interval_s
+
+    def _turn(self, clock: Callable[[], float]) -> None:
+        for event in self._source.poll(_POLL_S):
+            watchdog.tick()
+            self._handle(event)
+        now = clock()
+        self._assignment.retry_when_due(now)
+        if not self._checkpointer.busy and now >= self._next_save:
+            self._start_save(now)
+            self._next_save = clock() + self._config.checkpoint_interval_s
+        self._checkpointer.finish_save(wait=False)
 
     def _shut_down(self) -> None:
         """Save before leaving the group, so that the next owner finds the checkpoints; publish last: it may be slow."""
-        self._listener.notify(events.MemberStopping(self._stop_cause or "crashed"))
         publishes = False
         try:
             if self._stop_cause is not None:
@@ -122,52 +95,30 @@ class Worker:
     def _handle(self, event: Event) -> None:
         if isinstance(event, Assigned | Revoked | Lost | OutOfRange):
             self._checkpointer.finish_save(wait=True)  # commits offsets while the partitions are still ours
-        match event:
-            case Vectors():
-                self._assignment.decoded(event.partition)
-                self._learn(event)
-            case Undecoded():
-                self._assignment.pause(event)
-            case Assigned(partitions):
-                self._assignment.assign(partitions)
-            case Revoked(partitions):
-                self._checkpointer.save({p: fold for p, fold in self._folds.items() if p in partitions})
-                self._checkpointer.forget(self._assignment.release(partitions, lost=False))
-            case Lost(partitions):
-                self._checkpointer.forget(self._assignment.release(partitions, lost=True))
-            case OutOfRange():
-                self._skip_gap(event)
+        super()._handle(event)
 
-    def _learn(self, event: Vectors) -> None:
+    def _restore(self, partitions: Collection[int]) -> Mapping[int, Fold]:
+        return self._checkpointer.restore(partitions)
+
+    def _release(self, partitions: Collection[int], *, lost: bool) -> None:
+        if not lost:
+            self._checkpointer.save({p: fold for p, fold in self._folds.items() if p in partitions})
+        self._checkpointer.forget(self._assignment.release(partitions, lost=lost))
+
+    def _has_accepted(self) -> bool:
+        return any(fold.stats.learned for fold in self._folds.values())
+
+    def _take(self, event: Vectors) -> BatchLearned:
         started = time.perf_counter()
-        partition, config = event.partition, self._config
-        rejects = event.decoded.rejects
-        if rejects and config.bad_records == "stop":
-            self._stop_at(event, rejects[0])
-        is_sent = config.bad_records == "dead_letter"
-        if is_sent and not self._has_learned():
-            refuse_wrong_settings(config.topic, event, "dimensions, format, field")
-        self._folds[partition], losses = self._folds[partition].take(event, config.fold)
-        for reject in rejects:
-            record, reason, message = event.records[reject.index], reject.reason, reject.message
-            if is_sent:
-                self._dead_letters.send(partition, record, reason, message)
-            self._listener.notify(events.RecordRejected(partition, record.offset, reason, message, is_sent))
+        partition, rejects, config = event.partition, event.decoded.rejects, self._config.fold
+        if self._bad_records == "dead_letter":
+            for reject in rejects:  # first: a fold is never past a record that could not be sent
+                self._dead_letters.send(partition, event.records[reject.index], reject.reason, reject.message)
+        self._folds[partition], losses = self._folds[partition].take(event, config)
         seconds = time.perf_counter() - started
         messages, lag = event.count - len(rejects), event.end - event.next
-        gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
-        self._listener.notify(
-            events.BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, gaps)
-        )
-
-    def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
-        """Learn the records before the rejected one and raise `BadRecordError`."""
-        self._learn(event.before(reject.index))
-        raise bad_record(self._config.topic, event, reject)
-
-    def _has_learned(self) -> bool:
-        """True if anything was learned in a partition of this worker; if not, its settings may be wrong."""
-        return any(fold.stats.learned for fold in self._folds.values())
+        gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.learning.impute else 0
+        return BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, gaps)
 
     def _skip_gap(self, event: OutOfRange) -> None:
         try:

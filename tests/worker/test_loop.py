@@ -171,6 +171,17 @@ def test_a_refused_dead_letter_stops_the_worker_before_the_record(env: Environme
     assert env.journal[-1] == ("close",)
 
 
+def test_no_checkpoint_passes_a_dead_letter_that_cannot_be_sent(env: Environment) -> None:
+    def refuse(name: str) -> None:
+        if name == "send":
+            raise SourceError("the record is too large")
+
+    send_poison(env)
+    with pytest.raises(SourceError, match="too large"):
+        make_worker(env, worker_config(bad_records="dead_letter"), [40, 40], hook=refuse).run()
+    assert env.position() == 40
+
+
 def test_a_permanent_source_error_ends_the_worker_after_saving(filled: Environment) -> None:
     worker = make_worker(filled, worker_config(**ONLY_AT_END), [100, SourceError("not authorized")])
     with pytest.raises(SourceError, match="not authorized"):
