@@ -13,7 +13,6 @@ from streampca.errors import OffsetGapError, SourceError, TopicReplacedError
 from streampca.fold.checkpoint import encode
 from streampca.fold.events import OutOfRange
 from streampca.formats.schemas import MemorySchemas, WriterSchema
-from streampca.sources.memory import Do, Pause
 from tests.fold.streams import vectors
 from tests.fold.structured import memory
 from tests.worker.environment import TOPIC, Environment, N
@@ -112,7 +111,7 @@ def test_a_broker_lost_while_resolving_a_gap_is_asked_again(trimmed: Environment
 
 
 def test_a_replaced_topic_is_not_mistaken_for_a_gap(trimmed: Environment) -> None:
-    script = [Do(lambda: trimmed.topic.create(1)), 10]
+    script = [lambda: trimmed.topic.create(1), 10]
     with pytest.raises(TopicReplacedError):
         make_worker(trimmed, worker_config(offset_gap="earliest"), script).run()
     assert trimmed.calls("save", "commit") == []
@@ -150,7 +149,7 @@ def test_the_worker_resumes_as_on_offset_gap_allows(
 ) -> None:
     if not running:
         cut_and_grown(env)
-    script = [10, 10, Do(lambda: cut_and_grown(env))] if running else []
+    script = [10, 10, lambda: cut_and_grown(env)] if running else []
     worker = make_worker(env, worker_config(env.fold_config, offset_gap=policy), script)
     worker.run()
     assert worker.recorder.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 60, position, truncated=True)]
@@ -200,8 +199,8 @@ def run_with(env: Environment, schemas: MemorySchemas, script: list[object], **o
     return worker
 
 
-def set_away(schemas: MemorySchemas, *, away: bool) -> Do:
-    return Do(lambda: setattr(schemas, "away", away))
+def set_away(schemas: MemorySchemas, *, away: bool) -> Callable[[], None]:
+    return lambda: setattr(schemas, "away", away)
 
 
 def at_poll(worker: WorkerFixture, actions: dict[int, Callable[[], None]]) -> None:
@@ -219,7 +218,7 @@ def test_an_unavailable_registry_loses_no_record() -> None:
     env, V, schemas = Environment(), vectors(100), memory(SCHEMA)
     schemas.away = True
     env.send(0, avros(V))
-    script: list[object] = [10, *([Pause()] * 5), set_away(schemas, away=False), *([Pause()] * 5)]
+    script: list[object] = [10, *([None] * 5), set_away(schemas, away=False), *([None] * 5)]
     worker = run_with(env, schemas, script, bad_records="dead_letter")
     assert env.dead_letters == []
     stalled = worker.recorder.of_type(PartitionStalled)[0]
@@ -238,7 +237,7 @@ def test_a_log_that_is_cut_while_the_registry_is_away_is_noticed() -> None:
         env.topic.truncate(0, 60)
         env.send(0, avros(vectors(90, seed=7)))
 
-    script: list[object] = [80, set_away(schemas, away=True), 20, Do(cut_and_grow), *([Pause()] * 5)]
+    script: list[object] = [80, set_away(schemas, away=True), 20, cut_and_grow, *([None] * 5)]
     with pytest.raises(OffsetGapError, match="offset 80 follows records that are not in the log any more"):
         run_with(env, schemas, script)
     assert env.position() == 80
@@ -265,7 +264,7 @@ def test_a_stalled_partition_is_released_in_a_rebalance() -> None:
     schemas.away = True
     env.send(0, avros(V))
     env.send(1, avros(V))
-    first = make_worker(env, config_for(env, "avro", schemas), [5, Do(env.topic.rebalance), *([Pause()] * 3)])
+    first = make_worker(env, config_for(env, "avro", schemas), [5, env.topic.rebalance, *([None] * 3)])
     first.source.stop = None
     at_poll(first, {9: lambda: setattr(schemas, "away", False), 31: lambda: first.stop("enough")})
     first.run()

@@ -11,7 +11,7 @@ import pytest
 from streampca.errors import SourceError
 from streampca.fold.events import Assigned, Decoded, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
 from streampca.fold.record import offsets_of
-from streampca.sources.memory import MemorySource, MemoryTopic, Pause, Step
+from streampca.sources.memory import MemorySource, MemoryTopic, Step
 from streampca.sources.prefetch import Prefetch
 from tests.sources.backends import unchanged
 from tests.waiting import wait_until
@@ -189,7 +189,7 @@ def test_a_seek_to_a_lost_partition_is_ignored() -> None:
 def test_an_error_is_raised_after_earlier_records() -> None:
     topic = MemoryTopic()
     topic.append(0, b"x")
-    inner = CountingSource(topic, [1, Pause(), 1, SourceError("gone"), 1])
+    inner = CountingSource(topic, [1, None, 1, SourceError("gone"), 1])
     with reading(inner) as source:
         assert isinstance(next_event(source), Records)
         with pytest.raises(SourceError, match="gone"):

@@ -22,7 +22,7 @@ from streampca.fold.record import LastRecord
 from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
 from streampca.sources.base import Committed
-from streampca.sources.memory import Do, Pause, Step
+from streampca.sources.memory import Step
 from streampca.transform.arrow import ArrowPacker
 from streampca.transform.loop import Position, position_in, refuse_other_topic
 from streampca.transform.models import shape_in
@@ -44,7 +44,7 @@ def test_each_record_has_one_output_whatever_fails(data: st.DataObject) -> None:
     steps: list[Step] = []
     packer = data.draw(st.sampled_from([None, ArrowPacker(most_bytes=300)]))
     member = Member(world, steps, batch=data.draw(batch), packer=packer)
-    events = [st.just(Do(lambda: world.topic.evict(member.source))), st.just(Pause()), batch]
+    events = [st.just(lambda: world.topic.evict(member.source)), st.just(None), batch]
     steps += data.draw(st.lists(st.one_of(events), max_size=12))
     member.transactions.failures = data.draw(st.lists(st.sampled_from(["", "before", "after"]), max_size=6))
     member.run()
@@ -140,7 +140,7 @@ def test_the_newest_model_is_used_as_soon_as_it_is_known() -> None:
         world.models.save(numbered(9))
         member.cache.poll()
 
-    steps: list[Step] = [1, 1, Do(publish), 1, 1]
+    steps: list[Step] = [1, 1, publish, 1, 1]
     member = Member(world, [2, *steps], batch=1)
     member.run()
     versions = [origin_of_output(output.headers).model_version for output in world.outputs()]
@@ -155,7 +155,7 @@ def test_a_model_of_another_shape_ends_it_before_outputs_are_mixed() -> None:
         world.models.save(numbered(9, k=3))
         member.cache.poll()
 
-    member = Member(world, [1, 1, 1, Do(publish)], batch=1)
+    member = Member(world, [1, 1, 1, publish], batch=1)
     with pytest.raises(InputError, match=r"holds outputs of 2 components of 5 dimensions, but model version 9 has 3"):
         member.run()
     before = list(world.outputs())
@@ -176,10 +176,10 @@ def test_an_output_topic_with_fewer_partitions_is_refused() -> None:
 def test_brokers_that_are_away_are_waited_for() -> None:
     world = World(6)
 
-    def away(value: bool) -> Do:
-        return Do(lambda: setattr(world.topic, "away", value))
+    def away(value: bool) -> Step:
+        return lambda: setattr(world.topic, "away", value)
 
-    member = Member(world, [2, away(True), *[Pause()] * 8, away(False)], batch=2).run()
+    member = Member(world, [2, away(True), *[None] * 8, away(False)], batch=2).run()
     world.assert_each_once()
     assert member.events.of_type(TransactionEnded)[0].outcome in ("committed", "failed")
 
@@ -265,7 +265,7 @@ def test_a_topic_that_is_created_again_while_it_is_read_is_read_from_its_start(c
         world.topic.create(1)
         world.append(0, count, seed=1)
 
-    Member(world, [1, 3, Do(replace_topic), 3]).run()
+    Member(world, [1, 3, replace_topic, 3]).run()
     assert world.origins() == {0: [0, 1, 2, *range(count)]}
 
 

@@ -18,7 +18,7 @@ from streampca.fold.judge import Judge
 from streampca.fold.record import LastRecord
 from streampca.formats.schemas import MemorySchemas
 from streampca.pca.arrays import Array
-from streampca.sources.memory import Do, Pause, Step
+from streampca.sources.memory import Step
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
@@ -107,7 +107,7 @@ def make_worker(
 
     Saves run in the worker's thread unless `save_executor` is given. With `prefetch`, a thread reads at most so many
     records ahead, and the worker stops when it has learned all its partitions to their ends. The script begins after
-    the assignment; a `Do` happens before the next poll and does not replace one.
+    the assignment; a function is called before the next poll and does not replace one.
     """
     config = config or worker_config(env.fold_config)
     env.sends_dead_letters = config.bad_records == "dead_letter"
@@ -131,7 +131,7 @@ def make_worker(
 
 def run_until(env: Environment, position: int) -> None:
     """Run a first worker up to this position, then clear its journal."""
-    worker: WorkerFixture = make_worker(env, script=[position, Do(lambda: worker.stop("enough")), Pause()])
+    worker: WorkerFixture = make_worker(env, script=[position, lambda: worker.stop("enough"), None])
     worker.run()
     assert env.position() == position
     env.journal.clear()

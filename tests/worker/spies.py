@@ -18,7 +18,7 @@ from streampca.consumer_group.listener import (
 )
 from streampca.fold.events import Event, Records
 from streampca.fold.record import NO_RECORDS, LastRecord, Record
-from streampca.sources.memory import Do, MemoryDeadLetters, MemorySource, Step
+from streampca.sources.memory import MemoryDeadLetters, MemorySource, Step
 from tests.worker.environment import POISON, TOPIC, Environment
 
 E = TypeVar("E", bound=MemberEvent)
@@ -49,8 +49,8 @@ class SpySource(MemorySource):
     def _steps_left(self) -> Iterable[Step]:
         yield 0  # the poll that returns the assignment
         for step in self._steps:
-            if isinstance(step, Do):
-                step.act()
+            if callable(step):
+                step()
             else:
                 yield step
         while True:

@@ -10,7 +10,7 @@ import pytest
 from streampca.consumer_group.listener import CheckpointPostponed
 from streampca.errors import StoreError
 from streampca.fold.events import Assigned
-from streampca.sources.memory import Do, MemorySource
+from streampca.sources.memory import MemorySource
 from tests.worker.environment import Environment, N, filled_with
 from tests.worker.harness import WorkerFixture, make_worker
 
@@ -55,7 +55,7 @@ def test_learning_continues_while_the_disk_is_slow(filled: Environment, thread: 
         assert filled.calls("save", "commit") == []
         disk.released.set()
 
-    script = [100, 100, 100, Do(assert_all_learned_and_nothing_saved)]
+    script = [100, 100, 100, assert_all_learned_and_nothing_saved]
     worker: WorkerFixture = make_worker(filled, script=script, hook=disk, save_executor=thread)
     worker.run()
     assert disk.released.is_set()
@@ -64,7 +64,7 @@ def test_learning_continues_while_the_disk_is_slow(filled: Environment, thread: 
 
 def test_saves_the_fold_as_of_the_start_of_the_save(filled: Environment, thread: ThreadPoolExecutor) -> None:
     disk = SlowDisk()
-    make_worker(filled, script=[100, 100, Do(disk.released.set), 100], hook=disk, save_executor=thread).run()
+    make_worker(filled, script=[100, 100, disk.released.set, 100], hook=disk, save_executor=thread).run()
     saved = [entry[2] for entry in filled.calls("save")]
     assert saved[0] == 100
     assert saved[-1] == N
@@ -86,8 +86,7 @@ def test_a_partition_is_released_after_the_running_save(thread: ThreadPoolExecut
         if any(isinstance(event, Assigned) for event in others[0].poll(0)):
             saved_when_assigned.append(env.position(1))
 
-    poll_other = Do(poll)
-    script = [100, 100, Do(join), poll_other, 0, poll_other, 0, poll_other, 100, poll_other]
+    script = [100, 100, join, poll, 0, poll, 0, poll, 100, poll]
     make_worker(env, script=script, hook=disk, save_executor=thread).run()
     assert saved_when_assigned == [200]
     assert env.violations == []

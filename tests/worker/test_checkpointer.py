@@ -1,5 +1,6 @@
 """The order of saving, where partitions resume and begin, and what is refused."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
 from streampca.fold.partitions import backfill_partition
 from streampca.settings.commands import WorkerSettings
-from streampca.sources.memory import Do, Pause
 from tests.fold.streams import fold_config, fold_of, vectors
 from tests.worker.environment import TOPIC, Environment, N, filled_with
 from tests.worker.harness import (
@@ -72,7 +72,7 @@ def test_restart_without_new_messages_writes_nothing(filled: Environment) -> Non
 
 def test_unchanged_partitions_are_not_saved_again() -> None:
     env = filled_with(50, 50)
-    make_worker(env, script=[50, Pause(), Do(lambda: env.send(1, vectors(5, seed=9))), 10, Pause()]).run()
+    make_worker(env, script=[50, None, lambda: env.send(1, vectors(5, seed=9)), 10, None]).run()
     assert env.calls("save") == [("save", 0, 50), ("save", 1, 50), ("save", 1, 55)]
     assert env.calls("commit") == [("commit", {0: 50, 1: 50}), ("commit", {1: 55})]
 
@@ -89,7 +89,7 @@ def test_slow_dead_letter_flush_postpones_the_checkpoint_but_not_learning(env: E
         seen.append((env.position(), dict(env.topic.committed)))
         worker.dead_letters.away = False
 
-    script = [30, Do(disconnect), 40, 40, Do(reconnect), 40]
+    script = [30, disconnect, 40, 40, reconnect, 40]
     worker: WorkerFixture = make_worker(env, worker_config(bad_records="dead_letter"), script)
     worker.run()
     assert seen == [(30, {0: 30})]
@@ -100,7 +100,7 @@ def test_slow_dead_letter_flush_postpones_the_checkpoint_but_not_learning(env: E
 
 
 def test_full_disk_postpones_checkpoints_and_commits(filled: Environment) -> None:
-    worker = make_worker(filled, script=[50, Do(lambda: filled.store.fail_writes(4)), 50, 50, 50, 50, 50]).run()
+    worker = make_worker(filled, script=[50, lambda: filled.store.fail_writes(4), 50, 50, 50, 50, 50]).run()
     # The third and fourth fault hit the model and the checkpoint of the second iteration.
     postponed = worker.recorder.of_type(CheckpointPostponed)
     assert postponed == [CheckpointPostponed("cannot write: No space left on device")] * 4
@@ -153,7 +153,7 @@ def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: En
         filled.topic.create(1)
         filled.send(0, vectors(400, seed=5))
 
-    worker = make_worker(filled, script=[100, 100, Do(replace_topic), 100])
+    worker = make_worker(filled, script=[100, 100, replace_topic, 100])
     with pytest.raises(TopicReplacedError, match="deleted and created again") as error:
         worker.run()
     assert "\n" not in str(error.value)
@@ -275,8 +275,8 @@ def two() -> Environment:
     return two
 
 
-def report(two: Environment, topic_id: str) -> Do:
-    return Do(lambda: setattr(two.topic, "id", topic_id))
+def report(two: Environment, topic_id: str) -> Callable[[], None]:
+    return lambda: setattr(two.topic, "id", topic_id)
 
 
 def test_ids_that_appear_while_it_runs_are_no_replacement(two: Environment) -> None:

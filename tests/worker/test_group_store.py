@@ -8,7 +8,7 @@ from streampca.consumer_group.listener import CheckpointPostponed, PartitionsAss
 from streampca.errors import ForeignStoreError
 from streampca.fold.compatibility import StoreIdentity
 from streampca.sources.base import Committed
-from streampca.sources.memory import Do
+from streampca.sources.memory import Step
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
@@ -82,7 +82,7 @@ def test_members_that_join_together_with_two_stores_notice_each_other() -> None:
     def commit_elsewhere() -> None:
         env.topic.committed[1], env.topic.metadata[1] = 50, other.as_metadata()
 
-    worker = make_worker(env, script=[10, Do(commit_elsewhere), *[10] * 20])
+    worker = make_worker(env, script=[10, commit_elsewhere, *[10] * 20])
     with pytest.raises(ForeignStoreError, match=r"partition 1 of readings saved to the store /mnt/other on host"):
         worker.run()
     assert len(env.calls("commit")) <= 3
@@ -137,7 +137,7 @@ def test_the_worker_waits_a_while_for_the_store_before_it_refuses() -> None:
 
     env.checkpoints = Checkpoints(env.store, TOPIC)
     env.send(0, vectors(50, seed=5))
-    worker = make_worker(env, script=[1, 1, 1, 1, Do(mount), *[1000] * 20]).run()
+    worker = make_worker(env, script=[1, 1, 1, 1, mount, *[1000] * 20]).run()
     assert worker.recorder.of_type(RestoreFailed)
     assert worker.recorder.of_type(PartitionsAssigned) == [PartitionsAssigned({0: 100})]
     env.assert_complete()
@@ -155,7 +155,7 @@ def test_after_a_reset_the_store_is_used_as_it_is() -> None:
 def test_committed_offsets_that_are_not_known_yet_are_waited_for() -> None:
     env = learned()
     env.send(0, vectors(50, seed=5))
-    worker = make_worker(env, script=[*[1000] * 20])
+    worker = make_worker(env, script=[1000] * 20)
     do_not_answer(worker, 3)  # the first time before the group is joined
     worker.run()
     assert len(worker.recorder.of_type(RestoreFailed)) == 2
@@ -165,8 +165,8 @@ def test_committed_offsets_that_are_not_known_yet_are_waited_for() -> None:
 def test_partitions_that_are_revoked_while_they_wait_are_dropped() -> None:
     env = learned(2)
     env.store = without_checkpoints(env)
-    enough = Do(lambda: worker.stop("enough"))
-    worker = make_worker(env, script=[1, 1, Do(env.topic.rebalance), 1, 1, 1, enough, 1, 1], stop_when_idle=False)
+    script: list[Step] = [1, 1, env.topic.rebalance, 1, 1, 1, lambda: worker.stop("enough"), 1, 1]
+    worker: WorkerFixture = make_worker(env, script=script, stop_when_idle=False)
     worker.run()
     assert worker.recorder.of_type(PartitionsAssigned) == []
 
@@ -185,7 +185,7 @@ def test_a_worker_saves_nothing_while_its_volume_is_unmounted() -> None:
         bare_folder.update(env.store._files)
         env.store._files = dict(volume)
 
-    worker = make_worker(env, script=[50, Do(unmount), 50, 50, Do(mount), *[50] * 5]).run()
+    worker = make_worker(env, script=[50, unmount, 50, 50, mount, *[50] * 5]).run()
     assert bare_folder == {}
     causes = [event.cause for event in worker.recorder.of_type(CheckpointPostponed)]
     assert len(causes) >= 2

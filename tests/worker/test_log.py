@@ -19,7 +19,7 @@ from streampca.consumer_group.listener import (
     SourcePolled,
 )
 from streampca.fold.events import SourceStatus
-from streampca.sources.memory import Do, Pause, Step
+from streampca.sources.memory import Step
 from streampca.stores.object_errors import store_error
 from streampca.worker.log import WorkerLog
 from tests.clock import Clock
@@ -68,7 +68,7 @@ def test_an_undisturbed_run_logs_a_few_lines(logs: Logs) -> None:
 
 def test_a_lasting_error_is_logged_once_and_again_when_it_ends(logs: Logs) -> None:
     env = filled_with(200)
-    run_logged(env, [20, Do(lambda: env.store.fail_writes(6)), 20, 20, 20, 20, 20, 20, 20])
+    run_logged(env, [20, lambda: env.store.fail_writes(6), 20, 20, 20, 20, 20, 20, 20])
     errors = [line for line in logs if line["log_level"] == "error"]
     assert [line["event"] for line in errors] == ["checkpoint postponed"]
     assert errors[0]["cause"] == "cannot write: No space left on device"
@@ -159,7 +159,7 @@ def test_an_empty_partition_logs_no_catching_up(logs: Logs) -> None:
 def test_losing_partitions_is_a_warning(logs: Logs) -> None:
     env = filled_with(100)
     worker: WorkerFixture = make_worker(
-        env, worker_config(checkpoint_interval_s=1e9), [50, Do(lambda: env.topic.evict(worker.source)), Pause()]
+        env, worker_config(checkpoint_interval_s=1e9), [50, lambda: env.topic.evict(worker.source), None]
     )
     worker.add_listener(WorkerLog())
     worker.run()

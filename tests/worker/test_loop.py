@@ -18,7 +18,7 @@ from streampca.consumer_group.listener import (
 from streampca.errors import BadRecordError, SourceError
 from streampca.fold.checkpoint import encode
 from streampca.fold.events import Assigned, Records
-from streampca.sources.memory import Do, MemorySource, Pause, Step
+from streampca.sources.memory import MemorySource, Step
 from tests.fold.streams import fold_config, vectors
 from tests.worker.environment import POISON, Environment, N, filled_with
 from tests.worker.harness import (
@@ -63,7 +63,7 @@ def test_added_partitions_are_learned_from_their_start(filled: Environment) -> N
         filled.send(1, vectors(80, seed=1))
         filled.send(2, vectors(90, seed=2))
 
-    make_worker(filled, script=[100, Do(add)]).run()
+    make_worker(filled, script=[100, add]).run()
     filled.assert_complete()
 
 
@@ -74,8 +74,8 @@ def test_saves_at_every_interval_and_at_the_end(filled: Environment) -> None:
 
 
 def test_stop_finishes_the_batch_saves_publishes_and_leaves_the_group(filled: Environment) -> None:
-    stop = Do(lambda: worker.stop("SIGTERM"))
-    worker: WorkerFixture = make_worker(filled, worker_config(**ONLY_AT_END), [100, stop, 50, 50])
+    script: list[Step] = [100, lambda: worker.stop("SIGTERM"), 50, 50]
+    worker: WorkerFixture = make_worker(filled, worker_config(**ONLY_AT_END), script)
     worker.run()
     assert filled.position() == 150
     assert filled.journal[-2:] == [("close",), ("publish", 150)]
@@ -93,8 +93,8 @@ def test_revoked_partitions_are_saved_before_they_are_assigned_to_another_worker
         if any(isinstance(event, Assigned) for event in others[0].poll(0)):
             saved_when_assigned.append((filled.position(0), filled.position(1), dict(filled.topic.committed)))
 
-    join, poll_other = Do(lambda: others.append(MemorySource(filled.topic))), Do(poll)
-    worker = make_worker(filled, worker_config(**ONLY_AT_END), [40, 40, join, *[poll_other, 40] * 3, poll_other]).run()
+    script: list[Step] = [40, 40, lambda: others.append(MemorySource(filled.topic)), *[poll, 40] * 3, poll]
+    worker = make_worker(filled, worker_config(**ONLY_AT_END), script).run()
     assert worker.recorder.of_type(PartitionsReleased) == [PartitionsReleased([0, 1], lost=False)]
     assert saved_when_assigned == [(80, 80, {0: 80, 1: 80})]
     assert worker.recorder.of_type(PartitionsAssigned) == [
@@ -105,8 +105,8 @@ def test_revoked_partitions_are_saved_before_they_are_assigned_to_another_worker
 
 
 def test_lost_partitions_are_not_saved(filled: Environment) -> None:
-    evict = Do(lambda: filled.topic.evict(worker.source))
-    worker: WorkerFixture = make_worker(filled, worker_config(**ONLY_AT_END), [100, 100, evict, Pause()])
+    script: list[Step] = [100, 100, lambda: filled.topic.evict(worker.source), None]
+    worker: WorkerFixture = make_worker(filled, worker_config(**ONLY_AT_END), script)
     worker.run()
     assert worker.recorder.of_type(PartitionsReleased) == [PartitionsReleased([0], lost=True)]
     assert [entry[2] for entry in filled.calls("save")] == [N]
@@ -118,7 +118,7 @@ def test_lost_partitions_are_not_saved(filled: Environment) -> None:
 def test_a_member_without_partitions_does_nothing(filled: Environment) -> None:
     owner = MemorySource(filled.topic)
     owner.poll(0)
-    make_worker(filled, script=[Do(lambda: owner.poll(0))] * 4).run()
+    make_worker(filled, script=[lambda: owner.poll(0)] * 4).run()
     assert filled.calls("save", "commit", "publish") == []
 
 
@@ -235,7 +235,7 @@ def test_same_checkpoints_for_any_polls_and_queue(
             env.send(partition, bad, 10**12 + 50 * start)
     script: list[Step] = []
     for poll in polls:
-        script += [poll, *[Do(env.topic.rebalance)] * rebalances, poll]
+        script += [poll, *[env.topic.rebalance] * rebalances, poll]
     # Without a limit: rejects that come first after a rebalance would be held back at the end.
     config = worker_config(env.fold_config, bad_records="dead_letter")
     make_worker(env, config, script, prefetch=prefetch).run()

@@ -13,7 +13,6 @@ from streampca.consumer_group import listener as events
 from streampca.fold.fold import Fold
 from streampca.pca.learning import BLOCK
 from streampca.pca.state import Losses
-from streampca.sources.memory import Do, Pause
 from streampca.worker.metrics import BulkHistogram, WorkerMetrics
 from tests.fold.streams import D, fold_config, fold_of, vectors
 from tests.monitoring.prometheus import described
@@ -107,7 +106,7 @@ def test_a_stalled_partition_is_shown_and_its_lag_grows(metrics: WorkerMetrics) 
 def test_a_lost_broker_is_shown_while_the_lag_stays(metrics: WorkerMetrics) -> None:
     env = filled_with(100)
     worker: WorkerFixture = make_worker(
-        env, script=[30, Do(lambda: setattr(env.topic, "away", True)), Do(lambda: env.send(0, vectors(50))), Pause()]
+        env, script=[30, lambda: setattr(env.topic, "away", True), lambda: env.send(0, vectors(50)), None]
     )
     worker.add_listener(metrics)
     worker.run()

@@ -20,7 +20,7 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import BLOCK
 from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
-from streampca.sources.memory import Do, MemorySource, Pause, Step
+from streampca.sources.memory import MemorySource, Step
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -183,11 +183,10 @@ def test_only_the_owner_of_the_lowest_partition_publishes(env: Environment, lowe
         members.append(MemorySource(env.topic))
         members[0].poll(0)
 
-    join = Do(join_group)
-    rebalance: list[Step] = [Do(lambda: members[0].poll(0)), Pause()]
+    rebalance: list[Step] = [lambda: members[0].poll(0), None]
     if not lowest:
-        join.act()
-    worker = make_worker(env, worker_config(EXACT), [join, *rebalance * 4] if lowest else rebalance * 4).run()
+        join_group()
+    worker = make_worker(env, worker_config(EXACT), [join_group, *rebalance * 4] if lowest else rebalance * 4).run()
     assigned = worker.recorder.of_type(PartitionsAssigned)[-1].positions
     assert list(assigned) == [0 if lowest else 1]
     assert env.position(next(iter(assigned))) == 150
@@ -196,7 +195,7 @@ def test_only_the_owner_of_the_lowest_partition_publishes(env: Environment, lowe
 
 def test_a_stopping_worker_publishes_last(env: Environment) -> None:
     worker: WorkerFixture = make_worker(
-        env, worker_config(EXACT, checkpoint_interval_s=1e9), [50, Do(lambda: worker.stop("SIGTERM")), Pause()]
+        env, worker_config(EXACT, checkpoint_interval_s=1e9), [50, lambda: worker.stop("SIGTERM"), None]
     )
     worker.run()
     assert env.models.versions() == [100]

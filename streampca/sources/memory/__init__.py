@@ -2,14 +2,14 @@
 
     topic = MemoryTopic(partitions=2)
     topic.append(0, b"[1, 2]", b"[3, 4]")
-    source = MemorySource(topic, script=[1, Pause(), Do(lambda: topic.evict(source)), SourceError("away for good")])
+    source = MemorySource(topic, script=[1, None, lambda: topic.evict(source), SourceError("away for good")])
 
 The members of a topic form a group: when one joins, closes or is evicted, all partitions are revoked and assigned
 again, as `sources.base` specifies.
 """
 
-from streampca.sources.memory.source import Do, MemorySource, Pause, Step
+from streampca.sources.memory.source import MemorySource, Step
 from streampca.sources.memory.topic import MemoryTopic
 from streampca.sources.memory.transactions import MemoryDeadLetters, MemoryTransactions
 
-__all__ = ["Do", "MemoryDeadLetters", "MemorySource", "MemoryTopic", "MemoryTransactions", "Pause", "Step"]
+__all__ = ["MemoryDeadLetters", "MemorySource", "MemoryTopic", "MemoryTransactions", "Step"]

@@ -2,28 +2,17 @@
 
 import bisect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, SourceStatus
 from streampca.fold.record import NO_RECORDS, LastRecord
 from streampca.sources.base import Committed
 from streampca.sources.memory.topic import Log, MemoryTopic
 
+Step = int | Callable[[], object] | Exception | None
+"""A poll that returns at most so many records of each partition, or for None nothing; an exception is raised.
 
-@dataclass(frozen=True)
-class Pause:
-    """A poll that returns nothing."""
-
-
-@dataclass(frozen=True)
-class Do:
-    """Calls a function just before a poll: it may append records, evict a member, or replace the topic."""
-
-    act: Callable[[], object]
-
-
-Step = int | Pause | Do | Exception
-"""An int is a poll that returns at most so many records of each partition; an exception is raised."""
+A function is called just before a poll: it may append records, evict a member, or replace the topic.
+"""
 
 
 class MemorySource:
@@ -55,11 +44,11 @@ class MemorySource:
             self._is_member = True
             self._topic.join(self)
         step = next(self._script, self._batch)
-        if isinstance(step, Do):
-            step.act()
         if isinstance(step, Exception):
             raise step
-        if isinstance(step, Pause) or self._topic.away:
+        if callable(step):
+            step()
+        if step is None or self._topic.away:
             return []
         with self._topic.lock:
             if event := self._rebalance_event():
