@@ -15,7 +15,7 @@ from streampca.sidecar.app import create_app
 from streampca.sidecar.errors import Problem
 from streampca.stores.memory import MemoryStore
 from streampca.transform.listeners import TransformMetrics
-from streampca.worker.metrics import WorkerMetrics
+from streampca.worker.listeners import WorkerMetrics
 from tests.example_models import sidecar_metrics
 from tests.monitoring.prometheus import described
 

@@ -19,9 +19,8 @@ from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.log import WorkerLog
+from streampca.worker.listeners import WorkerLog, WorkerMetrics
 from streampca.worker.loop import Worker, WorkerConfig
-from streampca.worker.metrics import WorkerMetrics
 from streampca.worker.publisher import Publisher
 
 log = structlog.get_logger()

@@ -15,7 +15,7 @@ import yaml
 import streampca
 from streampca.fold.codec import REASONS
 from streampca.transform.listeners import TransformMetrics
-from streampca.worker.metrics import WorkerMetrics
+from streampca.worker.listeners import WorkerMetrics
 from tests.deploy import files
 from tests.example_models import sidecar_metrics
 from tests.monitoring.prometheus import DOCKER, RULES, described, metrics_in, program

@@ -16,8 +16,7 @@ from streampca.errors import SettingsError, StreampcaError
 from streampca.process import start
 from streampca.process.start import ThreadFailures
 from streampca.settings.commands import WorkerSettings
-from streampca.worker.log import WorkerLog
-from streampca.worker.metrics import WorkerMetrics
+from streampca.worker.listeners import WorkerLog, WorkerMetrics
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 

@@ -31,7 +31,7 @@ from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import ORIGIN, Outputs, Packer, RecordPacker
 from streampca.transform.projection import Projection
 from tests.example_models import TOPIC, D, K, numbered
-from tests.worker.spies import EventRecorder
+from tests.worker.environment import EventRecorder
 
 JSON = RecordPacker(writer_of("json"), several=False)
 OUTPUT, DEAD = "projected", "dead"

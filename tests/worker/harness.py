@@ -1,4 +1,4 @@
-"""Workers with a topic, a store and dead letters in memory; every call they make is recorded and checked (spies.py)."""
+"""Workers with a topic, a store and dead letters in memory; every call they make is recorded and checked."""
 
 import itertools
 import threading
@@ -27,8 +27,16 @@ from streampca.worker.loop import Worker, WorkerConfig
 from streampca.worker.publisher import Publisher
 from tests.fold.streams import D, fold_config, learn, vectors
 from tests.fold.structured import arrow, avro, avro_datum, avro_schema
-from tests.worker.environment import POISON, TOPIC, Environment
-from tests.worker.spies import EventRecorder, Hook, SpyDeadLetters, SpySource, SpyStore
+from tests.worker.environment import (
+    POISON,
+    TOPIC,
+    Environment,
+    EventRecorder,
+    Hook,
+    SpyDeadLetters,
+    SpySource,
+    SpyStore,
+)
 
 RUN_TIMEOUT_S = 10.0
 SCHEMA = avro_schema({"type": "array", "items": "double"}, "v")  # of messages whose schemas a registry serves

@@ -1,9 +1,10 @@
-"""The worker's metrics for Prometheus, kept by a listener."""
+"""The log and the metrics of a worker: those of every member, and its checkpoints and models."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import HistogramMetricFamily
@@ -12,7 +13,11 @@ from prometheus_client.utils import floatToGoString
 
 from streampca.consumer_group import listener as events
 from streampca.consumer_group.listener import MemberEvent
+from streampca.consumer_group.log import MemberLog
 from streampca.consumer_group.metrics import MemberMetrics, Row
+from streampca.fold.model_file import PublishedModel
+
+log = structlog.get_logger()
 
 _RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _P_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -44,6 +49,83 @@ _TABLE: tuple[Row, ...] = (
     (Histogram, "checkpoint_duration_seconds", (), "Time to write a checkpoint."),
     (Histogram, "publish_duration_seconds", (), "Time to merge the partitions' states and write a model."),
 )  # fmt: skip
+
+
+class WorkerLog(MemberLog):
+    """Logs the worker's events."""
+
+    activity = "learning"
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._batches: dict[int, events.BatchLearned] = {}  # partition → its latest batch
+        self._saved_positions: dict[int, int] = {}
+        self._model: PublishedModel | None = None
+
+    def notify(self, event: MemberEvent) -> None:
+        super().notify(event)
+        match event:
+            case events.BatchLearned():
+                self._on_batch(event)
+            case events.CheckpointSaved():
+                self._on_checkpoint(event)
+            case events.CheckpointPostponed(cause):
+                self._fails("checkpoint postponed", cause)
+            case events.ModelPublished(model, seconds):
+                self._on_model(model, seconds)
+            case events.PublishFailed(cause):
+                self._fails("publishing failed", cause)
+            case events.PartitionsAssigned(positions):
+                self._saved_positions |= {p: position for p, position in positions.items() if position >= 0}
+            case events.PartitionsReleased(partitions):
+                for partition in partitions:
+                    self._batches.pop(partition, None)
+                    self._saved_positions.pop(partition, None)
+
+    def ended(self) -> None:
+        """Log the last line: where the next worker will resume."""
+        log.info(
+            "worker ended",
+            learned=self._messages,
+            rejected=self._rejected.total(),
+            saved_up_to={str(p): position for p, position in sorted(self._saved_positions.items())},
+            last_model=self._model and self._model.version,
+        )
+
+    def _on_batch(self, batch: events.BatchLearned) -> None:
+        self._batches[batch.partition] = batch
+        if self._catches_up(batch.partition, batch.messages, batch.lag) and (
+            learned := sum(latest.fold.stats.learned for latest in self._batches.values())
+        ):
+            log.info("caught up", partitions=len(self._lags), learned=learned)
+
+    def _on_checkpoint(self, event: events.CheckpointSaved) -> None:
+        self._ends("checkpoint postponed", "checkpoint saved again")
+        self._saved_positions[event.partition] = event.fold.position
+        position, seconds = event.fold.position, round(event.seconds, 4)
+        log.debug("checkpoint saved", partition=event.partition, next_offset=position, seconds=seconds)
+
+    def _on_model(self, model: PublishedModel, seconds: float) -> None:
+        self._ends("publishing failed", "model published again")
+        write = log.debug if self._model else log.info  # later versions are in the lines about progress
+        self._model = model
+        write(
+            "model published",
+            version=model.version,
+            explained_variance_ratio=round(float(model.model.explained_variance_ratio.sum()), 5),
+            loss_ewma=None if model.loss_ewma is None else round(model.loss_ewma, 5),
+            partitions=len(model.positions),
+            seconds=round(seconds, 3),
+        )
+
+    def _state(self) -> dict[str, object]:
+        stats = [batch.fold.stats for batch in self._batches.values()]
+        norm = sum(s.norm_ewma for s in stats)
+        loss = sum(s.loss_ewma for s in stats)
+        return super()._state() | {
+            "loss": round(loss / norm, 5) if norm else None,  # the share that projection loses of recent messages
+            "last_model": self._model and self._model.version,
+        }
 
 
 class WorkerMetrics(MemberMetrics):

@@ -1,0 +1,446 @@
+"""The worker's log, in which every condition is logged once, and its metrics, as Prometheus reads them."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
+
+from streampca.consumer_group import listener as events
+from streampca.fold.events import SourceStatus
+from streampca.fold.fold import Fold
+from streampca.pca.learning import BLOCK
+from streampca.pca.state import Losses
+from streampca.sources.memory import Step
+from streampca.stores.object_errors import store_error
+from streampca.worker.listeners import BulkHistogram, WorkerLog, WorkerMetrics
+from tests.clock import Clock
+from tests.fold.streams import D, fold_config, fold_of, vectors
+from tests.monitoring.prometheus import described
+from tests.worker.environment import POISON, TOPIC, Environment, filled_with
+from tests.worker.harness import WorkerFixture, make_worker, worker_config
+
+Logs = list[dict[str, Any]]
+MEMBER = SourceStatus(connected=True, member=True)
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture
+def logs() -> Iterator[Logs]:
+    with capture_logs() as logs:
+        yield logs  # type: ignore[misc]  # mutable mappings, as dicts are
+
+
+def run_logged(env: Environment, script: list[Step], **options: Any) -> None:
+    worker: WorkerFixture = make_worker(env, worker_config(env.fold_config, **options), script)
+    worker.add_listener(WorkerLog())
+    worker.run()
+
+
+def events_of(logs: Logs, *levels: str) -> list[str]:
+    return [line["event"] for line in logs if line["log_level"] in (levels or ("info", "warning", "error"))]
+
+
+def learned(lag: int, partition: int = 0) -> events.BatchLearned:
+    return events.BatchLearned(partition, fold_of(vectors(5), fold_config()), 5, [], 0.1, lag)
+
+
+def test_an_undisturbed_run_logs_a_few_lines(logs: Logs) -> None:
+    env = filled_with(300, 300)
+    run_logged(env, [200, 200, 200], checkpoint_interval_s=1e9)
+    assert events_of(logs) == ["partitions assigned", "caught up", "stopping", "model published"]
+    assigned, *_, published = [line for line in logs if line["log_level"] == "info"]
+    assert assigned["read_from"] == {"0": "earliest", "1": "earliest"}
+    assert (published["version"], published["partitions"]) == (600, 2)
+    assert 0 < published["explained_variance_ratio"] < 1
+    assert 0 < published["loss_ewma"] < 1
+    saved = [line for line in logs if line["event"] == "checkpoint saved"]
+    assert [(line["log_level"], line["partition"], line["next_offset"]) for line in saved] == [
+        ("debug", 0, 300),
+        ("debug", 1, 300),
+    ]
+
+
+def test_a_lasting_error_is_logged_once_and_again_when_it_ends(logs: Logs) -> None:
+    env = filled_with(200)
+    run_logged(env, [20, lambda: env.store.fail_writes(6), 20, 20, 20, 20, 20, 20, 20])
+    errors = [line for line in logs if line["log_level"] == "error"]
+    assert [line["event"] for line in errors] == ["checkpoint postponed"]
+    assert errors[0]["cause"] == "cannot write: No space left on device"
+    resolved = [line for line in logs if line["event"] == "checkpoint saved again"]
+    assert [line["after"] for line in resolved] == ["cannot write: No space left on device"]
+
+
+def test_errors_that_differ_only_in_file_or_count_are_logged_once(logs: Logs) -> None:
+    listener = WorkerLog()
+    full = [f"cannot write /store/checkpoints/t/0/{n:020d}.npz: No space left on device" for n in (100, 200, 3000)]
+    for cause in (*full, *(f"{count} dead letters are not acknowledged yet" for count in (1, 12))):
+        listener.notify(events.CheckpointPostponed(cause))
+    assert [line["cause"][:12] for line in logs] == ["cannot write", "1 dead lette"]
+
+
+def test_an_outage_of_the_object_store_is_logged_once_and_again_when_it_ends(logs: Logs) -> None:
+    """However each request fails; a cause that does not end by itself is logged too."""
+    listener, fold = WorkerLog(), fold_of(vectors(5), fold_config())
+
+    def fail(text: str) -> None:
+        listener.notify(events.CheckpointPostponed(str(store_error("write", "s3://bucket", "a", OSError(text)))))
+
+    for text in ("status code: 503 <Code>SlowDown</Code>", "operation timed out", "HTTP error", "status code: 500"):
+        fail(text)
+    listener.notify(events.CheckpointSaved(0, fold, 0.1))
+    assert events_of(logs) == ["checkpoint postponed", "checkpoint saved again"]
+    fail("status code: 503")
+    fail("status code: 403 <Code>AccessDenied</Code>")
+    assert events_of(logs)[2:] == ["checkpoint postponed", "checkpoint postponed"]
+    assert "no permission" in logs[-1]["cause"]
+
+
+def test_failed_publishing_is_logged_once_while_checkpoints_are_saved(logs: Logs) -> None:
+    """Saved checkpoints do not end the error of publishing."""
+    listener, fold = WorkerLog(), fold_of(vectors(5), fold_config())
+    for _ in range(5):
+        listener.notify(events.CheckpointSaved(0, fold, 0.1))
+        listener.notify(events.PublishFailed("cannot write: No space left on device"))
+    assert events_of(logs) == ["publishing failed"]
+
+
+def test_rejected_records_are_logged_at_powers_of_ten(logs: Logs) -> None:
+    env = Environment()
+    env.send(0, [POISON] * 120 + [None] * 3)
+    run_logged(env, [50], bad_records="skip")
+    logged = [line for line in logs if line["event"] == "record rejected" and line["log_level"] == "warning"]
+    assert [(line["reason"], line["count"], line["offset"]) for line in logged] == [
+        ("wrong_length", 1, 0),
+        ("wrong_length", 10, 9),
+        ("wrong_length", 100, 99),
+        ("no_value", 1, 120),
+    ]
+    assert len([line for line in logs if line["event"] == "record rejected"]) == 123
+    assert logged[0]["message"].startswith("6 bytes")
+
+
+def test_catching_up_is_logged_once_per_assignment(logs: Logs) -> None:
+    listener = WorkerLog()
+    listener.notify(events.PartitionsAssigned({0: 0, 1: 7}))
+    for lag in (5, 0, 3, 0):
+        listener.notify(learned(lag))
+    assert events_of(logs) == ["partitions assigned"]
+    listener.notify(learned(0, partition=1))
+    listener.notify(learned(4))
+    listener.notify(learned(0))
+    assert events_of(logs)[1:] == ["caught up"]
+    assert (logs[-1]["partitions"], logs[-1]["learned"]) == (2, 10)
+    listener.notify(events.PartitionsReleased([0, 1], lost=False))
+    listener.notify(events.PartitionsAssigned({1: 7}))
+    listener.notify(learned(0, partition=1))
+    assert events_of(logs)[2:] == ["partitions revoked", "partitions assigned", "caught up"]
+
+
+def test_an_empty_partition_logs_no_catching_up(logs: Logs) -> None:
+    fold = fold_of(vectors(0), fold_config())
+    WorkerLog().notify(events.BatchLearned(0, fold, 0, [], 0.1, 0))
+    assert logs == []
+
+
+def test_losing_partitions_is_a_warning(logs: Logs) -> None:
+    env = filled_with(100)
+    worker: WorkerFixture = make_worker(
+        env, worker_config(checkpoint_interval_s=1e9), [50, lambda: env.topic.evict(worker.source), None]
+    )
+    worker.add_listener(WorkerLog())
+    worker.run()
+    [lost] = [line for line in logs if line["event"] == "partitions lost"]
+    assert (lost["log_level"], lost["partitions"]) == ("warning", [0])
+
+
+def poll_for_a_minute(listener: WorkerLog, clock: Clock, status: SourceStatus = MEMBER) -> None:
+    """Notify of four polls, 15 s apart."""
+    for _ in range(4):
+        clock.now += 15
+        listener.notify(events.SourcePolled(status))
+
+
+def test_progress_is_logged_once_a_minute(logs: Logs) -> None:
+    clock = Clock()
+    listener = WorkerLog(clock)
+    listener.notify(events.PartitionsAssigned({0: -1, 1: -1}))
+    listener.notify(events.RecordRejected(0, 7, "no_value", "?"))
+    for _ in range(2):
+        for _ in range(6):
+            listener.notify(learned(lag=40))
+        listener.notify(learned(lag=2, partition=1))
+        poll_for_a_minute(listener, clock)
+    logged = [line for line in logs if line["event"] == "learning"]
+    assert [(line["messages"], line["per_second"], line["lag"]) for line in logged] == [(35, 0.6, 42)] * 2
+    assert (logged[0]["partitions"], logged[0]["rejected"], logged[0]["last_model"]) == (2, 1, None)
+
+
+def test_the_logged_loss_is_the_recent_loss_ratio(logs: Logs) -> None:
+    clock = Clock()
+    listener, fold = WorkerLog(clock), fold_of(vectors(500), fold_config())
+    listener.notify(events.BatchLearned(0, fold, 500, [], 0.1, 0))
+    poll_for_a_minute(listener, clock)
+    assert logs[-1]["loss"] == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma, abs=1e-5)
+    assert 0 < logs[-1]["loss"] < 1
+
+
+@pytest.mark.parametrize(
+    ("status", "owned", "event"),
+    [
+        (MEMBER, True, "idle"),
+        (MEMBER, False, "standing by"),
+        (SourceStatus(connected=True, member=False), False, "waiting to join group"),
+        (SourceStatus(connected=False, member=True), True, "waiting for broker"),
+    ],
+)
+def test_the_reason_for_not_learning_is_logged_once(logs: Logs, status: SourceStatus, owned: bool, event: str) -> None:
+    clock = Clock()
+    listener = WorkerLog(clock)
+    if owned:
+        listener.notify(events.PartitionsAssigned({0: 5}))
+    for _ in range(3):
+        poll_for_a_minute(listener, clock, status)
+    assert events_of(logs)[-1:] == [event]
+    assert events_of(logs).count(event) == 1
+    listener.notify(learned(lag=0))
+    if not owned:
+        listener.notify(events.PartitionsReleased([0], lost=False))
+    poll_for_a_minute(listener, clock, status)
+    poll_for_a_minute(listener, clock, status)
+    assert events_of(logs)[-2:] == ["learning", event]
+
+
+def test_a_stalled_partition_is_logged_once_while_others_continue(logs: Logs) -> None:
+    clock = Clock()
+    listener = WorkerLog(clock)
+    listener.notify(events.PartitionsAssigned({0: 5, 1: 5}))
+    listener.notify(learned(lag=0, partition=1))
+    for lag in (10, 20, 30):
+        listener.notify(events.PartitionStalled(1, lag, "the registry does not answer"))
+        listener.notify(learned(lag=0))
+    poll_for_a_minute(listener, clock)
+    assert logs[-1]["lag"] == 30
+    poll_for_a_minute(listener, clock)
+    assert events_of(logs)[-3:] == ["decoding stalled", "learning", "waiting for schema registry"]
+    listener.notify(events.PartitionResumed(1))
+    listener.notify(learned(lag=0, partition=1))
+    poll_for_a_minute(listener, clock)
+    poll_for_a_minute(listener, clock)
+    assert events_of(logs)[-4:-2] == ["decoding resumed", "caught up"]
+    assert events_of(logs)[-1] == "idle"
+
+
+def test_the_last_line_has_the_saved_positions(logs: Logs) -> None:
+    clock = Clock()
+    listener, fold = WorkerLog(clock), fold_of(vectors(5), fold_config())
+    listener.notify(events.PartitionsAssigned({0: 2, 1: 40, 2: 80, 3: -1}))
+    listener.notify(learned(lag=0))
+    listener.notify(events.CheckpointSaved(0, fold, 0.1))
+    listener.notify(events.PartitionsReleased([2], lost=False))
+    listener.notify(events.RecordRejected(0, 6, "no_value", "?"))
+    listener.ended()
+    last = logs[-1]
+    assert (last["event"], last["learned"], last["rejected"]) == ("worker ended", 5, 1)
+    assert (last["saved_up_to"], last["last_model"]) == ({"0": fold.position, "1": 40}, None)
+
+
+# The metrics.
+
+
+class Samples:
+    """The samples of the metrics; all have the label `topic`."""
+
+    def __init__(self, metrics: WorkerMetrics) -> None:
+        text = generate_latest(metrics.registry).decode()
+        self.families = {family.name: family for family in text_string_to_metric_families(text)}
+        self._samples = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in self.families.values()
+            for sample in family.samples
+        }
+        assert {dict(labels)["topic"] for _, labels in self._samples} == {TOPIC}
+
+    def __call__(self, name: str, **label_values: str) -> float | None:
+        return self._samples.get((name, tuple(sorted({"topic": TOPIC, **label_values}.items()))))
+
+
+def labels(partition: int) -> dict[str, str]:
+    return {"partition": str(partition)}
+
+
+@pytest.fixture
+def metrics(monkeypatch: pytest.MonkeyPatch) -> WorkerMetrics:
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    return WorkerMetrics(TOPIC)
+
+
+def batch(fold: Fold, scores: list[Losses] | None = None, partition: int = 0) -> events.BatchLearned:
+    return events.BatchLearned(partition, fold, 0, scores or [], 0.5, 0)
+
+
+def test_metrics_after_a_run(metrics: WorkerMetrics) -> None:
+    env = Environment(partitions=2)
+    env.send(0, vectors(580), timestamp=int(NOW * 1000) - 90_000)
+    env.send(1, [POISON, None, POISON])
+    env.send(1, vectors(40, seed=1))
+    worker = make_worker(env, worker_config(bad_records="skip"), [500])
+    worker.add_listener(metrics)
+    worker.run()
+    now = Samples(metrics)
+    assert now("streampca_messages_total", outcome="learned") == 620
+    assert now("streampca_messages_total", outcome="rejected") == 3
+    assert now("streampca_dead_letters_total", reason="wrong_length") == 2
+    assert now("streampca_dead_letters_total", reason="no_value") == 1
+    assert now("streampca_partitions_owned") == 2
+    assert now("streampca_broker_connected") == 1
+    assert now("streampca_loop_last_tick_timestamp_seconds") == NOW
+    assert now("streampca_rebalances_total", event="assigned") == 1
+    assert now("streampca_consumer_lag_messages", **labels(0)) == 0
+    assert now("streampca_consumer_lag_messages", **labels(1)) == 0
+    assert now("streampca_next_offset", **labels(0)) == 580
+    assert now("streampca_next_offset", **labels(1)) == 43
+    assert now("streampca_event_time_lag_seconds", **labels(0)) == pytest.approx(90)
+    assert now("streampca_event_time_lag_seconds", **labels(1)) is None
+    assert now("streampca_checkpoint_last_success_timestamp_seconds", **labels(0)) == NOW
+    assert now("streampca_checkpoint_duration_seconds_count") == len(env.calls("save")) == 3
+    assert now("streampca_published_version") == 620
+    assert now("streampca_publish_duration_seconds_count") == len(env.models.versions()) == 2
+    explained = env.models.newest().model.explained_variance_ratio.sum()
+    assert now("streampca_explained_variance_ratio") == pytest.approx(explained)
+    stats = env.newest().fold.stats
+    assert now("streampca_loss_ewma", **labels(0)) == pytest.approx(stats.loss_ewma / stats.norm_ewma)
+    assert now("streampca_prequential_loss_ratio_count") == stats.with_loss == 2 * BLOCK
+    assert now("streampca_pinv_error", **labels(0)) == pytest.approx(0, abs=1e-9)
+    assert now("streampca_shortened_messages", **labels(0)) == 0
+    assert now("streampca_learn_seconds_total") > 0
+
+
+def test_a_stalled_partition_is_shown_and_its_lag_grows(metrics: WorkerMetrics) -> None:
+    fold = fold_of(vectors(300), fold_config(), [int(NOW * 1000)] * 300)
+    metrics.notify(events.PartitionsAssigned({0: -1, 1: -1}))
+    for partition in (0, 1):
+        metrics.notify(batch(fold, partition=partition))
+    metrics.notify(events.PartitionStalled(1, 500, "no registry"))
+    now = Samples(metrics)
+    assert [now("streampca_stalled", **labels(p)) for p in (0, 1)] == [0, 1]
+    assert now("streampca_consumer_lag_messages", **labels(1)) == 500
+    metrics.notify(events.PartitionResumed(1))
+    assert Samples(metrics)("streampca_stalled", **labels(1)) == 0
+
+
+def test_a_lost_broker_is_shown_while_the_lag_stays(metrics: WorkerMetrics) -> None:
+    env = filled_with(100)
+    worker: WorkerFixture = make_worker(
+        env, script=[30, lambda: setattr(env.topic, "away", True), lambda: env.send(0, vectors(50)), None]
+    )
+    worker.add_listener(metrics)
+    worker.run()
+    now = Samples(metrics)
+    assert now("streampca_broker_connected") == 0
+    assert now("streampca_consumer_lag_messages", **labels(0)) == 70
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_metrics_of_released_partitions_are_removed(metrics: WorkerMetrics, lost: bool) -> None:
+    fold = fold_of(vectors(300), fold_config(), [int(NOW * 1000)] * 300)
+    for partition in (0, 1):
+        metrics.notify(events.PartitionsAssigned({partition: -1}))
+        metrics.notify(batch(fold, partition=partition))
+        metrics.notify(events.CheckpointSaved(partition, fold, 0.1))
+    by_partition = [
+        f.name for f in Samples(metrics).families.values() if any(s.labels.get("partition") == "0" for s in f.samples)
+    ]
+    assert len(by_partition) == 9
+    metrics.notify(events.PartitionsReleased([0], lost=lost))
+    now = Samples(metrics)
+    for name in by_partition:
+        assert now(name, **labels(0)) is None
+        assert now(name, **labels(1)) is not None
+    assert now("streampca_partitions_owned") == 1
+    assert now("streampca_rebalances_total", event="lost" if lost else "revoked") == 1
+    metrics.notify(events.PartitionsReleased([7], lost=lost))  # it had no samples
+
+
+def test_losses_are_counted_in_the_bucket_of_their_ratio(metrics: WorkerMetrics) -> None:
+    norm = np.array([2.0, 2.0, 2.0, 0.0, 1e-300])
+    metrics.notify(batch(fold_of(vectors(5), fold_config()), [Losses(norm * [0.05, 0.25, 1.0, 0, 0], norm)]))
+    now = Samples(metrics)
+    assert now("streampca_prequential_loss_ratio_bucket", le="0.1") == 2
+    assert now("streampca_prequential_loss_ratio_bucket", le="0.3") == 3
+    assert now("streampca_prequential_loss_ratio_count") == 4  # a message equal to the mean has no ratio
+    assert now("streampca_prequential_loss_ratio_sum") == pytest.approx(1.3)
+
+
+def test_gaps_failures_and_future_timestamps_are_counted(metrics: WorkerMetrics) -> None:
+    metrics.notify(events.OffsetsSkipped(0, 100, 180))
+    metrics.notify(events.CheckpointPostponed("disk full"))
+    metrics.notify(events.CheckpointPostponed("disk full"))
+    metrics.notify(events.PublishFailed("disk full"))
+    far = [*[1000] * 32, 10**12, 1000]
+    metrics.notify(batch(fold_of(vectors(34), fold_config(), far)))
+    now = Samples(metrics)
+    assert now("streampca_offset_gap_messages_total") == 80
+    assert now("streampca_checkpoints_postponed_total") == 2
+    assert now("streampca_publish_failures_total") == 1
+    assert now("streampca_timestamps_ahead", **labels(0)) == 1
+
+
+def test_gaps_of_vectors_are_shown(metrics: WorkerMetrics) -> None:
+    config = fold_config(impute=True)
+    V = vectors(300)
+    V[100:, 2] = np.nan
+    fold = fold_of(V, config)
+    metrics.notify(events.BatchLearned(1, fold, 300, [], 0.5, 0, gaps=200))
+    now = Samples(metrics)
+    assert now("streampca_vectors_with_gaps_total") == 200
+    assert now("streampca_missing_entries_ratio", **labels(1)) == pytest.approx(fold.state.gaps.messages / D)
+
+
+def test_there_is_no_loss_metric_before_the_first_loss(metrics: WorkerMetrics) -> None:
+    metrics.notify(batch(fold_of(vectors(5), fold_config())))
+    metrics.notify(events.CheckpointSaved(0, fold_of(vectors(5), fold_config()), 0.1))
+    now = Samples(metrics)
+    assert now("streampca_loss_ewma", **labels(0)) is None
+    assert now("streampca_pinv_error", **labels(0)) is None
+
+
+def test_described_lists_every_exposed_metric(metrics: WorkerMetrics) -> None:
+    Gauge("process_things", "Not ours.", registry=metrics.registry)
+    names = described(metrics.registry)
+    assert not [name for name in names if name.startswith("process_")]
+    assert names["streampca_messages_total"].startswith("Messages processed")
+    assert names["streampca_consumer_lag_messages"] == "Consumer lag: messages behind the log's end."
+    exposed = {f.name + ("_total" if f.type == "counter" else "") for f in Samples(metrics).families.values()}
+    created = {name for name in exposed if name.endswith("_created")}  # the client's own addition
+    assert set(names) == {name for name in exposed - created if not name.startswith("process_")}
+    assert all(names.values())
+
+
+BOUNDS = (0.001, 0.1, 0.5, 1.0)
+
+
+@given(st.lists(st.lists(st.one_of(st.sampled_from(BOUNDS), st.floats(0, 2)), max_size=20), max_size=5))
+def test_same_exposition_as_single_observations(batches: list[list[float]]) -> None:
+    bulk, single = CollectorRegistry(), CollectorRegistry()
+    bulk_histogram = BulkHistogram("ratio", "A share.", BOUNDS, bulk)
+    single_histogram = Histogram("ratio", "A share.", buckets=BOUNDS, registry=single)
+    for batch in batches:
+        bulk_histogram.observe(np.array(batch))
+        for value in batch:
+            single_histogram.observe(value)
+    text = generate_latest(bulk).decode()
+    assert _comparable(text) == _comparable(generate_latest(single).decode())
+    (total,) = [line for line in text.splitlines() if line.startswith("ratio_sum")]
+    assert float(total.split()[1]) == pytest.approx(sum(sum(batch) for batch in batches))
+
+
+def _comparable(text: str) -> list[str]:
+    """The lines without the creation time, and without the sum, which depends on the order of addition."""
+    return [line for line in text.splitlines() if "_created" not in line and not line.startswith("ratio_sum")]
