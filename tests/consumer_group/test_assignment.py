@@ -15,7 +15,7 @@ from streampca.fold.events import OutOfRange
 from streampca.formats.schemas import MemorySchemas, WriterSchema
 from tests.fold.streams import vectors
 from tests.fold.structured import memory
-from tests.worker.environment import TOPIC, Environment, N
+from tests.worker.environment import TOPIC, Environment, N, filled_with
 from tests.worker.harness import (
     SCHEMA,
     WorkerFixture,
@@ -39,9 +39,7 @@ def test_a_log_that_lost_records_that_were_read_is_refused(on_offset_gap: str, p
 
 @pytest.fixture
 def filled() -> Environment:
-    env = Environment()
-    env.send(0, vectors(N))
-    return env
+    return filled_with(N)
 
 
 @pytest.fixture
@@ -67,8 +65,7 @@ def test_a_gap_stops_the_worker_and_names_the_setting(trimmed: Environment) -> N
 
 @pytest.mark.parametrize(("policy", "position"), [("earliest", 180), ("latest", N)])
 def test_a_gap_is_skipped_by_policy_and_counted(trimmed: Environment, policy: str, position: int) -> None:
-    worker = make_worker(trimmed, worker_config(offset_gap=policy))
-    worker.run()
+    worker = make_worker(trimmed, worker_config(offset_gap=policy)).run()
     assert worker.recorder.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 100, position)]
     assert trimmed.calls("seek")[1] == ("seek", {0: position})
     assert figures(trimmed) == (N, 100 + N - position, position - 100)
@@ -85,8 +82,7 @@ def test_a_log_that_ends_before_the_checkpoint_is_an_error(filled: Environment) 
 
 
 def test_records_removed_before_the_first_poll_are_no_gap() -> None:
-    env = Environment()
-    env.send(0, vectors(100))
+    env = filled_with(100)
     worker = make_worker(env, worker_config(offset_gap="fail"))
     original_poll = worker.source.poll
     out_of_range = iter([OutOfRange(0, 0, 40, 100)])
@@ -104,8 +100,8 @@ def test_records_removed_before_the_first_poll_are_no_gap() -> None:
 
 
 def test_a_broker_lost_while_resolving_a_gap_is_asked_again(trimmed: Environment) -> None:
-    worker = make_worker(trimmed, worker_config(offset_gap="earliest"), hook=broker_away_at_lookup(trimmed, 2))
-    worker.run()
+    away = broker_away_at_lookup(trimmed, 2)
+    worker = make_worker(trimmed, worker_config(offset_gap="earliest"), hook=away).run()
     assert [entry[1] for entry in trimmed.calls("seek")] == [{0: 100}, {0: 100}, {0: 180}]
     assert worker.recorder.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 100, 180)]
 
@@ -126,8 +122,7 @@ def cut_and_grown(env: Environment) -> None:
 @pytest.fixture
 def env() -> Environment:
     """A topic whose first 100 records have been learned."""
-    env = Environment()
-    env.send(0, vectors(100))
+    env = filled_with(100)
     make_worker(env).run()
     return env
 
@@ -150,12 +145,10 @@ def test_the_worker_resumes_as_on_offset_gap_allows(
     if not running:
         cut_and_grown(env)
     script = [10, 10, lambda: cut_and_grown(env)] if running else []
-    worker = make_worker(env, worker_config(env.fold_config, offset_gap=policy), script)
-    worker.run()
+    worker = make_worker(env, worker_config(env.fold_config, offset_gap=policy), script).run()
     assert worker.recorder.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 60, position, truncated=True)]
     assert figures(env) == (150, learned, position - 60)
-    again = make_worker(env)
-    again.run()
+    again = make_worker(env).run()
     assert again.recorder.of_type(OffsetsSkipped) == []
 
 
@@ -194,9 +187,7 @@ def test_a_checkpoint_without_the_last_record_is_used_unchecked(env: Environment
 
 
 def run_with(env: Environment, schemas: MemorySchemas, script: list[object], **options: object) -> WorkerFixture:
-    worker = make_worker(env, config_for(env, "avro", schemas, **options), script)  # type: ignore[arg-type]
-    worker.run()
-    return worker
+    return make_worker(env, config_for(env, "avro", schemas, **options), script).run()  # type: ignore[arg-type]
 
 
 def set_away(schemas: MemorySchemas, *, away: bool) -> Callable[[], None]:
@@ -305,8 +296,7 @@ def test_a_flaky_registry_loses_no_record(prefetch: int, failures: int) -> None:
     env, V = Environment(), vectors(100)
     env.send(0, avros(V))
     config = config_for(env, "avro", FlakySchemas(failures), bad_records="dead_letter")
-    worker = make_worker(env, config, batch=10, prefetch=prefetch)
-    worker.run()
+    worker = make_worker(env, config, batch=10, prefetch=prefetch).run()
     assert env.dead_letters == []
     assert "does not answer" in worker.recorder.of_type(PartitionStalled)[0].cause
     assert encode(env.newest()) == learned_in_one_batch(env, V, [1] * 100, 100)

@@ -12,14 +12,8 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from streampca.consumer_group import health as health_module
+from streampca.consumer_group import listener as events
 from streampca.consumer_group.health import MOST_CONNECTIONS, HealthListener, HealthServer, health_server
-from streampca.consumer_group.listener import (
-    LoopTicked,
-    MemberStopping,
-    PartitionsAssigned,
-    PartitionsReleased,
-    SourcePolled,
-)
 from streampca.errors import SettingsError
 from streampca.fold.events import SourceStatus
 from tests.clock import Clock
@@ -67,14 +61,14 @@ def test_metrics_expose_the_registry(server: HealthServer) -> None:
 def test_healthy_while_the_loop_has_run_within_a_minute(
     server: HealthServer, health: HealthListener, clock: Clock
 ) -> None:
-    health.notify(LoopTicked())
+    health.notify(events.LoopTicked())
     assert get(server, "/healthz")[0] == 200
     clock.now += 59
     assert get(server, "/healthz")[0] == 200
     clock.now += 2
     status, _, text = get(server, "/healthz")
     assert (status, text) == (503, "the loop has not run for 61 s\n")
-    health.notify(LoopTicked())
+    health.notify(events.LoopTicked())
     assert get(server, "/healthz")[0] == 200
 
 
@@ -83,7 +77,7 @@ def test_compiling_before_the_loop_starts_may_take_five_minutes(health: HealthLi
     assert health.why_unhealthy() is None
     clock.now += 2
     assert health.why_unhealthy()
-    health.notify(LoopTicked())
+    health.notify(events.LoopTicked())
     assert health.why_unhealthy() is None
     clock.now += 61
     assert health.why_unhealthy()
@@ -93,52 +87,47 @@ def test_ready_from_the_first_assignment_on(server: HealthServer, health: Health
     status, _, text = get(server, "/readyz")
     assert status == 503
     assert "group" in text
-    health.notify(PartitionsAssigned({0: 5}))
+    health.notify(events.PartitionsAssigned({0: 5}))
     assert get(server, "/readyz")[0] == 200
 
 
 def test_a_standby_worker_is_ready_after_ten_seconds_of_membership(health: HealthListener, clock: Clock) -> None:
     """More workers than partitions: the worker is a member without partitions."""
-    health.notify(SourcePolled(MEMBER))
+    health.notify(events.SourcePolled(MEMBER))
     assert health.why_not_ready() is not None  # an empty assignment that may be followed by another
     clock.now += 9
     for status in (MEMBER, NON_MEMBER, MEMBER):
-        health.notify(SourcePolled(status))
+        health.notify(events.SourcePolled(status))
     clock.now += 9
-    health.notify(SourcePolled(MEMBER))
+    health.notify(events.SourcePolled(MEMBER))
     assert health.why_not_ready() is not None
     clock.now += 1
-    health.notify(SourcePolled(MEMBER))
+    health.notify(events.SourcePolled(MEMBER))
     assert health.why_not_ready() is None
-    health.notify(SourcePolled(NON_MEMBER))
+    health.notify(events.SourcePolled(NON_MEMBER))
     assert health.why_not_ready() is None  # a rebalance
     clock.now += 10
-    health.notify(SourcePolled(NON_MEMBER))
+    health.notify(events.SourcePolled(NON_MEMBER))
     assert health.why_not_ready() == "no place in the consumer group yet"
 
 
-def test_a_worker_that_lost_its_partitions_is_not_ready(health: HealthListener, clock: Clock) -> None:
-    health.notify(SourcePolled(MEMBER))
-    health.notify(PartitionsAssigned({0: 5}))
+def test_revoked_partitions_leave_it_ready_and_lost_ones_do_not(health: HealthListener, clock: Clock) -> None:
+    health.notify(events.SourcePolled(MEMBER))
+    health.notify(events.PartitionsAssigned({0: 5}))
     clock.now += 100
-    health.notify(PartitionsReleased([0], lost=True))
-    health.notify(SourcePolled(MEMBER))  # it has rejoined since the last poll
-    assert health.why_not_ready() is not None
-
-
-def test_revoked_partitions_leave_it_ready_and_lost_ones_do_not(health: HealthListener) -> None:
-    health.notify(PartitionsAssigned({0: 5}))
-    health.notify(PartitionsReleased([0], lost=False))
+    health.notify(events.PartitionsReleased([0], lost=False))
     assert health.why_not_ready() is None
-    health.notify(PartitionsReleased([0], lost=True))
+    health.notify(events.PartitionsReleased([0], lost=True))
     assert health.why_not_ready() is not None
-    health.notify(PartitionsAssigned({0: 5}))
+    health.notify(events.SourcePolled(MEMBER))  # it has rejoined since the last poll
+    assert health.why_not_ready() is not None
+    health.notify(events.PartitionsAssigned({0: 5}))
     assert health.why_not_ready() is None
 
 
 def test_a_stopping_worker_is_alive_and_not_ready(server: HealthServer, health: HealthListener) -> None:
-    health.notify(PartitionsAssigned({0: 5}))
-    health.notify(MemberStopping("SIGTERM"))
+    health.notify(events.PartitionsAssigned({0: 5}))
+    health.notify(events.MemberStopping("SIGTERM"))
     status, _, text = get(server, "/readyz")
     assert (status, text) == (503, "stopping: SIGTERM\n")
     assert get(server, "/healthz")[0] == 200

@@ -7,21 +7,8 @@ from dataclasses import replace
 import pytest
 
 from streampca.cli.member import name_of_process
-from streampca.consumer_group.listener import (
-    BatchLearned,
-    CheckpointPostponed,
-    CheckpointSaved,
-    LoopTicked,
-    MemberEvent,
-    MemberStopping,
-    ModelPublished,
-    PartitionResumed,
-    PartitionsAssigned,
-    PartitionsReleased,
-    PartitionStalled,
-    PublishFailed,
-    SourcePolled,
-)
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.listener import MemberEvent
 from streampca.consumer_group.status import StatusListener
 from streampca.errors import BadRecordError
 from streampca.fold.events import SourceStatus
@@ -63,7 +50,7 @@ class Member:
         """Tick five times a second for this many seconds."""
         for _ in range(round(seconds * 5)):
             self.ticks += 0.2
-            self.notify(LoopTicked())
+            self.notify(events.LoopTicked())
 
     def report(self, *happened: MemberEvent) -> ProcessStatus:
         """The report in the store, after these events."""
@@ -82,11 +69,11 @@ def member(store: CountingStore) -> Member:
     return Member(store, SynchronousExecutor())
 
 
-STOP = MemberStopping("now")  # writes a report at once
+STOP = events.MemberStopping("now")  # writes a report at once
 
 
-def learned(messages: int = 5, lag: int = 3, partition: int = 0) -> BatchLearned:
-    return BatchLearned(partition, fold_of(vectors(messages), fold_config()), messages, [], 0.1, lag)
+def learned(messages: int = 5, lag: int = 3, partition: int = 0) -> events.BatchLearned:
+    return events.BatchLearned(partition, fold_of(vectors(messages), fold_config()), messages, [], 0.1, lag)
 
 
 def test_states_from_start_to_stop(member: Member) -> None:
@@ -95,7 +82,7 @@ def test_states_from_start_to_stop(member: Member) -> None:
         assert (first.name, first.state, first.trouble, first.partitions) == (NAME, "starting", None, {})
         assert first.started_at == first.updated_at == 1e9 + 500
         member.ticks += 1
-        assigned = member.report(PartitionsAssigned({1: -1, 0: 40}))
+        assigned = member.report(events.PartitionsAssigned({1: -1, 0: 40}))
         assert (assigned.state, assigned.updated_at) == ("waiting", 1e9 + 501)
         assert list(assigned.partitions) == ["0", "1"]
         assert assigned.partitions["0"].model_dump() == {
@@ -140,9 +127,9 @@ def test_the_rate_covers_the_last_ten_seconds(member: Member) -> None:
 
 
 def test_released_partitions_are_removed_immediately(member: Member) -> None:
-    report = member.report(PartitionsAssigned({0: 1, 1: 2}), PartitionsReleased([0], lost=False))
+    report = member.report(events.PartitionsAssigned({0: 1, 1: 2}), events.PartitionsReleased([0], lost=False))
     assert list(report.partitions) == ["1"]
-    assert member.report(PartitionsReleased([1, 5], lost=True)).partitions == {}
+    assert member.report(events.PartitionsReleased([1, 5], lost=True)).partitions == {}
 
 
 def test_written_every_few_seconds_at_any_loop_speed(member: Member, store: CountingStore) -> None:
@@ -150,22 +137,22 @@ def test_written_every_few_seconds_at_any_loop_speed(member: Member, store: Coun
         before = store.writes
         for _ in range(3000):  # 30 seconds
             member.ticks += 0.01
-            member.notify(LoopTicked(), learned(1), SourcePolled(CONNECTED))
+            member.notify(events.LoopTicked(), learned(1), events.SourcePolled(CONNECTED))
         assert 8 <= store.writes - before <= 10
 
 
 @pytest.mark.parametrize(
     ("begin", "end"),
     [
-        (CheckpointPostponed("disk full"), CheckpointSaved(0, learned().fold, 0.1)),
-        (PublishFailed("disk full"), ModelPublished(None, 0.1)),  # type: ignore[arg-type]  # not looked at
-        (PartitionStalled(0, 7, "disk full"), PartitionResumed(0)),
-        (PartitionStalled(0, 7, "disk full"), PartitionsReleased([0], lost=True)),
+        (events.CheckpointPostponed("disk full"), events.CheckpointSaved(0, learned().fold, 0.1)),
+        (events.PublishFailed("disk full"), events.ModelPublished(None, 0.1)),  # type: ignore[arg-type]  # not looked at
+        (events.PartitionStalled(0, 7, "disk full"), events.PartitionResumed(0)),
+        (events.PartitionStalled(0, 7, "disk full"), events.PartitionsReleased([0], lost=True)),
     ],
 )
 def test_an_error_is_shown_until_it_is_resolved(member: Member, begin: MemberEvent, end: MemberEvent) -> None:
     with member.listener:
-        member.notify(PartitionsAssigned({0: 1, 1: 1}), begin, learned(partition=1))
+        member.notify(events.PartitionsAssigned({0: 1, 1: 1}), begin, learned(partition=1))
         member.run(4)
         assert member.report().trouble == "disk full"
         member.notify(end)
@@ -174,26 +161,26 @@ def test_an_error_is_shown_until_it_is_resolved(member: Member, begin: MemberEve
 
 
 def test_the_lag_of_a_stalled_partition_is_updated(member: Member) -> None:
-    stalled = [PartitionStalled(0, 8, "no registry"), PartitionStalled(1, 9, "no registry")]
-    partitions = member.report(PartitionsAssigned({0: 1, 1: 1}), learned(300, lag=7), *stalled, STOP).partitions
+    stalled = [events.PartitionStalled(0, 8, "no registry"), events.PartitionStalled(1, 9, "no registry")]
+    partitions = member.report(events.PartitionsAssigned({0: 1, 1: 1}), learned(300, lag=7), *stalled, STOP).partitions
     assert [(partitions[p].lag, partitions[p].learned) for p in "01"] == [(8, 300), (9, None)]
 
 
 def test_resolving_one_error_keeps_the_other(member: Member) -> None:
-    published = ModelPublished(None, 0.1)  # type: ignore[arg-type]  # not looked at
-    report = member.report(CheckpointPostponed("disk full"), PublishFailed("no folds"), published, STOP)
+    published = events.ModelPublished(None, 0.1)  # type: ignore[arg-type]  # not looked at
+    report = member.report(events.CheckpointPostponed("disk full"), events.PublishFailed("no folds"), published, STOP)
     assert report.trouble == "disk full"
 
 
 def test_a_lost_broker_is_shown_but_not_before_the_first_connection(member: Member) -> None:
     away = SourceStatus(connected=False, member=False)
     with member.listener:
-        for events, trouble in (
-            ([SourcePolled(away)], None),
-            ([PartitionsAssigned({0: 1}), SourcePolled(away)], "no broker answers"),
-            ([SourcePolled(CONNECTED)], None),
+        for happened, trouble in (
+            ([events.SourcePolled(away)], None),
+            ([events.PartitionsAssigned({0: 1}), events.SourcePolled(away)], "no broker answers"),
+            ([events.SourcePolled(CONNECTED)], None),
         ):
-            member.notify(*events)
+            member.notify(*happened)
             member.run(4)
             assert member.report().trouble == trouble
 
@@ -205,7 +192,7 @@ def test_the_last_status_has_the_error_that_ended_the_worker(member: Member) -> 
 
 
 def test_an_unexpected_exception_leaves_the_last_status(member: Member) -> None:
-    member.notify(PartitionsAssigned({0: 1}))
+    member.notify(events.PartitionsAssigned({0: 1}))
     with pytest.raises(ZeroDivisionError), member.listener:
         raise ZeroDivisionError
     assert member.report().state == "waiting"
@@ -217,7 +204,7 @@ def test_a_failed_write_is_retried_at_the_next_interval(member: Member, store: C
     store.fail_writes(2)
     store.writes = 0
     with member.listener:
-        member.notify(PartitionsAssigned({0: 1}))
+        member.notify(events.PartitionsAssigned({0: 1}))
         attempts = store.writes
         member.run(2.8)
         assert store.writes == attempts == 2
@@ -274,7 +261,7 @@ def test_a_store_that_hangs_does_not_stop_the_loop(monkeypatch: pytest.MonkeyPat
     with member.listener:
         assert entered.wait(20)
         entered.clear()
-        member.notify(PartitionsAssigned({0: 5}))
+        member.notify(events.PartitionsAssigned({0: 5}))
         member.run(seconds=60)  # returns, and starts no second write
         assert not entered.is_set()
         assert store.names("workers") == []

@@ -154,25 +154,6 @@ def test_no_checkpoint_passes_a_record_whose_dead_letter_fails(broker: Broker, t
     assert [(offset, value) for offset, value, _ in read_dead_letters(broker, dead_letter_topic)] == [(300, b"poison")]
 
 
-def test_a_burst_of_bad_records_after_a_restart_ends_nothing(broker: Broker, topic: str, tmp_path: Path) -> None:
-    """120 bad records in one of four partitions come first; the model has the bytes of the undisturbed run."""
-    dead = broker.create_topic(f"{topic}-dead")
-    broker.create_topic(topic, 4)
-    for partition in range(4):
-        broker.produce(topic, partition, as_json(vectors(600, seed=partition)))
-    with group(broker, topic, tmp_path, BOTH_CLIENTS, dead_letter_topic=dead) as members:
-        first = members.start()
-        members.wait_until_learned()
-        first.stop()
-        broker.produce(topic, 0, [b"bad"] * 120)
-        for partition in range(4):
-            broker.produce(topic, partition, as_json(vectors(300, seed=10 + partition)))
-        members.start()
-        members.wait_until_learned()
-        members.assert_same_bits()
-    assert [offset for offset, _, _ in read_dead_letters(broker, dead)] == list(range(600, 720))
-
-
 def test_without_a_dead_letter_topic_the_worker_stops_at_the_record(broker: Broker, topic: str, tmp_path: Path) -> None:
     values = as_json(vectors(600, seed=1))
     values.insert(450, b"[1, 2]")

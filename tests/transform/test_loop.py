@@ -29,7 +29,6 @@ from streampca.transform.models import shape_in
 from streampca.transform.outputs import ORIGIN
 from tests.example_models import numbered
 from tests.transform.harness import DEAD, Member, World, origin_of_output
-from tests.worker.harness import ticking_clock
 
 
 @settings(max_examples=30)
@@ -48,20 +47,6 @@ def test_each_record_has_one_output_whatever_fails(data: st.DataObject) -> None:
     steps += data.draw(st.lists(st.one_of(events), max_size=12))
     member.transactions.failures = data.draw(st.lists(st.sampled_from(["", "before", "after"]), max_size=6))
     member.run()
-    world.assert_each_once()
-
-
-@settings(max_examples=30)
-@given(kills=st.lists(st.integers(1, 12), max_size=6), batch=st.integers(1, 20))
-def test_a_member_that_dies_leaves_nothing_behind(kills: list[int], batch: int) -> None:
-    world = World(60)
-    for polls in kills:
-        member = Member(world, [1] * polls, batch=0)
-        member.source.close = lambda member=member: world.topic.leave(member.source)  # type: ignore[method-assign,misc]
-        for _ in range(polls):
-            member.transformer._turn(ticking_clock())
-        world.topic.leave(member.source)  # with a transaction that nobody commits
-    Member(world, batch=batch).run()
     world.assert_each_once()
 
 

@@ -44,11 +44,11 @@ def test_flush_and_topic_lookup_precede_save_and_save_precedes_commit(filled: En
     ]
 
 
-def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup() -> None:
+def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup_and_then_published() -> None:
     env = filled_with(50, 50)
     make_worker(env, script=[50]).run()
-    names = [entry[0] for entry in env.calls("flush", "topic id", "save", "commit")][1:]
-    assert names == ["flush", "topic id", "save", "save", "commit"]
+    names = [entry[0] for entry in env.calls("flush", "topic id", "save", "publish", "commit")][1:]
+    assert names == ["flush", "topic id", "save", "save", "publish", "commit"]
 
 
 @pytest.mark.parametrize("committed", [{}, {0: 0}, {0: 17}, {0: 150}])

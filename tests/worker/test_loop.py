@@ -161,25 +161,17 @@ def test_dead_letters_are_acknowledged_before_a_checkpoint_passes_them(env: Envi
     env.assert_complete()
 
 
-def test_a_refused_dead_letter_stops_the_worker_before_the_record(env: Environment) -> None:
-    send_poison(env)
-    worker = make_worker(env, worker_config(bad_records="dead_letter"), [40, 40])
-    worker.dead_letters.refusal = SourceError("the dead-letter topic is not there")
-    with pytest.raises(SourceError, match="not there"):
-        worker.run()
-    assert env.position() == 40
-    assert env.journal[-1] == ("close",)
-
-
-def test_no_checkpoint_passes_a_dead_letter_that_cannot_be_sent(env: Environment) -> None:
+@pytest.mark.parametrize("call", ["send", "flush"])
+def test_a_refused_dead_letter_stops_the_worker_before_the_record(env: Environment, call: str) -> None:
     def refuse(name: str) -> None:
-        if name == "send":
-            raise SourceError("the record is too large")
+        if name == call and env.position() == 40:
+            raise SourceError("the dead-letter topic is not there")
 
     send_poison(env)
-    with pytest.raises(SourceError, match="too large"):
+    with pytest.raises(SourceError, match="not there"):
         make_worker(env, worker_config(bad_records="dead_letter"), [40, 40], hook=refuse).run()
     assert env.position() == 40
+    assert env.journal[-1] == ("close",)
 
 
 def test_a_permanent_source_error_ends_the_worker_after_saving(filled: Environment) -> None:

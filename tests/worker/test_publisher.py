@@ -28,7 +28,7 @@ from streampca.worker.publisher import Publisher, is_due
 from tests.fold.streams import WARM_UP, D, checkpoint_of, fold_config, fold_of, folded, vectors
 from tests.pca.streams import covariance
 from tests.worker.environment import Environment
-from tests.worker.harness import WorkerFixture, make_worker, worker_config
+from tests.worker.harness import make_worker, worker_config
 
 CONFIG = fold_config()
 EXACT = fold_config(components=D)
@@ -168,12 +168,6 @@ def test_a_worker_publishes_the_model_of_all_partitions(env: Environment) -> Non
     np.testing.assert_allclose(covariance_of(env.models.newest().model), covariance(everything), atol=1e-9)
 
 
-def test_saves_then_publishes_then_commits(env: Environment) -> None:
-    make_worker(env, script=[50]).run()
-    names = [entry[0] for entry in env.calls("save", "commit", "publish")]
-    assert names[:4] == ["save", "save", "publish", "commit"]
-
-
 @pytest.mark.parametrize("lowest", [True, False])
 def test_only_the_owner_of_the_lowest_partition_publishes(env: Environment, lowest: bool) -> None:
     """The member that joined first owns partition 0."""
@@ -191,15 +185,6 @@ def test_only_the_owner_of_the_lowest_partition_publishes(env: Environment, lowe
     assert list(assigned) == [0 if lowest else 1]
     assert env.position(next(iter(assigned))) == 150
     assert bool(env.calls("publish")) is lowest
-
-
-def test_a_stopping_worker_publishes_last(env: Environment) -> None:
-    worker: WorkerFixture = make_worker(
-        env, worker_config(EXACT, checkpoint_interval_s=1e9), [50, lambda: worker.stop("SIGTERM"), None]
-    )
-    worker.run()
-    assert env.models.versions() == [100]
-    assert env.journal[-1] == ("publish", 100)
 
 
 def test_publishing_takes_a_tenth_of_the_time_at_most() -> None:

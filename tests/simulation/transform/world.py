@@ -3,13 +3,8 @@
 import itertools
 from dataclasses import replace
 
-from streampca.consumer_group.listener import (
-    BatchTransformed,
-    Listener,
-    MemberEvent,
-    OffsetsSkipped,
-    PartitionsAssigned,
-)
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.listener import Listener, MemberEvent
 from streampca.consumer_group.member import MemberConfig
 from streampca.errors import RejectLimitError
 from streampca.formats import writer_of
@@ -136,17 +131,17 @@ class _MemberListener(Listener):
 
     def notify(self, event: MemberEvent) -> None:
         match event:
-            case PartitionsAssigned(positions):
+            case events.PartitionsAssigned(positions):
                 self._positions |= positions
                 self.has_continued |= max(positions.values(), default=0) > 0
-            case OffsetsSkipped(partition, lost_from, to, truncated):
+            case events.OffsetsSkipped(partition, lost_from, to, truncated):
                 jump = Jump(self._positions[partition], lost_from, to)
                 self._positions[partition] = to
                 if not truncated:
                     self._world.skipped.setdefault(partition, []).append((lost_from, to))
                 elif not self._world.history.jump(partition, jump):
                     self._world.report(f"partition {partition}: {jump}, but nothing was cut there")
-            case BatchTransformed(partition, version=version, next=next_):
+            case events.BatchTransformed(partition, version=version, next=next_):
                 self._positions[partition] = next_
                 if version < self._version:
                     self._world.report(f"a member went back from model version {self._version} to {version}")
