@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import Executor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +14,9 @@ from streampca.consumer_group.status import StatusListener
 from streampca.errors import BadRecordError
 from streampca.fold.events import SourceStatus
 from streampca.stores.base import is_part
+from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
-from streampca.stores.process_status import ProcessStatus, ProcessStatuses
+from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
 from tests.fold.streams import fold_config, fold_of, vectors
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import SynchronousExecutor, make_worker, worker_config
@@ -37,10 +39,12 @@ class CountingStore(MemoryStore):
 class Member:
     """A listener with its store and its clocks, which are a constant apart."""
 
-    def __init__(self, store: MemoryStore, executor: Executor | None = None) -> None:
+    def __init__(self, store: MemoryStore, executor: Executor | None = None, output_topic: str | None = None) -> None:
         self.store, self.ticks = store, 500.0
         self.reports = ProcessStatuses(store, TOPIC)
-        self.listener = StatusListener(self.reports, NAME, lambda: 1e9 + self.ticks, lambda: self.ticks, executor)
+        self.listener = StatusListener(
+            self.reports, NAME, lambda: 1e9 + self.ticks, lambda: self.ticks, executor, output_topic
+        )
 
     def notify(self, *happened: MemberEvent) -> None:
         for event in happened:
@@ -228,6 +232,47 @@ def test_the_process_name_is_a_valid_file_name(monkeypatch: pytest.MonkeyPatch) 
     for host in ("näme/../x y", "h" * 300, "", ".."):
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
         assert is_part(f"{name_of_process()}.json")
+
+
+def test_the_status_of_transform_from_waiting_for_a_model_to_the_end(store: CountingStore) -> None:
+    member = Member(store, SynchronousExecutor(), output_topic="projected")
+    batch = events.BatchTransformed(0, messages=4, outputs=3, version=7, lag=5, next=9)
+    with member.listener:
+        member.ticks += 4
+        report = member.report(events.ModelAwaited("no model yet"), events.LoopTicked())
+        assert (report.state, report.trouble, report.transform.awaits) == ("starting", None, "no model yet")
+        assert report.transform.model_dump(exclude={"awaits"}) == {
+            "output_topic": "projected", "model_version": None, "written": 0, "rejected": 0, "committed_at": None
+        }  # fmt: skip
+        assigned, rejected = events.PartitionsAssigned({0: -1, 1: 3}), events.RecordRejected(0, 8, "undecodable", "")
+        member.notify(events.SourcePolled(CONNECTED), assigned, batch, rejected)
+        member.ticks += 1
+        failed = events.TransactionEnded("failed", 4, 0.0, "fenced")
+        member.notify(events.TransactionEnded("committed", 5, 0.2), batch, failed, batch)
+        member.ticks += 60
+        report = member.report(events.LoopTicked())
+        assert (report.state, report.trouble) == ("waiting", "fenced")
+        assert report.transform == TransformStatus(
+            output_topic="projected", model_version=7, awaits=None, written=3, rejected=1, committed_at=1e9 + 505
+        )
+        assert [(p.position, p.lag) for p in report.partitions.values()] == [(9, 5), (3, None)]
+        released = events.PartitionsReleased([0], lost=False)
+        report = member.report(events.TransactionEnded("committed", 4, 0.1), batch, released)
+        assert (report.state, report.trouble, list(report.partitions)) == ("transforming", None, ["1"])
+        assert report.transform.written == 6
+    report = member.report()
+    assert (report.state, report.partitions, report.transform.written) == ("stopped", {}, 6)
+
+
+def test_a_status_does_not_create_a_store(tmp_path: Path) -> None:
+    reports = ProcessStatuses(DirectoryStore(tmp_path / "store"), TOPIC)
+    with StatusListener(reports, NAME, output_topic="projected") as listener:
+        listener.notify(events.ModelAwaited("there is no store"))
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "store").mkdir()
+    with StatusListener(reports, NAME, output_topic="projected"):
+        pass
+    assert [report.state for report in reports.all()] == ["stopped"]
 
 
 # --- in a worker ----------------------------------------------------------------------------------------------------
