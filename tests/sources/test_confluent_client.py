@@ -8,24 +8,13 @@ from typing import Any
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, Uuid
 
-from streampca.errors import SettingsError
 from streampca.fold.record import headers_of, timestamps_of, values_of
-from streampca.settings import commands
 from streampca.settings.commands import WorkerSettings
 from streampca.sources.client_connection import BrokerErrors
 from streampca.sources.confluent.connection import is_final, printed_id, protocol_code
 from streampca.sources.confluent.source import ConfluentBatch
 
-
-def settings(**more: Any) -> WorkerSettings:
-    return WorkerSettings(**{"topic": "t", "dimensions": 3, "components": 1, "kafka_client": "confluent"} | more)
-
-
-def test_without_the_extra_the_setting_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"pip install '\.\[fast\]'"):
-        WorkerSettings.read(topic="t", dimensions=3, components=1, kafka_client="confluent")
-    WorkerSettings.read(topic="t", dimensions=3, components=1)
+SETTINGS = WorkerSettings(topic="t", dimensions=3, components=1, kafka_client="confluent")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +37,7 @@ def test_final_errors_and_their_messages(code: int, sentence: str | None) -> Non
     error = KafkaError(code)
     assert is_final(error) is (sentence is not None)
     if sentence is not None:
-        assert sentence in str(BrokerErrors(settings(), "t").of(protocol_code(error), error.str()))
+        assert sentence in str(BrokerErrors(SETTINGS, "t").of(protocol_code(error), error.str()))
 
 
 def test_a_login_during_which_the_broker_goes_away_is_not_final() -> None:

@@ -94,12 +94,18 @@ def decoded_to_100(event: Records, most: int = 1000) -> Vectors:
 
 def test_prefetching_is_limited_in_decoded_bytes() -> None:
     inner = filled(5000)
-    with reading(inner, 10_000, 20_000, decoded_to_100) as source:
+
+    def decode(event: Records) -> Vectors:
+        inner.threads.add(threading.current_thread().name)
+        return decoded_to_100(event)
+
+    with reading(inner, 10_000, 20_000, decode) as source:
         source.poll(0)
         final_polls(source, inner)
         assert inner.returned == 30  # 24,000 bytes
         events = [next_event(source) for _ in range(50)]
     assert [e.next for e in events if isinstance(e, Vectors)] == list(range(10, 501, 10))
+    assert inner.threads == {"prefetch"}
 
 
 def test_a_decoding_error_is_raised_after_earlier_records() -> None:

@@ -1,6 +1,5 @@
 """The worker in memory: what it learns, when it saves, how it handles records and errors."""
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from streampca.consumer_group.listener import (
 )
 from streampca.errors import BadRecordError, SourceError
 from streampca.fold.checkpoint import encode
-from streampca.fold.events import Assigned, Records
+from streampca.fold.events import Assigned
 from streampca.sources.memory import MemorySource, Step
 from tests.fold.streams import fold_config, vectors
 from tests.worker.environment import POISON, Environment, N, filled_with
@@ -229,22 +228,6 @@ def test_same_checkpoints_for_any_polls_and_queue(
     logs = enumerate(env.topic.logs)
     rejected = {(p, record.offset) for p, log in logs for record in log.records if record.value in bad}
     assert {(p, offset) for p, offset, _ in env.dead_letters} == rejected
-
-
-def test_decoding_runs_in_the_prefetch_thread_only() -> None:
-    env, threads = Environment(), set()
-    config = worker_config(env.fold_config)
-    original = config.codec.vectors_of
-
-    def vectors_of(event: Records) -> object:
-        threads.add(threading.current_thread().name)
-        return original(event)
-
-    object.__setattr__(config.codec, "vectors_of", vectors_of)  # frozen
-    env.send(0, vectors(300))
-    make_worker(env, config, [40] * 4, prefetch=50).run()
-    assert threads == {"prefetch"}
-    env.assert_complete()
 
 
 @settings(deadline=None, max_examples=30)
