@@ -68,7 +68,7 @@ class TransactionEnded:
     """A transaction was `committed`; or `aborted` or `failed`, and its records will be read again."""
 
     outcome: str
-    records: int  # read
+    counts: Mapping[str, int]  # of records: all, and those read with vectors or rejected, written, and rejected
     seconds: float
     cause: str = ""
 

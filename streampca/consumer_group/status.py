@@ -57,7 +57,6 @@ class StatusListener(Listener):
         self._state: Phase = "starting"
         self._working: Phase = "learning" if output_topic is None else "transforming"  # after messages
         self._transform = None if output_topic is None else TransformStatus(output_topic=output_topic)
-        self._open_written = self._open_rejected = 0  # in the transaction that has not ended
         self._problems: dict[type | str, str] = {}  # what fails → why
         self._stalled: set[int] = set()
         self._partitions: dict[int, PartitionStatus] = {}
@@ -126,18 +125,13 @@ class StatusListener(Listener):
         match event:
             case events.BatchTransformed():
                 transform.model_version = event.version
-                self._open_written += event.outputs
-            case events.RecordRejected():
-                self._open_rejected += 1
-            case events.TransactionEnded(outcome):
-                if outcome == "committed":
-                    transform.written += self._open_written
-                    transform.rejected += self._open_rejected
-                    transform.committed_at = self._clock()
-                    self._problems.pop(events.TransactionEnded, None)
-                elif outcome == "failed":
-                    self._problems[events.TransactionEnded] = event.cause
-                self._open_written = self._open_rejected = 0
+            case events.TransactionEnded("committed", counts):
+                transform.written += counts["written"]
+                transform.rejected += counts["rejected"]
+                transform.committed_at = self._clock()
+                self._problems.pop(events.TransactionEnded, None)
+            case events.TransactionEnded("failed"):
+                self._problems[events.TransactionEnded] = event.cause
             case events.ModelAwaited(cause):
                 transform.awaits = cause
             case events.SourcePolled():  # it reads only with a model

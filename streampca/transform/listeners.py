@@ -40,7 +40,7 @@ class TransformLog(MemberLog):
                 self._on_batch(event)
             case events.TransactionEnded("committed"):
                 self._ends("transaction failed", "transactions committed again")
-                self._committed += event.records
+                self._committed += event.counts["all"]
             case events.TransactionEnded("failed"):
                 self._fails("transaction failed", event.cause)
             case events.ModelAwaited(cause):
@@ -70,29 +70,19 @@ class TransformMetrics(MemberMetrics):
         for name, outcomes in _OUTCOMES.items():  # from the start, so that rates can be computed
             for outcome in outcomes:
                 self._metrics[name].labels(outcome)
-        self._open = {"read": 0, "written": 0, "rejected": 0}  # in the transaction that has not ended
 
     def notify(self, event: MemberEvent) -> None:
         super().notify(event)
         match event:
             case events.BatchTransformed():
-                self._on_batch(event)
-            case events.RecordRejected():
-                self._open["rejected"] += 1
-                self._open["read"] += 1
+                self._metrics["model_version"].set(event.version)
+                self._set(event.partition, lag_messages=event.lag)
             case events.TransactionEnded():
                 self._on_end(event)
-
-    def _on_batch(self, event: events.BatchTransformed) -> None:
-        self._open["read"] += event.messages
-        self._open["written"] += event.outputs
-        self._metrics["model_version"].set(event.version)
-        self._set(event.partition, lag_messages=event.lag)
 
     def _on_end(self, event: events.TransactionEnded) -> None:
         self._metrics["transactions"].labels(event.outcome).inc()
         if event.outcome == "committed":
             self._metrics["commit_duration_seconds"].observe(event.seconds)
-            for outcome, count in self._open.items():
-                self._metrics["records"].labels(outcome).inc(count)
-        self._open = dict.fromkeys(self._open, 0)
+            for outcome in _OUTCOMES["records"]:
+                self._metrics["records"].labels(outcome).inc(event.counts[outcome])

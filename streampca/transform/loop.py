@@ -9,6 +9,7 @@ outputs, the id of the topic, and the offset and the leader epoch of the last re
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
@@ -87,7 +88,7 @@ class Transformer(Member[Position]):
         self._is_first_start = True  # the group has committed no record, and this member has projected none
         self._topic_id = ""  # at the last assignment, or failure
         self._pending: dict[int, Position] = {}  # of the open transaction
-        self._pending_records, self._begun_at = 0, 0.0
+        self._counts, self._begun_at = Counter[str](), 0.0
         self._next_check = 0.0
 
     def _turn(self, clock: Callable[[], float]) -> None:
@@ -98,7 +99,7 @@ class Transformer(Member[Position]):
                 if not self._pending:
                     self._begun_at = clock()
                 self._handle(event)
-            is_due = clock() - self._begun_at >= TRANSACTION_S or self._pending_records >= TRANSACTION_RECORDS
+            is_due = clock() - self._begun_at >= TRANSACTION_S or self._counts["all"] >= TRANSACTION_RECORDS
             if self._pending and is_due:
                 if clock() >= self._next_check:
                     self._check_topic()
@@ -131,7 +132,7 @@ class Transformer(Member[Position]):
             self._transactions.send(sent)
         last = event.last if len(event.records) else self._positions[partition].last
         self._positions[partition] = self._pending[partition] = Position(event.next, last)
-        self._pending_records += len(event.records)
+        self._counts.update(all=len(event.records), read=event.count, written=event.written, rejected=len(rejects))
         read, lag = event.count - len(rejects), event.end - event.next
         return BatchTransformed(partition, read, event.written, event.version, lag, event.next)
 
@@ -147,8 +148,7 @@ class Transformer(Member[Position]):
         started = time.perf_counter()
         shape, topic_id = self._model.shape, self._topic_id
         self._transactions.commit({p: position.as_committed(shape, topic_id) for p, position in self._pending.items()})
-        records, self._pending, self._pending_records = self._pending_records, {}, 0
-        self._listener.notify(TransactionEnded("committed", records, time.perf_counter() - started))
+        self._end("committed", seconds=time.perf_counter() - started)
 
     def _check_topic(self) -> None:
         """Raise if the topic is not the one that was assigned: then its records are not those at our positions."""
@@ -166,11 +166,11 @@ class Transformer(Member[Position]):
         self._end("failed", cause)
         self._assignment.restart()
 
-    def _end(self, outcome: str, cause: str) -> None:
+    def _end(self, outcome: str, cause: str = "", seconds: float = 0.0) -> None:
         """Forget the open transaction."""
         if self._pending:
-            self._listener.notify(TransactionEnded(outcome, self._pending_records, 0.0, cause))
-        self._pending, self._pending_records = {}, 0
+            self._listener.notify(TransactionEnded(outcome, self._counts, seconds, cause))
+        self._pending, self._counts = {}, Counter()
 
     def _release(self, partitions: Collection[int], *, lost: bool) -> None:
         """Abort the open transaction, since it may hold records of these partitions."""

@@ -244,11 +244,11 @@ def test_the_status_of_transform_from_waiting_for_a_model_to_the_end(store: Coun
         assert report.transform.model_dump(exclude={"awaits"}) == {
             "output_topic": "projected", "model_version": None, "written": 0, "rejected": 0, "committed_at": None
         }  # fmt: skip
-        assigned, rejected = events.PartitionsAssigned({0: -1, 1: 3}), events.RecordRejected(0, 8, "undecodable", "")
-        member.notify(events.SourcePolled(CONNECTED), assigned, batch, rejected)
+        member.notify(events.SourcePolled(CONNECTED), events.PartitionsAssigned({0: -1, 1: 3}), batch)
         member.ticks += 1
-        failed = events.TransactionEnded("failed", 4, 0.0, "fenced")
-        member.notify(events.TransactionEnded("committed", 5, 0.2), batch, failed, batch)
+        committed = events.TransactionEnded("committed", {"written": 3, "rejected": 1}, 0.2)
+        failed = events.TransactionEnded("failed", {"written": 3, "rejected": 0}, 0.0, "fenced")
+        member.notify(committed, batch, failed, batch)
         member.ticks += 60
         report = member.report(events.LoopTicked())
         assert (report.state, report.trouble) == ("waiting", "fenced")
@@ -257,7 +257,7 @@ def test_the_status_of_transform_from_waiting_for_a_model_to_the_end(store: Coun
         )
         assert [(p.position, p.lag) for p in report.partitions.values()] == [(9, 5), (3, None)]
         released = events.PartitionsReleased([0], lost=False)
-        report = member.report(events.TransactionEnded("committed", 4, 0.1), batch, released)
+        report = member.report(committed, batch, released)
         assert (report.state, report.trouble, list(report.partitions)) == ("transforming", None, ["1"])
         assert report.transform.written == 6
     report = member.report()

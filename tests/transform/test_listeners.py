@@ -9,6 +9,8 @@ from tests.clock import Clock
 from tests.transform.harness import Member, World
 
 BATCH = events.BatchTransformed(0, 4, 3, 7, 5, 9)
+FAILED = events.TransactionEnded("failed", {"all": 4, "read": 4, "written": 4, "rejected": 0}, 0.0, "why")
+COMMITTED = events.TransactionEnded("committed", {"all": 6, "read": 5, "written": 3, "rejected": 1}, 0.2)
 
 
 def value(metrics: TransformMetrics, name: str, **labels: str) -> float | None:
@@ -19,9 +21,7 @@ def test_records_count_when_their_transaction_is_committed() -> None:
     metrics = TransformMetrics("t")
     for event in (
         events.LoopTicked(), events.SourcePolled(SourceStatus(True, member=True)),
-        events.PartitionsAssigned({0: -1, 1: 3}), BATCH,
-        events.TransactionEnded("failed", 4, 0.0, "why"), BATCH, events.RecordRejected(0, 8, "undecodable", ""),
-        events.TransactionEnded("committed", 5, 0.2),
+        events.PartitionsAssigned({0: -1, 1: 3}), BATCH, FAILED, COMMITTED,
     ):  # fmt: skip
         metrics.notify(event)
     counts = [value(metrics, "records_total", outcome=outcome) for outcome in ("read", "written", "rejected")]
@@ -53,8 +53,7 @@ def test_failures_and_waiting_are_logged_once() -> None:
     with structlog.testing.capture_logs() as lines:
         for event in (
             events.ModelAwaited("none"), events.ModelAwaited("none"), events.PartitionsAssigned({0: -1}), BATCH,
-            events.TransactionEnded("failed", 4, 0.0, "why"), events.TransactionEnded("failed", 4, 0.0, "why"),
-            events.TransactionEnded("committed", 4, 0.1), events.BatchTransformed(0, 1, 1, 8, 0, 10),
+            FAILED, FAILED, COMMITTED, events.BatchTransformed(0, 1, 1, 8, 0, 10),
         ):  # fmt: skip
             log.notify(event)
         clock.now = 61.0
@@ -66,5 +65,5 @@ def test_failures_and_waiting_are_logged_once() -> None:
         "transactions committed again", "caught up", "transforming", "transform ended",
     ]  # fmt: skip
     assert lines[-2]["messages"] == 5
-    assert lines[-1] == {"event": "transform ended", "log_level": "info", "committed": 4, "partitions": 1, "lag": 0,
+    assert lines[-1] == {"event": "transform ended", "log_level": "info", "committed": 6, "partitions": 1, "lag": 0,
                          "written": 4, "rejected": 0, "model": 8}  # fmt: skip

@@ -84,6 +84,8 @@ def test_bad_records_are_skipped_on_request() -> None:
     member = Member(world, bad_records="skip").run()
     assert world.origins() == {0: [1, 2]}
     assert len(member.events.of_type(RecordRejected)) == 1
+    counts = {"all": 3, "read": 3, "written": 2, "rejected": 1}
+    assert [event.counts for event in member.events.of_type(TransactionEnded)] == [counts]
     assert not world.written[DEAD]
 
 
