@@ -95,7 +95,7 @@ def learned(streams: list[Pixels]) -> PublishedModel:
     """The last version of a worker that owns all partitions."""
     fold_config, store = FoldConfig(LearningConfig(streams[0].shape[1], COMPONENTS)), MemoryStore()
     checkpoints, models = Checkpoints(store, "pictures"), Models(store, "pictures")
-    publisher = Publisher(checkpoints, models, fold_config, time.time)
+    publisher = Publisher(models, fold_config, time.time)
     folds = [Fold.empty(fold_config.learning)] * PARTITIONS
     for start in range(0, max(map(len, streams)), EVERY):
         saved = []
@@ -104,7 +104,7 @@ def learned(streams: list[Pixels]) -> PublishedModel:
                 folds[p], _ = folds[p].take(batch_of_rows(batch, start + len(batch)), fold_config)
                 saved.append(Checkpoint("pictures", "", p, folds[p], fold_config.as_dict()))
                 checkpoints.save(saved[-1])
-        publisher.publish(saved)
+        publisher.publish(checkpoints, saved)
     newest = models.newest()
     if newest is None:
         raise ValueError("the stream is too short")

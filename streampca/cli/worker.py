@@ -67,9 +67,7 @@ def _build(settings: WorkerSettings, process: Process) -> Worker:
     client, dead_letters = create_client(settings), create_dead_letters(settings)
     _compile(config.fold.learning)  # not later: a group waits for members that do not poll
     source = prefetching(client, settings, process.traced(config.codec.vectors_of))
-    publisher = Publisher(
-        checkpoints, Models(process.store, settings.topic, settings.keep_models), config.fold, time.time
-    )
+    publisher = Publisher(Models(process.store, settings.topic, settings.keep_models), config.fold, time.time)
     writer = CheckpointWriter(checkpoints, publisher)
     return Worker(config, source, dead_letters, writer, process.listener, process.started.threads.raise_first)
 

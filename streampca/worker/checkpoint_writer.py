@@ -76,7 +76,7 @@ class CheckpointWriter:
     def _publish(self, in_memory: Sequence[Checkpoint], stored: Checkpoints, result: SaveResult) -> None:
         started = self._clock()
         try:
-            if published := self._publisher.publish(in_memory, stored):
+            if published := self._publisher.publish(stored, in_memory):
                 model, p_values = published
                 result.events.append(ModelPublished(model, self._clock() - started, p_values))
         except (StoreError, DamagedFileError) as error:

@@ -85,20 +85,16 @@ class Publication(NamedTuple):
 class Publisher:
     """Writes models. Two workers may do so at once: the same positions give the same version."""
 
-    def __init__(
-        self, checkpoints: Checkpoints, models: Models, fold_config: FoldConfig, now: Callable[[], float]
-    ) -> None:
-        self._checkpoints, self._models, self._fold_config, self._now = checkpoints, models, fold_config, now
+    def __init__(self, models: Models, fold_config: FoldConfig, now: Callable[[], float]) -> None:
+        self._models, self._fold_config, self._now = models, fold_config, now
         self._inputs = NewestCheckpoints(fold_config)
         self._newest: PublishedModel | None = None  # in the store, as far as this worker knows
 
-    def publish(self, in_memory: Iterable[Checkpoint] = (), stored: Checkpoints | None = None) -> Publication | None:
+    def publish(self, stored: Checkpoints, in_memory: Iterable[Checkpoint] = ()) -> Publication | None:
         """Write the model of the newest checkpoints; None if it exists already, or there are too few messages.
 
-        `in_memory` are checkpoints that are not read if they are the newest; `stored` is a snapshot of the checkpoints,
-        by default a new one.
+        `in_memory` are checkpoints that are not read if they are the newest.
         """
-        stored = stored or self._checkpoints.snapshot()
         offsets = {p: of_partition[-1] for p in stored.partitions() if (of_partition := stored.offsets(p))}
         if self._newest and offsets == self._newest.positions:
             return None

@@ -70,15 +70,15 @@ def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys
     store, config = DirectoryStore(tmp_path / "store"), backfill_of(5).fold_config
     lakes = [write(tmp_path / f"lake{i}", rows(n, seed=i, d=5)) for i, n in enumerate((300, 900))]
     learned(here, backfill_of(5), lakes[0], store=store)
-    Publisher(Checkpoints(store, "readings"), Models(store, "readings"), config, lambda: 0.0).publish()
+    Publisher(Models(store, "readings"), config, lambda: 0.0).publish(Checkpoints(store, "readings"))
     learned(here, replace(backfill_of(5), number=1), lakes[1], store=store)
-    publisher = Publisher(Checkpoints(store, "readings"), Models(store, "readings"), config, lambda: 0.0)
-    publisher.publish()
+    publisher = Publisher(Models(store, "readings"), config, lambda: 0.0)
+    publisher.publish(Checkpoints(store, "readings"))
     models = Models(store, "readings")
     assert models.versions() == [300, 1200]
     backfill_command.remove(StoreSettings(topic="readings", store=store.location), 1, lambda question: True)
     assert "deleted backfill-1 of readings, and 1 models that contained it" in " ".join(capsys.readouterr().out.split())
-    publisher.publish()
+    publisher.publish(Checkpoints(store, "readings"))
     model = models.newest()
     assert model
     assert (model.version, model.positions) == (300, {FIRST_BACKFILL: 300})

@@ -61,7 +61,7 @@ class World(Site):
         store = self._store(machine)
         store.check()
         checkpoints = Checkpoints(store, TOPIC, self.plan.keep)
-        publisher = Publisher(checkpoints, Models(store, TOPIC, keep=3), self.config.fold, self._wall)
+        publisher = Publisher(Models(store, TOPIC, keep=3), self.config.fold, self._wall)
         source = machine.source = ClusterSource(self.cluster, process, self.plan.batch)
         dead_letters = ClusterDeadLetters(source)
         codec = replace(self.config.codec, schemas=ProcessSchemas(self.registry, process))

@@ -123,7 +123,7 @@ def make_worker(
     source = SpySource(env, hook, script, batch, config.codec.vectors_of if prefetch is None else None)
     store = SpyStore(env, hook)
     checkpoints = Checkpoints(store, TOPIC)
-    publisher = Publisher(checkpoints, Models(store, TOPIC), config.fold, lambda: 0.0)
+    publisher = Publisher(Models(store, TOPIC), config.fold, lambda: 0.0)
     read = source if prefetch is None else Prefetch(source, prefetch, 10**6, config.codec.vectors_of)
     writer = CheckpointWriter(checkpoints, publisher, save_executor or SynchronousExecutor(), save_clock)
     listeners = Listeners(recorder)

@@ -41,14 +41,14 @@ class PublisherFixture:
         self.fold_config, self.store = fold_config, MemoryStore()
         self.checkpoints, self.models = Checkpoints(self.store, "readings"), Models(self.store, "readings")
         self.now = 1234.5
-        self.publisher = Publisher(self.checkpoints, self.models, fold_config, lambda: self.now)
+        self.publisher = Publisher(self.models, fold_config, lambda: self.now)
         self.p_values: F64 | None = None  # of the last version
 
     def save(self, partition: int, fold: Fold) -> None:
         self.checkpoints.save(checkpoint_of(fold, self.fold_config, partition))
 
     def publish(self) -> PublishedModel:
-        model, self.p_values = self.publisher.publish()
+        model, self.p_values = self.publisher.publish(self.checkpoints)
         assert encode(self.models.newest()) == encode(model)
         return model
 
@@ -64,10 +64,10 @@ def covariance_of(model: Model) -> Any:
 
 
 def test_no_model_before_two_messages(fixture: PublisherFixture) -> None:
-    assert fixture.publisher.publish() is None
+    assert fixture.publisher.publish(fixture.checkpoints) is None
     fixture.save(0, fold_of(vectors(1), CONFIG))
     fixture.save(1, Fold.empty(CONFIG.learning).skip(7))
-    assert fixture.publisher.publish() is None
+    assert fixture.publisher.publish(fixture.checkpoints) is None
     assert fixture.models.versions() == []
     fixture.save(2, fold_of(vectors(1, seed=1), CONFIG))
     assert fixture.publish().version == 2
@@ -82,7 +82,7 @@ def test_checkpoints_in_memory_give_the_same_bytes_as_those_on_disk(dtype: str) 
         for checkpoint in checkpoints:
             fixture.checkpoints.save(checkpoint)
     in_memory.checkpoints.newest = lambda _: pytest.fail("read from disk")  # type: ignore[method-assign]
-    published = in_memory.publisher.publish(checkpoints)
+    published = in_memory.publisher.publish(in_memory.checkpoints, checkpoints)
     assert published.model.subspace_error is not None
     assert encode(published.model) == encode(on_disk.publish())
 
@@ -91,7 +91,7 @@ def test_a_checkpoint_in_memory_does_not_hide_a_newer_one(fixture: PublisherFixt
     older, newer = (checkpoint_of(fold_of(vectors(n), CONFIG), CONFIG, 0) for n in (100, 200))
     for checkpoint in (older, newer):
         fixture.checkpoints.save(checkpoint)
-    assert fixture.publisher.publish([older]).model.positions == {0: 200}
+    assert fixture.publisher.publish(fixture.checkpoints, [older]).model.positions == {0: 200}
 
 
 def test_checkpoints_are_read_one_at_a_time(fixture: PublisherFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_the_version_never_decreases(fixture: PublisherFixture) -> None:
         fixture.save(0, fold_of(vectors(n), CONFIG))
     assert fixture.publish().version == 200
     fixture.store.damage(f"checkpoints/readings/0/{200:020d}.npz")
-    assert fixture.publisher.publish() is None
+    assert fixture.publisher.publish(fixture.checkpoints) is None
     assert fixture.models.versions() == [200]
     fixture.save(0, fold_of(vectors(250), CONFIG))
     assert fixture.publish().version == 250
@@ -145,7 +145,7 @@ def test_a_checkpoint_with_other_settings_is_not_merged(fixture: PublisherFixtur
     other = fold_config(components=1)
     fixture.checkpoints.save(checkpoint_of(fold_of(vectors(100), other), other, partition=1))
     with pytest.raises(SettingsError, match="partition 1"):
-        fixture.publisher.publish()
+        fixture.publisher.publish(fixture.checkpoints)
 
 
 # Which worker publishes.
@@ -318,7 +318,7 @@ def test_another_publisher_continues_from_the_newest_version(stream: Stream) -> 
     stream.publish()
     pending = stream.grow(0, 300)
     stream.publish()
-    stream.publisher = Publisher(stream.checkpoints, stream.models, stream.fold_config, lambda: 0.0)
+    stream.publisher = Publisher(stream.models, stream.fold_config, lambda: 0.0)
     more = stream.grow(0, 300)
     assert stream.publish().calibration.weight == pytest.approx(
         len(pending) * np.exp(-300 / (LEARNED + 600)) + len(more), rel=0.01

@@ -60,7 +60,7 @@ class Member:
         self.bucket, self.owned = bucket, sorted(owned)
         self.models = Models(bucket, "readings")
         checkpoints = Checkpoints(bucket, "readings")
-        publisher = Publisher(checkpoints, self.models, CONFIG, lambda: 2e9)
+        publisher = Publisher(self.models, CONFIG, lambda: 2e9)
         self.writer = CheckpointWriter(checkpoints, publisher, SynchronousExecutor())
         self.saved = {p: Fold.empty(CONFIG.learning) for p in self.owned}
         self.publishes = 0 in self.owned
@@ -124,8 +124,8 @@ def test_parts_that_were_not_read_again_change_no_bit(bucket: Bucket, two: tuple
     alike = Bucket()
     for name, data in bucket.files().items():
         alike.write(name, data)
-    late = Publisher(Checkpoints(alike, "readings"), Models(alike, "readings"), CONFIG, lambda: 2e9)
-    assert encode(published(publisher.interval())) == encode(late.publish().model)
+    late = Publisher(Models(alike, "readings"), CONFIG, lambda: 2e9).publish(Checkpoints(alike, "readings"))
+    assert encode(published(publisher.interval())) == encode(late.model)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sets(st.integers(0, PARTITIONS - 1))), max_size=12))
