@@ -29,10 +29,9 @@ from streampca.stores.model_cache import ModelCache
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.loop import Worker
-from tests.simulation.patching import LOADS_OLDER_MODELS, Mutants, nothing, patched
 from tests.simulation.plan import plan_of
 from tests.simulation.run import PLANS, simulate
-from tests.simulation.transform.mutants import TRANSFORM_MUTANTS
+from tests.simulation.transform.mutants import LOADS_OLDER_MODELS, TRANSFORM_MUTANTS, Mutants, nothing, patched
 
 _start_save, _load = Checkpointer.start_save, Checkpointer._load
 _write_numbered = numbered.write

@@ -1,6 +1,7 @@
 """Mutants of transform: see `tests.simulation.mutants`. Some are of the simulated brokers, which do what Kafka's do."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
@@ -11,14 +12,31 @@ from streampca.fold.events import OutOfRange
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import Array
 from streampca.sources.base import Committed
+from streampca.stores.model_cache import ModelCache
 from streampca.transform.loop import Position, Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.projection import Fields, Projection
-from tests.simulation.patching import LOADS_OLDER_MODELS, Mutants, nothing, patched
 from tests.simulation.plan import DEAD
 from tests.simulation.transform.coordinator import Coordinator, Transaction, TransformCluster
 from tests.simulation.transform.member import ClusterTransactions, TransformSource
 from tests.simulation.transform.world import TransformWorld
+
+Patch = Callable[[], AbstractContextManager[Any]]
+Mutants = dict[str, tuple[int | Patch, ...]]  # name → the first seed that finds it, and its patches
+
+
+def patched(owner: Any, **attributes: Any) -> Patch:
+    """Other attributes of a class or module."""
+    return lambda: mock.patch.multiple(owner, **attributes)
+
+
+LOADS_OLDER_MODELS = patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions)))
+"""Makes a model cache load an older model when the file of a newer one is damaged."""
+
+
+def nothing(*arguments: Any, **options: Any) -> None:
+    """A method that does nothing."""
+
 
 _commit, _release, _restore = Transformer._commit, Transformer._release, Transformer._restore
 _fields = Projection._fields
