@@ -26,9 +26,9 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
-from streampca.transform.loop import refuse_other_topic
 from streampca.transform.models import shape_in
 from streampca.transform.outputs import too_few_partitions
+from streampca.transform.position import refuse_other_topic
 from streampca.transform.projection import Projection
 
 _TIMEOUT_S = 12.0  # of a check: a file server may hang

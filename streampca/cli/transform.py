@@ -4,7 +4,6 @@ import time
 
 from streampca.cli.member import Process, member_process
 from streampca.consumer_group.listener import LoopTicked, ModelAwaited
-from streampca.consumer_group.member import MemberConfig
 from streampca.fold.codec import Codec
 from streampca.fold.judge import Judge
 from streampca.fold.model_file import PublishedModel
@@ -15,7 +14,7 @@ from streampca.sources.schema_registry import create_writer, schemas_of
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
 from streampca.transform.listeners import TransformLog, TransformMetrics
-from streampca.transform.loop import Transformer
+from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import Outputs, Packer, RecordPacker
 from streampca.transform.projection import Projection
@@ -79,7 +78,7 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
     topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
     transactions = create_transactions(settings, client, topics)
     source = prefetching(client, settings, process.traced(outputs.read))
-    config = MemberConfig(settings.topic, settings.bad_records, settings.on_offset_gap)
+    config = TransformConfig(settings.topic, settings.bad_records, settings.on_offset_gap)
     return Transformer(config, source, transactions, outputs, process.listener, process.started.threads.raise_first)
 
 

@@ -2,79 +2,47 @@
 
 A partition is read from the offset that the group has committed. It is read again, at every assignment and after every
 transaction that failed: nobody else knows which transactions were committed.
-
-The metadata of a committed offset are such as `k=2 d=784 topic=5fJx41ZNQ6u3sVYq2mTq0g last=41@3`: the shape of the
-outputs, the id of the topic, and the offset and the leader epoch of the last record. Tools that set offsets write none.
 """
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NoReturn
 
-from streampca.consumer_group.listener import BatchTransformed, Listener, TransactionEnded
-from streampca.consumer_group.member import Member, MemberConfig
-from streampca.errors import TopicReplacedError
-from streampca.fold.events import Event, OutOfRange, Undecoded, Vectors
-from streampca.fold.record import LastRecord
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
+from streampca.consumer_group.listener import Listener
+from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
+from streampca.errors import StreampcaError
+from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Reject, Revoked, Undecoded
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source, TransactionFailedError, Transactions
 from streampca.transform.outputs import Outputs, TransformedBatch
+from streampca.transform.position import Position, position_in, refuse_other_topic
 
 _POLL_S = 0.1
+_START_OVER = "another output_topic and transform_group_id"
 CHECK_TOPIC_S = 1.0  # a topic may be deleted and created again without an error of either client
 TRANSACTION_S = 0.1  # readers of committed records wait so long; each transaction costs some milliseconds
 TRANSACTION_RECORDS = 10_000
-_TOPIC = re.compile(r"\btopic=([\w-]+)")
-_LAST = re.compile(r"\blast=([0-9]+)@([0-9]+)")
 
 
-class Position(NamedTuple):
-    """Where a partition is read."""
+@dataclass(frozen=True)
+class TransformConfig:
+    """Topic of one member, and how it treats bad records and gaps."""
 
-    position: int  # the next offset; -1: the earliest
-    last: LastRecord | None = None  # before the position; None: its leader epoch is unknown
-
-    def skip(self, position: int, lost_from: int) -> "Position":
-        return Position(position)
-
-    def as_committed(self, shape: str, topic_id: str) -> Committed:
-        """The offset to commit, and its metadata."""
-        topic = f" topic={topic_id}" if topic_id else ""
-        last = f" last={self.last.offset}@{self.last.leader_epoch}" if self.last else ""
-        return Committed(self.position, f"{shape}{topic}{last}")
+    topic: str
+    bad_records: str = "stop"  # stop, skip, or dead_letter
+    offset_gap: str = "fail"  # fail, earliest or latest
 
 
-def position_in(committed: Committed) -> Position:
-    """Where to resume."""
-    match = _LAST.search(committed.metadata)
-    last = LastRecord(int(match[1]), int(match[2])) if match else None
-    # A tool may have set an earlier offset and kept the metadata.
-    return Position(committed.offset, last if last and last.offset < committed.offset else None)
-
-
-def refuse_other_topic(topic: str, partition: int, committed: Committed, topic_id: str) -> None:
-    """Raise `TopicReplacedError` if the offset is of another topic of the same name."""
-    match = _TOPIC.search(committed.metadata)
-    if match and topic_id and match[1] != topic_id:
-        raise TopicReplacedError(
-            f"topic {topic} was deleted and created again (its id is {topic_id}, the committed offset of partition "
-            f"{partition} is of {match[1]}); write to another output_topic with another transform_group_id"
-        )
-
-
-class Transformer(Member[Position]):
-    """A member of the consumer group, which transforms the partitions that are assigned to it.
-
-    When stopped, it aborts the open transaction, whose records the next owner reads again.
-    """
-
-    start_over, decoding_settings = "another output_topic and transform_group_id", "format, field"
+class Transformer:
+    """A member of the consumer group, which transforms the partitions that are assigned to it."""
 
     def __init__(
         self,
-        config: MemberConfig,
+        config: TransformConfig,
         source: Source,
         transactions: Transactions,
         outputs: Outputs,
@@ -82,14 +50,45 @@ class Transformer(Member[Position]):
         check_threads: Callable[[], None] = lambda: None,
     ) -> None:
         """The `source` hands over records that `outputs` has projected; `transactions` are those of the same member."""
-        super().__init__(config, source, listener, check_threads)
-        self._transactions, self._outputs, self._model = transactions, outputs, outputs.model
+        self._config, self._source, self._transactions = config, source, transactions
+        self._outputs, self._listener, self._check_threads = outputs, listener, check_threads
+        self._model = outputs.model
+        self._assignment: Assignment[Position] = Assignment(
+            OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._restore, listener
+        )
         self._positions = self._assignment.progress
         self._is_first_start = True  # the group has committed no record, and this member has projected none
         self._topic_id = ""  # at the last assignment, or failure
         self._pending: dict[int, Position] = {}  # of the open transaction
         self._counts, self._begun_at = Counter[str](), 0.0
         self._next_check = 0.0
+        self._stop_cause: str | None = None
+
+    def stop(self, cause: str) -> None:
+        """End the loop after the current batch. Safe to call from a signal handler."""
+        self._stop_cause = self._stop_cause or cause
+
+    def run(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Work until stopped, then leave the group; an open transaction is aborted, and its records are read again.
+
+        Raises `StreampcaError` for errors that restarting cannot fix.
+        """
+        try:
+            while self._stop_cause is None:
+                self._check_threads()
+                watchdog.tick()
+                self._listener.notify(events.LoopTicked())
+                self._turn(clock)
+                self._listener.notify(events.SourcePolled(self._source.status()))
+        except StreampcaError as error:
+            self.stop(str(error))
+            raise
+        finally:
+            self._listener.notify(events.MemberStopping(self._stop_cause or "crashed"))
+            try:
+                self._transactions.close()
+            finally:
+                self._source.close()
 
     def _turn(self, clock: Callable[[], float]) -> None:
         try:
@@ -109,40 +108,54 @@ class Transformer(Member[Position]):
             self._start_over(str(error))
         self._assignment.retry_when_due(clock())
 
-    def _shut_down(self) -> None:
-        try:
-            self._transactions.close()
-        finally:
-            self._source.close()
-
     def _handle(self, event: Event) -> None:
-        if isinstance(event, Vectors | Undecoded | OutOfRange) and event.partition not in self._positions:
-            return  # read before the partition was released
-        super()._handle(event)
+        match event:
+            case TransformedBatch() | Undecoded() | OutOfRange() if event.partition not in self._positions:
+                pass  # read before the partition was released
+            case TransformedBatch():
+                self._assignment.decoded(event.partition)
+                self._write(event)
+            case Undecoded():
+                self._assignment.pause(event)
+            case Assigned(partitions):
+                self._assignment.assign(partitions)
+            case Revoked(partitions):
+                self._release(partitions, lost=False)
+            case Lost(partitions):
+                self._release(partitions, lost=True)
+            case OutOfRange():
+                self._check_topic()
+                self._assignment.skip_gap(event)
 
-    def _has_accepted(self) -> bool:
-        return not self._is_first_start
-
-    def _take(self, event: TransformedBatch) -> BatchTransformed:  # type: ignore[override]  # there are no others
-        rejects, partition = event.decoded.rejects, event.partition
+    def _write(self, event: TransformedBatch) -> None:
+        rejects = event.decoded.rejects
+        if rejects and self._config.bad_records == "stop":
+            self._stop_at(event, rejects[0])
+        if self._is_first_start and self._config.bad_records == "dead_letter":
+            refuse_wrong_settings(self._config.topic, event, "format, field")
         self._is_first_start &= event.count == len(rejects)
         self._transactions.send(event.outputs)
-        if rejects and self._bad_records == "dead_letter":
-            sent = [self._outputs.dead_letter(partition, event.records[reject.index], reject) for reject in rejects]
+        if rejects and self._config.bad_records == "dead_letter":
+            sent = [
+                self._outputs.dead_letter(event.partition, event.records[reject.index], reject) for reject in rejects
+            ]
             self._transactions.send(sent)
-        last = event.last if len(event.records) else self._positions[partition].last
-        self._positions[partition] = self._pending[partition] = Position(event.next, last)
+        for reject in rejects:
+            offset = event.records[reject.index].offset
+            self._listener.notify(events.RecordRejected(event.partition, offset, reject.reason, reject.message))
+        last = event.last if len(event.records) else self._positions[event.partition].last
+        self._positions[event.partition] = self._pending[event.partition] = Position(event.next, last)
         self._counts.update(all=len(event.records), read=event.count, written=event.written, rejected=len(rejects))
         read, lag = event.count - len(rejects), event.end - event.next
-        return BatchTransformed(partition, read, event.written, event.version, lag, event.next)
+        self._listener.notify(
+            events.BatchTransformed(event.partition, read, event.written, event.version, lag, event.next)
+        )
 
-    def _process_before(self, event: Vectors, index: int) -> None:
-        self._process(self._outputs.project(event.before(index)))
+    def _stop_at(self, event: TransformedBatch, reject: Reject) -> NoReturn:
+        """Write the outputs of the records before the rejected one and raise `BadRecordError`."""
+        self._write(self._outputs.project(event.before(reject.index)))
         self._commit()
-
-    def _skip_gap(self, event: OutOfRange) -> None:
-        self._check_topic()
-        self._assignment.skip_gap(event)
+        raise bad_record(self._config.topic, event, reject)
 
     def _commit(self) -> None:
         started = time.perf_counter()
@@ -169,7 +182,7 @@ class Transformer(Member[Position]):
     def _end(self, outcome: str, cause: str = "", seconds: float = 0.0) -> None:
         """Forget the open transaction."""
         if self._pending:
-            self._listener.notify(TransactionEnded(outcome, self._counts, seconds, cause))
+            self._listener.notify(events.TransactionEnded(outcome, self._counts, seconds, cause))
         self._pending, self._counts = {}, Counter()
 
     def _release(self, partitions: Collection[int], *, lost: bool) -> None:
@@ -192,10 +205,10 @@ class Transformer(Member[Position]):
         self._check_stop()
         self._outputs.check_partitions(partitions, self._transactions)
         self._check_stop()
-        committed = self._source.committed(self._source.partitions())
+        committed: Mapping[int, Committed] = self._source.committed(self._source.partitions())
         self._is_first_start = not any(position.offset > 0 for position in committed.values())
         self._topic_id = self._source.topic_id()
         for partition, position in committed.items():
             self._model.require_shape(position.metadata)
-            refuse_other_topic(self._topic, partition, position, self._topic_id)
+            refuse_other_topic(self._config.topic, partition, position, self._topic_id)
         return {p: position_in(committed[p]) if p in committed else Position(-1) for p in partitions}

@@ -5,14 +5,17 @@ A partition continues at the position inside its checkpoint (checkpointer.py), n
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
-from streampca.consumer_group.listener import BatchLearned, Listener
-from streampca.consumer_group.member import Member, MemberConfig
-from streampca.errors import SourceError
+from streampca.consumer_group import listener as events
+from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
+from streampca.consumer_group.listener import Listener
+from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
+from streampca.errors import SourceError, StreampcaError
 from streampca.fold.codec import Codec
-from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Revoked, Vectors
+from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Reject, Revoked, Undecoded, Vectors
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.arrays import rows_with_gaps
 from streampca.process import watchdog
@@ -22,25 +25,24 @@ from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
 
 _POLL_S = 0.2
+_START_OVER = "another store folder and group_id"
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerConfig(MemberConfig):
+@dataclass(frozen=True)
+class WorkerConfig:
     """Says what a worker learns, how it treats bad records, and how often it saves."""
 
+    topic: str
     fold: FoldConfig
     codec: Codec
+    bad_records: str = "stop"  # stop, skip, or dead_letter
+    offset_gap: str = "fail"  # fail, earliest or latest
     checkpoint_interval_s: float = 5.0
     start: str | int = "earliest"  # latest, backfill, or a time in milliseconds
 
 
-class Worker(Member[Fold]):
-    """A member of the consumer group, which learns a fold of each partition that is assigned to it.
-
-    When stopped, it saves before it leaves the group; so it does after an error, if it can.
-    """
-
-    start_over, decoding_settings = "another store folder and group_id", "dimensions, format, field"
+class Worker:
+    """A member of the consumer group, which learns a fold of each partition that is assigned to it."""
 
     def __init__(
         self,
@@ -51,35 +53,60 @@ class Worker(Member[Fold]):
         listener: Listener,
         check_threads: Callable[[], None] = lambda: None,
     ) -> None:
-        """The `source` hands over decoded records, such as `sources.prefetch`."""
-        super().__init__(config, source, listener, check_threads)
-        self._config, self._dead_letters = config, dead_letters
+        """The `source` hands over decoded records, such as `sources.prefetch`.
+
+        `check_threads` raises the error of a thread that has died, which ends the loop.
+        """
+        self._config, self._source, self._dead_letters = config, source, dead_letters
         self._checkpointer = Checkpointer(
             config.topic, config.fold, source, dead_letters, writer, listener, config.start
         )
+        self._listener, self._check_threads = listener, check_threads
+        self._assignment: Assignment[Fold] = Assignment(
+            OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._checkpointer.restore, listener
+        )
         self._folds = self._assignment.progress
         self._next_save, self._published_at = 0.0, -math.inf
+        self._stop_cause: str | None = None
 
-    def _begin(self, clock: Callable[[], float]) -> None:
+    def stop(self, cause: str) -> None:
+        """End the loop after the current batch. Safe to call from a signal handler."""
+        self._stop_cause = self._stop_cause or cause
+
+    def run(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Work until stopped; then save and leave the group.
+
+        Raises `StreampcaError` for errors that restarting cannot fix, after saving what was learned if it can.
+        """
         try:
             self._checkpointer.check()
-        except TimeoutError as error:  # later the worker waits for a broker that is away
-            raise SourceError(str(error)) from None
-        self._next_save = clock() + self._config.checkpoint_interval_s
-
-    def _turn(self, clock: Callable[[], float]) -> None:
-        for event in self._source.poll(_POLL_S):
-            watchdog.tick()
-            self._handle(event)
-        now = clock()
-        self._assignment.retry_when_due(now)
-        if not self._checkpointer.busy and now >= self._next_save:
-            self._start_save(now)
             self._next_save = clock() + self._config.checkpoint_interval_s
-        self._checkpointer.finish_save(wait=False)
+            while self._stop_cause is None:
+                self._check_threads()
+                watchdog.tick()
+                self._listener.notify(events.LoopTicked())
+                for event in self._source.poll(_POLL_S):
+                    watchdog.tick()
+                    self._handle(event)
+                self._listener.notify(events.SourcePolled(self._source.status()))
+                now = clock()
+                self._assignment.retry_when_due(now)
+                if not self._checkpointer.busy and now >= self._next_save:
+                    self._start_save(now)
+                    self._next_save = clock() + self._config.checkpoint_interval_s
+                self._checkpointer.finish_save(wait=False)
+        except TimeoutError as error:  # only at the start; later the worker waits for a broker that is away
+            self.stop(str(error))
+            raise SourceError(str(error)) from None
+        except StreampcaError as error:
+            self.stop(str(error))
+            raise
+        finally:
+            self._shut_down()
 
     def _shut_down(self) -> None:
         """Save before leaving the group, so that the next owner finds the checkpoints; publish last: it may be slow."""
+        self._listener.notify(events.MemberStopping(self._stop_cause or "crashed"))
         publishes = False
         try:
             if self._stop_cause is not None:
@@ -95,30 +122,52 @@ class Worker(Member[Fold]):
     def _handle(self, event: Event) -> None:
         if isinstance(event, Assigned | Revoked | Lost | OutOfRange):
             self._checkpointer.finish_save(wait=True)  # commits offsets while the partitions are still ours
-        super()._handle(event)
+        match event:
+            case Vectors():
+                self._assignment.decoded(event.partition)
+                self._learn(event)
+            case Undecoded():
+                self._assignment.pause(event)
+            case Assigned(partitions):
+                self._assignment.assign(partitions)
+            case Revoked(partitions):
+                self._checkpointer.save({p: fold for p, fold in self._folds.items() if p in partitions})
+                self._checkpointer.forget(self._assignment.release(partitions, lost=False))
+            case Lost(partitions):
+                self._checkpointer.forget(self._assignment.release(partitions, lost=True))
+            case OutOfRange():
+                self._skip_gap(event)
 
-    def _restore(self, partitions: Collection[int]) -> Mapping[int, Fold]:
-        return self._checkpointer.restore(partitions)
-
-    def _release(self, partitions: Collection[int], *, lost: bool) -> None:
-        if not lost:
-            self._checkpointer.save({p: fold for p, fold in self._folds.items() if p in partitions})
-        self._checkpointer.forget(self._assignment.release(partitions, lost=lost))
-
-    def _has_accepted(self) -> bool:
-        return any(fold.stats.learned for fold in self._folds.values())
-
-    def _take(self, event: Vectors) -> BatchLearned:
+    def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
-        partition, rejects, config = event.partition, event.decoded.rejects, self._config.fold
-        if self._bad_records == "dead_letter":
+        partition, config = event.partition, self._config
+        rejects = event.decoded.rejects
+        if rejects and config.bad_records == "stop":
+            self._stop_at(event, rejects[0])
+        if config.bad_records == "dead_letter":
+            if not self._has_learned():
+                refuse_wrong_settings(config.topic, event, "dimensions, format, field")
             for reject in rejects:  # first: a fold is never past a record that could not be sent
                 self._dead_letters.send(partition, event.records[reject.index], reject.reason, reject.message)
-        self._folds[partition], losses = self._folds[partition].take(event, config)
+        self._folds[partition], losses = self._folds[partition].take(event, config.fold)
+        for reject in rejects:
+            offset = event.records[reject.index].offset
+            self._listener.notify(events.RecordRejected(partition, offset, reject.reason, reject.message))
         seconds = time.perf_counter() - started
         messages, lag = event.count - len(rejects), event.end - event.next
-        gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.learning.impute else 0
-        return BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, gaps)
+        gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
+        self._listener.notify(
+            events.BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, gaps)
+        )
+
+    def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
+        """Learn the records before the rejected one and raise `BadRecordError`."""
+        self._learn(event.before(reject.index))
+        raise bad_record(self._config.topic, event, reject)
+
+    def _has_learned(self) -> bool:
+        """True if anything was learned in a partition of this worker; if not, its settings may be wrong."""
+        return any(fold.stats.learned for fold in self._folds.values())
 
     def _skip_gap(self, event: OutOfRange) -> None:
         try:

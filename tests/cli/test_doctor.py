@@ -14,7 +14,7 @@ from streampca.settings.commands import TransformSettings
 from streampca.sources.base import Committed
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from streampca.transform.loop import Position
+from streampca.transform.position import Position
 from tests.command_line import assert_one_line, run
 from tests.example_models import TOPIC, numbered
 

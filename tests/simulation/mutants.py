@@ -172,7 +172,7 @@ MUTANTS: Mutants = {
     "a topic that was replaced is not noticed at a start": (27, patched(compatibility, refuse_other_topic=nothing)),
     "records that a cut has removed are not counted":
         (22, patched(Fold, skip=lambda self, position, lost_from=None: replace(self, position=position, last=None))),
-    "bad records end workers that have learned": (2, patched(Worker, _has_accepted=lambda self: False)),
+    "bad records end workers that have learned": (2, patched(Worker, _has_learned=lambda self: False)),
     "a newer release's checkpoint counts as damaged": (5, patched(npz, NewerFormatError=DamagedFileError)),
     "the reader goes back with the listing": (9, patched(ModelCache, _is_stored=lambda self, version: False)),
     "what is far from a quiet beginning is not learned": (1, patched(Fold, take=_refuses_far)),

@@ -99,8 +99,8 @@ class Plan(AnyPlan):
         codec = FramedCodec("float64", judge, schemas=registry())
         return WorkerConfig(
             TOPIC,
-            fold=fold,
-            codec=codec,
+            fold,
+            codec,
             bad_records="dead_letter",
             offset_gap=self.offset_gap,
             checkpoint_interval_s=self.interval_s,

@@ -11,7 +11,6 @@ import orjson
 import pyarrow as pa
 
 from streampca.consumer_group.listener import Listener, Listeners, MemberEvent, SourcePolled
-from streampca.consumer_group.member import MemberConfig
 from streampca.fold.codec import Codec
 from streampca.fold.events import Event, Records
 from streampca.fold.judge import Judge
@@ -26,7 +25,7 @@ from streampca.sources.memory.transactions import MemoryTransactions
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
-from streampca.transform.loop import Transformer
+from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import ORIGIN, Outputs, Packer, RecordPacker
 from streampca.transform.projection import Projection
@@ -131,7 +130,7 @@ class Member:
         self.source = DecodingSource(world.topic, outputs.read, script, batch)
         self.transactions = MemoryTransactions(world.topic, self.source, world.written)
         self.transformer = Transformer(
-            MemberConfig(TOPIC, **config), self.source, self.transactions, outputs,
+            TransformConfig(TOPIC, **config), self.source, self.transactions, outputs,
             Listeners(self.events, _Stop(self), *([listener] if listener else [])),
         )  # fmt: skip
         self.turns = 0

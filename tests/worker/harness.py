@@ -46,7 +46,7 @@ def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> Wo
     """A worker configuration that saves and publishes in every iteration of the loop; `options` override fields."""
     codec = Codec("float64", Judge.of(fold_config.learning))
     defaults: dict[str, Any] = {"bad_records": "stop", "checkpoint_interval_s": 0.0}
-    return WorkerConfig(TOPIC, fold=replace(fold_config, format="float64"), codec=codec, **defaults | options)
+    return WorkerConfig(TOPIC, replace(fold_config, format="float64"), codec, **defaults | options)
 
 
 def ticking_clock() -> Callable[[], float]:

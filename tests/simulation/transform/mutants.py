@@ -13,8 +13,10 @@ from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import Array
 from streampca.sources.base import Committed
 from streampca.stores.model_cache import ModelCache
-from streampca.transform.loop import Position, Transformer
+from streampca.transform.loop import Transformer
 from streampca.transform.models import CurrentModel
+from streampca.transform.outputs import TransformedBatch
+from streampca.transform.position import Position
 from streampca.transform.projection import Fields, Projection
 from tests.simulation.plan import DEAD
 from tests.simulation.transform.coordinator import Coordinator, Transaction, TransformCluster
@@ -39,6 +41,7 @@ def nothing(*arguments: Any, **options: Any) -> None:
 
 
 _commit, _release, _restore = Transformer._commit, Transformer._release, Transformer._restore
+_write = Transformer._write
 _fields = Projection._fields
 _start_over, _skip_gap, _send = Transformer._start_over, Assignment.skip_gap, ClusterTransactions.send
 
@@ -81,6 +84,11 @@ def _releases_without_abort(self: Transformer, partitions: Collection[int], *, l
     self._assignment.release(partitions, lost=lost)
 
 
+def _writes_as_at_the_first_start(self: Transformer, event: TransformedBatch) -> None:
+    self._is_first_start = True
+    _write(self, event)
+
+
 def _recovers_without_fencing(self: ClusterTransactions) -> None:
     if self._epoch is None:
         self._source._request("recover")
@@ -116,7 +124,7 @@ TRANSFORM_MUTANTS: Mutants = {
     "members begin at the earliest record":
         (1, patched(Transformer, _restore=lambda self, owned: dict.fromkeys(_restore(self, owned), Position(-1)))),
     "bad records end members that continue others' work":
-        (120, patched(Transformer, _has_accepted=lambda self: False)),
+        (120, patched(Transformer, _write=_writes_as_at_the_first_start)),
     "recovery fences nobody": (12, patched(ClusterTransactions, recover=_recovers_without_fencing)),
     "brokers accept offsets of members that the group has given up":
         (97, patched(TransformCluster, counts_in=lambda self, member, generation: True)),

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 from streampca.consumer_group import listener as events
 from streampca.consumer_group.listener import Listener, MemberEvent
-from streampca.consumer_group.member import MemberConfig
 from streampca.errors import RejectLimitError
 from streampca.formats import writer_of
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
-from streampca.transform.loop import Transformer
+from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import Outputs, RecordPacker
 from streampca.transform.projection import Projection
@@ -35,7 +34,7 @@ class TransformWorld(Site):
 
     def __init__(self, plan: TransformPlan) -> None:
         super().__init__(plan, lambda scheduler: TransformCluster(scheduler, plan.partitions, TOPIC))
-        self.config = MemberConfig(TOPIC, plan.bad_records, plan.offset_gap)
+        self.config = TransformConfig(TOPIC, plan.bad_records, plan.offset_gap)
         self.publisher = self._machine()
         self.components: dict[int, int] = {}  # of each version published
         self.skipped: dict[int, list[tuple[int, int]]] = {}  # by partition: offsets that members count as lost

@@ -1,0 +1,51 @@
+"""The metadata of committed offsets say where the next member resumes, and after which record."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streampca.errors import TopicReplacedError
+from streampca.fold.record import LastRecord
+from streampca.sources.base import Committed
+from streampca.transform.models import shape_in
+from streampca.transform.position import Position, position_in, refuse_other_topic
+
+OFFSETS = st.integers(0, 2**63 - 2)
+IDS = st.one_of(st.just(""), st.text("abcXYZ019-_", min_size=22, max_size=22))
+
+
+@given(st.data(), IDS, st.integers(0, 2**31 - 1))
+def test_what_is_committed_can_be_read_back(data: st.DataObject, topic_id: str, epoch: int) -> None:
+    last = LastRecord(data.draw(OFFSETS), epoch)
+    behind = data.draw(st.integers(last.offset + 1, 2**63 - 1))
+    for position in (Position(behind, last), Position(behind)):
+        committed = position.as_committed("k=2 d=784", topic_id)
+        assert position_in(committed) == position
+        assert shape_in(committed.metadata) == "k=2 d=784"
+        assert len(committed.metadata) < 200
+        refuse_other_topic("readings", 0, committed, topic_id)
+
+
+def test_the_text_is_legible() -> None:
+    committed = Position(42, LastRecord(41, 3)).as_committed("k=2 d=5", "5fJx-41Z")
+    assert committed == (42, "k=2 d=5 topic=5fJx-41Z last=41@3")
+
+
+@pytest.mark.parametrize("metadata", ["", "k=2 d=5", "by another tool", "last=x@y topic= "])
+def test_offsets_of_other_tools_are_positions(metadata: str) -> None:
+    assert position_in(Committed(7, metadata)) == Position(7)
+    refuse_other_topic("readings", 0, Committed(7, metadata), "id")
+
+
+def test_a_last_record_behind_the_offset_says_nothing() -> None:
+    assert position_in(Committed(41, "k=2 d=5 last=41@3")) == Position(41)
+    assert position_in(Committed(42, "k=2 d=5 last=41@3")) == Position(42, LastRecord(41, 3))
+
+
+def test_offsets_of_another_topic_of_that_name_are_refused() -> None:
+    committed = Position(42).as_committed("k=2 d=5", "former")
+    with pytest.raises(
+        TopicReplacedError, match=r"readings was deleted and created .*\(its id is new, .* is of former"
+    ):
+        refuse_other_topic("readings", 0, committed, "new")
+    refuse_other_topic("readings", 0, committed, "")  # brokers before 2.8 know none
