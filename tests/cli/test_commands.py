@@ -80,9 +80,11 @@ def test_commands_for_files_need_nothing_that_only_posix_has(tmp_path: Path) -> 
     assert "no mistakes" in outcome.stdout
 
 
-@pytest.mark.parametrize("words", [["worker", "--dimension"], ["worker", "--dimensions", "many"], ["nonsense"]])
-def test_usage_errors_have_exit_code_2(words: list[str]) -> None:
-    outcome = run(*words)
+@pytest.mark.parametrize(
+    "words", ["worker --dimension", "worker --dimensions many", "nonsense", "demo --port 70000", "demo --port -1"]
+)
+def test_usage_errors_have_exit_code_2(words: str) -> None:
+    outcome = run(*words.split())
     assert (outcome.returncode, "Traceback" in outcome.stderr) == (2, False)
 
 
