@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "sources.kafka_python": [*SHARED_BY_SOURCES, "sources.kafka_python"],
     "sources.confluent": [*SHARED_BY_SOURCES, "sources.confluent"],
     "sources.schema_registry": [
-        "sources.client_connection", "formats", "errors", "settings.formats", "process.watchdog",
+        "sources.client_connection", "formats", "errors", "settings.kafka", "process.watchdog",
     ],
     "stores": ["stores", "fold", "settings.store_url", "errors"],
     "consumer_group": [

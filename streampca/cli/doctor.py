@@ -169,7 +169,7 @@ class TransformChecks:
         ]
 
     def _model_fits(self) -> str:
-        if location := self._models.missing_store():
+        if location := self._models.store.missing():
             raise StoreError(
                 f"there is no store at {location}: start a worker first, mount its volume, or correct store"
             )

@@ -12,8 +12,15 @@ from pydantic import Field, field_validator
 
 from streampca.errors import needs
 from streampca.settings.base import Rules, Settings, all_fields
-from streampca.settings.formats import Dimensions, FormatSettings
-from streampca.settings.kafka import DeadLetterSettings, GroupSettings, KafkaName, KafkaSettings, TopicSettings
+from streampca.settings.kafka import (
+    DeadLetterSettings,
+    Dimensions,
+    FormatSettings,
+    GroupSettings,
+    KafkaName,
+    KafkaSettings,
+    TopicSettings,
+)
 from streampca.settings.process import ListeningSettings, LogSettings, Port, StoreSettings
 
 __all__ = ["LogSettings", "Settings", "StoreSettings", "all_fields"]
