@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from streampca.cli.app import app
 from streampca.fold import model_file
-from tests.command_line import assert_fatal, assert_one_line, run
+from tests.command_line import assert_fatal, assert_one_line, output_of, run
 from tests.docs_tables import flat
 
 COMMANDS = flat(get_command(app).commands)  # type: ignore[attr-defined]
@@ -65,8 +65,7 @@ def test_help_imports_nothing_heavy() -> None:
         "heavy = ('numpy', 'pydantic', 'kafka', 'scipy', 'rich', 'fastapi', 'structlog')\n"
         "print([m for m in heavy if m in sys.modules])"
     )
-    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert outcome.stdout.strip().splitlines()[-1] == "[]"
+    assert output_of(program).splitlines()[-1] == "[]"
 
 
 def test_commands_for_files_need_nothing_that_only_posix_has(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ from streampca.errors import StoreError
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.stores.models import Models
-from tests.clock import Clock
 from tests.example_models import TOPIC, file_of, numbered
 from tests.stores.newer import newer
-from tests.waiting import wait_until
+from tests.waiting import Clock, wait_until
 
 
 @pytest.fixture

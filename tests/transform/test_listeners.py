@@ -21,8 +21,8 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
 from streampca.transform.listeners import TransformLog, TransformMetrics
-from tests.clock import Clock
 from tests.transform.harness import Member, World
+from tests.waiting import Clock
 from tests.worker.harness import SynchronousExecutor
 
 BATCH = BatchTransformed(0, 4, 3, 7, 5, 9)

@@ -22,8 +22,8 @@ from streampca.fold.events import SourceStatus
 from streampca.sources.memory import Do, Pause, Step
 from streampca.stores.object_errors import store_error
 from streampca.worker.log import WorkerLog
-from tests.clock import Clock
 from tests.fold.streams import fold_config, fold_of, vectors
+from tests.waiting import Clock
 from tests.worker.environment import POISON, Environment, filled_with
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
