@@ -32,6 +32,13 @@ def run(*arguments: object, timeout: float = 60, **environment: str) -> subproce
         return subprocess.CompletedProcess(arguments, code, output.read_text(), errors.read_text())
 
 
+def printed(*arguments: object, **environment: str) -> str:
+    """As `run`, what a command prints that must succeed."""
+    outcome = run(*arguments, **environment)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    return outcome.stdout
+
+
 def output_of(program: str, *arguments: str, **environment: str) -> str:
     """What a Python program prints, without whitespace around it; it must succeed."""
     command = [sys.executable, "-c", program, *arguments]
