@@ -103,7 +103,6 @@ class BrokerClient:
             producer.close()
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Each partition's end offset."""
         consumer = KafkaConsumer(bootstrap_servers=self.bootstrap)
         try:
             partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
@@ -162,7 +161,6 @@ class BrokerClient:
         }
 
     def members(self, group: str) -> Sequence[Any]:
-        """The group's members, as the broker describes them."""
         members: Sequence[Any] = self.admin.describe_groups([group])[group]["members"]
         return members
 
@@ -176,7 +174,6 @@ class RunningBroker(BrokerClient):
         self._created: set[str] = set()
 
     def create_topic(self, name: str, partitions: int = 1, **configs: str | int) -> str:
-        """As for every broker."""
         self._created.add(super().create_topic(name, partitions, **configs))
         return name
 
