@@ -1,4 +1,4 @@
-"""Settings of the connection to the brokers, of the topics, of the format of their records, and of the group."""
+"""Settings of the connection to the brokers, of the topics, and of the format of their records."""
 
 import os
 import re
@@ -13,7 +13,6 @@ from streampca.settings.base import Rules, Settings
 
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 KafkaName = Annotated[str, Field(pattern=TOPIC_NAME)]
-Dimensions = Annotated[int, Field(ge=1, le=10_000_000)]
 _WITHOUT_PASSWORD = (None, "AWS_MSK_IAM", "GSSAPI")
 _NO_PLAIN_HTTP = r"^(https://|http://(localhost|127\.0\.0\.1)[:/])[^@\s]+$"  # only this machine may see the secret
 
@@ -99,10 +98,6 @@ class DeadLetterSettings(TopicSettings):
     RULES: ClassVar[Rules] = (
         (lambda s: s.dead_letter_topic == s.topic, "dead_letter_topic must not be the topic itself"),
     )
-
-
-class GroupSettings(Settings):
-    group_id: str = Field("streampca-<topic>", min_length=1, description="Consumer group of the workers.")
 
 
 class FormatSettings(Settings):

@@ -14,8 +14,8 @@ from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import Crash, MemoryStore
+from tests.example_models import newer
 from tests.fold.streams import checkpoint_of, fold_config, fold_of, vectors
-from tests.stores.newer import newer
 
 CONFIG = fold_config()
 Logs = list[MutableMapping[str, Any]]

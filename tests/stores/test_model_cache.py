@@ -12,8 +12,7 @@ from streampca.errors import StoreError
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.stores.models import Models
-from tests.example_models import TOPIC, file_of, numbered
-from tests.stores.newer import newer
+from tests.example_models import TOPIC, file_of, newer, numbered
 from tests.waiting import Clock, wait_until
 
 
