@@ -1,13 +1,11 @@
 """Checkpoints in a store: the newest intact one, pruning, concurrent readers, and listings that are stale."""
 
-from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
 from streampca.errors import DamagedFileError, NewerFormatError, StaleListingError, StoreError
 from streampca.fold.checkpoint import Checkpoint, encode
@@ -18,7 +16,7 @@ from tests.example_models import newer
 from tests.fold.streams import checkpoint_of, fold_config, fold_of, vectors
 
 CONFIG = fold_config()
-Logs = list[MutableMapping[str, Any]]
+Logs = list[EventDict]
 
 
 def checkpoint(position: int, partition: int = 0) -> Checkpoint:
@@ -71,12 +69,6 @@ def three(checkpoints: Checkpoints) -> Checkpoints:
     """With checkpoints at 10, 20 and 30."""
     save(checkpoints, 10, 20, 30)
     return checkpoints
-
-
-@pytest.fixture
-def logs() -> Iterator[Logs]:
-    with capture_logs() as logs:
-        yield logs
 
 
 def save(checkpoints: Checkpoints, *positions: int) -> None:
