@@ -21,10 +21,9 @@ from benchmarks.report import Bar, publish
 from benchmarks.transform import WRITTEN, transforming
 from experiments.report import table
 from streampca.pca.learning import BLOCK
-from tests.background import every
 from tests.broker_client import BrokerClient
 from tests.sidecar.process import SidecarProcess
-from tests.waiting import wait_until
+from tests.waiting import every, wait_until
 
 PART, D, K = "memory", 784, 20
 VECTORS = orjson.dumps({"vectors": np.random.default_rng(0).standard_normal((256, D)).round(6).tolist()})

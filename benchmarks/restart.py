@@ -19,11 +19,10 @@ from confluent_kafka import Producer
 from benchmarks.report import publish
 from benchmarks.workers import CLIENTS, broker_of, owned, parser_with_broker
 from experiments.report import table
-from tests.background import every
 from tests.broker_client import BrokerClient
 from tests.guarantees.harness import Group, group, vectors
 from tests.guarantees.worker_process import WorkerProcess
-from tests.waiting import wait_until
+from tests.waiting import every, wait_until
 
 PART, WORKERS, PARTITIONS = "restart", 3, 6
 SEND_INTERVAL_S, SETTLED_S, TIMEOUT_S = 0.05, 3.0, 120.0

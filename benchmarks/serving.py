@@ -32,9 +32,9 @@ from benchmarks.workers import start
 from experiments.report import table
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.background import every
 from tests.example_models import TOPIC, numbered
 from tests.sidecar.process import SidecarProcess
+from tests.waiting import every
 
 PART, D, K = "serving", 784, 20
 WRK_CONNECTIONS, HEY_CONNECTIONS = 8, 4

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -104,7 +103,6 @@ class BrokerClient:
             producer.close()
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Each partition's end offset."""
         consumer = KafkaConsumer(bootstrap_servers=self.bootstrap)
         try:
             partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
@@ -163,7 +161,6 @@ class BrokerClient:
         }
 
     def members(self, group: str) -> Sequence[Any]:
-        """The group's members, as the broker describes them."""
         members: Sequence[Any] = self.admin.describe_groups([group])[group]["members"]
         return members
 
@@ -177,14 +174,13 @@ class RunningBroker(BrokerClient):
         self._created: set[str] = set()
 
     def create_topic(self, name: str, partitions: int = 1, **configs: str | int) -> str:
-        """As for every broker."""
         self._created.add(super().create_topic(name, partitions, **configs))
         return name
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for name in self._created & set(self.admin.list_topics()):
             self.delete_topic(name)
         self.admin.close()

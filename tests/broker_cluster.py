@@ -2,13 +2,11 @@
 
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from tests import class_archive
 from tests.broker_client import BrokerClient
 from tests.broker_process import CLUSTER_ID, KafkaProcess
 from tests.ports import free_ports
@@ -72,7 +70,7 @@ class BrokerCluster(BrokerClient):
     def _connect(self) -> None:
         self.admin = KafkaAdminClient(bootstrap_servers=self.bootstrap, bootstrap_timeout_ms=30_000)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.admin.close()
         self._kill()
 
@@ -82,8 +80,7 @@ class BrokerCluster(BrokerClient):
 
     def start(self, node: int) -> None:
         """Start a broker, without waiting for it."""
-        broker = self._brokers[node]
-        broker.launch(*class_archive.options(broker.lib), "-Xmx256m")
+        self._brokers[node].launch("-Xmx256m")
 
     def leave(self, node: int, *, kill: bool) -> None:
         """Kill a broker, or shut it down, which moves its partitions first."""

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,20 @@ def run(*arguments: object, timeout: float = 60, **environment: str) -> subproce
         finally:
             process.kill()
         return subprocess.CompletedProcess(arguments, code, output.read_text(), errors.read_text())
+
+
+def printed(*arguments: object, **environment: str) -> str:
+    """As `run`, what a command prints that must succeed."""
+    outcome = run(*arguments, **environment)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    return outcome.stdout
+
+
+def output_of(program: str, *arguments: str, **environment: str) -> str:
+    """What a Python program prints, without whitespace around it; it must succeed."""
+    command = [sys.executable, "-c", program, *arguments]
+    own = os.environ | environment
+    return subprocess.run(command, env=own, capture_output=True, text=True, timeout=300, check=True).stdout.strip()
 
 
 def doctor(*words: object, **environment: str) -> tuple[int, dict[str, str]]:

@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from tests.java_server import available
 from tests.kafka_broker import Broker
+from tests.object_server import S3Proxy
 from tests.s3_process import S3Process, shared_s3
 
 # As in streampca/process/logs.py; otherwise a failing test prints hundreds of log lines about an unreachable broker.
@@ -134,6 +135,14 @@ def s3(s3_process: S3Process, monkeypatch: pytest.MonkeyPatch) -> S3Process:
     for name, value in s3_process.environment().items():
         monkeypatch.setenv(name, value)
     return s3_process
+
+
+@pytest.fixture
+def proxy(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+    """A proxy in front of the S3 server, which clients use."""
+    with S3Proxy(s3.port) as running:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
+        yield running
 
 
 @pytest.fixture

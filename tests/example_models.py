@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from streampca.fold import checkpoint, model_file, npz
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.model import Model
 from streampca.process.metrics import StoreMetrics
@@ -49,3 +50,10 @@ def sidecar_metrics() -> dict[str, str]:
 
 def file_of(version: int) -> str:
     return f"models/{TOPIC}/{version:020d}.npz"
+
+
+def newer(data: bytes, kind: str) -> bytes:
+    """The same file, a checkpoint or a model, as a newer release would write it."""
+    version = {"checkpoint": checkpoint.FORMAT_VERSION, "model": model_file.FORMAT_VERSION}[kind]
+    header, arrays = npz.decode(data, kind, version)
+    return npz.encode(header | {"format_version": version + 1}, arrays)

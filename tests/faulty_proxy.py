@@ -5,7 +5,6 @@ import struct
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 _RESET = struct.pack("ii", 1, 0)  # closing sends RST
@@ -34,7 +33,7 @@ class FaultyProxy:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()

@@ -11,13 +11,11 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, TransactionalIdNotFoundError
 
-from tests import class_archive
 from tests.broker_client import BrokerClient
 from tests.broker_config import MECHANISMS, PASSWORD, SASL, USER, configure, write_keystore
 from tests.broker_process import CLUSTER_ID, KafkaProcess
@@ -72,8 +70,8 @@ class Broker(KafkaProcess, BrokerClient):
         assert not self.running
         if not (self.folder / "server.properties").exists():
             self._configure()
-        class_archive.ensure(self.lib, self._write_archive)
-        self._start(*class_archive.options(self.lib))
+        self.ensure_archive(self._write_archive)
+        self._start()
 
     def stop(self) -> None:
         """Shut the process down cleanly; its data remain."""
@@ -121,7 +119,7 @@ class Broker(KafkaProcess, BrokerClient):
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _start(self, *options: str) -> None:

@@ -7,7 +7,6 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -40,8 +39,8 @@ class S3Proxy:
         self.faults = 0  # requests that met the fault
         self._counting = threading.Lock()
         self._fault: Fault | None = None
-        self._over = threading.Event()
-        self._target = target
+        self.over = threading.Event()  # the fault, if there is one
+        self.target = target  # the port of the S3 server
         proxy = self
 
         class Handler(_Handler):
@@ -53,20 +52,15 @@ class S3Proxy:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    @property
-    def target(self) -> int:
-        """The port of the S3 server."""
-        return self._target
-
     def begin(self, fault: Fault) -> None:
         """Inflict this fault from now on."""
         self.faults, self._fault = 0, fault
-        self._over.clear()
+        self.over.clear()
 
     def end(self) -> None:
         """Let requests pass again; those that hang are reset."""
         self._fault = None
-        self._over.set()
+        self.over.set()
 
     def fault_of(self, operation: str, *, creates: bool) -> Fault | None:
         """Count a request; return what happens to it."""
@@ -78,15 +72,11 @@ class S3Proxy:
         self.faults += 1
         return fault
 
-    def wait_until_over(self) -> None:
-        """Return when the fault has ended."""
-        self._over.wait()
-
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
         self._server.shutdown()
         self._server.server_close()
@@ -115,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
             case Fault("cut") if self.command == "PUT":
                 self._reset()
             case Fault("hang"):
-                self.owner.wait_until_over()
+                self.owner.over.wait()
                 self._reset()
             case Fault("slow"):
                 threading.Event().wait(fault.delay_s)
@@ -157,8 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (OSError, ValueError):
             self.close_connection = True
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-        """Log nothing."""
+    def log_message(self, *_: object) -> None: ...
 
 
 _HOP_BY_HOP = {"connection", "content-length", "keep-alive", "transfer-encoding"}

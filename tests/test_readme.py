@@ -4,8 +4,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import sklearn.datasets
 from typer.main import get_command
 
 from streampca.cli.app import app as command_line
@@ -57,3 +60,27 @@ def test_python_examples_run(tmp_path: Path) -> None:
     assert examples
     for example in examples:
         subprocess.run([sys.executable, "-W", "error", "-c", example], cwd=tmp_path, check=True, timeout=120)
+
+
+@pytest.mark.slow
+def test_the_estimators_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On random images instead of the download."""
+    mpl = pytest.importorskip("matplotlib")  # in the extra `experiments`
+    pictures = np.random.default_rng(0).integers(0, 256, (700, 784)).astype(np.float64)
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda *_, **__: SimpleNamespace(data=pictures))
+    monkeypatch.chdir(tmp_path)
+    mpl.use("Agg")
+    code = "\n".join(
+        re.findall(r"^```python\n(.*?)^```", (DOCS / "estimator.md").read_text(), re.MULTILINE | re.DOTALL)
+    )
+    exec(compile(code, "docs/estimator.md", "exec"), {})  # noqa: S102 - our own page
+    mpl.pyplot.close("all")
+    likelihoods, unusual, shape, of_merged = capsys.readouterr().out.splitlines()
+    assert len(likelihoods.strip("[]").split()) == 5
+    assert len(unusual.strip("[]").split()) == 10
+    assert shape.startswith("(700, 10)")
+    learned, share = of_merged.split()
+    assert (learned, float(share)) == ("700", pytest.approx(1, abs=0.1))
+    assert (tmp_path / "mnist-components.png").read_bytes().startswith(b"\x89PNG")

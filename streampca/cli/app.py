@@ -99,7 +99,7 @@ def demo(
     store: Annotated[
         str | None, typer.Option(help="Store to keep, a folder or a URL; default: a temporary folder.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Port of the HTTP API; 0: any free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the HTTP API; 0: any free one.")] = 8000,
 ) -> None:
     """Run everything on this machine.
 

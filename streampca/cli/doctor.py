@@ -106,7 +106,6 @@ class WorkerChecks:
         self._committed: dict[int, Committed] = {}  # the group's, by partition
 
     def checks(self) -> list[tuple[str, Check]]:
-        """Names and checks in order, as each needs those before it and those of the topic."""
         return [("consumer group", self._group), ("checkpoints", self._checkpoints_fit)]
 
     def newest_record(self) -> str:
@@ -159,7 +158,6 @@ class TransformChecks:
         self._has_model = self._has_output_topic = False
 
     def checks(self) -> list[tuple[str, Check]]:
-        """Names and checks in order, as each needs those before it and those of the topic."""
         return [
             ("model", self._model_fits),
             ("output topic", self._output_topic),
@@ -169,7 +167,7 @@ class TransformChecks:
         ]
 
     def _model_fits(self) -> str:
-        if location := self._models.missing_store():
+        if location := self._models.store.missing():
             raise StoreError(
                 f"there is no store at {location}: start a worker first, mount its volume, or correct store"
             )

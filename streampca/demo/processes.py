@@ -31,8 +31,8 @@ main()
 class EmbeddedBroker:
     """An in-memory Kafka broker: librdkafka's mock cluster, which is part of confluent-kafka.
 
-    It retains some 5 MB per partition, has four partitions a topic and creates topics on demand. It runs until it is
-    closed or the process ends. Raises `SettingsError` without confluent-kafka.
+    It retains some 5 MB per partition, has four partitions a topic and creates topics on demand. It runs as long as
+    this object lives. Raises `SettingsError` without confluent-kafka.
     """
 
     def __init__(self, *topics: str) -> None:
@@ -43,10 +43,7 @@ class EmbeddedBroker:
         broker = next(iter(client.list_topics(timeout=10).brokers.values()))
         self.address = f"{broker.host}:{broker.port}"
         self.partitions = {t: list(client.list_topics(t, timeout=10).topics[t].partitions) for t in topics}
-        self._client: Producer | None = client
-
-    def close(self) -> None:
-        self._client = None
+        self._client = client
 
 
 def _assign_at_once(client: Any) -> None:

@@ -46,7 +46,7 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
             )
         own_store.check()
         models = Models(own_store, TOPIC)
-        broker = stack.enter_context(contextlib.closing(EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)))
+        broker = EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)
         output = stack.enter_context(contextlib.closing(first_record(broker, PROJECTED)))
         port, metrics_port = processes.free_port(port), processes.free_port(0)
         children: list[ChildProcess] = []
@@ -68,7 +68,7 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
         start("worker", **member, **shape, checkpoint_interval_s=1, metrics_port=metrics_port)
         start("serve", topic=TOPIC, store=location, port=port)
         start("transform", **member, output_topic=PROJECTED, metrics_port=0)
-        _print(_addresses(broker.address, f"{TOPIC} and {PROJECTED}", port, metrics_port, location, folder))
+        _print(_addresses(broker.address, port, metrics_port, location, folder))
         produce = partial(start, "produce", *source, "--rate", str(rate), **connected)
         demo = _Demo(children, produce, models, output, rows, None if file else synthetic)
         demo.run(f"http://127.0.0.1:{port}/v1/project", folder / "request.json", seconds, ended)
@@ -165,10 +165,10 @@ def _print(text: str) -> None:
     print(text, flush=True)  # noqa: T201
 
 
-def _addresses(broker: str, topics: str, port: int, metrics_port: int, store: str, folder: Path) -> str:
+def _addresses(broker: str, port: int, metrics_port: int, store: str, folder: Path) -> str:
     return (
         f"page     http://127.0.0.1:{port}/\n"
-        f"broker   {broker} (in memory), topics {topics}\n"
+        f"broker   {broker} (in memory), topics {TOPIC} and {PROJECTED}\n"
         f"API      http://127.0.0.1:{port}/docs\n"
         f"model    http://127.0.0.1:{port}/v1/model\n"
         f"metrics  http://127.0.0.1:{metrics_port}/metrics (worker)  http://127.0.0.1:{port}/metrics (sidecar)\n"

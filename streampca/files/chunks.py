@@ -151,10 +151,8 @@ def _delta_files(source: str) -> list[str]:
 
 
 def _opened(path: str) -> tuple[Any, str]:
-    if "://" in path:
-        opened: tuple[Any, str] = pa.fs.FileSystem.from_uri(path)
-        return opened
-    return pa.fs.LocalFileSystem(), str(Path(path).absolute())
+    opened: tuple[Any, str] = pa.fs.FileSystem.from_uri(path if "://" in path else str(Path(path).absolute()))
+    return opened
 
 
 def _spelled_alike(path: str) -> str:

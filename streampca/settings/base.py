@@ -28,12 +28,8 @@ Rules = tuple[tuple[Callable[[Any], bool], str], ...]
 """Constraints between settings: a function that tells whether one is broken, and a sentence, a template over `s`."""
 
 
-class _Gathered(NamedTuple):
-    """Raw values by name, their origins, and mistakes in the sources themselves."""
-
-    values: dict[str, Any]
-    origins: dict[str, str]
-    mistakes: list[str]
+_Sources = dict[str, tuple[Any, str]]
+"""Raw values and their origins, by name."""
 
 
 class Effective(NamedTuple):
@@ -82,22 +78,24 @@ class Settings(BaseModel):
     @classmethod
     def explain(cls, config: Path | None = None, **options: Any) -> tuple[list[Effective], list[str]]:
         """Every setting's effective value, in the order of `sort_key`, and every mistake."""
-        settings, gathered, mistakes = cls._read(config, options)
-        values = gathered.values if settings is None else dict(settings)
+        settings, sources, mistakes = cls._read(config, options)
+        if settings is not None:
+            sources = {name: (value, sources.get(name, ("", "default"))[1]) for name, value in settings}
         fields = sorted(cls.model_fields.items(), key=lambda item: sort_key(*item))
-        return [_effective(name, field, values, gathered.origins) for name, field in fields], mistakes
+        return [_effective(name, field, sources) for name, field in fields], mistakes
 
     @classmethod
-    def _read(cls, config: Path | None, options: Mapping[str, Any]) -> tuple[Self | None, _Gathered, list[str]]:
+    def _read(cls, config: Path | None, options: Mapping[str, Any]) -> tuple[Self | None, _Sources, list[str]]:
         """The settings unless one is wrong, their sources, and every mistake."""
-        gathered = _gather(cls.model_fields, options, config)
+        sources, mistakes = _gather(cls.model_fields, options, config)
+        values = {name: value for name, (value, _) in sources.items()}
         try:
-            return cls(**gathered.values), gathered, gathered.mistakes
+            return cls(**values), sources, mistakes
         except ValidationError as error:
             single: list[dict[str, Any]] = [{**e} for e in error.errors() if e["loc"]]
         wrong = {str(e["loc"][0]) for e in single}
-        broken = cls._broken_rules(SimpleNamespace(**_valid_values(cls, gathered.values, wrong)))
-        return None, gathered, [*gathered.mistakes, *(_sentence(cls, gathered, e) for e in single), *broken]
+        broken = cls._broken_rules(SimpleNamespace(**_valid_values(cls, values, wrong)))
+        return None, sources, [*mistakes, *(_sentence(cls, sources, e) for e in single), *broken]
 
 
 def sort_key(name: str, field: FieldInfo) -> tuple[bool, int, str]:
@@ -123,22 +121,22 @@ def _valid_values(kind: type[Settings], values: Mapping[str, Any], wrong: set[st
     return valid
 
 
-def _sentence(kind: type[Settings], gathered: _Gathered, mistake: Mapping[str, Any]) -> str:
+def _sentence(kind: type[Settings], sources: _Sources, mistake: Mapping[str, Any]) -> str:
     name = str(mistake["loc"][0])
     if mistake["type"] == "missing":
         return f"{name} is required: set {PREFIX}{name.upper()} or pass --{name.replace('_', '-')}"
     text = str(mistake["msg"]).removeprefix("Value error, ")
     field = kind.model_fields[name]
     got = MASK if _is_secret(field) else masked(repr(mistake["input"]))
-    return f"{name}: {text[:1].lower() + text[1:]}, got {got} ({gathered.origins.get(name, 'default')})"
+    _, origin = sources.get(name, (None, "default"))
+    return f"{name}: {text[:1].lower() + text[1:]}, got {got} ({origin})"
 
 
-def _effective(name: str, field: FieldInfo, values: Mapping[str, Any], origins: Mapping[str, str]) -> Effective:
-    if name not in values and field.is_required():
-        return Effective(name, "", "missing")
-    value = values.get(name, field.default)
+def _effective(name: str, field: FieldInfo, sources: _Sources) -> Effective:
+    unset = (None, "missing") if field.is_required() else (field.default, "default")
+    value, origin = sources.get(name, unset)
     shown = "" if value is None else MASK if _is_secret(field) else masked(str(value))
-    return Effective(name, shown, origins.get(name, "default"))
+    return Effective(name, shown, origin)
 
 
 def masked(text: str) -> str:
@@ -150,8 +148,8 @@ def _is_secret(field: FieldInfo) -> bool:
     return SecretStr in (field.annotation, *get_args(field.annotation))
 
 
-def _gather(names: Collection[str], options: Mapping[str, Any], config: Path | None) -> _Gathered:
-    """Values of `names` by precedence. `options` that are None and empty environment variables count as unset.
+def _gather(names: Collection[str], options: Mapping[str, Any], config: Path | None) -> tuple[_Sources, list[str]]:
+    """The values of `names` by precedence, and mistakes. `options` that are None and empty variables count as unset.
 
     File and environment serve all commands. Names of all settings are validated: a misspelt `dead_letter_topic` would
     otherwise go unnoticed until it is needed.
@@ -164,8 +162,7 @@ def _gather(names: Collection[str], options: Mapping[str, Any], config: Path | N
     entries = {name: (value, f"file {path}") for name, value in table.items()}
     entries |= {name: (environment[v], f"environment {v}") for name, v in variables.items() if environment.get(v)}
     entries |= {name: (v, f"option --{name.replace('_', '-')}") for name, v in options.items() if v is not None}
-    own = {name: entry for name, entry in entries.items() if name in names}
-    return _Gathered({name: value for name, (value, _) in own.items()}, {n: o for n, (_, o) in own.items()}, mistakes)
+    return {name: entry for name, entry in entries.items() if name in names}, mistakes
 
 
 def _misspelt_variables(environment: Iterable[str], all_names: Collection[str]) -> list[str]:

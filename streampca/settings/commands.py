@@ -12,13 +12,13 @@ from pydantic import Field, field_validator
 
 from streampca.errors import needs
 from streampca.settings.base import Rules, Settings, all_fields
-from streampca.settings.formats import Dimensions, FormatSettings
-from streampca.settings.kafka import DeadLetterSettings, GroupSettings, KafkaName, KafkaSettings, TopicSettings
+from streampca.settings.kafka import DeadLetterSettings, FormatSettings, KafkaName, KafkaSettings, TopicSettings
 from streampca.settings.process import ListeningSettings, LogSettings, Port, StoreSettings
 
 __all__ = ["LogSettings", "Settings", "StoreSettings", "all_fields"]
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Dimensions = Annotated[int, Field(ge=1, le=10_000_000)]
 
 EMITTED = ("coordinates", "residual", "score", "p", "reconstruction")
 
@@ -63,6 +63,10 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
         (lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
          needs("kafka_client confluent", "confluent-kafka", "fast")),
     )  # fmt: skip
+
+
+class GroupSettings(Settings):
+    group_id: str = Field("streampca-<topic>", min_length=1, description="Consumer group of the workers.")
 
 
 class WorkerSettings(ConsumerSettings, GroupSettings):

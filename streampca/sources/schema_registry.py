@@ -9,7 +9,7 @@ from streampca.formats import schema_of, writer_of
 from streampca.formats.base import Layout, Writer
 from streampca.formats.schemas import Schemas, WriterSchema, frame_of
 from streampca.process import watchdog
-from streampca.settings.formats import FormatSettings
+from streampca.settings.kafka import FormatSettings
 from streampca.sources.client_connection import one_line
 
 _TIMEOUT_S = 3.0  # decoding waits so long

@@ -35,6 +35,9 @@ class Store(Protocol):
     Any number of processes may use one store at the same time.
     """
 
+    location: str
+    """The absolute path or the URL of the store, without secrets."""
+
     def write(self, name: str, data: bytes) -> None:
         """Write `data` to `name` durably and atomically: a reader sees the old file or the new one, never a part.
 
@@ -60,16 +63,14 @@ class Store(Protocol):
 
         Costs one request however many listings follow. Short-lived: later writes by others are invisible.
         """
+        return self
 
     def delete(self, name: str) -> None:
         """Remove the file; does nothing if it does not exist."""
 
-    @property
-    def location(self) -> str:
-        """The absolute path or the URL of the store, without secrets."""
-
     def missing(self) -> str | None:
-        """The location of a store that does not exist yet; None if it exists."""
+        """The location of a store that does not exist yet; None if it exists, or if no write creates it."""
+        return None
 
     def check(self) -> None:
         """Check that the store can be written and read. Raises `StoreError` with the cause and a remedy."""

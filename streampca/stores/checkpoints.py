@@ -5,6 +5,7 @@ A backfill is one more partition; its folder is `backfill-<number>`.
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import structlog
@@ -136,11 +137,9 @@ class Checkpoints:
             )
 
     def _is_intact(self, partition: int, offset: int) -> bool:
-        try:
-            self._load(partition, offset)
-        except (FileNotFoundError, DamagedFileError, StoreError):
-            return False
-        return True
+        with suppress(FileNotFoundError, DamagedFileError, StoreError):
+            return bool(self._load(partition, offset))
+        return False
 
     def _load(self, partition: int, offset: int, *, trusted: bool = False) -> Checkpoint:
         checkpoint = files.decode(self._store.read(self._path(partition, offset)), trusted=trusted)

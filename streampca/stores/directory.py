@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from streampca.errors import StoreError
-from streampca.stores.base import check_name, is_part
+from streampca.stores.base import Store, check_name, is_part
 
 _TEMPORARY = "~"
 _FILE_MODE, _FOLDER_MODE = 0o640, 0o750  # checkpoints hold vectors of the topic
@@ -39,11 +39,11 @@ _REMEDIES = {
 }
 
 
-class DirectoryStore:
+class DirectoryStore(Store):
     """`Store` in one folder, which is created by the first write."""
 
     def __init__(self, root: Path | str) -> None:
-        self.root = Path(root)
+        self.root, self.location = Path(root), str(Path(root).absolute())
         self._seen: dict[Path, bool] = {}  # folder that exists or existed → whether it survives a power failure
 
     def write(self, name: str, data: bytes) -> None:
@@ -82,18 +82,11 @@ class DirectoryStore:
             return names
         return []
 
-    def snapshot(self, folder: str) -> "DirectoryStore":
-        return self
-
     def delete(self, name: str) -> None:
         """Remove the file. Not flushed: a file that reappears after a power failure does no harm."""
         path = self._path(name)
         with _errors("delete", path):
             path.unlink(missing_ok=True)
-
-    @property
-    def location(self) -> str:
-        return str(self.root.absolute())
 
     def missing(self) -> str | None:
         return None if os.path.isdir(self.root) else self.location  # noqa: PTH112 - raises nothing

@@ -9,14 +9,14 @@ import threading
 from collections import deque
 
 from streampca.errors import StoreError
-from streampca.stores.base import check_name
+from streampca.stores.base import Store, check_name
 
 
 class Crash(BaseException):
     """The simulated death of the process; not an `Exception`, so that nothing handles it."""
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """`Store` in a dictionary, without folders, as in a bucket; threads may share it.
 
     Writes, checks and reads raise the next scripted fault, if any.
@@ -60,16 +60,10 @@ class MemoryStore:
             below = {name.removeprefix(start).split("/")[0] for name in self._files if name.startswith(start)}
         return sorted(start + part for part in below)
 
-    def snapshot(self, folder: str) -> "MemoryStore":
-        return self
-
     def delete(self, name: str) -> None:
         check_name(name)
         with self._lock:
             self._files.pop(name, None)
-
-    def missing(self) -> None:
-        """It always exists."""
 
     def check(self) -> None:
         _raise_next(self._write_faults)

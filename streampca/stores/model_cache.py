@@ -106,7 +106,7 @@ class ModelCache:
     def poll(self) -> None:
         """List the store once and load what is newer. An unreadable store is logged once, and once when it recovers."""
         try:
-            self._missing_store = self._models.missing_store()
+            self._missing_store = self._models.store.missing()
             versions = self._models.versions()
             self._drop_pruned(versions)
             self._load_newest(self._candidates(versions))

@@ -18,30 +18,22 @@ class Models:
     """The models of one topic, each version a file; an older version never replaces a newer one."""
 
     def __init__(self, store: Store, topic: str, keep: int = 100) -> None:
-        self._store, self._folder, self._keep = store, f"models/{topic}", max(keep, 1)
+        self.store, self._folder, self._keep = store, f"models/{topic}", max(keep, 1)
+        self.location = f"{store.location.rstrip('/')}/{self._folder}"
 
     def snapshot(self) -> "Models":
         """A short-lived view with one cached listing."""
         same = copy.copy(self)
-        same._store = self._store.snapshot(self._folder)
+        same.store = self.store.snapshot(self._folder)
         return same
-
-    @property
-    def location(self) -> str:
-        """The absolute path or the URL of the models' folder."""
-        return f"{self._store.location.rstrip('/')}/{self._folder}"
-
-    def missing_store(self) -> str | None:
-        """The location of a store that does not exist yet."""
-        return self._store.missing()
 
     def versions(self) -> list[int]:
         """All versions, ascending."""
-        return numbered.numbers(self._store, self._folder)
+        return numbered.numbers(self.store, self._folder)
 
     def load(self, version: int) -> PublishedModel:
         """One version. Raises `FileNotFoundError` or `DamagedFileError`."""
-        model = model_file.decode(self._store.read(numbered.path(self._folder, version)))
+        model = model_file.decode(self.store.read(numbered.path(self._folder, version)))
         if model.version != version:
             raise DamagedFileError(f"the file of version {version} holds version {model.version}")
         return model
@@ -76,14 +68,14 @@ class Models:
         if not new and self._intact(version):
             return False
         data = model_file.encode(model)
-        return numbered.write(self._store, self._folder, version, data, versions, self._keep, new=new)
+        return numbered.write(self.store, self._folder, version, data, versions, self._keep, new=new)
 
     def delete_with(self, partition: int) -> int:
         """Delete the versions that contain a partition, the newest first; how many they were."""
         newest_first = (model for version in reversed(self.versions()) if (model := self._intact(version)))
         versions = [model.version for model in newest_first if partition in model.positions]
         for version in versions:
-            self._store.delete(numbered.path(self._folder, version))
+            self.store.delete(numbered.path(self._folder, version))
         return len(versions)
 
     def _intact(self, version: int) -> PublishedModel | None:

@@ -14,7 +14,6 @@ _FILE = re.compile(r"[0-9]{20}\.npz")
 
 
 def path(folder: str, number: int) -> str:
-    """The name of the file with that number."""
     return f"{folder}/{number:020d}.npz"
 
 

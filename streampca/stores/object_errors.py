@@ -47,33 +47,33 @@ def store_error(action: Action, url: str, name: str, error: Exception) -> StoreE
 
 def is_missing_object(error: FileNotFoundError) -> bool:
     """Return whether only the object is missing, not the bucket or the key that was to open it."""
-    return _code(str(error)) not in _NO_BUCKET | _BAD_CREDENTIALS
+    return _found(_CODE, str(error)) not in _NO_BUCKET | _BAD_CREDENTIALS
 
 
 def is_not_implemented(error: Exception) -> bool:
     """Return whether the server does not know this kind of request."""
-    return isinstance(error, NotImplementedError) or _status(str(error)) == 501
+    return isinstance(error, NotImplementedError) or _found(_STATUS, str(error)) == "501"
 
 
 def _explanation(action: Action, scheme: str, error: Exception) -> str:
     text = str(error)
-    status, code = _status(text), _code(text)
-    answer = " ".join(filter(None, (str(status or ""), code)))
+    status, code = _found(_STATUS, text), _found(_CODE, text)
+    answer = f"{status} {code}".strip()
     credentials, endpoint = store_url.CREDENTIALS[scheme], _ENDPOINT[scheme]
     if any(host in text for host in _METADATA_HOSTS) or "must be specified" in text:
         return f"no credentials were found (set {credentials}, or run with a role that may use the bucket)"
-    if code in _BAD_CREDENTIALS or status == 401:
+    if code in _BAD_CREDENTIALS or status == "401":
         return f"the credentials are refused: {answer} (correct {credentials}; compare this machine's clock)"
-    if code in _NO_BUCKET or (status == 404 and action in ("write", "list")):
+    if code in _NO_BUCKET or (status == "404" and action in ("write", "list")):
         return f"there is no such bucket: {answer} (create it, or correct the URL of the store)"
     if code in _OTHER_REGION or "configured region" in text:
         return "the bucket is in another region (set AWS_REGION to the bucket's)"
-    if status == 403:
+    if status == "403":
         return f"no permission: {answer} (allow {_PERMISSIONS[scheme].get(action, 'it')})"
     if "BadScheme" in text or "builder error" in text:
         return "the endpoint is plain HTTP (set AWS_ALLOW_HTTP=true if this is meant)"
-    if status is not None:
-        is_busy = status >= 500 or status == 429
+    if status:
+        is_busy = status.startswith("5") or status == "429"
         remedy = RETRY_MAY_HELP if is_busy else f"is {endpoint} the address of an object store?"
         return f"the server answers {answer} ({remedy})"
     if "Timeout" in text or "TimedOut" in text or "timed out" in text:
@@ -85,11 +85,6 @@ def _explanation(action: Action, scheme: str, error: Exception) -> str:
     return "the settings of the object store are not valid (see the provider's environment variables)"
 
 
-def _status(text: str) -> int | None:
-    match = _STATUS.search(text)
-    return int(match[1]) if match else None
-
-
-def _code(text: str) -> str:
-    match = _CODE.search(text)
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
     return match[1] if match else ""

@@ -21,13 +21,12 @@ from obstore.store import from_url
 
 from streampca.errors import RETRY_MAY_HELP, StoreBusyError, StoreError
 from streampca.settings import store_url
-from streampca.stores.base import Observe, check_name, ignore, is_part
+from streampca.stores.base import Observe, Store, check_name, ignore, is_part
 from streampca.stores.object_errors import Action, is_missing_object, is_not_implemented, store_error
 
 _PART_BYTES = 16 * 2**20  # larger objects are uploaded in parts of this size, so that a timeout covers one part
 _PARTS_AT_ONCE = 2
 _NAMES_A_PAGE = 1000  # of a listing
-_PROBE = "~"  # begins a name that `names` never returns, and errors do not show
 _open: Callable[..., Any] = from_url  # typed by scheme, which is not known before it runs
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
 _CONFIG: dict[str, Any] = {"s3": {"disable_bulk_delete": True}}  # not every server that is compatible with S3 has it
@@ -43,7 +42,7 @@ class Timeouts:
     retry_s: float = 15.0  # no retry later than this after the first attempt
 
 
-class ObjectStore:
+class ObjectStore(Store):
     """`Store` in a bucket, below the prefix of its URL. Credentials come from the provider's environment variables."""
 
     def __init__(self, url: str, timeouts: Timeouts = Timeouts(), observe: Observe = ignore) -> None:
@@ -70,7 +69,9 @@ class ObjectStore:
 
     def write(self, name: str, data: bytes) -> None:
         check_name(name)
-        self._put(name, data)
+        with self._request("write", name) as request:
+            request.count = _uploads(len(data))
+            obstore.put(self._bucket, name, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
         if self._listed:
             self._listed[1].add(name)
 
@@ -107,7 +108,8 @@ class ObjectStore:
 
     def read(self, name: str) -> bytes:
         check_name(name)
-        return self._get(name)
+        with self._request("read", name):
+            return bytes(obstore.get(self._bucket, name).bytes())
 
     def names(self, folder: str) -> list[str]:
         check_name(folder)
@@ -115,7 +117,11 @@ class ObjectStore:
         if self._listed and start.startswith(f"{self._listed[0]}/"):
             below = {name.removeprefix(start).split("/")[0] for name in self._listed[1] if name.startswith(start)}
         else:
-            below = {name.removeprefix(start) for name in self._list(folder) if name.startswith(start)}
+            with self._request("list", folder) as request:
+                answer = obstore.list_with_delimiter(self._bucket, folder)
+                names = {*answer["common_prefixes"], *(entry["path"] for entry in answer["objects"])}
+                request.count = _pages(len(names))
+            below = {name.removeprefix(start) for name in names if name.startswith(start)}
         return sorted(f"{start}{part}" for part in below if is_part(part))
 
     def snapshot(self, folder: str) -> "ObjectStore":
@@ -130,44 +136,22 @@ class ObjectStore:
 
     def delete(self, name: str) -> None:
         check_name(name)
-        self._delete(name)
+        with suppress(FileNotFoundError), self._request("delete", name):
+            obstore.delete(self._bucket, name)
         if self._listed:
             self._listed[1].discard(name)
 
-    def missing(self) -> None:
-        """A bucket is not created by the first write: without it, every operation raises."""
-
     def check(self) -> None:
-        probe, content = f"{_PROBE}{secrets.token_hex(8)}", b"streampca"
-        self._put(probe, content)
+        probe, content = f"check-{secrets.token_hex(8)}", b"streampca"
+        self.write(probe, content)
         try:
-            read_back = self._get(probe)
+            read_back = self.read(probe)
         except FileNotFoundError:
             raise StoreBusyError(f"{self.location} does not show what was just written; {RETRY_MAY_HELP}") from None
-        self._list(probe)
-        self._delete(probe)
+        self.names(probe)
+        self.delete(probe)
         if read_back != content:
             raise StoreError(f"cannot use {self.location}: an object read back differs from what was written")
-
-    def _put(self, name: str, data: bytes) -> None:
-        with self._request("write", name) as request:
-            request.count = _uploads(len(data))
-            obstore.put(self._bucket, name, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
-
-    def _get(self, name: str) -> bytes:
-        with self._request("read", name):
-            return bytes(obstore.get(self._bucket, name).bytes())
-
-    def _list(self, folder: str) -> set[str]:
-        with self._request("list", folder) as request:
-            answer = obstore.list_with_delimiter(self._bucket, folder)
-            names = {*answer["common_prefixes"], *(entry["path"] for entry in answer["objects"])}
-            request.count = _pages(len(names))
-        return names
-
-    def _delete(self, name: str) -> None:
-        with suppress(FileNotFoundError), self._request("delete", name):
-            obstore.delete(self._bucket, name)
 
     @contextmanager
     def _request(self, action: Action, name: str) -> Iterator["_Request"]:
@@ -186,13 +170,12 @@ class ObjectStore:
     @contextmanager
     def _errors(self, action: Action, name: str) -> Iterator[None]:
         """Turn the library's errors into `StoreError`, without what they quote: URLs and answers may hold secrets."""
-        shown = "" if name.startswith(_PROBE) else name
         try:
             yield
         except (FileNotFoundError, BaseError, ValueError) as error:
             if isinstance(error, FileNotFoundError) and action in ("read", "delete") and is_missing_object(error):
-                raise FileNotFoundError(f"{self.location}/{shown}") from None
-            raise store_error(action, self.location, shown, error) from None
+                raise FileNotFoundError(f"{self.location}/{name}") from None
+            raise store_error(action, self.location, name, error) from None
 
 
 @dataclass

@@ -56,5 +56,12 @@ def here(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Parts:
         yield name, engines.fold_chunk(chunk, backfill)
 
 
+def executed(
+    engine: Engine, backfill: BackfillPlan, *sources: Path, store: Store | None = None
+) -> tuple[Checkpoint, pa.Table]:
+    """The checkpoint and the rejected rows."""
+    return execute(store or MemoryStore(), backfill, chunks_of([*map(str, sources)]), engine, lambda done: None)
+
+
 def learned(engine: Engine, backfill: BackfillPlan, *sources: Path, store: Store | None = None) -> Checkpoint:
-    return execute(store or MemoryStore(), backfill, chunks_of([*map(str, sources)]), engine, lambda done: None)[0]
+    return executed(engine, backfill, *sources, store=store)[0]

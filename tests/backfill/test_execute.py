@@ -11,7 +11,6 @@ import pytest
 
 from streampca.backfill import BackfillPlan
 from streampca.backfill.engines import Parts
-from streampca.backfill.execute import execute
 from streampca.errors import InputError, SettingsError
 from streampca.files.chunks import Chunk, chunks_of
 from streampca.fold import checkpoint as files
@@ -33,7 +32,7 @@ def test_one_that_is_interrupted_continues(lake: Path) -> None:
         yield from here(dict(list(chunks.items())[:-3]), backfill)
 
     with pytest.raises(KeyboardInterrupt):
-        execute(store, backfill_of(), chunks, breaks, lambda done: None)
+        learned(breaks, backfill_of(), lake, store=store)
     assert Checkpoints(store, "readings").newest(FIRST_BACKFILL) is None
     expected = files.encode(learned(here, backfill_of(), lake))
     for _ in range(2):  # then it is done

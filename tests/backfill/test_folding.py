@@ -12,13 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.backfill import BackfillPlan, fold_batches, merge
-from streampca.backfill.execute import execute
 from streampca.backfill.folding import Part
-from streampca.files.chunks import chunks_of
 from streampca.fold import checkpoint as files
 from streampca.pca.axes import model_of
-from streampca.stores.memory import MemoryStore
-from tests.backfill.rows import START_MS, K, backfill_of, here, learned, rows, table, write
+from tests.backfill.rows import START_MS, K, backfill_of, executed, here, learned, rows, table, write
 from tests.pca.streams import excess
 
 
@@ -76,8 +73,7 @@ def test_rows_that_cannot_be_learned_are_counted_and_named(tmp_path: Path) -> No
     lists = pa.array(good[:100] + bad + good[100:], pa.list_(pa.float64()))
     pq.write_table(pa.table({"v": lists}), tmp_path / "v.parquet", row_group_size=64)
     backfill = BackfillPlan("readings", backfill_of(3).fold_config, ("v",))
-    chunks = chunks_of([str(tmp_path / "v.parquet")])
-    checkpoint, rejects = execute(MemoryStore(), backfill, chunks, here, lambda done: None)
+    checkpoint, rejects = executed(here, backfill, tmp_path / "v.parquet")
     reasons = ["no_value", "wrong_length", "not_finite", "not_finite", "too_large"]
     assert checkpoint.fold.stats.learned == 500
     assert checkpoint.fold.stats.rejected == {"no_value": 1, "wrong_length": 1, "not_finite": 2, "too_large": 1}
@@ -92,8 +88,7 @@ def test_rows_that_do_not_say_whether_they_are_history_are_rejected(tmp_path: Pa
     times = pa.array([None, *(START_MS + 1000 * number[1:]).tolist()], pa.timestamp("ms"))
     pq.write_table(table(Y, **positions).set_column(1, "time", times), tmp_path / "lake.parquet", row_group_size=200)
     for until, row in (({"until_ms": START_MS + 450_000}, 0), ({"until_offsets": {0: 450}}, 499)):
-        backfill = backfill_of(5, **until)
-        checkpoint, rejects = execute(MemoryStore(), backfill, chunks_of([str(tmp_path)]), here, lambda done: None)
+        checkpoint, rejects = executed(here, backfill_of(5, **until), tmp_path)
         assert checkpoint.fold.stats.learned == 450 - (row == 0)
         assert checkpoint.fold.stats.rejected == {"no_place": 1}
         assert (rejects["row"].to_pylist(), rejects["chunk"][0].as_py()[-1]) == ([row % 200], str(row // 200))
@@ -105,8 +100,7 @@ def test_rejects_are_named_by_their_row_of_the_piece(tmp_path: Path) -> None:
     Y[250] = np.inf
     columns = {"partition": pa.array(np.arange(300) % 2), "offset": pa.array(np.arange(300) // 2)}
     pq.write_table(table(Y, **columns), tmp_path / "lake.parquet")
-    backfill = backfill_of(5, until_offsets={0: 140})
-    _, rejects = execute(MemoryStore(), backfill, chunks_of([str(tmp_path)]), here, lambda done: None)
+    _, rejects = executed(here, backfill_of(5, until_offsets={0: 140}), tmp_path)
     assert rejects["row"].to_pylist() == [250]
 
 

@@ -1,13 +1,12 @@
 """Learning can be proven again, and where a worker continues can be moved, never backwards."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
-from tests.command_line import assert_one_line, run
+from tests.command_line import assert_one_line, printed, run, variables
 from tests.guarantees.harness import BOTH_CLIENTS, D, Group, K, as_json, group, vectors
 from tests.kafka_broker import Broker
 
@@ -16,11 +15,6 @@ pytestmark = pytest.mark.broker
 
 def words_of(members: Group, *words: object) -> list[object]:
     return [*words, "--topic", members.topic, "--bootstrap-servers", members.broker.bootstrap, "--store", members.store]
-
-
-def audit(members: Group, *words: object) -> subprocess.CompletedProcess[str]:
-    model = {"STREAMPCA_DIMENSIONS": str(D), "STREAMPCA_COMPONENTS": str(K)}
-    return run(*words_of(members, "audit"), *words, **model)
 
 
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
@@ -35,19 +29,20 @@ def test_an_audit_finds_the_same_bytes_and_notices_others(
             broker.produce(topic, 0, [*as_json(vectors(700, seed)), b"no vector"])
             members.wait_until_learned()
         members.workers[0].stop()
+        audit = words_of(members, "audit")
+        model = variables({"dimensions": D, "components": K})
         for start in ([], ["--from", 0]):
-            outcome = audit(members, *start)
-            assert outcome.returncode == 0, outcome.stderr
-            assert "2103" in outcome.stdout
-            assert "the checkpoint has the same bytes" in outcome.stdout
-        assert "2,103 records learned again" in outcome.stdout
-        assert_one_line(audit(members, "--to", 5), "must be two checkpoints of partition 0, or 0", code=2)
+            output = printed(*audit, *start, **model)
+            assert "2103" in output
+            assert "the checkpoint has the same bytes" in output
+        assert "2,103 records learned again" in output
+        assert_one_line(run(*audit, "--to", 5, **model), "must be two checkpoints of partition 0, or 0", code=2)
         checkpoints = Checkpoints(DirectoryStore(members.store), topic)
         (newest,) = members.newest().values()
         wrong = newest.fold.reject(["no_value"])
         (members.store / f"checkpoints/{topic}/0/{2103:020d}.npz").unlink()
         checkpoints.save(type(newest)(topic, newest.topic_id, 0, wrong, newest.settings))
-        assert_one_line(audit(members, "--from", 0), "the checkpoint has other bytes")
+        assert_one_line(run(*audit, "--from", 0, **model), "the checkpoint has other bytes")
 
 
 def test_a_reset_moves_where_workers_continue_but_never_back(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -56,8 +51,7 @@ def test_a_reset_moves_where_workers_continue_but_never_back(broker: Broker, top
         broker.produce(topic, partition, as_json(vectors(400, partition)))
     with group(broker, topic, tmp_path, BOTH_CLIENTS) as members:
         reset = [*words_of(members, "reset"), "--group-id", topic, "--yes"]
-        moved = run(*reset, "--to", 300, "--partition", 1)
-        assert "partition 1 continues at offset 300" in moved.stdout, moved.stderr
+        assert "partition 1 continues at offset 300" in printed(*reset, "--to", 300, "--partition", 1)
         members.start()
         members.wait_until_learned()
         members.wait(lambda: len(broker.committed(topic, topic)) == 2, "committed offsets")
@@ -67,7 +61,7 @@ def test_a_reset_moves_where_workers_continue_but_never_back(broker: Broker, top
         assert_one_line(run(*reset, "--to", "earliest"), "records would be learned twice", code=2)
         for partition in range(2):
             broker.produce(topic, partition, as_json(vectors(200, 7)))
-        assert "continues at offset 600" in run(*reset, "--to", "latest").stdout
+        assert "continues at offset 600" in printed(*reset, "--to", "latest")
         broker.produce(topic, 0, as_json(vectors(50, 8)))
         members.start()
         members.wait_until_learned()

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from streampca.cli.app import app
 from streampca.fold import model_file
-from tests.command_line import assert_fatal, assert_one_line, run
+from tests.command_line import assert_fatal, assert_one_line, output_of, printed, run
 from tests.docs_tables import flat
 
 COMMANDS = flat(get_command(app).commands)  # type: ignore[attr-defined]
@@ -65,8 +65,7 @@ def test_help_imports_nothing_heavy() -> None:
         "heavy = ('numpy', 'pydantic', 'kafka', 'scipy', 'rich', 'fastapi', 'structlog')\n"
         "print([m for m in heavy if m in sys.modules])"
     )
-    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert outcome.stdout.strip().splitlines()[-1] == "[]"
+    assert output_of(program).splitlines()[-1] == "[]"
 
 
 def test_commands_for_files_need_nothing_that_only_posix_has(tmp_path: Path) -> None:
@@ -80,9 +79,11 @@ def test_commands_for_files_need_nothing_that_only_posix_has(tmp_path: Path) -> 
     assert "no mistakes" in outcome.stdout
 
 
-@pytest.mark.parametrize("words", [["worker", "--dimension"], ["worker", "--dimensions", "many"], ["nonsense"]])
-def test_usage_errors_have_exit_code_2(words: list[str]) -> None:
-    outcome = run(*words)
+@pytest.mark.parametrize(
+    "words", ["worker --dimension", "worker --dimensions many", "nonsense", "demo --port 70000", "demo --port -1"]
+)
+def test_usage_errors_have_exit_code_2(words: str) -> None:
+    outcome = run(*words.split())
     assert (outcome.returncode, "Traceback" in outcome.stderr) == (2, False)
 
 
@@ -120,22 +121,20 @@ def test_a_port_in_use_is_an_error_that_names_its_setting(command: str, tmp_path
 def test_check_prints_settings_and_their_origins(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text('sasl_password = "hush-hush"\nsasl_username = "me"\n')
-    outcome = run("check", *REQUIRED, "--config", config, STREAMPCA_GROUP_ID="mine")
-    assert outcome.returncode == 0, outcome.stdout
-    rows = {line.split()[0]: line.split()[1:] for line in outcome.stdout.splitlines() if len(line.split()) > 2}
+    output = printed("check", *REQUIRED, "--config", config, STREAMPCA_GROUP_ID="mine")
+    rows = {line.split()[0]: line.split()[1:] for line in output.splitlines() if len(line.split()) > 2}
     assert rows["topic"] == ["readings", "option", "--topic"]
     assert rows["group_id"] == ["mine", "environment", "STREAMPCA_GROUP_ID"]
     assert rows["store"] == [str(Path.cwd() / "streampca-store"), "default"]
     assert rows["sasl_password"] == ["********", "file", str(config)]
     assert rows["port"] == ["8000", "default"]
-    assert "hush-hush" not in outcome.stdout
+    assert "hush-hush" not in output
 
 
 def test_check_shows_transform_once_any_of_its_settings_is_given() -> None:
     assert "streampca transform" not in run("check", *REQUIRED).stdout
-    outcome = run("check", *REQUIRED, "--output-topic", "unusual", STREAMPCA_EMIT="score,p")
-    assert outcome.returncode == 0, outcome.stdout
-    _, _, shown = outcome.stdout.partition("streampca transform (besides those above)")
+    output = printed("check", *REQUIRED, "--output-topic", "unusual", STREAMPCA_EMIT="score,p")
+    _, _, shown = output.partition("streampca transform (besides those above)")
     rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if len(line.split()) > 2}
     assert rows["emit"] == ["score,p", "environment", "STREAMPCA_EMIT"]
     assert rows["transform_group_id"] == ["streampca-transform-readings", "default"]
@@ -156,9 +155,7 @@ def test_check_lists_every_mistake(tmp_path: Path) -> None:
 
 def test_fit_and_inspect(vectors: Path, tmp_path: Path) -> None:
     model = tmp_path / "model.npz"
-    outcome = run("fit", vectors, "-o", model, "--components", 3)
-    assert outcome.returncode == 0, outcome.stderr
-    assert "1,500 vectors of 8 dimensions" in outcome.stdout
+    assert "1,500 vectors of 8 dimensions" in printed("fit", vectors, "-o", model, "--components", 3)
     decoded = model_file.decode(model.read_bytes())
     Y = np.load(vectors)
     exact = np.linalg.eigvalsh(np.cov(Y.T, bias=True))[::-1][:3]
@@ -183,8 +180,7 @@ def test_fit_learns_gaps(vectors: Path, tmp_path: Path) -> None:
     (tmp_path / "v.csv").write_text("\n".join(",".join("" if e is None else repr(e) for e in row) for row in rows))
     models = []
     for name in ("v.npy", "v.csv", "v.jsonl"):
-        outcome = run("fit", tmp_path / name, "-o", tmp_path / "m.npz", "--components", 2, "--missing", "impute")
-        assert outcome.returncode == 0, outcome.stderr
+        printed("fit", tmp_path / name, "-o", tmp_path / "m.npz", "--components", 2, "--missing", "impute")
         models.append(model_file.decode((tmp_path / "m.npz").read_bytes()))
     assert models[0].settings["missing"] == "impute"
     assert all(np.array_equal(models[0].model.components, other.model.components) for other in models[1:])
@@ -217,7 +213,7 @@ def test_inspect_survives_a_closed_pipe_and_says_which_files_are_foreign_or_dama
         model.write_bytes(content)
         foreign = f"{model} is not a checkpoint or model of streampca; it begins with {content}"
         assert_one_line(run("inspect", model), foreign)
-    assert run("fit", vectors, "-o", model).returncode == 0
+    printed("fit", vectors, "-o", model)
     command = f"{sys.executable} -m streampca inspect {model} | true"
     outcome = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert outcome.stderr == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.command_line import assert_fatal, run
+from tests.command_line import assert_fatal, printed, run
 from tests.command_line import doctor as run_doctor
 from tests.kafka_broker import PASSWORD, USER, Broker
 
@@ -22,9 +22,8 @@ def vectors(tmp_path: Path) -> Path:
 
 def test_produce_sends_every_row_once_and_evenly(broker: Broker, topic: str, vectors: Path) -> None:
     broker.create_topic(topic, 3)
-    outcome = run("produce", vectors, "--topic", topic, "--bootstrap-servers", broker.bootstrap)
-    assert outcome.returncode == 0, outcome.stderr
-    assert "sent 1,001 messages of 4 dimensions" in outcome.stdout
+    output = printed("produce", vectors, "--topic", topic, "--bootstrap-servers", broker.bootstrap)
+    assert "sent 1,001 messages of 4 dimensions" in output
     rows: dict[int, list[list[float]]] = {p: [] for p in range(3)}
     for record in broker.read_all(topic):
         rows[record.partition].append(json.loads(record.value))
@@ -36,7 +35,7 @@ def test_produce_limits_the_rate(broker: Broker, topic: str, tmp_path: Path) -> 
     np.save(tmp_path / "v.npy", np.zeros((60, 2)))
     broker.create_topic(topic, 1)
     options = ("--topic", topic, "--bootstrap-servers", broker.bootstrap, "--rate", 30)
-    assert run("produce", tmp_path / "v.npy", *options).returncode == 0
+    printed("produce", tmp_path / "v.npy", *options)
     timestamps = [record.timestamp for record in broker.read_all(topic)]
     assert len(timestamps) == 60
     assert timestamps[-1] - timestamps[0] > 1800
@@ -61,7 +60,7 @@ def test_doctor_says_when_records_carry_float32(broker: Broker, topic: str, tmp_
     np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((5, 4)).astype(dtype))
     broker.create_topic(topic, 1)
     options = ("--topic", topic, "--bootstrap-servers", broker.bootstrap, "--format", "npy")
-    assert run("produce", tmp_path / "v.npy", *options).returncode == 0
+    printed("produce", tmp_path / "v.npy", *options)
     for asked in ({}, {"STREAMPCA_DTYPE": "float32"}):
         _, lines = doctor(broker, topic, tmp_path / "store", STREAMPCA_FORMAT="npy", **asked)
         assert ("dtype=float32" in lines["newest record"]) == (dtype == "float32" and not asked)
@@ -81,7 +80,7 @@ def test_doctor_and_produce_over_tls_with_a_login(
         "STREAMPCA_STORE": str(tmp_path / "store"), "STREAMPCA_KAFKA_CLIENT": client,
         "STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-dead",
     }  # fmt: skip
-    assert run("produce", vectors, **secure).returncode == 0
+    printed("produce", vectors, **secure)
     code, lines = run_doctor(**secure)
     assert (code, {line[0] for line in lines.values()}) == (0, {"✓"}), lines
     assert lines["broker"] == f"✓ {broker.tls_bootstrap} answers {client} (SASL_SSL, logged in as {USER})"

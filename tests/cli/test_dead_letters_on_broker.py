@@ -14,7 +14,7 @@ import pytest
 
 from streampca.fold.record import PlainRecord
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
-from tests.command_line import assert_one_line, run
+from tests.command_line import assert_one_line, printed, run
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import D, as_json, fold_of, group, vectors
 from tests.kafka_broker import Broker
@@ -37,15 +37,12 @@ def iso(milliseconds: int) -> str:
 
 
 def listed(broker: Broker, topic: str) -> dict[str, dict[str, Any]]:
-    outcome = run(*arguments(broker, topic, "list", "--json"))
-    assert outcome.returncode == 0, outcome.stderr
-    return {group["reason"]: group for group in json.loads(outcome.stdout)["groups"]}
+    output = printed(*arguments(broker, topic, "list", "--json"))
+    return {group["reason"]: group for group in json.loads(output)["groups"]}
 
 
 def replayed(broker: Broker, topic: str, *more: object) -> str:
-    outcome = run(*arguments(broker, topic, "replay", *more))
-    assert outcome.returncode == 0, outcome.stderr
-    return outcome.stdout
+    return printed(*arguments(broker, topic, "replay", *more))
 
 
 def write_letters(log: OnKafka, letters: list[tuple[int, PlainRecord, str]]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streampca.cli import fit, inspect
-from streampca.errors import SettingsError, StoreError
+from streampca.errors import StoreError
 from tests.s3_process import BUCKET, S3Process
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
@@ -45,5 +45,3 @@ def test_objects_and_buckets_that_do_not_exist(url: str, vectors: Path) -> None:
         inspect.run(url, as_json=True)
     with pytest.raises(StoreError, match="there is no such bucket"):
         fit.run(vectors, "s3://no-such-bucket/model.npz", fit.FitOptions(components=2))
-    with pytest.raises(SettingsError, match="credentials do not belong into the URL"):
-        fit.run(vectors, "s3://key:secret@bucket/model.npz", fit.FitOptions(components=2))

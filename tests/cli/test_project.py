@@ -15,7 +15,7 @@ from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.arrays import F64
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.command_line import assert_one_line, run
+from tests.command_line import assert_one_line, printed, run
 from tests.forked import ForkedProcess
 from tests.waiting import wait_until
 
@@ -37,8 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savetxt(path / "v.csv", Y, fmt="%.17g", delimiter=",")
     (path / "v.jsonl").write_text("\n".join(map(json.dumps, Y.tolist())))
     pq.write_table(pa.table({"id": range(6000), "vector": fixed_size_lists(Y)}), path / "v.parquet", row_group_size=999)
-    outcome = run("fit", path / "v.parquet", "--column", "vector", "-o", path / "model.npz", "--components", K)
-    assert outcome.returncode == 0, outcome.stderr
+    printed("fit", path / "v.parquet", "--column", "vector", "-o", path / "model.npz", "--components", K)
     return path
 
 
@@ -88,20 +87,21 @@ def test_every_format_holds_what_the_model_computes_wherever_it_is(
     location = {"store": tmp_path / "store", "sidecar": sidecar}.get(by, folder / by)
     column = ["--column", "vector"] if suffix == "parquet" else []
     out = tmp_path / f"out.{suffix}"
-    outcome = run("project", folder / f"v.{suffix}", "--model", location, "-o", out, "--basis", "whitened", *column)
-    assert "6,000 vectors projected by version 6000" in outcome.stdout, outcome.stderr
+    words = ("project", "--model", location, "--basis", "whitened")
+    output = printed(*words, folder / f"v.{suffix}", "-o", out, *column)
+    assert "6,000 vectors projected by version 6000" in output
     coordinates, residual = published.model.project(np.load(folder / "v.npy"), "whitened")
     assert np.array_equal(read(out)[0], coordinates)
     assert np.array_equal(read(out)[1], residual)
-    run("project", folder / "v.npy", "--model", location, "-o", tmp_path / "out.npy", "--basis", "whitened")
+    printed(*words, folder / "v.npy", "-o", tmp_path / "out.npy")
     assert np.array_equal(np.load(tmp_path / "out.npy"), coordinates)
 
 
 def test_a_model_is_continued(folder: Path, tmp_path: Path) -> None:
     later, both = low_rank(3000, seed=1), tmp_path / "both.npz"
     np.save(tmp_path / "later.npy", later)
-    outcome = run("fit", tmp_path / "later.npy", "-o", both, "--start-from", folder / "model.npz")
-    assert "3,000 vectors of 8 dimensions" in outcome.stdout, outcome.stderr
+    output = printed("fit", tmp_path / "later.npy", "-o", both, "--start-from", folder / "model.npz")
+    assert "3,000 vectors of 8 dimensions" in output
     continued, Y = model_of(both), np.concatenate([np.load(folder / "v.npy"), later])
     assert (continued.version, continued.model.weight) == (9000, 9000.0)
     np.testing.assert_allclose(continued.model.mean, Y.mean(axis=0), rtol=1e-9)

@@ -1,10 +1,7 @@
 """A worker compiles all its kernels before it joins the group."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +20,7 @@ from streampca.pca.learning import LearningConfig
 from streampca.process.start import Started, ThreadFailures
 from streampca.settings.commands import WorkerSettings
 from streampca.stores.directory import DirectoryStore
-
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+from tests.command_line import output_of
 
 COMPARE = """
 import gc, json, sys
@@ -83,14 +79,6 @@ def test_only_the_first_start_compiles(tmp_path: Path) -> None:
     here = centring._weights.stats.cache_path  # type: ignore[attr-defined]
     shutil.copytree(here, there, ignore=shutil.ignore_patterns("*.pyc", "centring._weights-*"))
     assert [output_of(COMPILE, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)] == ["1", "0"]
-
-
-def output_of(program: str, *arguments: str, **environment: str) -> str:
-    command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, check=True, timeout=300
-    )
-    return done.stdout.splitlines()[-1]
 
 
 class JoiningError(Exception):

@@ -16,9 +16,8 @@ from streampca.consumer_group import listener as events
 from streampca.consumer_group.health import MOST_CONNECTIONS, HealthListener, HealthServer, health_server
 from streampca.errors import SettingsError
 from streampca.fold.events import SourceStatus
-from tests.clock import Clock
 from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.waiting import Clock, wait_until
 
 MEMBER, NON_MEMBER = SourceStatus(connected=True, member=True), SourceStatus(connected=True, member=False)
 

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +23,22 @@ WITHIN_S = 120.0
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("STREAMPCA_")}
 
 
-def start(*arguments: object, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "streampca", "demo", *map(str, arguments)],
+@contextmanager
+def demo(*arguments: object, folder: Path, ends_by: signal.Signals = signal.SIGTERM) -> Iterator[subprocess.Popen[str]]:
+    """A demo, which ends by a signal at the end of the block, without an error."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streampca", "demo", "--port", "0", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**ENVIRONMENT, "TMPDIR": str(folder), "STREAMPCA_TOPIC": "must-not-matter"},
     )
+    try:
+        yield process
+    finally:
+        process.send_signal(ends_by)
+        _, errors = process.communicate(timeout=WITHIN_S)
+    assert (process.returncode, errors) == (0, "")
 
 
 def children_of(pid: int) -> list[int]:
@@ -79,14 +88,8 @@ def output_until(condition: Callable[[str], bool], process: subprocess.Popen[str
 
 def test_finds_the_subspace_and_projects_until_it_is_stopped(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    process = start("--port", 0, "--store", store, folder=tmp_path)
-    try:
+    with demo("--store", store, folder=tmp_path, ends_by=signal.SIGINT) as process:
         output = output_until(has_shown_all, process)
-    finally:
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=WITHIN_S)
-    assert process.returncode == 0, errors
-    assert errors == ""
     assert re.match(r"page     http://127.0.0.1:\d+/\nbroker ", output)
     assert re.search(r"first projection after [\d.]+ s, by model version \d+", output), output
     assert re.search(r"curl -s http://127.0.0.1:\d+/v1/project .* -d @", output)
@@ -98,12 +101,8 @@ def test_finds_the_subspace_and_projects_until_it_is_stopped(tmp_path: Path) -> 
 
 
 def test_sigterm_stops_it_cleanly_while_it_starts(tmp_path: Path) -> None:
-    process = start("--port", 0, folder=tmp_path)
-    children = wait_until(lambda: len(found := children_of(process.pid)) > 1 and found, WITHIN_S, "children")
-    process.terminate()
-    _, errors = process.communicate(timeout=WITHIN_S)
-    assert process.returncode == 0, errors
-    assert "Traceback" not in errors
+    with demo(folder=tmp_path) as process:
+        children = wait_until(lambda: len(found := children_of(process.pid)) > 1 and found, WITHIN_S, "children")
     assert not any(is_running(child) for child in children)
     assert list(tmp_path.iterdir()) == []
 
@@ -112,13 +111,8 @@ def test_streams_a_given_file_also_if_the_broker_drops_records_before_they_are_r
     """It has room for a second of these."""
     file, store = tmp_path / "vectors.npy", tmp_path / "store"
     np.save(file, np.random.default_rng(0).standard_normal((500, 2500)).astype(np.float32))
-    process = start("--file", file, "--port", 0, "--store", store, folder=tmp_path)
-    try:
+    with demo("--file", file, "--store", store, folder=tmp_path) as process:
         output = output_until(lambda output: bool(re.search(FIRST_OUTPUT, output)) and learned(output) > 2000, process)
-    finally:
-        process.terminate()
-        _, errors = process.communicate(timeout=WITHIN_S)
-    assert process.returncode == 0, errors
     assert re.search(r"coordinates \[(?:-?[\d.]+, ){7}-?[\d.]+\]", output), output
 
 

@@ -23,7 +23,6 @@ def compose() -> dict[str, Any]:
 
 
 def services() -> dict[str, dict[str, Any]]:
-    """The services of docker-compose.yml."""
     found: dict[str, dict[str, Any]] = compose()["services"]
     return found
 

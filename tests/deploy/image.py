@@ -15,12 +15,12 @@ import pytest
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.version import __version__
-from tests.background import every
 from tests.deploy import files, oci
 from tests.deploy.oci import wait_while_running
 from tests.example_models import numbered
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
+from tests.waiting import every
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -16,7 +16,6 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.background import every
 from tests.deploy.rendering import (
     BARE,
     CHART,
@@ -33,7 +32,7 @@ from tests.deploy.rendering import (
     rendered,
 )  # fmt: skip
 from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.waiting import every, wait_until
 
 GROUPS = {"ScaledObject": ("keda.sh", "v1alpha1"), "HTTPRoute": ("gateway.networking.k8s.io", "v1")}
 UNAPPROVED = {"api-approved.kubernetes.io": "unapproved: a test"}  # else the server refuses types of its own groups

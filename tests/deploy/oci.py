@@ -94,7 +94,6 @@ class Container:
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(kind)) / 1024
 
     def wait(self, seconds: float = 60) -> int:
-        """Wait for the end; return the exit code."""
         return self._process.wait(seconds)
 
     def stop(self) -> int:

@@ -44,7 +44,6 @@ OPERATORS_SCHEMAS: dict[str, Any] = {
 
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of Helm."""
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": "/dev/null"}
     return subprocess.run(
         [HELM, *arguments, "--namespace", NAMESPACE],
@@ -65,12 +64,10 @@ def rendered(values: str = "", *options: str, release: str = "streampca") -> lis
 
 
 def of_kind(found: list[Object], *kinds: str) -> list[Object]:
-    """The objects of these kinds."""
     return [o for o in found if o["kind"] in kinds]
 
 
 def identity(found: Object) -> tuple[str, str]:
-    """The kind and the name of an object."""
     return found["kind"], found["metadata"]["name"]
 
 

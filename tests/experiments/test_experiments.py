@@ -36,7 +36,7 @@ def test_nothing_imports_benchmarks_nor_the_package_experiments():
     root = FOLDER.parents[1]
     for folder, forbidden in (("experiments", ("benchmarks",)), ("streampca", ("benchmarks", "experiments"))):
         for path in (root / folder).rglob("*.py"):
-            names = names_imported(path.read_text(encoding="utf-8"), folder)
+            names = names_imported(path.read_text(encoding="utf-8"))
             assert [name for name in names if name.split(".")[0] in forbidden] == [], path
 
 

@@ -10,12 +10,10 @@ import pytest
 from deltalake import write_deltalake
 
 from streampca.backfill import BackfillPlan
-from streampca.backfill.execute import execute
 from streampca.errors import InputError
 from streampca.files.chunks import chunks_of, columns_of, read
 from streampca.fold import checkpoint as files
 from streampca.formats.arrow import fixed_size_lists
-from streampca.stores.memory import MemoryStore
 from tests.backfill.rows import backfill_of, here, learned, rows, table, write
 
 
@@ -97,9 +95,9 @@ def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> No
     checkpoints = []
     for name, column in (("a.parquet", "embedding"), ("b.npy", "vector"), ("c.arrow", "embedding"),
                          ("d.csv", "f_*"), ("e", "embedding"), ("f.parquet", "f_*")):  # fmt: skip
-        chunks = chunks_of([str(tmp_path / name)])
-        backfill = BackfillPlan("readings", backfill_of(5).fold_config, columns_of(chunks[0], column))
-        checkpoints.append(files.encode(execute(MemoryStore(), backfill, chunks, here, lambda done: None)[0]))
+        columns = columns_of(chunks_of([str(tmp_path / name)])[0], column)
+        backfill = BackfillPlan("readings", backfill_of(5).fold_config, columns)
+        checkpoints.append(files.encode(learned(here, backfill, tmp_path / name)))
     assert len(set(checkpoints)) == 1
 
 

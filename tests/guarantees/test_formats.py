@@ -15,7 +15,7 @@ from streampca.errors import SettingsError, SourceError
 from streampca.fold.record import PlainRecord
 from streampca.formats.protobuf import compiled
 from streampca.formats.schemas import WriterSchema
-from streampca.settings.formats import FormatSettings
+from streampca.settings.kafka import FormatSettings
 from streampca.sources import schema_registry as module
 from streampca.sources.schema_registry import SchemaRegistry
 from tests import command_line

@@ -3,7 +3,6 @@
 import random
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,20 +14,12 @@ from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker
 from tests.object_server import Fault, S3Proxy
 from tests.ports import free_ports
-from tests.s3_process import BUCKET, S3Process
+from tests.s3_process import BUCKET
 from tests.sidecar.process import SidecarProcess
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 PARTITIONS, ROUNDS, MESSAGES = 4, 16, 16_000
-
-
-@pytest.fixture
-def proxy(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
-    """A proxy in front of the S3 server, which the workers use."""
-    with S3Proxy(s3.port) as running:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
-        yield running
 
 
 @pytest.fixture

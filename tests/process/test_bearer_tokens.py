@@ -22,6 +22,7 @@ from tests.example_models import TOPIC, D
 from tests.sidecar.conftest import models as models
 from tests.sidecar.conftest import store as store
 from tests.sidecar.http_client import Client, error_of
+from tests.waiting import Clock
 
 VECTORS = {"vectors": [[1.0] * D]}
 OPEN = (
@@ -104,13 +105,12 @@ def test_probes_and_the_page_stay_open(client: Client) -> None:
 
 
 def test_a_changed_file_is_read_again(path: Path) -> None:
-    now = [0.0]
-    tokens = BearerTokens(path, lambda: now[0])
+    tokens = BearerTokens(path, clock := Clock())
     tokens.check("read", "Bearer ada")
     path.write_text(line("read", "eve"))
     os.utime(path, (time.time() + 5, time.time() + 5))
     tokens.check("read", "Bearer ada")  # it looks once a second
-    now[0] = 2.0
+    clock.now = 2.0
     with pytest.raises(UnknownTokenError):
         tokens.check("read", "Bearer ada")
     tokens.check("read", "Bearer eve")
@@ -120,18 +120,17 @@ def test_a_changed_file_is_read_again(path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_an_error_at_a_start_and_changes_nothing_later(
     path: Path, text: str | None
 ) -> None:
-    now = [0.0]
-    tokens = BearerTokens(path, lambda: now[0])
+    tokens = BearerTokens(path, clock := Clock())
     path.unlink()
     if text is not None:
         path.write_text(text)
     with pytest.raises(SettingsError, match=r"tokens_file .*(line 1 is not scopes|cannot be read)"):
         BearerTokens(path)
-    now[0] = 2.0
+    clock.now = 2.0
     with structlog.testing.capture_logs() as logged:
         tokens.check("read", "Bearer ada")
     assert [entry["event"] for entry in logged] == ["tokens not read again"]
-    now[0] = 4.0
+    clock.now = 4.0
     path.write_text(line("read", "eve"))
     tokens.check("read", "Bearer eve")
 
@@ -139,18 +138,16 @@ def test_a_file_that_cannot_be_read_is_an_error_at_a_start_and_changes_nothing_l
 def test_a_file_that_can_be_read_later_without_another_change_is_read(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
     def refuse(*_: object, **__: object) -> str:
         raise OSError("too many open files")
 
-    now = [0.0]
-    tokens = BearerTokens(path, lambda: now[0])
+    tokens = BearerTokens(path, clock := Clock())
     path.write_text(line("read", "eve"))
     os.utime(path, (time.time() + 5, time.time() + 5))
     with monkeypatch.context() as failing:
         failing.setattr(Path, "read_text", refuse)
-        now[0] = 2.0
+        clock.now = 2.0
         tokens.check("read", "Bearer ada")
-    now[0] = 4.0
+    clock.now = 4.0
     with pytest.raises(UnknownTokenError):
         tokens.check("read", "Bearer ada")

@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from streampca.process import logs
+from tests.waiting import Clock
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -68,8 +69,8 @@ def test_a_terminal_shows_text() -> None:
 
 
 def test_one_line_a_minute_for_a_repeating_fault() -> None:
-    now = [0.0]
-    once = logs.OncePerMinute("asyncio", clock=lambda: now[0])
+    clock = Clock()
+    once = logs.OncePerMinute("asyncio", clock=clock)
 
     def passes(name: str, text: str, error: Exception | None = None) -> bool:
         exc_info = (type(error), error, None) if error else None
@@ -80,5 +81,5 @@ def test_one_line_a_minute_for_a_repeating_fault() -> None:
     assert passes("asyncio", "another", ValueError("x"))
     assert not passes("asyncio", "another", ValueError("x"))
     assert all(passes("streampca", "ours") for _ in range(3))
-    now[0] = 60.0
+    clock.now = 60.0
     assert passes("asyncio", "socket.accept() out of system resource")

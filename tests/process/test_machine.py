@@ -2,13 +2,12 @@
 
 import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from streampca.process import machine
+from tests.command_line import output_of
 
 FLAGS = "flags : fpu avx2 avx512f avx512dq avx512bw avx512vl"
 PAGES_PER_BATCH = 9 * 6 * 2**20 // 4096
@@ -30,11 +29,6 @@ assert "numpy" not in sys.modules
 import numpy
 print(streampca.process.machine.kernels())
 """
-
-
-def output_of(program: str, *arguments: str, **environment: str) -> str:
-    command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, env=os.environ | environment, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize(

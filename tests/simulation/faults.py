@@ -3,13 +3,13 @@
 import posixpath
 
 from streampca.stores import identity
+from tests.example_models import newer
 from tests.simulation.cluster import SESSION_S
 from tests.simulation.disk import FOLDER, STALE_S, File, Volume
 from tests.simulation.plan import TOPIC, Fault
 from tests.simulation.process_faults import ProcessFaults
 from tests.simulation.site import Machine
 from tests.simulation.world import World
-from tests.stores.newer import newer
 
 _STORE = f"/store/checkpoints/{TOPIC}"
 

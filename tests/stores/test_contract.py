@@ -55,13 +55,6 @@ def test_one_of_many_creates_the_file(store: Store) -> None:
         store.delete("a/b")
 
 
-def test_a_missing_file_raises_file_not_found(store: Store) -> None:
-    for name in ("absent", "absent/file"):
-        store.delete(name)
-        with pytest.raises(FileNotFoundError):
-            store.read(name)
-
-
 def test_names_are_full_paths_of_one_level_in_order(store: Store) -> None:
     for name in ("a/c", "a/b", "a/folder/deep/x", "b/z", "ab/y"):
         store.write(name, b"")
@@ -70,10 +63,11 @@ def test_names_are_full_paths_of_one_level_in_order(store: Store) -> None:
     assert store.names("absent") == []
 
 
-def test_check_leaves_no_files(store: Store) -> None:
+def test_check_leaves_no_files_and_a_store_that_was_written_to_exists(store: Store) -> None:
     store.write("a/b", b"1")
     store.check()
     assert store.names("a") == ["a/b"]
+    assert store.missing() is None
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
@@ -190,9 +184,9 @@ def test_behaves_like_a_dictionary_with_folders(store: Store, steps: list[tuple[
             store.read(name)
 
 
-@pytest.mark.parametrize("length", [0, 1, pytest.param(64 * 2**20, marks=pytest.mark.slow)])
-def test_a_file_may_be_of_any_size(store: Store, length: int) -> None:
-    content = b"streampca"[:length] if length < 9 else b"streamp!" * (length // 8)
+@pytest.mark.slow
+def test_a_file_may_be_large(store: Store) -> None:
+    content = b"streamp!" * 2**23
     store.write("a/b", content)
     assert store.read("a/b") == content
 
@@ -211,11 +205,6 @@ def test_a_folder_may_have_more_files_than_a_page_of_a_listing(store: Store) -> 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda name: store.write(name, b""), names))
     assert store.names("models/t") == names
-
-
-def test_a_store_that_was_written_to_exists(store: Store) -> None:
-    store.write("a/b", b"")
-    assert store.missing() is None
 
 
 def test_a_snapshot_lists_what_was_there_and_what_is_written_through_it(store: Store) -> None:

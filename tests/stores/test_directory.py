@@ -23,7 +23,10 @@ def files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-def assert_one_line(error: pytest.ExceptionInfo[StoreError], *parts: str) -> None:
+def assert_fails(action: Callable[[], object], *parts: str) -> None:
+    """With one line that has these parts."""
+    with pytest.raises(StoreError) as error:
+        action()
     text = str(error.value)
     assert "\n" not in text
     for part in parts:
@@ -118,9 +121,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_keeps_the_old_file_and_raises(small_disk: Path) -> None:
     store = DirectoryStore(small_disk)
     store.write("a/b", b"old" * 1000)
-    with pytest.raises(StoreError) as error:
-        store.write("a/b", bytes(400_000))
-    assert_one_line(error, "No space left", str(small_disk), "free some space")
+    assert_fails(lambda: store.write("a/b", bytes(400_000)), "No space left", str(small_disk), "free some space")
     assert store.read("a/b") == b"old" * 1000
     assert files(small_disk) == ["a/b"]  # the partial file was removed
     store.write("a/b", b"new")
@@ -169,9 +170,7 @@ def test_a_failed_step_changes_nothing(
     store.write("a/b", b"old")
     with monkeypatch.context() as patch:
         patch.setattr(os, step, failing(code))
-        with pytest.raises(StoreError) as error:
-            getattr(store, verb)(name, b"new")
-    assert_one_line(error, os.strerror(code), str(tmp_path / name))
+        assert_fails(lambda: getattr(store, verb)(name, b"new"), os.strerror(code), str(tmp_path / name))
     assert files(tmp_path) == ["a/b"]
     assert store.read("a/b") == b"old"
 
@@ -254,9 +253,7 @@ def test_a_read_only_disk_is_readable_and_refuses_writes(small_disk: Path) -> No
     store.write("a/b", b"old")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     for action in (lambda: store.write("a/b", b"new"), lambda: store.delete("a/b"), store.check):
-        with pytest.raises(StoreError) as error:
-            action()
-        assert_one_line(error, "Read-only file system", str(small_disk), "mount it writable")
+        assert_fails(action, "Read-only file system", str(small_disk), "mount it writable")
     assert store.read("a/b") == b"old"
     assert store.names("a") == ["a/b"]
 
@@ -329,9 +326,7 @@ def test_a_file_in_place_of_the_store_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes(b"")
     store = DirectoryStore(tmp_path / "store")
     for action in (store.check, lambda: store.write("a/b", b""), lambda: store.names("a"), lambda: store.read("a/b")):
-        with pytest.raises(StoreError) as error:
-            action()
-        assert_one_line(error, str(tmp_path / "store"), "a file is in the place of a folder")
+        assert_fails(action, str(tmp_path / "store"), "a file is in the place of a folder")
 
 
 def test_the_store_is_created_when_first_needed(tmp_path: Path) -> None:

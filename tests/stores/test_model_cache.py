@@ -1,31 +1,22 @@
 """The model in use is the newest undamaged one in the store, and polling finds it."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 from structlog.typing import EventDict
 
 from streampca.errors import StoreError
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.stores.models import Models
-from tests.clock import Clock
-from tests.example_models import TOPIC, file_of, numbered
-from tests.stores.newer import newer
-from tests.waiting import wait_until
+from tests.example_models import TOPIC, file_of, newer, numbered
+from tests.waiting import Clock, wait_until
 
 
 @pytest.fixture
 def clock() -> Clock:
     return Clock(1000.0)
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
 
 
 @pytest.fixture
@@ -38,14 +29,8 @@ def cache(models: Models, clock: Clock) -> ModelCache:
     return ModelCache(models, clock)
 
 
-@pytest.fixture
-def events() -> Iterator[list[EventDict]]:
-    with structlog.testing.capture_logs() as events:
-        yield events
-
-
-def warnings(events: list[EventDict]) -> list[str]:
-    return [str(event["event"]) for event in events if event["log_level"] in ("warning", "error", "info")]
+def warnings(logs: list[EventDict]) -> list[str]:
+    return [str(event["event"]) for event in logs if event["log_level"] in ("warning", "error", "info")]
 
 
 def save(models: Models, *versions: int) -> None:
@@ -80,7 +65,7 @@ def test_takes_the_newest_and_then_newer_ones(cache: ModelCache, models: Models)
 
 
 def test_a_newer_release_s_model_is_skipped_and_logged_once(
-    cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
+    cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, logs: list[EventDict]
 ) -> None:
     save(models, 1, 2)
     store.write(file_of(2), newer(store.read(file_of(2)), "model"))
@@ -88,11 +73,11 @@ def test_a_newer_release_s_model_is_skipped_and_logged_once(
         cache.poll()
         clock.now += 1
     assert (in_use(cache), cache.failures["damaged"], cache.reasons_not_ready(None)) == (1, 0, [])
-    assert warnings(events) == ["model of a newer release, not served"]
+    assert warnings(logs) == ["model of a newer release, not served"]
 
 
 def test_a_damaged_newest_model_is_skipped_logged_once_and_retried_after_a_minute(
-    cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, events: list[EventDict]
+    cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, logs: list[EventDict]
 ) -> None:
     save(models, 1, 2, 3)
     whole = store.read(file_of(3))
@@ -110,7 +95,7 @@ def test_a_damaged_newest_model_is_skipped_logged_once_and_retried_after_a_minut
     clock.now += 61
     cache.poll()
     assert in_use(cache) == 3
-    assert warnings(events) == ["model damaged, not served"]
+    assert warnings(logs) == ["model damaged, not served"]
 
 
 def test_if_all_models_are_damaged_the_reason_says_so(cache: ModelCache, models: Models, store: MemoryStore) -> None:
@@ -131,7 +116,7 @@ def test_a_model_pruned_between_listing_and_reading_is_skipped(cache: ModelCache
 
 
 def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
-    cache: ModelCache, models: Models, store: MemoryStore, events: list[EventDict]
+    cache: ModelCache, models: Models, store: MemoryStore, logs: list[EventDict]
 ) -> None:
     publish(cache, models, 1)
     models.save(numbered(2))
@@ -144,7 +129,7 @@ def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
     assert in_use(cache) == 2
     assert cache.reasons_not_ready(None) == []
     assert cache.failures["store"] == 3
-    assert warnings(events) == ["store unreadable", "store readable again"]
+    assert warnings(logs) == ["store unreadable", "store readable again"]
 
 
 def test_age_is_counted_from_publishing(cache: ModelCache, models: Models, clock: Clock) -> None:
@@ -195,7 +180,7 @@ def test_a_version_newer_than_the_one_in_use_can_be_requested(cache: ModelCache,
 
 
 def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_it(
-    cache: ModelCache, models: Models, store: MemoryStore, events: list[EventDict]
+    cache: ModelCache, models: Models, store: MemoryStore, logs: list[EventDict]
 ) -> None:
     publish(cache, models, 100)
     store.delete(file_of(100))
@@ -203,7 +188,7 @@ def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_
     assert in_use(cache) == 100
     publish(cache, models, 3)
     assert in_use(cache) == 3
-    assert warnings(events) == ["store has older models only"]
+    assert warnings(logs) == ["store has older models only"]
 
 
 def test_a_listing_that_goes_back_changes_nothing(cache: ModelCache, models: Models, store: MemoryStore) -> None:
@@ -226,7 +211,7 @@ def test_the_poller_loads_newer_models_until_it_is_stopped(cache: ModelCache, mo
     assert not [thread for thread in threading.enumerate() if thread.name == "model-poller"]
 
 
-def test_a_bug_does_not_stop_the_polling(cache: ModelCache, models: Models, events: list[EventDict]) -> None:
+def test_a_bug_does_not_stop_the_polling(cache: ModelCache, models: Models, logs: list[EventDict]) -> None:
     cache.start(0.01)
     load, faults = models.load, [RuntimeError("a bug")]
 
@@ -240,4 +225,4 @@ def test_a_bug_does_not_stop_the_polling(cache: ModelCache, models: Models, even
     wait_until(lambda: in_use(cache) == 1)
     cache.stop()
     assert cache.failures["bug"] == 1
-    assert "polling for models failed" in warnings(events)
+    assert "polling for models failed" in warnings(logs)

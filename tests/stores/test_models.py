@@ -3,17 +3,12 @@
 from dataclasses import replace
 
 import pytest
-import structlog
+from structlog.typing import EventDict
 
 from streampca.errors import DamagedFileError, StaleListingError, StoreError
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.fold.test_model_file import a_published, assert_same
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
 
 
 @pytest.fixture
@@ -67,7 +62,7 @@ def test_a_damaged_version_is_written_again(models: Models, store: MemoryStore) 
     assert_same(models.load(1), a_published(1))
 
 
-def test_old_versions_are_pruned_and_a_file_that_cannot_be_deleted_holds_up_no_others() -> None:
+def test_old_versions_are_pruned_and_a_file_that_cannot_be_deleted_holds_up_no_others(logs: list[EventDict]) -> None:
     class Immutable(MemoryStore):
         def delete(self, name: str) -> None:
             if name == file_of(1):
@@ -75,10 +70,9 @@ def test_old_versions_are_pruned_and_a_file_that_cannot_be_deleted_holds_up_no_o
             super().delete(name)
 
     models = Models(Immutable(), "readings", keep=3)
-    with structlog.testing.capture_logs() as events:
-        assert all(models.save(a_published(version)) for version in range(1, 9))
+    assert all(models.save(a_published(version)) for version in range(1, 9))
     assert models.versions() == [1, 6, 7, 8]
-    assert [event["event"] for event in events] == ["old files not deleted"] * 5
+    assert [event["event"] for event in logs] == ["old files not deleted"] * 5
 
 
 def test_an_older_version_never_replaces_a_newer_one(models: Models) -> None:
@@ -86,13 +80,12 @@ def test_an_older_version_never_replaces_a_newer_one(models: Models) -> None:
     assert models.versions() == [10, 20, 30]
 
 
-def test_damaged_models_are_skipped_and_logged(models: Models, store: MemoryStore) -> None:
+def test_damaged_models_are_skipped_and_logged(models: Models, store: MemoryStore, logs: list[EventDict]) -> None:
     save(models, 1, 2, 3)
     store.damage(file_of(3), 500)
     store.cut(file_of(2), 100)
-    with structlog.testing.capture_logs() as events:
-        assert newest_version(models) == 1
-    assert [(event["log_level"], event["version"]) for event in events] == [("error", 3), ("error", 2)]
+    assert newest_version(models) == 1
+    assert [(event["log_level"], event["version"]) for event in logs] == [("error", 3), ("error", 2)]
     with pytest.raises(DamagedFileError):
         models.load(3)
     store.cut(file_of(1), 0)

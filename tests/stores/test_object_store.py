@@ -4,7 +4,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import obstore
 import pytest
@@ -27,14 +27,6 @@ OPERATIONS: dict[str, Callable[[ObjectStore], object]] = {
     "list": lambda store: store.names("a"),
     "delete": lambda store: store.delete("a/b"),
 }
-
-
-@pytest.fixture
-def proxy(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
-    """A proxy in front of the server, which clients use."""
-    with S3Proxy(s3.port) as running:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
-        yield running
 
 
 def new_store(bucket: str = BUCKET, timeouts: Timeouts = IMPATIENT) -> ObjectStore:

@@ -18,11 +18,6 @@ def status(name: str, updated_at: float = 100.0) -> ProcessStatus:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
 def statuses(store: MemoryStore) -> ProcessStatuses:
     return ProcessStatuses(store, "t")
 

@@ -5,8 +5,8 @@ import structlog
 from streampca.consumer_group import listener as events
 from streampca.fold.events import SourceStatus
 from streampca.transform.listeners import TransformLog, TransformMetrics
-from tests.clock import Clock
 from tests.transform.harness import Member, World
+from tests.waiting import Clock
 
 BATCH = events.BatchTransformed(0, 4, 3, 7, 5, 9)
 FAILED = events.TransactionEnded("failed", {"all": 4, "read": 4, "written": 4, "rejected": 0}, 0.0, "why")

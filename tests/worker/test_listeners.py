@@ -20,9 +20,9 @@ from streampca.pca.state import Losses
 from streampca.sources.memory import Step
 from streampca.stores.object_errors import store_error
 from streampca.worker.listeners import BulkHistogram, WorkerLog, WorkerMetrics
-from tests.clock import Clock
 from tests.fold.streams import D, fold_config, fold_of, vectors
 from tests.monitoring.prometheus import described
+from tests.waiting import Clock
 from tests.worker.environment import POISON, TOPIC, Environment, filled_with
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
