@@ -287,7 +287,7 @@ def test_those_of_the_first_version_are_scored_by_the_merged_folds_without_them(
     pending = [stream.grow(0, 300), stream.grow(1, 400)]
     learned = np.concatenate([part[:LEARNED] for part in stream.streams.values()])
     model = model_from(PCA(2).fit(learned), len(learned))  # d = 5: learned exactly
-    expected = Calibration.empty().entered(scoring.score(model, np.concatenate(pending)), model.noise_variance)
+    expected = Calibration.empty().with_scores(scoring.score(model, np.concatenate(pending)), model.noise_variance)
     assert expected.weight == 24 + 124
     calibration = stream.publish().calibration
     assert np.abs(calibration.weights.cumsum(axis=1) - expected.weights.cumsum(axis=1)).max() <= 1  # at edges of bins
