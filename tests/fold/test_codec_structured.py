@@ -136,7 +136,7 @@ WHOLE = avro(GOOD, avro_datum(ROW, "v"))
         (b"\1" + WHOLE[1:], "undecodable", "not framed"),
         (framed(77, WHOLE[5:]), "unknown_schema", "no schema 77"),
         (framed(2, WHOLE[5:]), "undecodable", "schema 2 is PROTOBUF, not AVRO"),
-        (framed(3, WHOLE[5:]), "undecodable", "schema 3: cannot be read"),
+        (framed(3, WHOLE[5:]), "undecodable", "schema 3 cannot be used"),
         (framed(4, b""), "undecodable", "no field 'v'"),
         (WHOLE[:-1], "undecodable", "not Avro of its schema"),
         (WHOLE + b"\0", "undecodable", "left over"),
