@@ -25,7 +25,7 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.worker.publisher import Publisher, is_due
-from tests.fold.streams import WARM_UP, D, checkpoint_of, fold_config, fold_of, folded, vectors
+from tests.fold.streams import WARM_UP, D, checkpoint_of, fold_config, fold_of, vectors
 from tests.pca.streams import covariance
 from tests.worker.environment import Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
@@ -241,12 +241,9 @@ class Stream(PublisherFixture):
         """Learn n more messages of a partition; returns those that are pending then."""
         self.at[partition] += n
         V = self.streams[partition][: self.at[partition]]
-        fold = folded(self._empty(), V, self.fold_config, None, None, [len(V)])
+        fold = fold_of(V, self.fold_config)
         self.save(partition, fold)
         return fold.pending
-
-    def _empty(self) -> Fold:
-        return Fold.empty(self.fold_config.learning)
 
 
 def scored(by: PublishedModel, V: Array, into: Calibration | None = None, kept: float = 1.0) -> Calibration:
