@@ -71,7 +71,17 @@ class HistoryReader:
 
     def add(self, published: PublishedModel) -> None:
         """Cache the metrics of a model that was loaded for another purpose. From any thread."""
-        self._figures[published.version] = _figures(published)
+        losses = published.partition_losses
+        greatest = heapq.nlargest(_MAX_PARTITIONS, losses, key=losses.__getitem__)
+        self._figures[published.version] = {
+            "version": published.version,
+            "published_at": published.published_at,
+            "last_timestamp_ms": published.last_timestamp_ms,
+            "loss_ewma": published.loss_ewma,
+            "loss_ratio": published.loss_ratio,
+            "partition_losses": {partition_name(p): losses[p] for p in greatest},
+            "explained_variance_ratio": float(published.model.explained_variance_ratio.sum()),
+        }
 
     def after(self, version: int) -> list[Figures]:
         """The metrics of the versions above this one, in ascending order, without those of damaged files.
@@ -96,20 +106,6 @@ class HistoryReader:
         except DamagedFileError as error:  # the model cache logs it as an error
             log.debug("damaged model not in history", version=version, error=str(error))
             self._figures.setdefault(version, None)
-
-
-def _figures(published: PublishedModel) -> Figures:
-    losses = published.partition_losses
-    greatest = heapq.nlargest(_MAX_PARTITIONS, losses, key=losses.__getitem__)
-    return {
-        "version": published.version,
-        "published_at": published.published_at,
-        "last_timestamp_ms": published.last_timestamp_ms,
-        "loss_ewma": published.loss_ewma,
-        "loss_ratio": published.loss_ratio,
-        "partition_losses": {partition_name(p): losses[p] for p in greatest},
-        "explained_variance_ratio": float(published.model.explained_variance_ratio.sum()),
-    }
 
 
 class PageEndpoints:
