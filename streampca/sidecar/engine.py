@@ -97,7 +97,7 @@ class Engine:
             answer = compute(find(parsed.version), parsed, self.limits)
             if answer.projected is not None:
                 self.recent.add(answer.projected)
-            self.metrics.count_vectors(operation, answer.vectors)
+            self.metrics.vectors[operation].inc(answer.vectors)
             return respond(parsed, answer, raw)
 
         try:
