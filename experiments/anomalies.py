@@ -22,7 +22,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.pca import scoring
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.pca.scoring import STATISTICS, Calibration
+from streampca.pca.scoring import Calibration, Scores
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -54,7 +54,7 @@ def run(plan: Plan) -> None:
             model, calibration = published.model, published.calibration or Calibration.empty()
             scores = {kind: scoring.score(model, X / 255) for kind, X in held_out.items()}
             p = {kind: calibration.p_values(of_kind, model.noise_variance) for kind, of_kind in scores.items()}
-            for kind, name in itertools.product(held_out, STATISTICS):
+            for kind, name in itertools.product(held_out, Scores._fields):
                 row = row_of(getattr(p[kind], name), getattr(p[ORDINARY], name))
                 results(plan).append((stream, kind, name), row)
     _draw(plan)

@@ -20,7 +20,7 @@ from experiments.report import Claim, average, spread, table
 from streampca.pca import axes as principal_axes
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.pca.merge import merge
+from streampca.pca.merge import Merger
 
 METHODS = ("oja", "krasulina", "incremental", "implicit", "default")
 MACHINES = 10
@@ -56,32 +56,31 @@ def parallel(data: Data, k: int, name: str, eta0: float, seed: int, every: int) 
     """η₀, the combined loss at the end, and both curves."""
     order, C = passes.beginning(data, k, seed)
     way, parts = method(name.removesuffix(LAPACK), k, eta0), np.array_split(order, MACHINES)
-    states, combined, alone, start = [way.start(C) for _ in parts], [], [], 0
-    while start < len(parts[0]):
-        stop = start + every
-        blocks = [map(data.centred, passes.in_blocks(part[start:stop], start)) for part in parts]
+    states, combined, alone = [way.start(C) for _ in parts], [], []
+    for start in range(0, len(parts[0]), every):
+        blocks = [map(data.centred, passes.in_blocks(part[start : start + every], start)) for part in parts]
         states = [reduce(way.learn, rows, state) for rows, state in zip(blocks, states, strict=True)]
         losses = data.losses(np.stack([way.basis(state) for state in states]))
         alone.append(100 * (fmean(losses) / data.batch.loss(k) - 1))
         basis, states = _exchanged(way, name, states, k)
         combined.append(data.excess(basis))
-        start = stop
     return eta0, round(data.loss(basis), 6), curve(combined), curve(alone)
 
 
 def _exchanged(way: Method, name: str, states: Sequence[Any], k: int) -> tuple[F64, list[Any]]:
     """The basis of the combined model, and the machines' states after it has been sent back to them."""
     if name == "default":
-        own = [published(state, k) for state in states]
-        merged = merge(own, LearningConfig(len(own[0].C), k).columns)
-        return principal_axes.principal(merged, k)[0].T, list(states)
+        columns = LearningConfig(len(states[0][0].C), k).columns
+        merger = Merger(columns)
+        for state in states:
+            merger.add(published(state, k))
+        return principal_axes.principal(merger.state(columns, np.float64), k)[0].T, list(states)
     if name == "incremental":
         U = exact.orthonormal(explicit.average([state.U for state in states]))
         s = np.asarray(np.mean([state.s for state in states], axis=0), np.float64)
         back: list[Any] = [incremental.IncrementalState(U, s, state.count) for state in states]
     else:
-        # LAPACK's signs depend on the spans of the columns alone, not on the signs that came in, so that one
-        # QR at the end gives those of a QR after every message.
+        # LAPACK's signs depend on the spans of the columns alone: one QR gives those of a QR after every message.
         factors = [np.linalg.qr(C)[0] if name in RESIGNED else C for C, _ in states]
         combined = explicit.average(factors)
         back = [(combined if name == "implicit" else exact.orthonormal(combined), t) for _, t in states]

@@ -16,7 +16,7 @@ from experiments.plan import Job, Plan, Results, complete
 from experiments.report import spread, table
 from streampca.pca import axes
 from streampca.pca.learning import LearningConfig
-from streampca.pca.merge import Merger, pooled
+from streampca.pca.merge import Merger
 
 PARTITIONS = (10, 100, 1000)
 SPLITS = ("random", "skewed")  # skewed: sorted by label and then cut
@@ -70,7 +70,7 @@ def _merged(data: Data, k: int, parts: list[Indices]) -> float:
     for part in parts:
         *_, state = passes.states(method("default", k), data, part, np.zeros((data.d, k)), 0, center=False)
         merger.add(published(state, k))
-    merged = pooled(merger.groups(), config.columns, config.columns, np.float64)
+    merged = merger.state(config.columns, np.float64)
     return data.batch.excess(axes.principal(merged, k)[0], merged.mean)
 
 

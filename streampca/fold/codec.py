@@ -48,10 +48,6 @@ class Codec:
         gaps = self.judge.min_observed is not None
         return reader_of(self.format, self.judge.dimensions, self.field, self.schemas, gaps=gaps)
 
-    @cached_property
-    def _max_bytes(self) -> int:
-        return MAX_BATCH_BYTES if self.is_batch else _MAX_OTHER_BYTES + _NUMBER_BYTES * self.judge.dimensions
-
     @property
     def is_batch(self) -> bool:
         """True if a value may hold several vectors."""
@@ -108,7 +104,8 @@ class Codec:
         rows: list[VectorBytes] = []
         indices: list[int] = []
         rejects: list[Reject] = []
-        read, longest, size = self._reader.read, self._max_bytes, 0
+        longest = MAX_BATCH_BYTES if self.is_batch else _MAX_OTHER_BYTES + _NUMBER_BYTES * self.judge.dimensions
+        read, size = self._reader.read, 0
         for index, value in enumerate(values):
             if size >= enough:
                 return rows, indices, rejects, index

@@ -15,7 +15,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.fold.stats import FoldStats
 from streampca.pca import axes
 from streampca.pca.jackknife import GUARD, SamplingError, sampling_error
-from streampca.pca.merge import Merger, pooled
+from streampca.pca.merge import Merger
 from streampca.pca.scoring import Calibration
 from streampca.pca.state import State
 
@@ -103,8 +103,7 @@ class MergedFolds:
 
     def state(self, columns: int) -> State | None:
         """The pooled state with up to `columns` columns; None without messages."""
-        groups, learning = self._merger.groups(), self._config.learning
-        return pooled(groups, learning.columns, columns, learning.dtype) if groups else None
+        return self._merger.state(columns, self._config.learning.dtype) if self._merger.weight else None
 
     def merged(self) -> Merged | None:
         """All that a model needs; None without messages."""

@@ -57,7 +57,7 @@ class PlainRecord:
     leader_epoch: int = -1
 
 
-class Batch(Sequence[Record]):
+class Columns(Sequence[Record]):
     """Records that provide their columns without creating an object for each record."""
 
     @abstractmethod
@@ -77,19 +77,19 @@ class Batch(Sequence[Record]):
 
 
 def values_of(records: Sequence[Record]) -> list[bytes | None]:
-    return records.values() if isinstance(records, Batch) else [record.value for record in records]
+    return records.values() if isinstance(records, Columns) else [record.value for record in records]
 
 
 def timestamps_of(records: Sequence[Record]) -> list[int]:
-    return records.timestamps() if isinstance(records, Batch) else [record.timestamp for record in records]
+    return records.timestamps() if isinstance(records, Columns) else [record.timestamp for record in records]
 
 
 def keys_of(records: Sequence[Record]) -> list[bytes | None]:
-    return records.keys() if isinstance(records, Batch) else [record.key for record in records]
+    return records.keys() if isinstance(records, Columns) else [record.key for record in records]
 
 
 def headers_of(records: Sequence[Record]) -> list[Sequence[tuple[str, bytes | None]]]:
-    return records.headers() if isinstance(records, Batch) else [record.headers for record in records]
+    return records.headers() if isinstance(records, Columns) else [record.headers for record in records]
 
 
 def offsets_of(records: Sequence[Record]) -> NDArray[np.int64]:
@@ -99,7 +99,7 @@ def offsets_of(records: Sequence[Record]) -> NDArray[np.int64]:
     first, last = records[0].offset, records[-1].offset
     if last - first == len(records) - 1:  # there are no gaps: spares reading the records in between
         return np.arange(first, last + 1, dtype=np.int64)
-    offsets = records.offsets() if isinstance(records, Batch) else [record.offset for record in records]
+    offsets = records.offsets() if isinstance(records, Columns) else [record.offset for record in records]
     return np.array(offsets, np.int64)
 
 

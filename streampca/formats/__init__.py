@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from streampca.errors import SettingsError, needs
+from streampca.errors import naming_the_extra
 from streampca.formats.base import Layout, Reader, ReaderOptions, Writer, WriterOptions
 from streampca.formats.schemas import Schemas, WriterSchema
 
@@ -42,7 +42,5 @@ def schema_of(format: str, layout: Layout) -> WriterSchema | None:  # noqa: A002
 
 def _member(format: str, name: str) -> Any:  # noqa: A002
     module, prefix = ("npy", "Raw") if format in ("float32", "float64") else (format, format.title())
-    try:
+    with naming_the_extra(f"format {format}", format):
         return getattr(import_module(f"{__name__}.{module}"), name.format(prefix))
-    except ImportError as error:
-        raise SettingsError(needs(f"format {format}", str(error.name), format)) from None

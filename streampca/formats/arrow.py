@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streampca.formats.base import MAX_BATCH_BYTES, Counts, Fields, Reader, ReaderOptions, Writer
+from streampca.formats.base import MAX_BATCH_BYTES, Counts, Fields, Reader, Writer
 from streampca.formats.packing import NULL_HINT, VectorBytes, VectorError, check_length, check_size, listed
 from streampca.pca.arrays import F64, Array
 
@@ -19,10 +19,6 @@ class ArrowReader(Reader):
     """One bad row makes the whole value invalid."""
 
     is_batch = True
-
-    def __init__(self, options: ReaderOptions) -> None:
-        super().__init__(options)
-        self._field = options.field
 
     def read(self, value: bytes) -> VectorBytes:
         try:

@@ -42,20 +42,15 @@ class AvroReader(Reader):
         return self._decoders.get(value)(value)
 
     def _decoder(self, schema: WriterSchema) -> Callable[[bytes], VectorBytes]:
-        try:
-            named: dict[str, Any] = {}
-            for text in schema.references.values():
-                fastavro.parse_schema(json.loads(text), named)
-            plain = json.loads(schema.text)
-            names = dict(named)
-            parsed = fastavro.parse_schema(plain, names)
-            _check_types(parsed, names)
-            block = _with_one_block(plain, self._path, self._dimensions, itertools.count())
-            fast = block and fastavro.parse_schema(block, dict(named))
-        except VectorError:
-            raise
-        except Exception as error:  # fastavro raises a dozen kinds
-            raise VectorError("undecodable", f"cannot be read: {' '.join(str(error).split())}") from None
+        named: dict[str, Any] = {}
+        for text in schema.references.values():
+            fastavro.parse_schema(json.loads(text), named)
+        plain = json.loads(schema.text)
+        names = dict(named)
+        parsed = fastavro.parse_schema(plain, names)
+        _check_types(parsed, names)
+        block = _with_one_block(plain, self._path, self._dimensions, itertools.count())
+        fast = block and fastavro.parse_schema(block, dict(named))
 
         def decode(value: bytes) -> VectorBytes:
             numbers = None if fast is None else self._one_block(value, fast)

@@ -45,7 +45,7 @@ class Reader(ABC):
     """A value holds any number of vectors; otherwise it holds one."""
 
     def __init__(self, options: ReaderOptions) -> None:
-        self._dimensions, self._gaps = options.dimensions, options.gaps
+        self._dimensions, self._field, self._gaps = options.dimensions, options.field, options.gaps
         self._path = options.field.split(".") if options.field else []
 
     @abstractmethod

@@ -134,31 +134,27 @@ def compiled(schema: WriterSchema) -> Files:
     Raises `TimeoutError` if that is this machine's fault; any other error is the schema's.
     """
     try:
-        return _compiled(schema)
+        with tempfile.TemporaryDirectory() as name:
+            folder, out = Path(name).resolve(), Path(name) / "out"
+            for file, text in {**schema.references, MAIN: schema.text}.items():
+                path = (folder / file).resolve()
+                if not path.is_relative_to(folder):
+                    raise VectorError("undecodable", f"it imports {file!r}, which is no name of a file")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            words = [f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}", MAIN]
+            # In a process of its own, since protoc reports errors on stderr only.
+            outcome = subprocess.run(  # noqa: S603 - our own interpreter
+                [sys.executable, "-m", f"{grpc_tools.__name__}.protoc", *words],
+                capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False,
+            )  # fmt: skip
+            if outcome.returncode:
+                raise VectorError("undecodable", f"cannot be compiled: {' '.join(outcome.stderr.split())[-300:]}")
+            return descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
     except OSError as error:
         if error.errno in _NAME_ERRORS:
             raise VectorError("undecodable", f"cannot be compiled: {error.strerror}") from None
         raise TimeoutError(f"Protobuf schemas cannot be compiled now: {error}") from None  # a full disk, no memory
-
-
-def _compiled(schema: WriterSchema) -> Files:
-    with tempfile.TemporaryDirectory() as name:
-        folder, out = Path(name).resolve(), Path(name) / "out"
-        for file, text in {**schema.references, MAIN: schema.text}.items():
-            path = (folder / file).resolve()
-            if not path.is_relative_to(folder):
-                raise VectorError("undecodable", f"it imports {file!r}, which is no name of a file")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        words = [f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}", MAIN]
-        # In a process of its own, since protoc reports errors on stderr only.
-        outcome = subprocess.run(  # noqa: S603 - our own interpreter
-            [sys.executable, "-m", f"{grpc_tools.__name__}.protoc", *words],
-            capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False,
-        )  # fmt: skip
-        if outcome.returncode:
-            raise VectorError("undecodable", f"cannot be compiled: {' '.join(outcome.stderr.split())[-300:]}")
-        return descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
 
 
 def _message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:

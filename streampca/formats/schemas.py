@@ -8,6 +8,7 @@ from streampca.formats.packing import VectorError
 
 T = TypeVar("T")
 FRAME = 5  # bytes before the payload
+_ERROR_LENGTH = 200
 
 
 class WriterSchema(NamedTuple):
@@ -87,4 +88,5 @@ class SchemaCache(Generic[T]):
         except (StreampcaError, TimeoutError):
             raise
         except Exception as error:  # of any kind: schemas are as untrusted as values
-            return VectorError("undecodable", f"schema {schema_id} cannot be used: {type(error).__name__}")
+            text = " ".join([type(error).__name__, *str(error).split()])
+            return VectorError("undecodable", f"schema {schema_id} cannot be used: {text[:_ERROR_LENGTH]}")

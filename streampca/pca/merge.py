@@ -86,8 +86,13 @@ class Merger:
     """
 
     def __init__(self, columns: int) -> None:
+        self._columns = columns
         size = min(_MOST_GROUPS, max(_GROUPED // (columns + 1), FEWEST))
         self._groups, self._added = [PooledCovariance(columns) for _ in range(size)], 0
+
+    @property
+    def weight(self) -> float:
+        return sum(group.weight for group in self._groups)
 
     def fade(self, share: float) -> None:
         for group in self._groups:
@@ -102,27 +107,12 @@ class Merger:
         """The pooled states of the groups with weight, in float64."""
         return [group.state() for group in self._groups if group.weight > 0]
 
-
-def pooled(groups: Sequence[State], columns: int, most: int, dtype: Any) -> State:
-    """The groups of a `Merger` of K = `columns` as one state with at most `most` columns. There must be one group."""
-    pool = PooledCovariance(columns, uncut=_GROUPED)
-    for group in groups:
-        pool.add(group)
-    return pool.state(most, dtype)
-
-
-def merge(
-    states: Sequence[State], columns: int, decay: Sequence[float] | None = None, most: int | None = None
-) -> State:
-    """The pooled state of K = `columns` and at most `most` columns (None: K); states without messages are left out.
-
-    `decay` in (0, 1] discounts each state to a common time. `count` is the sum of the counts, `weight` is W.
-    """
-    merger = Merger(columns)
-    for state, share in zip(states, decay if decay is not None else [1.0] * len(states), strict=True):
-        merger.add(state, share)
-    groups = merger.groups()
-    return pooled(groups, columns, most or columns, states[0].C.dtype) if groups else states[0]
+    def state(self, most: int, dtype: Any) -> State:
+        """All states as one with at most `most` columns. There must be weight."""
+        pool = PooledCovariance(self._columns, uncut=_GROUPED)
+        for group in self.groups():
+            pool.add(group)
+        return pool.state(most, dtype)
 
 
 def _pooled(before: Gaps | None, past: float, added: Gaps | None, new: float) -> Gaps | None:

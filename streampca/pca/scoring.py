@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from streampca.pca.arrays import F64, Array, rows_with_gaps
 from streampca.pca.model import Model
 
-STATISTICS = ("t2", "spe", "score")
 WINDOW = 20_000  # scores: the effective number of past ones
 
 _PER_OCTAVE = 32  # the number at one end of a bin is 2 % above that at the other
@@ -141,7 +140,7 @@ def _variances(model: Model) -> F64:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Histograms of past scores: the weight of each bin, (3, BINS), rows as in `STATISTICS`.
+    """Histograms of past scores: the weight of each bin, (3, BINS), rows as in `Scores`.
 
     A bin is 1/32 octave. SPE is counted as a multiple of σ². Several calibrations are merged by adding their weights.
     """
@@ -150,12 +149,12 @@ class Calibration:
 
     @classmethod
     def empty(cls) -> "Calibration":
-        return cls(np.zeros((len(STATISTICS), BINS)))
+        return cls(np.zeros((3, BINS)))
 
     @classmethod
     def from_table(cls, table: Array) -> "Calibration":
         """From the rows of `table`. Raises `ValueError` if they are not such rows."""
-        weights = np.zeros((len(STATISTICS), BINS))
+        weights = np.zeros((3, BINS))
         if table.dtype != np.float64 or table.ndim != 2 or table.shape[1] != 3 or not np.isfinite(table).all():
             raise ValueError("not rows of a histogram, a bin and a weight")
         which, weight = table[:, :2], table[:, 2]
@@ -178,19 +177,15 @@ class Calibration:
 
     def with_scores(self, scores: Scores, sigma2: float, kept: float = 1.0) -> "Calibration":
         """With n more scores by a model with this σ²; older ones keep `kept` of their weight, less n/WINDOW."""
-        older = Calibration(self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score)))
-        return older.entered(scores, sigma2)
-
-    def entered(self, scores: Scores, sigma2: float) -> "Calibration":
-        """With n more scores by a model with this σ²; nothing is forgotten."""
-        new = [np.bincount(bins_of(values)[0], minlength=BINS) for values in in_units(scores, sigma2)]
-        return Calibration(self.weights + new)
+        older = self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score))
+        new = [np.bincount(_bins_of(values)[0], minlength=BINS) for values in in_units(scores, sigma2)]
+        return Calibration(older + new)
 
     def p_values(self, scores: Scores, sigma2: float) -> Scores:
         """p of each of n scores by a model with this σ²: near 0 if the vector is unusual, 1 without past scores."""
         p = []
         for weights, above, values in zip(self.weights, self._above, in_units(scores, sigma2), strict=True):
-            bins, part = bins_of(values)  # of the bin that holds the score, the part above it counts
+            bins, part = _bins_of(values)  # of the bin that holds the score, the part above it counts
             p.append((1 + above[bins] + part * weights[bins]) / (1 + above[0] + weights[0]))
         return Scores(*p)
 
@@ -206,7 +201,7 @@ def in_units(scores: Scores, sigma2: float) -> Scores:
         return scores._replace(spe=scores.spe / sigma2)
 
 
-def bins_of(values: F64) -> tuple[NDArray[np.intp], F64]:
+def _bins_of(values: F64) -> tuple[NDArray[np.intp], F64]:
     """The bin of each value, and the part of it that is above the value; the first and last hold all beyond them."""
     mantissa, exponent = np.frexp(np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES)))
     within = np.searchsorted(_EDGES, 2 * mantissa, side="right") - 1

@@ -24,7 +24,6 @@ from streampca.sidecar.middleware import PROBES, Middleware
 from streampca.sidecar.mlflow import Instances, MlflowEndpoints
 from streampca.sidecar.openapi import DESCRIPTION, add_schemas
 from streampca.sidecar.page.endpoints import HistoryReader, PageEndpoints
-from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.sidecar.request import BYTES, NPY
 from streampca.sidecar.responses import NPZ
 from streampca.sidecar.v1 import schemas
@@ -48,7 +47,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     """The application. It polls the store from its startup to its shutdown; `store_metrics` count its requests."""
     models = Models(store, settings.topic)
     history = HistoryReader(models)
-    cache, recent = ModelCache(models, on_load=history.add), RecentVectors()
+    cache = ModelCache(models, on_load=history.add)
     metrics = SidecarMetrics(cache, settings.topic, store_metrics or StoreMetrics())
 
     @asynccontextmanager
@@ -79,14 +78,14 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     app.add_middleware(Middleware, metrics=metrics, tokens=tokens, max_body_bytes=settings.max_body_bytes)
     app.add_middleware(GZipMiddleware, **_GZIP)  # around the others: last in, first called
     add_error_handlers(app, metrics)
-    engine = Engine(cache, metrics, settings, recent)
+    engine = Engine(cache, metrics, settings)
     for endpoints in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
         endpoints(engine).add_to(app)
     add_schemas(
         app, schemas.ProjectRequest, schemas.ReconstructRequest, schemas.ScoreRequest, InferenceRequest,
         Instances, schemas.ErrorResponse, schemas.NotReadyResponse,
     )  # fmt: skip
-    PageEndpoints(cache, engine, history, recent, store, settings).add_to(app)
+    PageEndpoints(engine, history, store).add_to(app)
     return app
 
 

@@ -40,11 +40,9 @@ Returned = TypeVar("Returned")
 
 
 class Engine:
-    def __init__(
-        self, cache: ModelCache, metrics: SidecarMetrics, settings: ServeSettings, recent: RecentVectors
-    ) -> None:
-        self._cache, self._settings, self._recent = cache, settings, recent
-        self.metrics, self.topic = metrics, settings.topic
+    def __init__(self, cache: ModelCache, metrics: SidecarMetrics, settings: ServeSettings) -> None:
+        self._cache, self._settings = cache, settings
+        self.metrics, self.topic, self.recent = metrics, settings.topic, RecentVectors()
         # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
         self.limits = Limits(_MAX_ROWS, min(_MAX_NUMBERS, settings.max_body_bytes // 2))
         # Each may hold a parsed body and its results; parsing holds the GIL, so more threads would gain little.
@@ -68,9 +66,13 @@ class Engine:
         current = self._cache.current
         return None if current is None else current.version
 
+    def reasons_not_ready(self) -> list[str]:
+        """Why requests should not be sent here; empty if it is ready."""
+        return self._cache.reasons_not_ready(self._settings.model_max_age_s)
+
     def check_ready(self) -> None:
         """Raise `RequestError` unless requests should be sent here."""
-        if reasons := self._cache.reasons_not_ready(self._settings.model_max_age_s):
+        if reasons := self.reasons_not_ready():
             raise RequestError(Problem.NOT_READY, f"not ready: {'; '.join(reasons)}", reasons=reasons)
 
     async def answer(
@@ -94,8 +96,8 @@ class Engine:
             parsed = parse(raw.unpacked(self._settings.max_body_bytes), self.limits)
             answer = compute(find(parsed.version), parsed, self.limits)
             if answer.projected is not None:
-                self._recent.add(answer.projected)
-            self.metrics.count_vectors(operation, answer.vectors)
+                self.recent.add(answer.projected)
+            self.metrics.vectors[operation].inc(answer.vectors)
             return respond(parsed, answer, raw)
 
         try:

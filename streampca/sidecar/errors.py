@@ -74,7 +74,7 @@ def error_response(error: Exception, scope: Scope, metrics: SidecarMetrics) -> R
     """The answer to a request that fails; if it reached a limit, that is counted."""
     refusal = _request_error(error, scope)
     if refusal.limit:
-        metrics.count_limit(refusal.limit)
+        metrics.limits[refusal.limit].inc()
     problem, text = refusal.problem, str(refusal)
     content = {"type": problem.type, "title": problem.title, "status": problem.status}
     body = orjson.dumps({**content, "detail": text, "error": text, **refusal.members})

@@ -27,7 +27,7 @@ _GAUGES = (  # name, help text, attribute of the model in use
 
 
 class SidecarMetrics(Collector):
-    """Counts requests and vectors, and reads the metrics of the model in use at each scrape; all with the topic."""
+    """Counters of requests and vectors; the metrics of the model in use are read at each scrape. All have the topic."""
 
     def __init__(self, models: ModelCache, topic: str, store: StoreMetrics) -> None:
         self._models, self.registry = models, LabelledRegistry(topic=topic)
@@ -35,25 +35,15 @@ class SidecarMetrics(Collector):
         store.register(self.registry)
         text = "Vectors projected, reconstructed or scored, by act."
         vectors = Counter("streampca_projected_vectors_total", text, ["act"], registry=self.registry)
-        self._vectors = {act: vectors.labels(act) for act in ("project", "reconstruct", "score")}
+        self.vectors = {act: vectors.labels(act) for act in ("project", "reconstruct", "score")}
         text = "Requests refused or ended because they reached a limit."
         limits = Counter("streampca_limits_reached_total", text, ["limit"], registry=self.registry)
-        self._limits = {limit: limits.labels(limit) for limit in LIMITS}
+        self.limits = {limit: limits.labels(limit) for limit in LIMITS}
         name, text = "streampca_request_duration_seconds", "Duration of requests, by route and status code."
         durations = Histogram(name, text, ["route", "code"], registry=self.registry, buckets=_BUCKETS)
-        self._durations = cache(durations.labels)  # a lookup by labels costs more than the observation
+        self.durations = cache(durations.labels)  # a lookup by labels costs more than the observation
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
-
-    def observe_request(self, route: str, code: int, seconds: float) -> None:
-        self._durations(route, code).observe(seconds)
-
-    def count_vectors(self, act: str, vectors: int) -> None:
-        self._vectors[act].inc(vectors)
-
-    def count_limit(self, limit: str) -> None:
-        """Count one request that reached one of `LIMITS`."""
-        self._limits[limit].inc()
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """All metrics in the format that the scraper accepts, and its content type."""

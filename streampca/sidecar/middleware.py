@@ -93,7 +93,7 @@ class Middleware:
         except (AccessError, NoMemoryError) as error:
             await error_response(error, scope, self._metrics)(scope, receive, answer.send)
         except _UnreadAnswerError:  # the server closes the connection, as the answer is not complete
-            self._metrics.count_limit("read_time")
+            self._metrics.limits["read_time"].inc()
         except Exception as error:  # a bug: the server logs it
             if not answer.status:
                 await error_response(error, scope, self._metrics)(scope, receive, answer.send)
@@ -102,7 +102,7 @@ class Middleware:
             answer.release()
             # Unknown paths and those of /docs have no route: as labels, paths would have no bound.
             route = getattr(scope.get("route"), "path", None) or "other"
-            self._metrics.observe_request(route, answer.status or 500, time.perf_counter() - began)
+            self._metrics.durations(route, answer.status or 500).observe(time.perf_counter() - began)
 
 
 class _Answer:

@@ -12,7 +12,7 @@ from streampca.sidecar.engine import Engine
 from streampca.sidecar.errors import invalid
 from streampca.sidecar.inference_protocol.schemas import InferenceParameters
 from streampca.sidecar.openapi import body_of, errors_of
-from streampca.sidecar.parsing import Limits, check_names, check_values, json_object, validate
+from streampca.sidecar.parsing import Limits, check_names, json_object, validate
 from streampca.sidecar.request import RawRequest
 from streampca.sidecar.responses import JSON, answer_response
 from streampca.sidecar.v1.schemas import ErrorResponse, ProjectQuery, ProjectRequest, Rows
@@ -65,8 +65,7 @@ class MlflowEndpoints:
 
 def parse(raw: RawRequest, limits: Limits) -> ProjectRequest:
     """The request in a body. Raises `RequestError`."""
-    check_values(raw.body, limits)
-    content = json_object(raw.body)
+    content = json_object(raw.body, limits)
     forms = [content[name] for name in _FORMS if content.get(name) is not None]
     if len(forms) != 1:
         raise invalid(f"the body must have one of {', '.join(_FORMS)}")

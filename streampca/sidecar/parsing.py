@@ -46,28 +46,22 @@ def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[Bas
             choices = " or ".join(f"?of={name}" for name in names)
             raise invalid(f"say in the query what the body holds: {choices}")
         return validate(schema, parameters | {row_field: _from_bytes(raw, row_field)})
-    check_values(raw.body, limits)
-    content = json_object(raw.body)
+    content = json_object(raw.body, limits)
     check_names("field", content, schema.model_fields)
     return validate(schema, parameters | content, strict=True, context=raw.body)
 
 
-def check_values(text: bytes, limits: Limits) -> None:
-    """Refuse JSON whose Python objects would need too much memory: before it is parsed, by counting.
+def json_object(body: bytes, limits: Limits) -> dict[str, Any]:
+    """The fields of any JSON body, rows as lists. Of a duplicate field the last one counts.
 
-    A number needs some 40 bytes, a list at least twice and an object six times as much, a field twice.
+    A body whose Python objects would need too much memory is refused before it is parsed, by counting: a number needs
+    some 40 bytes, a list at least twice and an object six times as much, a field twice.
     """
-    if len(text) <= SMALL_BYTES:
-        return
-    commas, arrays, objects, fields = (count(text, letter) for letter in (b",", b"[", b"{", b":"))
-    values = commas + 2 * arrays + 6 * objects + 2 * fields
-    if values > limits.numbers + 2 * limits.rows + 64:
-        sentence = f"the body holds too many values: send at most {limits.numbers} numbers in {limits.rows} rows"
-        raise RequestError(Problem.TOO_LARGE, sentence, limit="numbers")
-
-
-def json_object(body: bytes) -> dict[str, Any]:
-    """The fields of any JSON body, rows as lists. Of a duplicate field the last one counts."""
+    if len(body) > SMALL_BYTES:
+        commas, arrays, objects, fields = (count(body, letter) for letter in (b",", b"[", b"{", b":"))
+        if commas + 2 * arrays + 6 * objects + 2 * fields > limits.numbers + 2 * limits.rows + 64:
+            text = f"the body holds too many values: send at most {limits.numbers} numbers in {limits.rows} rows"
+            raise RequestError(Problem.TOO_LARGE, text, limit="numbers")
     try:
         content = loads(body)
     except VectorError as error:

@@ -1,6 +1,6 @@
 """Small streams and their folds, shared by the tests of the fold, the checkpoint and the worker."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,32 +32,10 @@ def fold_config(
     return FoldConfig(LearningConfig(**defaults | learning_config), half_life_messages, half_life_seconds)
 
 
-def fold_of(
-    V: Array, fold_config: FoldConfig, timestamps: Sequence[int] | None = None, offsets: Sequence[int] | None = None
-) -> Fold:
-    """The fold after all messages in one batch."""
-    return folded(Fold.empty(fold_config.learning), V, fold_config, timestamps, offsets, [len(V)])
-
-
-def folded(
-    fold: Fold,
-    V: Array,
-    fold_config: FoldConfig,
-    timestamps: Sequence[int] | None,
-    offsets: Sequence[int] | None,
-    chunks: Iterable[int],
-) -> Fold:
-    """The fold after messages that arrive in chunks of these sizes."""
+def fold_of(V: Array, fold_config: FoldConfig, timestamps: Sequence[int] | None = None) -> Fold:
+    """The fold after all messages in one batch, at the offsets from 0 on."""
     stamps = timestamps if timestamps is not None else [-1] * len(V)
-    offsets = offsets if offsets is not None else range(len(V))
-    start = 0
-    for size in chunks:
-        end = min(start + size, len(V))
-        position = offsets[end - 1] + 1 if end else fold.position
-        fold, _ = learn(fold, V[start:end], stamps[start:end], position, fold_config)
-        start = end
-    assert start == len(V)
-    return fold
+    return learn(Fold.empty(fold_config.learning), V, stamps, len(V) or -1, fold_config)[0]
 
 
 def learn(

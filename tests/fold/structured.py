@@ -1,4 +1,4 @@
-"""Encode Avro, Protobuf and Arrow values with the formats' own libraries, framed as registry clients do."""
+"""Encode values with the formats' own libraries; Avro and Protobuf framed as registry clients do."""
 
 import io
 import json
@@ -103,6 +103,12 @@ def arrow(*batches: Sequence[Sequence[float]], kind: Any = None, name: str = "v"
             columns = [pa.array(rows, kind), *(pa.array([value] * len(rows), pa.int64()) for value in others.values())]
             writer.write_batch(pa.record_batch(columns, schema=schema))
     return out.getvalue()
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=True)
+    return file.getvalue()
 
 
 def memory(*schemas: WriterSchema) -> MemorySchemas:

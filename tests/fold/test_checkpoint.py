@@ -76,16 +76,6 @@ def test_any_counts_and_losses_survive_a_round_trip(
     assert values_in(decode(encode(checkpoint))) == values_in(checkpoint)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_a_restored_fold_continues_with_the_same_bits(name: str) -> None:
-    fold, config = example(name)
-    more = vectors(200, config.learning.dimensions, seed=9, dtype=config.learning.dtype)
-    restarted = decode(bits(fold, config)).fold
-    stamps = [10**12 + 10**6 + i for i in range(200)]
-    continued, restarted_continued = (bits(learn(f, more, stamps, 700, config)[0], config) for f in (fold, restarted))
-    assert continued == restarted_continued
-
-
 def forged(header: Mapping[str, Any] = {}, arrays: Mapping[str, Any] = {}) -> bytes:
     """A file with altered content and a valid digest."""
     fold, config = example("after warm-up")

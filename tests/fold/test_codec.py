@@ -1,6 +1,5 @@
 """Decoding bytes to vectors: each format against an independent encoder, and everything that must be rejected."""
 
-import io
 import json
 import math
 import random
@@ -15,11 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streampca.fold.codec import REASONS, Codec
-from streampca.fold.events import Reject
 from streampca.fold.judge import Judge
 from streampca.formats.packing import missing_field
 from streampca.pca.learning import LearningConfig
-from tests.fold.structured import only_reject
+from tests.fold.structured import npy, only_reject
 
 D = 3
 FORMATS = ("json", "float32", "float64", "npy")
@@ -28,12 +26,6 @@ LARGEST = 1e150
 
 def codec(kind: str = "json", field: str = "", largest_value: float = LARGEST, dtype: str = "float64") -> Codec:
     return Codec(kind, Judge(D, largest_value, dtype), field)
-
-
-def npy(array: Any) -> bytes:
-    file = io.BytesIO()
-    np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=True)
-    return file.getvalue()
 
 
 def npy_of(header: str | bytes, data: bytes = b"", version: int = 1) -> bytes:
@@ -70,14 +62,6 @@ def test_decoding_returns_the_encoded_vectors(kind: str, batch: list[list[float]
     assert decoded.indices.tolist() == list(range(len(batch)))
     assert decoded.rejects == []
     np.testing.assert_array_equal(decoded.vectors, np.array(batch, dtype).reshape(-1, D))
-
-
-@settings(deadline=None)
-@given(row=st.lists(st.floats(-1e149, 1e149), min_size=D, max_size=D))
-@pytest.mark.parametrize("kind", ["json", "float64", "npy"])
-def test_double_precision_is_decoded_bit_for_bit(kind: str, row: list[float]) -> None:
-    [vector] = codec(kind).decode([encoded(kind, row)]).vectors
-    assert vector.tobytes() == np.array(row).tobytes()
 
 
 SOME_BYTES = st.one_of(
@@ -136,9 +120,9 @@ def test_every_value_is_decoded_or_rejected_as_it_is_alone(kind: str, values: li
         (b"null", "undecodable", "not null"),
         (b"true", "undecodable", "not a boolean"),
         (b'{"0":1}', "undecodable", "not an object"),
-        (b'[1,"2",3]', "undecodable", "entry 1 must be a number, not a string"),
-        (b"[1,2,true]", "undecodable", "entry 2 must be a number, not a boolean"),
-        (b"[null,2,3]", "undecodable", "entry 0 must be a number, not null"),
+        (b"[null,2,3]", "undecodable", "entry 0 must be a number, not null (missing=impute learns vectors with gaps)"),
+        (b'[1,true,"2"]', "undecodable", "entry 1 must be a number, not a boolean"),
+        (b'[1,"2",true]', "undecodable", "entry 1 must be a number, not a string"),
         (b"[1,[2],3]", "undecodable", "entry 1 must be a number, not an array"),
         (b"[1,2,{}]", "undecodable", "entry 2 must be a number, not an object"),
         (b"[[1,2,3]]", "wrong_length", "1 numbers, not 3"),
@@ -152,10 +136,6 @@ def test_invalid_json_vectors_are_rejected(value: bytes | None, reason: str, wor
     actual, message = only_reject(codec().decode([value]))
     assert actual == reason
     assert words.replace("\\", "") in message
-
-
-def test_a_number_too_small_for_a_float_is_zero() -> None:
-    assert codec().decode([b"[1e-999,5e-324,-0.0]"]).vectors.tolist() == [[0, 5e-324, 0]]
 
 
 def test_a_number_too_small_for_single_precision_is_rounded_silently() -> None:
@@ -199,14 +179,6 @@ def test_the_message_for_a_missing_field_is_short(fields: dict[str, None]) -> No
     text = str(missing_field("v", "v", fields, "JSON object"))
     assert len(text) < 700
     assert "\n" not in text
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("a", b'{"z":0,"a":[1,2,3]}'), ("a.b.c", b'{"a":{"b":{"c":[1,2,3]}}}'), ("a", b'{"a":[],"a":[1,2,3]}')],
-)
-def test_a_field_is_found_by_its_dotted_path(field: str, value: bytes) -> None:
-    assert codec(field=field).decode([value]).vectors.tolist() == [[1, 2, 3]]
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
@@ -387,13 +359,3 @@ def test_corrupted_text_is_decoded_like_the_reference(value: list[Any], seed: in
             [b"", b",", b"[", b"]", b"e", b"true", b"false", b"null", b"0", b"-", b".", b'"', b"\0", b"\xef\xbb\xbf"]
         )
     check_json(bytes(text))
-
-
-def test_the_error_names_the_first_entry_that_is_not_a_number() -> None:
-    values = [b'[1, true, "2"]', b'[1, "2", true]', b"[1, null, 2]"]
-    decoded = codec().decode(values)
-    assert decoded.rejects == [
-        Reject(0, "undecodable", "entry 1 must be a number, not a boolean"),
-        Reject(1, "undecodable", "entry 1 must be a number, not a string"),
-        Reject(2, "undecodable", "entry 1 must be a number, not null (missing=impute learns vectors with gaps)"),
-    ]

@@ -1,6 +1,5 @@
 """Every format hands over gaps, or rejects them with the setting that would allow them."""
 
-import io
 import json
 from typing import Any
 
@@ -11,16 +10,11 @@ import pytest
 from streampca.fold.codec import Codec
 from streampca.fold.judge import Judge
 from streampca.pca.arrays import F64
-from tests.fold.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
+from tests.fold.structured import READING, arrow, avro, avro_datum, avro_schema, memory, npy, protobuf, reading
 
 
 def values_of(rows: F64) -> dict[str, list[bytes]]:
     """The rows in each format that needs no schema."""
-
-    def npy(row: F64) -> bytes:
-        file = io.BytesIO()
-        np.save(file, row)
-        return file.getvalue()
 
     def fields(row: F64) -> list[float | None]:
         return [None if np.isnan(entry) else float(entry) for entry in row]

@@ -16,7 +16,7 @@ from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.record import PlainRecord
 from streampca.pca.arrays import Array
 from streampca.pca.learning import BLOCK
-from tests.fold.streams import WARM_UP, D, bits, fold_config, fold_of, folded, learn, vectors
+from tests.fold.streams import WARM_UP, D, bits, fold_config, fold_of, learn, vectors
 from tests.pca.streams import covariance, learned, with_gaps
 
 CONFIGS = {
@@ -210,8 +210,10 @@ def test_losses_are_averaged_over_all_messages_and_over_about_the_last_thousand(
 @settings(max_examples=50, deadline=None)
 def test_first_and_last_timestamp_are_minimum_and_maximum(stamps: list[int], cuts: list[int]) -> None:
     config, n = fold_config(), len(stamps)
-    sizes = [int(size) for size in np.diff([0, *sorted(min(cut, n) for cut in cuts), n])]
-    stats = folded(Fold.empty(config.learning), vectors(n), config, stamps, None, sizes).stats
+    V, fold = vectors(n), Fold.empty(config.learning)
+    for start, end in itertools.pairwise([0, *sorted(min(cut, n) for cut in cuts), n]):
+        fold, _ = learn(fold, V[start:end], stamps[start:end], end, config)
+    stats = fold.stats
     stamps = [stamp for stamp in stamps if stamp >= 0]
     assert stats.first_ms == min(stamps, default=-1)
     assert stats.last_ms == max(stamps, default=-1)

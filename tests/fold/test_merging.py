@@ -13,11 +13,10 @@ from streampca.fold.merging import Merged, MergedFolds
 from streampca.fold.model_file import PublishedModel, decode, encode
 from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import BLOCK
-from streampca.pca.merge import merge
 from streampca.pca.scoring import Calibration
 from streampca.pca.state import State
 from tests.fold.streams import D, checkpoint_of, fold_config, fold_of, vectors
-from tests.pca.streams import covariance, jackknife, learned
+from tests.pca.streams import covariance, jackknife, learned, merger_of
 
 CONFIG, EXACT = fold_config(), fold_config(components=D)
 HOUR_MS = 3600 * 1000
@@ -53,7 +52,7 @@ def test_with_all_components_the_covariance_is_that_of_all_messages(counts: tupl
 def test_states_positions_and_losses_are_those_of_the_partitions() -> None:
     folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (600, 7, 390)]
     merged, config = all_of(merged_folds(folds, CONFIG)), CONFIG.learning
-    expected = merge([fold.provisional(config) for fold in folds], config.columns, most=D)
+    expected = merger_of([fold.provisional(config) for fold in folds], config.columns).state(D, config.dtype)
     assert merged.state.C.tobytes() == expected.C.tobytes()
     assert merged.state.mean.tobytes() == expected.mean.tobytes()
     assert (merged.topic, merged.topic_id) == ("readings", "id-1")

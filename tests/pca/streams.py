@@ -10,7 +10,7 @@ from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
 from streampca.pca.jackknife import GUARD, SamplingError, sampling_error
 from streampca.pca.learning import LearningConfig, learn
-from streampca.pca.merge import Merger, pooled
+from streampca.pca.merge import Merger
 from streampca.pca.state import Losses, State
 
 
@@ -77,16 +77,27 @@ def with_gaps(X: F64, share: float, seed: int = 0) -> F64:
     return np.where(random < limit[:, None], np.nan, X)
 
 
+def merger_of(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> Merger:
+    """A merger of these states, each with its share in `decay`."""
+    merger = Merger(columns)
+    for state, share in zip(states, decay or [1.0] * len(states), strict=True):
+        merger.add(state, share)
+    return merger
+
+
+def merge(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> State:
+    """The states as one of up to `columns` columns; the first, if there are no messages."""
+    merger = merger_of(states, columns, decay)
+    return merger.state(columns, states[0].C.dtype) if merger.weight else states[0]
+
+
 def jackknife(
     states: Sequence[State], components: int, columns: int, decay: Sequence[float] | None = None
 ) -> SamplingError | None:
     """The error of the `components` leading axes of `merge(states, columns, decay)`."""
-    merger = Merger(columns)
-    for state, share in zip(states, decay or [1.0] * len(states), strict=True):
-        merger.add(state, share)
-    groups = merger.groups()
-    merged = pooled(groups, columns, components + GUARD, np.float64) if groups else states[0]
-    return sampling_error(groups, merged, components)
+    merger = merger_of(states, columns, decay)
+    merged = merger.state(components + GUARD, np.float64) if merger.weight else states[0]
+    return sampling_error(merger.groups(), merged, components)
 
 
 def values_in(thing: Any) -> Any:

@@ -71,30 +71,15 @@ def test_signs_are_stable_when_axes_swap() -> None:
     assert np.array_equal(kept, -now)
 
 
-class TestModel:
-    """Coordinates, residuals and reconstructions."""
-
-    X = gaussian(2, 2000, np.array([3.0, 2, 1, 0.2]), offset=1.0)
-    model = model_of(one_pass(X, LearningConfig(4, 2))[0], 2)
-
-    @pytest.mark.parametrize("basis", ["principal", "whitened"])
-    def test_reconstruction_is_the_nearest_point_of_the_subspace(self, basis: str) -> None:
-        Z, residual = self.model.project(self.X, basis)  # type: ignore[arg-type]
-        back = self.model.reconstruct(Z, basis)  # type: ignore[arg-type]
-        assert residual == pytest.approx(((self.X - back) ** 2).sum(axis=1), rel=1e-9, abs=1e-12)
-        again, none_left = self.model.project(back, basis)  # type: ignore[arg-type]
-        assert again == pytest.approx(Z, rel=1e-9, abs=1e-10)
-        assert none_left == pytest.approx(0, abs=1e-20)
-
-    def test_the_whitened_coordinate_of_a_component_without_variance_is_zero(self) -> None:
-        line = np.outer(np.arange(500.0), np.ones(3))
-        model = model_of(one_pass(line, LearningConfig(3, 2))[0], 2)
-        Z, residual = model.project(line, "whitened")
-        assert not Z[:, 1].any()
-        assert residual == pytest.approx(0, abs=1e-15 * 500**2)
-        assert model.explained_variance[1] == 0
-        constant = model_of(one_pass(np.ones((9, 3)), LearningConfig(3, 2))[0], 2)
-        assert not constant.explained_variance_ratio.any()
+def test_the_whitened_coordinate_of_a_component_without_variance_is_zero() -> None:
+    line = np.outer(np.arange(500.0), np.ones(3))
+    model = model_of(one_pass(line, LearningConfig(3, 2))[0], 2)
+    Z, residual = model.project(line, "whitened")
+    assert not Z[:, 1].any()
+    assert residual == pytest.approx(0, abs=1e-15 * 500**2)
+    assert model.explained_variance[1] == 0
+    constant = model_of(one_pass(np.ones((9, 3)), LearningConfig(3, 2))[0], 2)
+    assert not constant.explained_variance_ratio.any()
 
 
 @pytest.mark.parametrize("d", [12, 80])

@@ -15,9 +15,8 @@ from streampca.pca.axes import principal
 from streampca.pca.blocked import centring
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.learning import LearningConfig
-from streampca.pca.merge import merge
 from streampca.pca.state import State
-from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, values_in, with_gaps
+from tests.pca.streams import close, covariance, excess, gaussian, learned, merge, one_pass, values_in, with_gaps
 
 D, K = 12, 3
 CONFIG = LearningConfig(D, K, 2, warm_up=40, impute=True)

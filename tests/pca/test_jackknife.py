@@ -11,9 +11,8 @@ from streampca.pca import axes
 from streampca.pca.arrays import F64
 from streampca.pca.jackknife import FEWEST, SamplingError
 from streampca.pca.learning import LearningConfig
-from streampca.pca.merge import merge
 from streampca.pca.state import State
-from tests.pca.streams import covariance, gaussian, jackknife, one_pass
+from tests.pca.streams import covariance, gaussian, jackknife, merge, one_pass
 
 MOST = 8  # groups
 

@@ -11,9 +11,9 @@ from streampca.pca import axes
 from streampca.pca import merge as merging
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.pca.merge import Merger, PooledCovariance, merge, pooled
+from streampca.pca.merge import Merger, PooledCovariance
 from streampca.pca.state import State
-from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass
+from tests.pca.streams import close, covariance, excess, gaussian, learned, merge, one_pass
 
 
 def parts(seed: int, sizes: list[int], d: int) -> list[F64]:
@@ -122,7 +122,7 @@ def test_fading_all_states_so_far_is_a_lower_share_of_each() -> None:
         merger.add(state)
     merger.fade(0.25)
     merger.add(states[2], 0.5)
-    faded, plain = pooled(merger.groups(), 3, 3, "float64"), merge(states, 3, [0.25, 0.25, 0.5])
+    faded, plain = merger.state(3, "float64"), merge(states, 3, [0.25, 0.25, 0.5])
     assert close(learned(faded), learned(plain), 1e-12)
     assert faded.weight == pytest.approx(plain.weight)
 

@@ -19,7 +19,6 @@ from streampca.sidecar.app import create_app
 from streampca.sidecar.compute import Answer
 from streampca.sidecar.engine import Engine
 from streampca.sidecar.metrics import SidecarMetrics
-from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
@@ -56,7 +55,7 @@ def engine(models: Models) -> Engine:
     cache, settings = ModelCache(models), ServeSettings(topic=TOPIC)
     cache.poll()
     metrics = SidecarMetrics(cache, TOPIC, StoreMetrics())
-    return Engine(cache, metrics, settings, RecentVectors())
+    return Engine(cache, metrics, settings)
 
 
 def ask(engine: Engine, dialect: Dialect, body: bytes = b"{}", *, if_quick: bool = True) -> bytes:
@@ -107,7 +106,7 @@ def test_vectors_are_counted_by_operation_and_remembered(engine: Engine) -> None
     ask(engine, Dialect())
     text, _ = engine.metrics.text("")
     assert f'streampca_projected_vectors_total{{act="score",topic="{TOPIC}"}} 3.0' in text.decode()
-    assert len(engine._recent.project(numbered(20), 1, 2)["coordinates"]) == 3
+    assert len(engine.recent.project(numbered(20), 1, 2)["coordinates"]) == 3
 
 
 # --- old versions ---

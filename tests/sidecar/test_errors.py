@@ -152,12 +152,6 @@ def test_unknown_paths_and_methods(client: Client) -> None:
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
-def test_too_many_rows(client: Client) -> None:
-    assert client.post("/v1/project", json={"vectors": [ROW] * 50}).status_code == 200
-    answer = client.post("/v1/project", json={"vectors": [ROW] * 51})
-    assert error_of(answer, Problem.TOO_LARGE) == "vectors has 51 rows, at most 50 are allowed: send fewer"
-
-
 def test_a_body_with_too_large_a_content_length_is_not_read(client: Client) -> None:
     async def stream() -> AsyncIterator[bytes]:
         yield b"{"

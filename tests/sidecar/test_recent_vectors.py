@@ -84,12 +84,6 @@ def test_components_out_of_range_are_refused(client: Client, query: str) -> None
     assert error_of(answer, 422) == f"{name} must be a component of the model, 1 to {K}, not {number}"
 
 
-def test_an_unknown_version_is_404_and_no_model_503(client: Client) -> None:
-    assert client.get("/v1/page/recent?version=15").status_code == 404
-    with client_of() as empty:
-        assert empty.get("/v1/page/recent").status_code == 503
-
-
 def test_refused_and_reconstructed_vectors_are_not_recent_ones(client: Client) -> None:
     for vectors in ([[1.0]], [[1e308] * D], []):
         client.post("/v1/project", json={"vectors": vectors})

@@ -25,7 +25,7 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.worker.publisher import Publisher, is_due
-from tests.fold.streams import WARM_UP, D, checkpoint_of, fold_config, fold_of, folded, vectors
+from tests.fold.streams import WARM_UP, D, checkpoint_of, fold_config, fold_of, vectors
 from tests.pca.streams import covariance
 from tests.worker.environment import Environment
 from tests.worker.harness import make_worker, worker_config
@@ -225,12 +225,9 @@ class Stream(PublisherFixture):
         """Learn n more messages of a partition; returns those that are pending then."""
         self.at[partition] += n
         V = self.streams[partition][: self.at[partition]]
-        fold = folded(self._empty(), V, self.fold_config, None, None, [len(V)])
+        fold = fold_of(V, self.fold_config)
         self.save(partition, fold)
         return fold.pending
-
-    def _empty(self) -> Fold:
-        return Fold.empty(self.fold_config.learning)
 
 
 def scored(by: PublishedModel, V: Array, into: Calibration | None = None, kept: float = 1.0) -> Calibration:
@@ -271,7 +268,7 @@ def test_those_of_the_first_version_are_scored_by_the_merged_folds_without_them(
     pending = [stream.grow(0, 300), stream.grow(1, 400)]
     learned = np.concatenate([part[:LEARNED] for part in stream.streams.values()])
     model = model_from(PCA(2).fit(learned), len(learned))  # d = 5: learned exactly
-    expected = Calibration.empty().entered(scoring.score(model, np.concatenate(pending)), model.noise_variance)
+    expected = Calibration.empty().with_scores(scoring.score(model, np.concatenate(pending)), model.noise_variance)
     assert expected.weight == 24 + 124
     calibration = stream.publish().calibration
     assert np.abs(calibration.weights.cumsum(axis=1) - expected.weights.cumsum(axis=1)).max() <= 1  # at edges of bins

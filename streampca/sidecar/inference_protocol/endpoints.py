@@ -21,7 +21,7 @@ from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.inference_protocol import schemas
 from streampca.sidecar.inference_protocol.schemas import InferenceRequest, OutputName, Tensor
 from streampca.sidecar.openapi import binary_answer, body_of, errors_of
-from streampca.sidecar.parsing import Limits, check_values, json_object, rows_of, validate
+from streampca.sidecar.parsing import Limits, json_object, rows_of, validate
 from streampca.sidecar.request import BYTES, LENGTH, RawRequest
 from streampca.sidecar.responses import JSON, bytes_response, json_bytes, json_response, version_header
 from streampca.sidecar.v1.schemas import SCORES, ErrorResponse, ProjectRequest, ReconstructRequest, VersionNumber
@@ -143,8 +143,7 @@ class Inference:
 def parse(raw: RawRequest, limits: Limits, version: int | None) -> Inference:
     """The request in a body. Raises `RequestError`."""
     text = raw.body[: raw.json_bytes]
-    check_values(text, limits)
-    request = validate(InferenceRequest, json_object(text))
+    request = validate(InferenceRequest, json_object(text, limits))
     vectors = _array(request.inputs[0], raw.body[len(text) :])
     by_default = request.parameters.binary_data_output
     outputs = {

@@ -18,11 +18,9 @@ from starlette.types import Scope
 from streampca.errors import DamagedFileError
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import partition_name
-from streampca.settings.commands import ServeSettings
 from streampca.settings.kafka import TOPIC_NAME
 from streampca.sidecar import compute
 from streampca.sidecar.engine import Engine
-from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.sidecar.responses import answer_response, json_response, version_header
 from streampca.sidecar.v1.endpoints import VersionQuery
 from streampca.sidecar.v1.schemas import VersionNumber
@@ -73,7 +71,17 @@ class HistoryReader:
 
     def add(self, published: PublishedModel) -> None:
         """Cache the metrics of a model that was loaded for another purpose. From any thread."""
-        self._figures[published.version] = _figures(published)
+        losses = published.partition_losses
+        greatest = heapq.nlargest(_MAX_PARTITIONS, losses, key=losses.__getitem__)
+        self._figures[published.version] = {
+            "version": published.version,
+            "published_at": published.published_at,
+            "last_timestamp_ms": published.last_timestamp_ms,
+            "loss_ewma": published.loss_ewma,
+            "loss_ratio": published.loss_ratio,
+            "partition_losses": {partition_name(p): losses[p] for p in greatest},
+            "explained_variance_ratio": float(published.model.explained_variance_ratio.sum()),
+        }
 
     def after(self, version: int) -> list[Figures]:
         """The metrics of the versions above this one, in ascending order, without those of damaged files.
@@ -100,32 +108,9 @@ class HistoryReader:
             self._figures.setdefault(version, None)
 
 
-def _figures(published: PublishedModel) -> Figures:
-    losses = published.partition_losses
-    greatest = heapq.nlargest(_MAX_PARTITIONS, losses, key=losses.__getitem__)
-    return {
-        "version": published.version,
-        "published_at": published.published_at,
-        "last_timestamp_ms": published.last_timestamp_ms,
-        "loss_ewma": published.loss_ewma,
-        "loss_ratio": published.loss_ratio,
-        "partition_losses": {partition_name(p): losses[p] for p in greatest},
-        "explained_variance_ratio": float(published.model.explained_variance_ratio.sum()),
-    }
-
-
 class PageEndpoints:
-    def __init__(
-        self,
-        cache: ModelCache,
-        engine: Engine,
-        history: HistoryReader,
-        recent: RecentVectors,
-        store: Store,
-        settings: ServeSettings,
-    ) -> None:
-        self._cache, self._engine, self._history, self._recent = cache, engine, history, recent
-        self._store, self._settings = store, settings
+    def __init__(self, engine: Engine, history: HistoryReader, store: Store) -> None:
+        self._engine, self._history, self._store = engine, history, store
         self._history_of = lru_cache(_HISTORIES)(lambda topic: HistoryReader(Models(store, topic), history.closed))
         self._history_thread = anyio.CapacityLimiter(1)  # further requests wait without a thread
         self._recent_thread = anyio.CapacityLimiter(1)  # each needs a copy of all recent vectors
@@ -140,18 +125,13 @@ class PageEndpoints:
 
     async def history(self, after: AfterQuery = None, topic: TopicQuery = None) -> Response:
         """Losses and explained variance of every version in the store, to plot them over time."""
-        served = self._settings.topic
+        served = self._engine.topic
         history = self._history if topic in (None, served) else self._history_of(topic)
         models = await anyio.to_thread.run_sync(
             history.after, -1 if after is None else after, limiter=self._history_thread
         )
-        version = self._engine.current_version
-        content = {
-            "now": time.time(),
-            "version": version,
-            "not_ready": self._cache.reasons_not_ready(self._settings.model_max_age_s),
-            "models": models,
-        }
+        version, not_ready = self._engine.current_version, self._engine.reasons_not_ready()
+        content = {"now": time.time(), "version": version, "not_ready": not_ready, "models": models}
         if after is None:  # to begin with, the topics to choose from
             paths = await anyio.to_thread.run_sync(self._store.names, "models", limiter=self._history_thread)
             content["topics"] = list(dict.fromkeys([served, *(path.rsplit("/", 1)[-1] for path in paths)]))
@@ -159,8 +139,8 @@ class PageEndpoints:
 
     async def recent(self, version: VersionQuery = None, x: int = 1, y: int = 1) -> Response:
         """The vectors projected most recently (at most 500, in memory only) along two components, with p-values."""
-        published = await self._engine.find(version)
-        content = await anyio.to_thread.run_sync(self._recent.project, published, x, y, limiter=self._recent_thread)
+        published, recent = await self._engine.find(version), self._engine.recent
+        content = await anyio.to_thread.run_sync(recent.project, published, x, y, limiter=self._recent_thread)
         return json_response(content, headers=version_header(content["version"]))
 
     async def model(self, topic: Annotated[str, Query(pattern=TOPIC_NAME)], version: VersionNumber) -> Response:
@@ -171,7 +151,7 @@ class PageEndpoints:
 
     async def workers(self, topic: TopicQuery = None) -> Response:
         """Workers and members of transform that reported within the last hour: state, throughput, and partitions."""
-        reports_of = ProcessStatuses(self._store, topic or self._settings.topic)
+        reports_of = ProcessStatuses(self._store, topic or self._engine.topic)
         statuses = await anyio.to_thread.run_sync(reports_of.all, limiter=self._statuses_thread)
         now = time.time()
         reports = [

@@ -14,7 +14,6 @@ import numpy as np
 from streampca.fold.model_file import PublishedModel
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from streampca.pca.scoring import Scores
 from streampca.sidecar.errors import invalid
 
 _MAX_VECTORS = 500
@@ -55,15 +54,22 @@ class RecentVectors:
         coordinates, residual = model.project(vectors)
         finite = np.isfinite(residual) & np.isfinite(coordinates).all(axis=1)
         vectors, at, coordinates, residual = vectors[finite], at[finite], coordinates[finite], residual[finite]
-        p, worst = _unusual(published, vectors, at, scoring.score_projected(model, coordinates, residual))
+        scores, calibration = scoring.score_projected(model, coordinates, residual), published.calibration
+        p = None if calibration is None else calibration.p_values(scores, model.noise_variance).score
+        worst = np.argsort(-scores.score, kind="stable")[:_WORST]
+        which, values = scoring.largest_contributions(model, vectors[worst], _DIMENSIONS)
         return {
             "version": published.version,
             "coordinates": np.ascontiguousarray(coordinates[:, [x - 1, y - 1]], np.float64),
             "at": at,
             "residual": np.asarray(residual, np.float64),
             "p": p,
-            "worst": worst,
-        }
+            "worst": [
+                {"at": float(at[i]), "score": float(scores.score[i]), "p": None if p is None else float(p[i]),
+                 "dimensions": dimensions, "contributions": contributions}
+                for i, dimensions, contributions in zip(worst, which[1].tolist(), values.spe.tolist(), strict=True)
+            ],
+        }  # fmt: skip
 
     def _snapshot(self, dimensions: int) -> tuple[Array, F64]:
         """The vectors (n, d) and times (n,), the oldest first; empty if theirs is another length."""
@@ -78,20 +84,3 @@ class RecentVectors:
 
 def _limit(dimensions: int) -> int:
     return min(_MAX_VECTORS, _MAX_BYTES // (8 * dimensions))
-
-
-def _unusual(
-    published: PublishedModel, vectors: Array, at: F64, scores: Scores
-) -> tuple[F64 | None, list[dict[str, Any]]]:
-    """p of each vector (n, d), None without past scores; and the vectors with the highest scores."""
-    model, p = published.model, None
-    if published.calibration is not None:
-        p = published.calibration.p_values(scores, model.noise_variance).score
-    worst = np.argsort(-scores.score, kind="stable")[:_WORST]
-    which, values = scoring.largest_contributions(model, vectors[worst], _DIMENSIONS)
-    described = [
-        {"at": float(at[i]), "score": float(scores.score[i]), "p": None if p is None else float(p[i]),
-         "dimensions": dimensions, "contributions": contributions}
-        for i, dimensions, contributions in zip(worst, which[1].tolist(), values.spe.tolist(), strict=True)
-    ]  # fmt: skip
-    return p, described

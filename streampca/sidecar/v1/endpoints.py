@@ -1,23 +1,23 @@
 """This project's own dialect, `/v1`, with probes and metrics."""
 
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request, Response
 from pydantic import WithJsonSchema
 from starlette.responses import PlainTextResponse
 
 from streampca.sidecar import compute
-from streampca.sidecar.compute import Answer
 from streampca.sidecar.engine import Engine
 from streampca.sidecar.errors import PROBLEM_JSON, Problem, RequestError
 from streampca.sidecar.openapi import Responses, binary_answer, body_of, content_of, errors_of
 from streampca.sidecar.parsing import parse
-from streampca.sidecar.request import BINARY, NPY, RawRequest
+from streampca.sidecar.request import BINARY, NPY
 from streampca.sidecar.responses import NPZ, accepts, answer_response, bytes_response, json_response, version_header
 from streampca.sidecar.v1 import schemas
-from streampca.sidecar.v1.schemas import ANY_VERSION, AnyVersion, RowsRequest
+from streampca.sidecar.v1.schemas import ANY_VERSION, AnyVersion
 
 VersionQuery = Annotated[AnyVersion, Query(description="Version of the model; the newest if absent.")]
 VersionPath = Annotated[str, WithJsonSchema(ANY_VERSION), Path(description="Version of the model, or latest.")]
@@ -29,15 +29,16 @@ class V1Endpoints:
 
     def add_to(self, app: FastAPI) -> None:
         errors = errors_of(schemas.ErrorResponse)
-        for endpoint, request, query, answer in (
-            (self.project, schemas.ProjectRequest, schemas.ProjectQuery, schemas.ProjectResponse),
-            (self.reconstruct, schemas.ReconstructRequest, schemas.ReconstructQuery, schemas.ReconstructResponse),
-            (self.score, schemas.ScoreRequest, schemas.ScoreQuery, schemas.ScoreResponse),
+        for act, request, query, answer in (
+            (compute.project, schemas.ProjectRequest, schemas.ProjectQuery, schemas.ProjectResponse),
+            (compute.reconstruct, schemas.ReconstructRequest, schemas.ReconstructQuery, schemas.ReconstructResponse),
+            (compute.score, schemas.ScoreRequest, schemas.ScoreQuery, schemas.ScoreResponse),
         ):
             app.post(
-                f"/v1/{endpoint.__name__}", tags=["vectors"], response_model=answer,
-                responses=errors | binary_answer(NPZ), openapi_extra=body_of(request, *BINARY, query=query),
-            )(endpoint)  # fmt: skip
+                f"/v1/{act.__name__}", name=act.__name__, description=act.__doc__, tags=["vectors"],
+                response_model=answer, responses=errors | binary_answer(NPZ),
+                openapi_extra=body_of(request, *BINARY, query=query),
+            )(self._of_rows(act, partial(parse, schema=request, query=query)))  # fmt: skip
         for path, get, model in (
             ("/model", self.model, schemas.ModelResponse),
             ("/model/components", self.components, schemas.ComponentsResponse),
@@ -55,26 +56,17 @@ class V1Endpoints:
         app.get("/readyz", tags=tags, response_model=schemas.ReadyResponse, responses=not_ready)(self.readyz)
         app.get("/metrics", tags=tags, response_class=PlainTextResponse)(self.metrics)
 
-    async def project(self, request: Request) -> Response:
-        """Coordinates of vectors in the basis of the components, and each vector's distance from their subspace."""
-        read = partial(parse, schema=schemas.ProjectRequest, query=schemas.ProjectQuery)
-        return await self._engine.answer(
-            request, operation="project", parse=read, compute=compute.project, respond=_respond, if_quick=True
-        )
+    def _of_rows(self, act: Any, read: Any) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint of an act on rows; projecting is often quick."""
 
-    async def reconstruct(self, request: Request) -> Response:
-        """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
-        read = partial(parse, schema=schemas.ReconstructRequest, query=schemas.ReconstructQuery)
-        return await self._engine.answer(
-            request, operation="reconstruct", parse=read, compute=compute.reconstruct, respond=_respond
-        )
+        async def endpoint(request: Request) -> Response:
+            return await self._engine.answer(
+                request, operation=act.__name__, parse=read, compute=act,
+                respond=lambda _, answer, raw: answer_response(answer, raw.header(b"accept")),
+                if_quick=act is compute.project,
+            )  # fmt: skip
 
-    async def score(self, request: Request) -> Response:
-        """Scores of vectors: T², squared distance, score, p-values, and the dimensions that contribute most."""
-        read = partial(parse, schema=schemas.ScoreRequest, query=schemas.ScoreQuery)
-        return await self._engine.answer(
-            request, operation="score", parse=read, compute=compute.score, respond=_respond
-        )
+        return endpoint
 
     async def model(self, request: Request, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and position in the stream."""
@@ -127,7 +119,3 @@ class V1Endpoints:
 
     def _use_v2(self, path: str = "") -> str:
         return f"Version 2 of KServe's protocol is at /v2/models/{self._engine.topic}{path}"
-
-
-def _respond(_: RowsRequest, answer: Answer, raw: RawRequest) -> Response:
-    return answer_response(answer, raw.header(b"accept"))

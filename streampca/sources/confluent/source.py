@@ -18,7 +18,7 @@ import structlog
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
 from streampca.fold.events import Assigned, Lost, Revoked, SourceStatus
-from streampca.fold.record import Batch, PlainRecord
+from streampca.fold.record import Columns, PlainRecord
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 Message: TypeAlias = Any  # confluent_kafka.Message, whose types allow None everywhere
 
 
-class ConfluentBatch(Batch):
+class ConfluentBatch(Columns):
     """Messages of one partition; a record is created only when it is indexed."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
