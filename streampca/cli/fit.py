@@ -9,7 +9,8 @@ from threadpoolctl import threadpool_limits
 from streampca.cli import files
 from streampca.cli.console import console, progress, table
 from streampca.errors import InputError, SettingsError
-from streampca.files.rows import Rows, open_rows
+from streampca.files import open_rows
+from streampca.files.rows import Rows
 from streampca.fold import model_file
 from streampca.fold.events import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig

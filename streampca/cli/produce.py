@@ -11,7 +11,8 @@ from kafka.errors import KafkaError
 
 from streampca.cli.console import console, progress
 from streampca.errors import InputError, SourceError
-from streampca.files.rows import Rows, open_rows
+from streampca.files import open_rows
+from streampca.files.rows import Rows
 from streampca.files.synthetic import LowRank
 from streampca.formats.base import Layout
 from streampca.settings.commands import ProduceSettings

@@ -12,8 +12,8 @@ from threadpoolctl import threadpool_limits
 from streampca.cli.console import console, progress
 from streampca.cli.files import model_at
 from streampca.errors import InputError, SettingsError, StreampcaError, naming_the_extra
+from streampca.files import open_rows
 from streampca.files.projected import TABLES, projected_file
-from streampca.files.rows import open_rows
 from streampca.pca import scoring
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis

@@ -15,7 +15,8 @@ from typing import Any
 from streampca.demo import processes
 from streampca.demo.processes import ChildProcess, EmbeddedBroker, first_record
 from streampca.errors import SettingsError, StreampcaError
-from streampca.files.rows import Rows, open_rows
+from streampca.files import open_rows
+from streampca.files.rows import Rows
 from streampca.files.synthetic import LowRank
 from streampca.process.start import stop_on_signals
 from streampca.stores.checkpoints import Checkpoints

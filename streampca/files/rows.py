@@ -1,6 +1,6 @@
-"""Vectors from .npy, .csv, .jsonl and .parquet files, in chunks, so that a file may be larger than memory.
+"""Vectors from .npy, .csv and .jsonl files, in chunks, so that a file may be larger than memory.
 
-Errors name the row. So text is parsed here, and .npy and text need no pyarrow; `files.chunks` reads Parquet.
+Errors name the row. So text is parsed here, and needs no pyarrow.
 """
 
 import csv
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from streampca.errors import InputError, naming_the_extra
+from streampca.errors import InputError
 from streampca.formats.json import loads
 from streampca.formats.packing import NumberPacker, VectorError, type_name
 from streampca.pca.arrays import Array
@@ -43,33 +43,7 @@ class Rows:
             raise InputError(f"{text}, and {expected_by} {dimensions}")
 
 
-def open_rows(path: Path, *, gaps: bool = False, column: str | None = None, others: bool = False) -> Rows:
-    """The rows of a .npy, .csv, .jsonl or .parquet file. Raises `InputError` that names the bad row, here or later.
-
-    With `gaps` entries may be missing, and become NaN: NaN, an empty field of CSV, null in JSON and Parquet. `column`
-    names the column of lists in a table that has others, or is a pattern of several columns of numbers. With `others`
-    the other columns of a table are read, too.
-    """
-    try:
-        match path.suffix.lower():
-            case ".npy" | ".jsonl" | ".ndjson" if column is not None:
-                raise InputError(f"{path} has no columns with a vector in each row: leave --column away")
-            case ".npy":
-                return _npy(path, gaps)
-            case ".jsonl" | ".ndjson":
-                return _jsonl(path, gaps)
-            case ".csv":
-                return _csv(path, gaps, column, others)
-            case ".parquet":
-                with naming_the_extra(f"{path}: reading Parquet", "arrow"):
-                    from streampca.files.chunks import rows_of_parquet
-                return rows_of_parquet(path, gaps, column, others)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    raise InputError(f"{path}: only .npy, .csv, .jsonl and .parquet files can be read")
-
-
-def _npy(path: Path, gaps: bool) -> Rows:
+def rows_of_npy(path: Path, gaps: bool) -> Rows:
     array = mapped_npy(path)
     if not len(array):
         raise InputError(f"{path} holds no vectors: its shape is {array.shape}")
@@ -84,7 +58,7 @@ def _npy(path: Path, gaps: bool) -> Rows:
     return Rows(path, array.shape[1], chunks)
 
 
-def _csv(path: Path, gaps: bool, column: str | None, others: bool) -> Rows:
+def rows_of_csv(path: Path, gaps: bool, column: str | None, others: bool) -> Rows:
     """Numbers between commas; a first line without any number is a header."""
     with path.open("rb") as file:
         first = next(_csv_records(file, path), [])
@@ -109,7 +83,7 @@ def _csv(path: Path, gaps: bool, column: str | None, others: bool) -> Rows:
     return _text(path, records, parse, gaps, [names[i] for i in texts] if others else [])
 
 
-def _jsonl(path: Path, gaps: bool) -> Rows:
+def rows_of_jsonl(path: Path, gaps: bool) -> Rows:
     """A JSON array of numbers on each line."""
 
     def parse(line: str) -> tuple[list[float], list[str]]:

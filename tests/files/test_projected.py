@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from streampca.errors import InputError
+from streampca.files import open_rows
 from streampca.files.projected import projected_file
-from streampca.files.rows import open_rows
 from tests.files.test_rows import tables
 
 COORDINATES = np.array([[0.1, 1e300], [-2.0, 5e-324], [3.0, 1 / 3]])

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streampca.errors import InputError
-from streampca.files.rows import open_rows
+from streampca.files import open_rows
 
 
 def read(path: Path) -> tuple[np.ndarray, list[float]]:
