@@ -96,7 +96,10 @@ class DeadLetters(Protocol):
     """Writes rejected records to the dead-letter topic."""
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        """Send one record; `reason` is a short name for the kind of error, `message` describes it."""
+        """Send one record; `reason` is a short name for the kind of error, `message` describes it.
+
+        Raises `SourceError` if it cannot be kept until the brokers have it.
+        """
 
     def flush(self, timeout_s: float) -> None:
         """Return when the brokers have acknowledged all records sent so far.

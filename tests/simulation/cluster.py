@@ -5,6 +5,7 @@ The group's protocol is that of `streampca.sources.memory`; here it gets time, a
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from streampca.errors import SourceError
 from streampca.fold.events import Event, Records, SourceStatus
 from streampca.fold.record import NO_RECORDS, LastRecord, Record
 from streampca.sources.base import Committed
@@ -12,6 +13,7 @@ from streampca.sources.memory import MemorySource, MemoryTopic
 from tests.simulation.scheduler import Process, Scheduler, Task
 
 SESSION_S, POLL_INTERVAL_S = 3.0, 8.0  # a member that is silent for so long, or does not poll, is evicted
+_BUFFERED = 2  # dead letters that are kept while no broker answers
 _ANSWER_S = 1.0  # a request to a broker that does not answer fails after this time
 
 
@@ -136,6 +138,8 @@ class ClusterDeadLetters:
         self._source, self._sent = source, list[tuple[int, Record]]()
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
+        if len(self._sent) >= _BUFFERED and not self._source.is_reachable:
+            raise SourceError("no broker answers, and the buffer is full")
         self._sent.append((partition, record))
 
     def flush(self, timeout_s: float) -> None:

@@ -12,10 +12,10 @@ from unittest import mock
 
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.listener import CheckpointSaved
-from streampca.errors import DamagedFileError, StaleListingError, StoreError
+from streampca.errors import DamagedFileError, SourceError, StaleListingError, StoreError
 from streampca.fold import compatibility, npz
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.events import Batch, Decoded
+from streampca.fold.events import Batch, Decoded, Vectors
 from streampca.fold.fold import Fold
 from streampca.formats.packing import VectorError
 from streampca.formats.schemas import FRAME, SchemaCache
@@ -35,7 +35,7 @@ from tests.simulation.transform.mutants import LOADS_OLDER_MODELS, TRANSFORM_MUT
 
 _start_save, _load = Checkpointer.start_save, Checkpointer._load
 _write_numbered = numbered.write
-_take, _schema_of = Fold.take, SchemaCache.get
+_learn, _take, _schema_of = Worker._learn, Fold.take, SchemaCache.get
 _partitions, _write_durably = Checkpoints.partitions, directory._write_durably
 _raise_unusable = Checkpoints._raise_unusable
 
@@ -48,6 +48,14 @@ def _commits_first(self: Checkpointer, folds: Mapping[int, Fold], **merging: Any
 def _does_not_flush(self: Checkpointer, folds: Mapping[int, Fold], **merging: Any) -> None:
     with mock.patch.object(self, "_dead_letters"):
         _start_save(self, folds, **merging)
+
+
+def _learns_before_it_sends(self: Worker, event: Vectors) -> None:
+    try:
+        _learn(self, event)
+    except SourceError:
+        self._folds[event.partition], _ = self._folds[event.partition].take(event, self._config.fold)
+        raise
 
 
 def _seeks_to_the_start(self: Assignment[Fold], folds: Mapping[int, Fold]) -> None:
@@ -141,6 +149,7 @@ def _rejects_by_its_cache(self: SchemaCache[Any], value: bytes) -> Any:
 MUTANTS: Mutants = {
     "offsets are committed before the checkpoint is saved": (1, patched(Checkpointer, start_save=_commits_first)),
     "dead letters are not flushed before a save": (1, patched(Checkpointer, start_save=_does_not_flush)),
+    "the fold moves before dead letters are sent": (912, patched(Worker, _learn=_learns_before_it_sends)),
     "reading starts at the earliest record, not at the checkpoint":
         (2, patched(Assignment, _start_reading=_seeks_to_the_start)),
     "reading starts at the committed offset, not at the checkpoint":
