@@ -84,6 +84,7 @@ def test_the_half_life_is_in_messages() -> None:
     estimator = ImplicitKrasulina(half_life=300).fit(X)
     kept = remaining_weights(np.full(len(X), 2 ** (-1 / 300)))
     model = estimator.model_
+    assert model.weight == pytest.approx(kept.sum())
     assert close((model.components.T * model.explained_variance) @ model.components, covariance(X, kept), 1e-9)
 
 
