@@ -93,11 +93,3 @@ def test_a_worker_may_begin_at_the_end_and_a_crash_does_not_move_that(
     later = expected_folds(broker, topic)[0]
     assert later.stats.learned == 800
     assert model_of(checkpoint.fold.provisional(CONFIG.learning), K).weight == 500
-
-
-def test_without_a_backfill_there_is_no_beginning(broker: Broker, topic: str, tmp_path: Path) -> None:
-    broker.create_topic(topic)
-    with group(broker, topic, tmp_path, start="backfill") as members:
-        worker = members.start()
-        assert worker.wait() == 2
-        assert "the store holds none" in worker.text()

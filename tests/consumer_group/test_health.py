@@ -82,12 +82,16 @@ def test_compiling_before_the_loop_starts_may_take_five_minutes(health: HealthLi
     assert health.why_unhealthy()
 
 
-def test_ready_from_the_first_assignment_on(server: HealthServer, health: HealthListener) -> None:
+def test_ready_from_the_first_assignment_until_it_stops(server: HealthServer, health: HealthListener) -> None:
     status, _, text = get(server, "/readyz")
     assert status == 503
     assert "group" in text
     health.notify(events.PartitionsAssigned({0: 5}))
     assert get(server, "/readyz")[0] == 200
+    health.notify(events.MemberStopping("SIGTERM"))
+    status, _, text = get(server, "/readyz")
+    assert (status, text) == (503, "stopping: SIGTERM\n")
+    assert get(server, "/healthz")[0] == 200
 
 
 def test_a_standby_worker_is_ready_after_ten_seconds_of_membership(health: HealthListener, clock: Clock) -> None:
@@ -122,14 +126,6 @@ def test_revoked_partitions_leave_it_ready_and_lost_ones_do_not(health: HealthLi
     assert health.why_not_ready() is not None
     health.notify(events.PartitionsAssigned({0: 5}))
     assert health.why_not_ready() is None
-
-
-def test_a_stopping_worker_is_alive_and_not_ready(server: HealthServer, health: HealthListener) -> None:
-    health.notify(events.PartitionsAssigned({0: 5}))
-    health.notify(events.MemberStopping("SIGTERM"))
-    status, _, text = get(server, "/readyz")
-    assert (status, text) == (503, "stopping: SIGTERM\n")
-    assert get(server, "/healthz")[0] == 200
 
 
 def test_other_paths_are_not_found_and_queries_are_ignored(server: HealthServer) -> None:

@@ -84,6 +84,7 @@ def test_the_half_life_is_in_messages() -> None:
     estimator = ImplicitKrasulina(half_life=300).fit(X)
     kept = remaining_weights(np.full(len(X), 2 ** (-1 / 300)))
     model = estimator.model_
+    assert model.weight == pytest.approx(kept.sum())
     assert close((model.components.T * model.explained_variance) @ model.components, covariance(X, kept), 1e-9)
 
 
@@ -140,7 +141,7 @@ def test_scales_that_cannot_be_learned_are_refused(dtype: str, scale: float) -> 
         estimator.fit(X * scale)
 
 
-def test_refused_data_are_not_learned() -> None:
+def test_refused_data_are_not_learned_and_tiny_ones_are() -> None:
     late = X.copy()
     late[2500, 3] = np.nan  # in a later slab
     fitted = ImplicitKrasulina(2, batch_size=170).fit(X)
@@ -150,10 +151,7 @@ def test_refused_data_are_not_learned() -> None:
             fitted.partial_fit(bad)
     assert fitted.n_samples_seen_ == len(X)
     assert np.array_equal(fitted.components_, components)
-
-
-def test_tiny_vectors_are_accepted_after_ordinary_ones() -> None:
-    fitted = ImplicitKrasulina(2).fit(X).partial_fit(X * 1e-170)
+    fitted.partial_fit(X * 1e-170)  # after ordinary ones, tiny ones are nothing odd
     assert fitted.n_samples_seen_ == 2 * len(X)
     assert fitted.explained_variance_[0] > 0.1
 
@@ -309,9 +307,7 @@ def test_single_precision_goes_in_and_comes_out() -> None:
     single = pca.transform(X.astype(np.float32))
     assert (single.dtype, pca.inverse_transform(single).dtype) == (np.float32, np.float32)
     assert single == pytest.approx(pca.transform(X), abs=1e-4)
-
-
-def test_the_precision_is_that_of_the_first_array() -> None:
+    # The first array decides in which precision it learns.
     pca = ImplicitKrasulina(2).fit(X.astype(np.float32))
     assert pca.online_.config.learning.dtype == "float32"
     assert pca.partial_fit(X).online_.config.learning.dtype == "float32"

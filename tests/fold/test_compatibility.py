@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from streampca.errors import SettingsError, TopicReplacedError
+from streampca.errors import SettingsError
 from streampca.fold import compatibility
 from streampca.fold.checkpoint import Checkpoint, decode, encode
 from streampca.fold.fold import Fold, FoldConfig
@@ -15,27 +15,6 @@ from tests.fold.streams import checkpoint_of, fold_config, fold_of, vectors
 
 def saved(fold_config: FoldConfig) -> Checkpoint:
     return decode(encode(checkpoint_of(Fold.empty(fold_config.learning), fold_config, partition=3)))
-
-
-def one_line(error: Exception) -> str:
-    assert "\n" not in str(error)
-    return str(error)
-
-
-def test_every_setting_that_differs_is_listed_with_both_values() -> None:
-    now = fold_config(components=3, dtype="float32", half_life_messages=500.0)
-    with pytest.raises(SettingsError) as refusal:
-        compatibility.refuse_other_settings(saved(fold_config(half_life_seconds=60.0)), now)
-    text = one_line(refusal.value)
-    for difference in (
-        "components=2 (now 3)",
-        "dtype=float64 (now float32)",
-        "half_life_messages=None (now 500.0)",
-        "half_life_seconds=60.0 (now None)",
-    ):
-        assert difference in text
-    assert "dimensions" not in text
-    assert "partition 3 of readings" in text
 
 
 def test_every_setting_that_affects_the_result_is_compared() -> None:
@@ -74,21 +53,3 @@ def test_a_checkpoint_that_has_learned_is_refused() -> None:
     assert compatibility.with_settings(learned, config) is learned
     with pytest.raises(SettingsError, match="dimensions=5 \\(now 7\\)"):
         compatibility.with_settings(learned, fold_config(dimensions=7))
-
-
-def test_a_checkpoint_of_another_topic_of_the_same_name_is_refused() -> None:
-    checkpoint = saved(fold_config())
-    compatibility.refuse_other_topic(checkpoint, "id-1")
-    with pytest.raises(TopicReplacedError, match=r"id-2.*partition 3.*id-1") as refusal:
-        compatibility.refuse_other_topic(checkpoint, "id-2")
-    assert "store folder" in one_line(refusal.value)
-    compatibility.refuse_other_topic(checkpoint, "")
-    compatibility.refuse_other_topic(replace(checkpoint, topic_id=""), "id-2")
-
-
-def test_a_topic_replaced_while_it_is_read_is_refused() -> None:
-    compatibility.refuse_replaced("readings", "id-1", "id-1")
-    compatibility.refuse_replaced("readings", "", "")
-    with pytest.raises(TopicReplacedError, match=r"readings.*id-1.*id-2") as refusal:
-        compatibility.refuse_replaced("readings", "id-1", "id-2")
-    assert "dropped" in one_line(refusal.value)

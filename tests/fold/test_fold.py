@@ -153,14 +153,6 @@ def test_the_vectors_may_be_overwritten_after_learning() -> None:
     assert bits(fold, config) == bits(fold_of(kept, config), config)
 
 
-def test_a_half_life_in_messages_weights_by_message_count() -> None:
-    config, V = fold_config(components=D, half_life_messages=30.0), vectors(250)
-    weights = 0.5 ** (np.arange(249, -1, -1) / 30)
-    state = fold_of(V, config).provisional(config.learning)
-    assert state.weight == pytest.approx(weights.sum())
-    np.testing.assert_allclose(learned(state), covariance(V, weights), atol=1e-10)
-
-
 def test_a_half_life_in_seconds_weights_by_event_time() -> None:
     config, V = fold_config(components=D, half_life_seconds=4.0), vectors(250)
     gaps = np.random.default_rng(3).integers(0, 200, 250)

@@ -1,7 +1,6 @@
 """Merged folds: with all components, the covariance of all messages, decayed to a common time; and their model."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -126,8 +125,8 @@ def test_folds_of_a_replaced_topic_are_refused() -> None:
         folds.add_partition(type(other)(other.topic, "id-2", 1, other.fold, other.settings))
 
 
-def published(folds: Sequence[Fold], previous: PublishedModel | None = None) -> PublishedModel:
-    model = all_of(merged_folds(folds, CONFIG)).published(CONFIG, Calibration.empty(), 1234.5, previous)
+def published(folds: Sequence[Fold]) -> PublishedModel:
+    model = all_of(merged_folds(folds, CONFIG)).published(CONFIG, Calibration.empty(), 1234.5)
     assert encode(decode(encode(model))) == encode(model)
     return model
 
@@ -164,15 +163,6 @@ def test_first_and_last_timestamps_over_all_partitions() -> None:
     folds.append(fold_of(vectors(2, seed=9), CONFIG, [900, -1]))
     assert (published(folds).first_timestamp_ms, published(folds).last_timestamp_ms) == (100, 900)
     assert (published(folds[1:3]).first_timestamp_ms, published(folds[1:3]).last_timestamp_ms) == (-1, -1)
-
-
-@pytest.mark.parametrize("signs", [(1, -1), (-1, 1), (-1, -1)])
-def test_signs_follow_the_previous_version(signs: tuple[int, int]) -> None:
-    V = np.random.default_rng(4).standard_normal((160, D)) * [9, 4, 2, 1, 0.5]  # components keep their order
-    first = published([fold_of(V[:100], CONFIG)])
-    flipped = replace(first.model, components=first.model.components * np.array(signs)[:, None])
-    second = published([fold_of(V, CONFIG)], replace(first, model=flipped))
-    assert (np.sum(second.model.components * flipped.components, axis=1) > 0.5).all()
 
 
 def test_one_fold_alone_is_published_without_a_topic() -> None:

@@ -88,17 +88,6 @@ def test_where_no_direction_is_left_out_the_covariance_is_exact(case: dict) -> N
         check(state, X, retention, case["center"], 1e-8 if offset < 10 else 1e-6)
 
 
-def test_with_retention_zero_only_the_last_message_counts(way: str) -> None:
-    X = gaussian(0, 300, np.ones(3))
-    state, _ = one_pass(X, LearningConfig(3, 2), 0.0)
-    assert state.weight == 1
-    assert state.mean == pytest.approx(X[-1])
-    assert state.total_variance == pytest.approx(0, abs=1e-25)
-    assert close(learned(state), np.zeros((3, 3)), 0) or np.abs(learned(state)).max() < 1e-25
-    state, _ = one_pass(X, LearningConfig(3, 2, center=False), 0.0)
-    assert close(learned(state), np.outer(X[-1], X[-1]), 1e-12)
-
-
 def test_one_pass_comes_close_to_batch_pca_with_few_columns(factor: None) -> None:
     X = gaussian(3, 20_000, 1 / np.arange(1, 101) ** 0.7, offset=2.0)
     exact = covariance(X)

@@ -198,6 +198,7 @@ def test_an_unusable_file_is_one_mistake(tmp_path: Path) -> None:
         ({"half_life_messages": float("inf")}, "half_life_messages: "),
         ({"dead_letter_topic": "readings"}, "must not be the topic itself"),
         ({"keep_models": 0}, "keep_models: "),
+        ({"start": "yesterday"}, "start: "),
         ({"format": "avro"}, "format avro needs schema_registry_url"),
         ({"format": "protobuf", "field": "v"}, "format protobuf needs schema_registry_url"),
         ({"format": "protobuf", "schema_registry_url": "http://r:8081"}, "format protobuf needs field"),

@@ -130,11 +130,6 @@ def test_only_later_versions_on_request(client: Client, models: Models, app: Fas
     assert history_of(client, "?after=10") == [20, 30]
 
 
-def test_a_model_loaded_for_serving_is_not_read_again(store: MemoryStore, client: Client) -> None:
-    store.damage(file_of(20), 500)  # after it was loaded
-    assert history_of(client) == [10, 20]
-
-
 def test_a_damaged_version_is_skipped_and_not_read_again(counting: Counting, store: MemoryStore) -> None:
     store.damage(file_of(20), 500)
     history = HistoryReader(counting)

@@ -49,6 +49,7 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
     np.testing.assert_allclose(content["residual"], residual, rtol=1e-5, atol=1e-5)
     assert all(abs(at - time.time()) < 60 for at in [*content["at"], *(vector["at"] for vector in content["worst"])])
     assert set(content) == {"version", "coordinates", "at", "residual", "p", "worst"}
+    assert (content["p"], [vector["p"] for vector in content["worst"]]) == (None, [None] * 5)  # without past scores
 
 
 def test_the_most_unusual_ones_are_described() -> None:
@@ -68,13 +69,6 @@ def test_the_most_unusual_ones_are_described() -> None:
         assert described["p"] == pytest.approx(scores["p"][i])
         assert described["dimensions"] == scores["spe_dimensions"][i]
         assert described["contributions"] == pytest.approx(scores["spe_contributions"][i], rel=1e-3)
-
-
-def test_without_past_scores_there_is_no_p(client: Client) -> None:
-    project(client, VECTORS)
-    content = get_recent(client)
-    assert content["p"] is None
-    assert [vector["p"] for vector in content["worst"]] == [None] * 5
 
 
 @pytest.mark.parametrize("query", ["x=0", "x=3", "y=0", f"y={K + 1}", "x=-1", f"x={10**30}"])

@@ -1,7 +1,6 @@
 """Checkpoints in a store: the newest intact one, pruning, concurrent readers, and listings that are stale."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from structlog.typing import EventDict
 from streampca.errors import DamagedFileError, NewerFormatError, StaleListingError, StoreError
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import Crash, MemoryStore
 from tests.example_models import newer
 from tests.fold.streams import checkpoint_of, fold_config, fold_of, vectors
@@ -220,21 +218,6 @@ def test_a_failed_write_changes_nothing(three: Checkpoints, store: FaultyStore, 
         save(three, 40)
     assert three.offsets(0) == [10, 20, 30]
     assert newest_position(three) == 30
-
-
-def test_nothing_is_written_into_the_folder_that_a_volume_was_mounted_on(tmp_path: Path) -> None:
-    mount, away = tmp_path / "volume", tmp_path / "away"
-    checkpoints = Checkpoints(DirectoryStore(mount), "readings")
-    save(checkpoints, 10)
-    mount.rename(away)
-    mount.mkdir()
-    with pytest.raises(StoreError, match="no longer holds the checkpoint of partition 0 at offset 10"):
-        save(checkpoints, 20)
-    assert list(mount.iterdir()) == []
-    mount.rmdir()
-    away.rename(mount)
-    save(checkpoints, 30)
-    assert checkpoints.offsets(0) == [10, 30]
 
 
 def test_a_reader_whose_files_are_pruned_finds_newer_ones(checkpoints: Checkpoints, store: FaultyStore) -> None:

@@ -188,9 +188,10 @@ def test_a_file_system_that_cannot_flush_folders_is_accepted(tmp_path: Path, mon
     assert DirectoryStore(tmp_path).read("a/b") == b"x"
 
 
-def test_a_folder_made_by_a_write_that_failed_is_flushed_by_the_next(
+def test_a_folder_made_by_a_write_that_failed_or_a_process_that_was_killed_is_flushed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "a").mkdir()
     store, fsync = DirectoryStore(tmp_path), os.fsync
     flushed: list[int] = []
     broken = [True]
@@ -207,20 +208,11 @@ def test_a_folder_made_by_a_write_that_failed_is_flushed_by_the_next(
             store.write("a/b/c", b"data")
     broken[0] = False
     store.write("a/b/c", b"data")
-    assert {folder.stat().st_ino for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b")} <= set(flushed)
+    folders = (tmp_path.parent, tmp_path, tmp_path / "a", tmp_path / "a" / "b")
+    assert {folder.stat().st_ino for folder in folders} <= set(flushed)
     flushed.clear()
     store.write("a/b/c", b"data")
     assert len(flushed) == 2  # the file and its folder
-
-
-def test_folders_of_a_process_that_was_killed_before_it_could_flush_them_are_flushed_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    flushed: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
-    DirectoryStore(tmp_path).write("a/b/c", b"data")
-    assert {folder.stat().st_ino for folder in (tmp_path.parent, tmp_path, tmp_path / "a")} <= set(flushed)
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
@@ -329,13 +321,16 @@ def test_a_file_in_place_of_the_store_is_an_error(tmp_path: Path) -> None:
         assert_fails(action, str(tmp_path / "store"), "a file is in the place of a folder")
 
 
-def test_the_store_is_created_when_first_needed(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path / "new" / "store")
+def test_the_store_is_created_when_first_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = DirectoryStore("new/store")
     assert store.names("a") == []
+    assert store.missing() == str(tmp_path / "new" / "store")
     assert not (tmp_path / "new").exists()
     store.check()
     assert files(tmp_path) == []
     assert (tmp_path / "new" / "store").is_dir()
+    assert store.missing() is None
 
 
 @pytest.mark.parametrize("use", [lambda store: store.write("a/b/1", b"1"), lambda store: store.names("a/b")])
@@ -355,11 +350,3 @@ def test_a_folder_that_vanishes_with_its_volume_is_not_created_beneath(
     (tmp_path / "unmounted").rename(volume)
     store.write("a/b/2", b"2")
     assert store.names("a/b")[-1] == "a/b/2"
-
-
-def test_a_missing_folder_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    store = DirectoryStore("store")
-    assert store.missing() == str(tmp_path / "store")
-    (tmp_path / "store").mkdir()
-    assert store.missing() is None

@@ -48,13 +48,18 @@ def in_use(cache: ModelCache) -> int | None:
     return cache.current.version if cache.current else None
 
 
-def test_nothing_published_yet(cache: ModelCache) -> None:
+def test_nothing_published_yet_or_nothing_undamaged(cache: ModelCache, models: Models, store: MemoryStore) -> None:
     cache.poll()
     assert cache.current is None
     assert cache.age_s() is None
-    assert cache.reasons_not_ready(None) == [f"no model has been published yet in memory/models/{TOPIC}"]
+    reason = f"no model has been published yet in memory/models/{TOPIC}"
+    assert cache.reasons_not_ready(None) == [reason]
     with pytest.raises(NoModelError, match="no model has been published yet"):
         cache.get(None)
+    models.save(numbered(7))
+    store.damage(file_of(7), 500)
+    cache.poll()
+    assert cache.reasons_not_ready(None) == [f"{reason}; all models in the store are damaged: [7]"]
 
 
 def test_takes_the_newest_and_then_newer_ones(cache: ModelCache, models: Models) -> None:
@@ -96,15 +101,6 @@ def test_a_damaged_newest_model_is_skipped_logged_once_and_retried_after_a_minut
     cache.poll()
     assert in_use(cache) == 3
     assert warnings(logs) == ["model damaged, not served"]
-
-
-def test_if_all_models_are_damaged_the_reason_says_so(cache: ModelCache, models: Models, store: MemoryStore) -> None:
-    models.save(numbered(7))
-    store.damage(file_of(7), 500)
-    cache.poll()
-    assert cache.reasons_not_ready(None) == [
-        f"no model has been published yet in memory/models/{TOPIC}; all models in the store are damaged: [7]"
-    ]
 
 
 def test_a_model_pruned_between_listing_and_reading_is_skipped(cache: ModelCache, models: Models) -> None:

@@ -43,8 +43,8 @@ def test_saves_under_the_version_and_loads_it(models: Models, store: MemoryStore
     assert_same(models.load(42), a_published(42))
 
 
-def test_the_newest_has_the_highest_version(models: Models) -> None:
-    save(models, 5, 100, 20)
+def test_the_newest_has_the_highest_version_and_an_older_one_never_replaces_it(models: Models) -> None:
+    save(models, 5, 100, 20, 1)
     assert models.versions() == [5, 20, 100]
     assert newest_version(models) == 100
 
@@ -73,11 +73,6 @@ def test_old_versions_are_pruned_and_a_file_that_cannot_be_deleted_holds_up_no_o
     assert all(models.save(a_published(version)) for version in range(1, 9))
     assert models.versions() == [1, 6, 7, 8]
     assert [event["event"] for event in logs] == ["old files not deleted"] * 5
-
-
-def test_an_older_version_never_replaces_a_newer_one(models: Models) -> None:
-    save(models, 10, 20, 30, 5)
-    assert models.versions() == [10, 20, 30]
 
 
 def test_damaged_models_are_skipped_and_logged(models: Models, store: MemoryStore, logs: list[EventDict]) -> None:

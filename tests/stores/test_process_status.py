@@ -22,18 +22,13 @@ def statuses(store: MemoryStore) -> ProcessStatuses:
     return ProcessStatuses(store, "t")
 
 
-def test_statuses_are_read_in_order_of_name(statuses: ProcessStatuses, store: MemoryStore) -> None:
+def test_the_last_status_of_each_worker_is_read_in_order_of_name(statuses: ProcessStatuses, store: MemoryStore) -> None:
     assert statuses.all() == []
     for name in ("b", "a", "a-1", "A.1"):
+        statuses.write(status(name, updated_at=1.0))
         statuses.write(status(name))
     ProcessStatuses(store, "other").write(status("c"))
     assert statuses.all() == [status("A.1"), status("a"), status("a-1"), status("b")]
-
-
-def test_a_status_replaces_the_previous_one_of_the_same_worker(statuses: ProcessStatuses) -> None:
-    for updated_at in (1.0, 2.0):
-        statuses.write(status("a", updated_at))
-    assert statuses.all() == [status("a", 2.0)]
 
 
 @pytest.mark.parametrize(

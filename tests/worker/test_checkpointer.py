@@ -1,7 +1,6 @@
 """The order of saving, where partitions resume and begin, and what is refused."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from streampca.errors import (
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
 from streampca.fold.partitions import backfill_partition
-from streampca.settings.commands import WorkerSettings
 from tests.fold.streams import fold_config, fold_of, vectors
 from tests.worker.environment import TOPIC, Environment, N, filled_with
 from tests.worker.harness import (
@@ -32,23 +30,18 @@ from tests.worker.harness import (
 )
 
 
-def test_flush_and_topic_lookup_precede_save_and_save_precedes_commit(filled: Environment) -> None:
-    make_worker(filled, worker_config(bad_records="dead_letter"), [100, 100, 100]).run()
-    order = [entry for entry in filled.journal if entry[0] in ("flush", "topic id", "save", "commit")]
-    at_start, later = order[:1], order[1:]
-    assert at_start == [("topic id",)]
+def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup_then_published_and_committed() -> None:
+    env = filled_with(150, 150)
+    make_worker(env, worker_config(bad_records="dead_letter"), [50, 50, 50]).run()
+    at_start, *later = env.calls("flush", "topic id", "save", "publish", "commit")
+    assert at_start == ("topic id",)
     assert later == [
         entry
-        for position in (100, 200, 300)
-        for entry in [("flush",), ("topic id",), ("save", 0, position), ("commit", {0: position})]
-    ]
-
-
-def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup_and_then_published() -> None:
-    env = filled_with(50, 50)
-    make_worker(env, script=[50]).run()
-    names = [entry[0] for entry in env.calls("flush", "topic id", "save", "publish", "commit")][1:]
-    assert names == ["flush", "topic id", "save", "save", "publish", "commit"]
+        for n in (50, 100, 150)
+        for entry in [
+            ("flush",), ("topic id",), ("save", 0, n), ("save", 1, n), ("publish", 2 * n), ("commit", {0: n, 1: n}),
+        ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("committed", [{}, {0: 0}, {0: 17}, {0: 150}])
@@ -149,13 +142,17 @@ def test_unavailable_broker_at_the_start_is_a_clear_error(filled: Environment) -
 
 
 def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: Environment) -> None:
+    before = filled.topic.id
+
     def replace_topic() -> None:
         filled.topic.create(1)
         filled.send(0, vectors(400, seed=5))
 
     worker = make_worker(filled, script=[100, 100, replace_topic, 100])
-    with pytest.raises(TopicReplacedError, match="deleted and created again") as error:
+    with pytest.raises(TopicReplacedError) as error:
         worker.run()
+    assert f"{TOPIC} was deleted and created again while it was being read (its id was {before}" in str(error.value)
+    assert f"now it is {filled.topic.id}); what was learned since the last checkpoint is dropped" in str(error.value)
     assert "\n" not in str(error.value)
     assert filled.position() == 200
     assert filled.topic.committed == {}  # deleted with the old topic; the worker commits nothing for the new one
@@ -164,19 +161,26 @@ def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: En
 
 def test_a_topic_replaced_between_runs_is_refused_before_reading(filled: Environment) -> None:
     make_worker(filled).run()
+    before = filled.topic.id
     filled.topic.create(1)
     filled.send(0, vectors(400, seed=5))
     filled.journal.clear()
-    with pytest.raises(TopicReplacedError, match="another store folder"):
+    words = f"id is {filled.topic.id}, the checkpoint of partition 0 says {before}.*another store folder$"
+    with pytest.raises(TopicReplacedError, match=words):
         make_worker(filled).run()
     assert filled.calls("save", "commit", "seek", "publish") == []
 
 
 def test_settings_that_differ_from_the_checkpoint_are_refused_by_name(filled: Environment) -> None:
+    """All of them, and no others."""
     make_worker(filled).run()
     filled.journal.clear()
-    with pytest.raises(SettingsError, match=r"components=2 \(now 1\)"):
-        make_worker(filled, worker_config(fold_config(components=1))).run()
+    with pytest.raises(SettingsError) as error:
+        make_worker(filled, worker_config(fold_config(components=1, half_life_seconds=60.0))).run()
+    assert "partition 0 of readings was made with components=2 (now 1), half_life_seconds=None (now 60.0);" in str(
+        error.value
+    )
+    assert "\n" not in str(error.value)
     assert filled.calls("save", "commit", "seek", "publish") == []
 
 
@@ -252,11 +256,6 @@ def test_a_backfill_that_is_missing_is_an_error(timed: Environment) -> None:
         make_worker(timed, worker_config(start="backfill")).run()
 
 
-def test_a_start_that_is_no_place_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="start: "):
-        WorkerSettings.read(None, topic="t", dimensions=2, components=1, start="yesterday")
-
-
 def test_a_start_while_the_store_is_busy_waits(timed: Environment) -> None:
     """Whatever it asks for first: the identity, a checkpoint, or both again when partitions are assigned."""
     make_worker(timed, worker_config()).run()
@@ -286,12 +285,16 @@ def test_ids_that_appear_while_it_runs_are_no_replacement(two: Environment) -> N
     assert (newest.version, newest.topic_id) == (600, "id-1")
 
 
-def test_ids_that_appear_between_runs_are_no_replacement(two: Environment) -> None:
+def test_ids_that_appear_or_vanish_between_runs_are_no_replacement(two: Environment) -> None:
     make_worker(two).run()
     two.topic.id = "id-1"
     two.send(1, vectors(50, seed=9))
     make_worker(two).run()
     assert (two.models.versions()[-1], two.newest(1).topic_id) == (650, "id-1")
+    two.topic.id = ""
+    two.send(1, vectors(50, seed=8))
+    make_worker(two).run()
+    assert two.models.versions()[-1] == 700
 
 
 def test_another_id_after_the_first_is_a_replacement(two: Environment) -> None:

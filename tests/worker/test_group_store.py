@@ -143,15 +143,6 @@ def test_the_worker_waits_a_while_for_the_store_before_it_refuses() -> None:
     env.assert_complete()
 
 
-def test_after_a_reset_the_store_is_used_as_it_is() -> None:
-    env = learned()
-    env.store = MemoryStore()
-    env.checkpoints = Checkpoints(env.store, TOPIC)
-    env.topic.committed.clear()
-    make_worker(env).run()
-    env.assert_complete()
-
-
 def test_committed_offsets_that_are_not_known_yet_are_waited_for() -> None:
     env = learned()
     env.send(0, vectors(50, seed=5))

@@ -67,22 +67,18 @@ def test_an_undisturbed_run_logs_a_few_lines(logs: Logs) -> None:
     ]
 
 
-def test_a_lasting_error_is_logged_once_and_again_when_it_ends(logs: Logs) -> None:
-    env = filled_with(200)
-    run_logged(env, [20, lambda: env.store.fail_writes(6), 20, 20, 20, 20, 20, 20, 20])
-    errors = [line for line in logs if line["log_level"] == "error"]
-    assert [line["event"] for line in errors] == ["checkpoint postponed"]
-    assert errors[0]["cause"] == "cannot write: No space left on device"
-    resolved = [line for line in logs if line["event"] == "checkpoint saved again"]
-    assert [line["after"] for line in resolved] == ["cannot write: No space left on device"]
-
-
-def test_errors_that_differ_only_in_file_or_count_are_logged_once(logs: Logs) -> None:
+def test_errors_that_differ_only_in_file_or_count_are_logged_once_and_again_when_they_end(logs: Logs) -> None:
     listener = WorkerLog()
     full = [f"cannot write /store/checkpoints/t/0/{n:020d}.npz: No space left on device" for n in (100, 200, 3000)]
     for cause in (*full, *(f"{count} dead letters are not acknowledged yet" for count in (1, 12))):
         listener.notify(events.CheckpointPostponed(cause))
-    assert [line["cause"][:12] for line in logs] == ["cannot write", "1 dead lette"]
+    assert [(line["log_level"], line["cause"][:12]) for line in logs] == [
+        ("error", "cannot write"),
+        ("error", "1 dead lette"),
+    ]
+    listener.notify(events.CheckpointSaved(0, fold_of(vectors(5), fold_config()), 0.1))
+    after = [line["after"] for line in logs if line["event"] == "checkpoint saved again"]
+    assert after == ["12 dead letters are not acknowledged yet"]
 
 
 def test_an_outage_of_the_object_store_is_logged_once_and_again_when_it_ends(logs: Logs) -> None:
@@ -127,7 +123,10 @@ def test_rejected_records_are_logged_at_powers_of_ten(logs: Logs) -> None:
 
 
 def test_catching_up_is_logged_once_per_assignment(logs: Logs) -> None:
+    """Partitions that are lost are a warning; those without any message do not count."""
     listener = WorkerLog()
+    listener.notify(events.BatchLearned(0, fold_of(vectors(0), fold_config()), 0, [], 0.1, 0))
+    assert logs == []
     listener.notify(events.PartitionsAssigned({0: 0, 1: 7}))
     for lag in (5, 0, 3, 0):
         listener.notify(learned(lag))
@@ -141,17 +140,8 @@ def test_catching_up_is_logged_once_per_assignment(logs: Logs) -> None:
     listener.notify(events.PartitionsAssigned({1: 7}))
     listener.notify(learned(0, partition=1))
     assert events_of(logs)[2:] == ["partitions revoked", "partitions assigned", "caught up"]
-
-
-def test_an_empty_partition_logs_no_catching_up(logs: Logs) -> None:
-    fold = fold_of(vectors(0), fold_config())
-    WorkerLog().notify(events.BatchLearned(0, fold, 0, [], 0.1, 0))
-    assert logs == []
-
-
-def test_losing_partitions_is_a_warning(logs: Logs) -> None:
-    WorkerLog().notify(events.PartitionsReleased([1, 0], lost=True))
-    assert logs == [{"event": "partitions lost", "log_level": "warning", "partitions": [0, 1]}]
+    listener.notify(events.PartitionsReleased([1, 0], lost=True))
+    assert logs[-1] == {"event": "partitions lost", "log_level": "warning", "partitions": [0, 1]}
 
 
 def poll_for_a_minute(listener: WorkerLog, clock: Clock, status: SourceStatus = MEMBER) -> None:
@@ -379,11 +369,16 @@ def test_gaps_failures_and_future_timestamps_are_counted(metrics: WorkerMetrics)
     metrics.notify(events.PublishFailed("disk full"))
     far = [*[1000] * 32, 10**12, 1000]
     metrics.notify(batch(fold_of(vectors(34), fold_config(), far)))
+    young = fold_of(vectors(5), fold_config())
+    metrics.notify(batch(young, partition=1))
+    metrics.notify(events.CheckpointSaved(1, young, 0.1))
     now = Samples(metrics)
     assert now("streampca_offset_gap_messages_total") == 80
     assert now("streampca_checkpoints_postponed_total") == 2
     assert now("streampca_publish_failures_total") == 1
     assert now("streampca_timestamps_ahead", **labels(0)) == 1
+    assert now("streampca_loss_ewma", **labels(1)) is None  # before the first one
+    assert now("streampca_pinv_error", **labels(1)) is None
 
 
 def test_gaps_of_vectors_are_shown(metrics: WorkerMetrics) -> None:
@@ -395,14 +390,6 @@ def test_gaps_of_vectors_are_shown(metrics: WorkerMetrics) -> None:
     now = Samples(metrics)
     assert now("streampca_vectors_with_gaps_total") == 200
     assert now("streampca_missing_entries_ratio", **labels(1)) == pytest.approx(fold.state.gaps.messages / D)
-
-
-def test_there_is_no_loss_metric_before_the_first_loss(metrics: WorkerMetrics) -> None:
-    metrics.notify(batch(fold_of(vectors(5), fold_config())))
-    metrics.notify(events.CheckpointSaved(0, fold_of(vectors(5), fold_config()), 0.1))
-    now = Samples(metrics)
-    assert now("streampca_loss_ewma", **labels(0)) is None
-    assert now("streampca_pinv_error", **labels(0)) is None
 
 
 def test_described_lists_every_exposed_metric(metrics: WorkerMetrics) -> None:

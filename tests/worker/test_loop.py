@@ -176,26 +176,19 @@ def test_a_permanent_source_error_ends_the_worker_after_saving(filled: Environme
     assert worker.recorder.of_type(MemberStopping) == [MemberStopping("not authorized")]
 
 
-def test_an_unexpected_exception_saves_nothing_and_leaves_the_group(filled: Environment) -> None:
-    worker = make_worker(filled, worker_config(**ONLY_AT_END), [100, ValueError("a bug")])
+@pytest.mark.parametrize("of", ["the source", "a thread"])
+def test_an_unexpected_exception_saves_nothing_and_leaves_the_group(filled: Environment, of: str) -> None:
+    def check_threads() -> None:
+        if of == "a thread" and worker.recorder.positions.get(0) == 100:
+            raise ValueError("a bug")
+
+    script: list[Step] = [100, ValueError("a bug") if of == "the source" else 100]
+    worker: WorkerFixture = make_worker(filled, worker_config(**ONLY_AT_END), script, check_threads=check_threads)
     with pytest.raises(ValueError, match="a bug"):
         worker.run()
     assert filled.calls("save", "commit", "publish") == []
     assert filled.journal[-1] == ("close",)
     assert worker.recorder.of_type(MemberStopping) == [MemberStopping("crashed")]
-
-
-def test_an_error_of_another_thread_ends_the_worker_without_saving(filled: Environment) -> None:
-    def raise_first() -> None:
-        if fixture.recorder.positions.get(0) == 100:
-            raise RuntimeError("a thread died")
-
-    fixture = make_worker(filled, worker_config(**ONLY_AT_END), [100, 100], check_threads=lambda: checks[0]())
-    checks = [raise_first]
-    with pytest.raises(RuntimeError, match="a thread died"):
-        fixture.run()
-    assert filled.calls("save", "commit", "publish") == []
-    assert filled.journal[-1] == ("close",)
 
 
 PARTITIONS = 3
@@ -272,14 +265,8 @@ def test_arrow_a_message_with_one_bad_vector_is_rejected_whole() -> None:
     bad = np.array(V[:30])
     bad[17, 2] = np.nan
     env.send(0, [*arrows(V[:40], [40]), *arrows(bad, [30]), *arrows(V[40:], [50])])
-    make_worker(env, config_for(env, "arrow", bad_records="dead_letter")).run()
+    worker = make_worker(env, config_for(env, "arrow", bad_records="dead_letter")).run()
     assert env.dead_letters == [(0, 1, "not_finite")]
     assert encode(env.newest()) == learned_in_one_batch(env, V, [40, 50], 3, ["not_finite"])
-
-
-def test_arrow_the_version_is_the_number_of_vectors() -> None:
-    env, V = Environment(), vectors(90)
-    env.send(0, arrows(V, [40, 50]))
-    worker = make_worker(env, config_for(env, "arrow")).run()
-    assert env.models.versions()[-1] == 90
+    assert env.models.versions()[-1] == 90  # the number of vectors
     assert sum(batch.messages for batch in worker.recorder.of_type(BatchLearned)) == 2
