@@ -99,6 +99,8 @@ class MemberLog(Listener):
         for partition in event.partitions:
             self._lags.pop(partition, None)
             self._stalled.discard(partition)
+        if not self._stalled:  # where they stall again, that is logged again
+            self._causes.pop("decoding stalled", None)
         write = log.warning if event.lost else log.info
         write("partitions lost" if event.lost else "partitions revoked", partitions=sorted(event.partitions))
 

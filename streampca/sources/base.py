@@ -79,13 +79,13 @@ class Source(Protocol):
         """The group's committed offsets of these partitions; those without one are left out.
 
         May be called before the first poll, and for partitions that are not assigned.
-        Raises `TimeoutError` if no broker answers within some seconds.
+        Raises `TimeoutError` if no broker answers within some seconds, and `SourceError` for what waiting cannot fix.
         """
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
         """The offset of each partition's first record with this timestamp or a later one, or its end; None: the end.
 
-        Raises `TimeoutError` if no broker answers within some seconds.
+        Raises `TimeoutError` if no broker answers within some seconds, and `SourceError` for what waiting cannot fix.
         """
 
     def close(self) -> None:

@@ -218,6 +218,15 @@ def test_a_stalled_partition_is_logged_once_while_others_continue(logs: Logs) ->
     poll_for_a_minute(listener, clock)
     poll_for_a_minute(listener, clock)
     assert events_of(logs)[-4:-2] == ["decoding resumed", "caught up"]
+
+
+def test_a_partition_that_stalls_again_after_it_was_released_is_logged_again(logs: Logs) -> None:
+    listener = WorkerLog(Clock())
+    for _ in range(2):
+        listener.notify(events.PartitionsAssigned({0: 5}))
+        listener.notify(events.PartitionStalled(0, 10, "the registry does not answer"))
+        listener.notify(events.PartitionsReleased([0], lost=False))
+    assert events_of(logs).count("decoding stalled") == 2
     assert events_of(logs)[-1] == "idle"
 
 

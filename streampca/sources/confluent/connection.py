@@ -181,6 +181,12 @@ class Connection(ClientConnection):
                 return refusal
         return self.messages.of(protocol_code(error), one_line(error.str()))
 
+    def unknown(self, what: str, error: KafkaError) -> Exception:
+        """`SourceError` for an error that waiting cannot fix, else `TimeoutError`: `what` is not known."""
+        if self.is_final(error):
+            return self.source_error(error)
+        return TimeoutError(f"{what} are not known: {error.str()}")
+
     def _request(self, timeout_s: float) -> Any:
         topics = TopicCollection([self._topic])
         return self._admin.describe_topics(topics, request_timeout=max(timeout_s, 0.1))[self._topic]
