@@ -105,12 +105,21 @@ def test_works_behind_a_prefix(page: Page, models: Models, sidecar: str) -> None
     page.unroute_all(behavior="wait")
 
 
+LATE = """const now = window.fetch;
+window.fetch = async (path, options) => {
+    const answer = await now(path, options);
+    if (path.endsWith("workers")) await new Promise((resolve) => setTimeout(resolve, 500));
+    return answer;
+};"""  # these answers arrive when the question that another one has raised is answered
+
+
 def test_the_page_asks_for_a_token(
     models: Models, store: DirectoryStore, tmp_path: Path, context: BrowserContext
 ) -> None:
     models.save(numbered(10))
     (tmp_path / "tokens").write_text(line("read", "ada"))
     page = context.new_page()
+    page.add_init_script(LATE)
     asked: list[str] = []
     page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept("ada" if asked[1:] else "wrong")))
     with SidecarProcess(store.root, tokens_file=str(tmp_path / "tokens")) as process:

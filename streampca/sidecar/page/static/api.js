@@ -41,7 +41,10 @@ async function request(path, options = {}) {
     throw new Unreachable(error.message);
   }
   if (answer.ok) return answer;
-  if (answer.status === 401 && await askForToken("A token for this sidecar:")) return request(path, options);
+  if (answer.status === 401) {
+    const isOld = token !== sessionStorage.getItem("token"); // another request has asked meanwhile
+    if (isOld || await askForToken("A token for this sidecar:")) return request(path, options);
+  }
   const body = await answer.json().catch(() => ({}));
   if (body.error) throw new RequestError(answer.status, body.error);
   throw new Unreachable(`status ${answer.status}`); // a proxy answers for a sidecar that is down
