@@ -105,6 +105,8 @@ def decode(data: bytes) -> PublishedModel:
 def _problem(published: PublishedModel) -> str | None:
     """Say what is wrong with the model; None if it is valid."""
     model = published.model
+    if type(published.version) is not int or not 0 <= published.version < 2**63:
+        return f"version {published.version!r} is not a number of messages"
     k, d = model.components.shape if model.components.ndim == 2 else (0, 0)
     if k < 1 or model.explained_variance.shape != (k,) or model.mean.shape != (d,):
         return "the arrays of the model do not fit each other"

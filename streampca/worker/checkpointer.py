@@ -92,6 +92,8 @@ class Checkpointer:
 
         Raises `ForeignStoreError` if another member of the group saves to another store.
         """
+        if self.busy:
+            raise RuntimeError("one save at a time")
         changed = {p: fold for p, fold in folds.items() if fold.position != self._saved[p].position}
         try:
             if changed:

@@ -126,6 +126,9 @@ def test_a_model_that_could_not_be_read_back_is_not_written() -> None:
     scaled = dataclasses.replace(model.model, components=model.model.components * 2)
     with pytest.raises(ValueError, match="cannot be written: the components are not orthonormal"):
         model_file.encode(dataclasses.replace(model, model=scaled))
+    for version in (-1, True, 2**63):
+        with pytest.raises(ValueError, match="is not a number of messages"):
+            model_file.encode(dataclasses.replace(model, version=version))
 
 
 def test_weight_and_variance_may_be_python_integers() -> None:

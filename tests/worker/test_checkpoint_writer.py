@@ -113,3 +113,12 @@ def test_checkpoints_saved_before_the_disk_was_full_are_committed(thread: Thread
     assert env.calls("save") == [("save", 0, 100)]
     assert env.topic.committed == {0: 100}
     assert CheckpointPostponed("disk full") in worker.recorder.of_type(CheckpointPostponed)
+
+
+def test_only_one_save_runs_at_a_time(filled: Environment, thread: ThreadPoolExecutor) -> None:
+    checkpointer = make_worker(filled, save_executor=thread).worker._checkpointer
+    checkpointer.start_save({}, publish=True)
+    with pytest.raises(RuntimeError, match="one save at a time"):
+        checkpointer.start_save({}, publish=True)
+    checkpointer.finish_save(wait=True)
+    assert not checkpointer.busy
