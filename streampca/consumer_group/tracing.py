@@ -30,7 +30,7 @@ class TracingListener(Listener):
         self._begun: dict[tuple[int, int], Span] = {}  # by partition and the offset after the batch
 
     def traced(self, decode: Callable[[Records], Event]) -> Callable[[Records], Event]:
-        """Wrap `decode` so that it starts a span for each batch; only there transform has the records."""
+        """Wrap `decode` to start a span for each batch: transform drops the records after it."""
 
         def decode_and_begin(event: Records) -> Event:
             began, decoded = time.time_ns(), decode(event)

@@ -1,4 +1,4 @@
-"""What the demo runs: a broker in memory, and child processes, each logging to a file."""
+"""The processes of the demo: a broker in memory, and children, each logging to a file."""
 
 import contextlib
 import ctypes
@@ -108,7 +108,7 @@ def free_port(preferred: int) -> int:
 
 
 def stop(children: list[ChildProcess]) -> None:
-    """Terminate all, then wait for each; kill those that do not end in time."""
+    """Terminate all children; kill those that do not end in time."""
     for child in children:
         child.terminate()
     deadline = time.monotonic() + 10.0

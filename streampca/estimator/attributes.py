@@ -19,7 +19,7 @@ from streampca.pca.state import State
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What an estimator has learned: a fold, and the past scores."""
+    """The fold of an estimator, and its past scores."""
 
     config: FoldConfig
     fold: Fold

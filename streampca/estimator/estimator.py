@@ -176,8 +176,8 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
     for part in parts:
         check_is_fitted(part)
     config, past_scores = parts[0].online_.config, parts[0].online_.past_scores
-    wanted = config, past_scores.components
-    if any((part.online_.config, part.online_.past_scores.components) != wanted for part in parts):
+    expected = config, past_scores.components
+    if any((part.online_.config, part.online_.past_scores.components) != expected for part in parts):
         raise ValueError("only estimators with the same parameters and features can be merged")
     folds = MergedFolds(config)
     for part in parts:

@@ -66,8 +66,8 @@ class Reject:
 class Decoded(NamedTuple):
     """The vectors (n, d) of a batch in order, and the rejected values in order.
 
-    `indices` (m,) are those of the values in the batch that hold vectors, and `counts` (m,) their numbers of vectors:
-    1, except in formats whose values hold several. A valid value without vectors is in neither.
+    `indices` (m,) list the values that hold vectors, and `counts` (m,) how many vectors each holds: 1, except in
+    formats whose values hold several. A valid value without vectors is in neither.
     """
 
     vectors: Array
@@ -80,7 +80,7 @@ class Decoded(NamedTuple):
 class Batch:
     """The next records of a stream, decoded: what a fold takes in one step.
 
-    `timestamps` (m,) are those of the records that hold vectors, in milliseconds; -1: unknown. `records` are all
+    `timestamps` (m,) has the time of each record that holds vectors, in milliseconds; -1: unknown. `records` are all
     records of the batch; none, if the vectors come from a file. `next` is the position after them.
     """
 

@@ -34,7 +34,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 def _predictor(mean: F64, C: Array, variance: F64, total_variance: float) -> tuple[F64, F64, F64]:
-    """What fills gaps: the mean, C (d, n) and the ridge σ²λ/(λ − σ²) (n,) of the axes that have more than noise."""
+    """The mean, C (d, n) and the ridge σ²λ/(λ − σ²) (n,) of the axes with more than noise: they predict gaps."""
     d, k = C.shape
     noise = (total_variance - variance.sum()) / (d - k) if d > k else 0.0
     noise = max(noise, _MIN_NOISE * variance.max(initial=0.0))

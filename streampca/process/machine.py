@@ -1,4 +1,4 @@
-"""What a process makes of its machine: OpenBLAS's matrix kernels, the usable cores, and the C library's memory."""
+"""The machine of a process: OpenBLAS's matrix kernels, the usable cores, and the C library's memory."""
 
 import contextlib
 import ctypes

@@ -107,7 +107,7 @@ class Calm:
         self.rejected: set[PlainRecord] = set()  # that cannot be learned, up to the fold's position
 
     def checkpoints(self, offsets: Collection[int]) -> dict[int, bytes]:
-        """The checkpoints of this course at those of the offsets that it has; the fold is then at the greatest."""
+        """The checkpoint at each of these offsets that the course has; then the fold is at the last of them."""
         first = self._jump.to if self._jump else 0
         return {offset: self._checkpoint(offset) for offset in sorted(offsets) if first <= offset <= self._course.end}
 

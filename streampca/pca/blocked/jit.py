@@ -38,7 +38,10 @@ def compiled(function: Function, **options: Any) -> Function:
 
 
 def compiled_with_free_sums(function: Function) -> Function:
-    """As `compiled`, but sums may be reordered, on one machine and build always alike, so that they vectorise."""
+    """As `compiled`, but sums may be reordered, and products fused in, so that they vectorise.
+
+    On one machine and build the order is always the same.
+    """
     return compiled(function, fastmath=_REORDER_SUMS)
 
 

@@ -22,8 +22,8 @@ A consumer's membership in its group (`KafkaConsumer._coordinator`).
 - A member that another one with its `group_instance_id` has replaced only stops its heartbeats
   (`_handle_heartbeat_response`): the next poll raises the error.
 - Of members with and without a `group_instance_id`, `RangePartitionAssignor.assign` forgets some: they are sorted.
-- The answer to a request for offsets that took too long is that of the next call (`_offset_fetch_futures`).
-- `committed()` takes one partition, and a request for each (`fetch_committed_offsets`).
+- A request for offsets that timed out answers the next call (`_offset_fetch_futures`): it is forgotten.
+- `committed()` asks for one partition a request (`fetch_committed_offsets`): all are asked for at once.
 - No public method says whether the group counts the consumer as a member (`stable`).
 
 Fetching.
