@@ -81,7 +81,10 @@ def test_shows_when_the_sidecar_is_down_and_up_again(browser: Browser, models: M
         page = context.new_page()
         with SidecarProcess(store.root) as process:
             url = process.url()
+            page.route("**/v1/page/recent?*", lambda route: route.abort())  # it is down before the first answers are shown
             page.goto(url)
+            status(page, "The sidecar has not responded since")
+            page.unroute_all()
             status(page, "Serving version 10")
         status(page, "The sidecar has not responded since")
         expect(page.locator("#version")).to_have_text("10")

@@ -46,11 +46,11 @@ async function poll() {
   try {
     const [history, { workers: reports }] = await Promise.all([api.history(newest()), api.workers()]);
     state.clock = history.now - Date.now() / 1000;
+    state.answeredAt = now();
     state.reasons = history.not_ready;
     state.reports = reports;
     await update(history);
     await refresh(false);
-    state.answeredAt = now();
     element("content").parentElement.classList.remove("unreachable");
   } catch (error) {
     showError(error);
