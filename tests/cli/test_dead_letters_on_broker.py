@@ -122,13 +122,13 @@ def test_replays_that_are_killed_send_every_record_once(broker: Broker, topic: s
             "progress",
         )
         if attempt % 3 == 2 and process.poll() is None:
-            os.kill(process.pid, signal.SIGSTOP)
+            process.send_signal(signal.SIGSTOP)
             paused.append(process)
         else:
             process.kill()
     replayed(broker, topic, "--send")
     for process in paused:
-        os.kill(process.pid, signal.SIGCONT)
+        process.send_signal(signal.SIGCONT)
         assert process.wait(60) in (0, 1)  # fenced, if it was in the middle
     assert "0 records were sent" in replayed(broker, topic, "--send")
     copies = Counter(int(record.value) for record in broker.read_all(topic))
