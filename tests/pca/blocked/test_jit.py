@@ -62,7 +62,7 @@ def test_a_function_is_compiled_again_when_any_module_beside_it_has_changed(tmp_
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     answers = [run_in(tmp_path)]
-    (tmp_path / "callee.py").write_text(CALLEE.replace("x + 1", "x + 2"), encoding="utf-8")
+    (tmp_path / "callee.py").write_text(CALLEE.replace("x + 1", "x + 2.0"), encoding="utf-8")
     answers += [run_in(tmp_path), run_in(tmp_path)]
     assert answers == [["11.0", "0"], ["12.0", "0"], ["12.0", "1"]]
 
