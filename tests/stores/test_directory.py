@@ -36,15 +36,13 @@ def assert_fails(action: Callable[[], object], *parts: str) -> None:
 # --- killed writers -------------------------------------------------------------------------------------------------
 
 WRITER = f"""
-import sys
-from streampca.stores import directory
+import itertools, sys
 from streampca.stores.directory import DirectoryStore
 store = DirectoryStore(sys.argv[1])
-print("ready", flush=True)
-i = 0
-while True:
-    i += 1
+for i in itertools.count():
     store.write(f"a/{{i % 3}}", i.to_bytes(8, "big") * {SIZE // 8})
+    if i == 0:  # from now on most moments are within a write, however slow the disk is
+        print("ready", flush=True)
 """
 
 
