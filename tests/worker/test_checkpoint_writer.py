@@ -12,9 +12,7 @@ from streampca.errors import StoreError
 from streampca.fold.events import Assigned
 from streampca.sources.memory import MemorySource
 from tests.worker.environment import Environment, N, filled_with
-from tests.worker.harness import WorkerFixture, make_worker
-
-_TIMEOUT_S = 20.0
+from tests.worker.harness import RUN_TIMEOUT_S, WorkerFixture, make_worker
 
 
 class SlowDisk:
@@ -26,7 +24,7 @@ class SlowDisk:
     def __call__(self, name: str) -> None:
         if name == "write":
             self.reached.set()
-            assert self.released.wait(_TIMEOUT_S)
+            assert self.released.wait(RUN_TIMEOUT_S)
 
 
 class SaveThread(ThreadPoolExecutor):
@@ -50,7 +48,7 @@ def test_learning_continues_while_the_disk_is_slow(filled: Environment, thread: 
     disk = SlowDisk()
 
     def assert_all_learned_and_nothing_saved() -> None:
-        assert disk.reached.wait(_TIMEOUT_S)
+        assert disk.reached.wait(RUN_TIMEOUT_S)
         assert worker.recorder.positions[0] == N
         assert filled.calls("save", "commit") == []
         disk.released.set()
@@ -78,7 +76,7 @@ def test_a_partition_is_released_after_the_running_save(thread: ThreadPoolExecut
     saved_when_assigned: list[int | None] = []
 
     def join() -> None:
-        assert disk.reached.wait(_TIMEOUT_S)
+        assert disk.reached.wait(RUN_TIMEOUT_S)
         others.append(MemorySource(env.topic))
         threading.Timer(0.05, disk.released.set).start()
 
