@@ -19,7 +19,7 @@ from tests.command_line import variables
 from tests.guarantees.harness import CONFIG, D, Group, K, as_json, expected_folds, group, vectors
 from tests.kafka_broker import Broker
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.broker
 
 
 def filled(broker: Broker, topic: str, folder: Path) -> np.ndarray:

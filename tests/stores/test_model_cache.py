@@ -1,6 +1,5 @@
 """The model in use is the newest undamaged one in the store, and polling finds it."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -204,7 +203,9 @@ def test_the_poller_loads_newer_models_until_it_is_stopped(cache: ModelCache, mo
     models.save(numbered(2))
     wait_until(lambda: in_use(cache) == 2)
     cache.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name == "model-poller"]
+    assert cache._poller
+    cache._poller.join(60)
+    assert not cache._poller.is_alive()
 
 
 def test_a_bug_does_not_stop_the_polling(cache: ModelCache, models: Models, logs: list[EventDict]) -> None:

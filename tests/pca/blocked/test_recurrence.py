@@ -100,5 +100,5 @@ def test_all_processes_find_the_same_bits() -> None:
     one_thread = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", LEARN]
     processes = [subprocess.Popen(command, env=one_thread, stdout=subprocess.PIPE) for _ in range(6)]
-    assert len({process.communicate(timeout=100)[0] for process in processes}) == 1
+    assert len({process.communicate()[0] for process in processes}) == 1
     assert all(process.returncode == 0 for process in processes)
