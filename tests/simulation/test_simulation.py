@@ -27,7 +27,7 @@ def _prepare() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("role", PLANS)
 def test_any_schedule_of_faults_breaks_no_guarantee(role: str) -> None:
     """Workers write the bytes of an undisturbed run; of transform, every record has one output."""
