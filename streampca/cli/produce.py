@@ -63,8 +63,9 @@ def _values(rows: Rows, settings: ProduceSettings, repeat: bool) -> Iterator[tup
 
 def _paced(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterator[tuple[bytes, float]]:
     """Delay values: the n-th comes no earlier than n/rate seconds after the first."""
-    started = time.monotonic()
+    started = 0.0
     for n, value in enumerate(values):
+        started = started or time.monotonic()  # not before: the first value may take long
         while rate is not None and (ahead := n / rate - (time.monotonic() - started)) > 0:
             time.sleep(max(ahead, _TICK_S) if ahead < 1 else 1)
         yield value

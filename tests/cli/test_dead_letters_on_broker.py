@@ -19,7 +19,7 @@ from tests.forked import ForkedProcess
 from tests.guarantees.harness import D, as_json, fold_of, group, vectors
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnKafka
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 
@@ -141,7 +141,8 @@ def test_a_worker_learns_what_is_replayed(broker: Broker, topic: str, tmp_path: 
     dead = broker.create_topic(f"{topic}-dead")
     broker.create_topic(topic, 2)
     values = {partition: as_json(vectors(500, seed=partition)) for partition in range(2)}
-    with group(broker, topic, tmp_path, dead_letter_topic=dead) as members:
+    # A worker that is evicted repeats dead letters.
+    with group(broker, topic, tmp_path, dead_letter_topic=dead, session_timeout_s=PATIENCE_S) as members:
         wrong = members.start(dimensions=D + 1)
         for start in range(0, 500, 50):
             for partition in values:

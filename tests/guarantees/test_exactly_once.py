@@ -59,19 +59,8 @@ class HangingDisk:
 
 def fill(broker: Broker, topic: str, count: int, seed: int) -> None:
     """Send `count` messages, unevenly distributed over the partitions."""
-    shares = np.array_split(vectors(count, seed), [count // 8, count // 3, count // 2])
-    producer = broker.producer()
-    try:
-        sent = [
-            producer.send(topic, value, partition=partition)
-            for partition, rows in enumerate(shares)
-            for value in as_json(rows)
-        ]
-        producer.flush(60)
-        for future in sent:
-            future.get(1)
-    finally:
-        producer.close()
+    for partition, rows in enumerate(np.split(vectors(count, seed), [count // 8, count // 3, count // 2])):
+        broker.produce(topic, partition, as_json(rows))
 
 
 def uninterrupted(broker: Broker, topic: str, folder: Path) -> dict[int, bytes]:

@@ -16,6 +16,7 @@ from tests.object_server import Fault, S3Proxy
 from tests.ports import free_ports
 from tests.s3_process import BUCKET
 from tests.sidecar.process import SidecarProcess
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -66,7 +67,8 @@ def test_learning_continues_while_the_store_is_away(
     broker.create_topic(topic, 1)
     (metrics_port,) = free_ports(1)
     with (
-        group(broker, topic, tmp_path, store=url, metrics_port=metrics_port) as members,
+        # A worker that is evicted during the outage could not restore what it goes on to learn.
+        group(broker, topic, tmp_path, store=url, metrics_port=metrics_port, session_timeout_s=PATIENCE_S) as members,
         SidecarProcess(url, topic=topic) as sidecar,
     ):
         proxy.begin(Fault("status", 404, "NoSuchKey", only="read"))
@@ -77,20 +79,20 @@ def test_learning_continues_while_the_store_is_away(
         members.wait_until_learned()
         ready = f"{sidecar.url()}/readyz"
         members.wait(lambda: httpx.get(ready, timeout=60).status_code == 200, "a model")
+        resumed = worker.count("checkpoint saved again")  # after a broker that was slow
         proxy.begin(Fault("hang"))
         broker.produce(topic, 0, as_json(vectors(1000, seed=2)))
         members.wait(lambda: metric(metrics_port, "streampca_next_offset") == 2000, "learning during the outage")
-        members.wait(lambda: worker.count("checkpoint postponed"), "an error")
+        members.wait(lambda: worker.count("checkpoint postponed") and metric(metrics_port, '="error"'), "an error")
         members.wait(lambda: "store cannot be read" in httpx.get(ready, timeout=60).text, "a sidecar that is not ready")
-        assert metric(metrics_port, 'outcome="error"') >= 1
         proxy.begin(Fault("status", 503, "SlowDown"))
         broker.produce(topic, 0, as_json(vectors(1000, seed=3)))
         members.wait(lambda: metric(metrics_port, "streampca_next_offset") == 3000, "learning during the outage")
         proxy.end()
         members.wait_until_learned()
         members.wait(lambda: httpx.get(ready, timeout=60).status_code == 200, "a sidecar that is ready again")
-        members.wait(lambda: worker.count("checkpoint saved again"), "the end of the outage")
-        assert worker.count("checkpoint saved again") == 1
+        members.wait(lambda: worker.count("checkpoint saved again") > resumed, "the end of the outage")
+        assert worker.count("checkpoint saved again") == resumed + 1
         members.assert_commits_not_ahead()
         members.assert_same_bits()
         assert worker.stop() == 0

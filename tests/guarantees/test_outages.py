@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.faulty_proxy import FaultyProxy
-from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
+from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors, with_polls_of
 from tests.kafka_broker import Broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -17,26 +17,33 @@ FAULTS = {"cut": 3, "slow": 500, "silent": 1}  # how many of each
 SILENCE_S = 2.5  # longer than the session
 
 
-@pytest.mark.parametrize(("client", "poll_records"), [("kafka-python", 2), ("confluent", 1)])
-def test_a_broker_outage_changes_no_bit(
-    stoppable: Broker, topic: str, tmp_path: Path, client: str, poll_records: int
-) -> None:
+# While a file exists, its workers learn 400 records a second, so that a broker has time to stop.
+SLOW = """
+import pathlib, time
+from streampca.sources.client_source import ClientSource as source
+poll, file = source.poll, pathlib.Path({file!r})
+source.poll = lambda *given: (time.sleep(0.05 * file.exists()), poll(*given))[1]
+"""
+
+
+@pytest.mark.parametrize("client", BOTH_CLIENTS)
+def test_a_broker_outage_changes_no_bit(stoppable: Broker, topic: str, tmp_path: Path, client: str) -> None:
     stoppable.create_topic(topic, 2)
-    rows = np.split(vectors(16_000, seed=3), [7500, 15_000, 15_500])
-    for partition in (0, 1):
-        stoppable.produce(topic, partition, as_json(rows[partition]))
-    settings = {"poll_records": poll_records, "checkpoint_interval_s": 0.3}
-    with group(stoppable, topic, tmp_path, [client], **settings) as members:
-        worker = members.start()
-        members.wait(lambda: members.positions().keys() == {0, 1}, "first checkpoints")
+    rows = np.split(vectors(16_000, seed=3), [200, 400, 7950, 15_500, 15_750])
+    (slow := tmp_path / "slow").touch()
+    with group(stoppable, topic, tmp_path, [client], checkpoint_interval_s=0.3) as members:
+        worker = members.start(SLOW.format(file=str(slow)) + with_polls_of(20))
+        for part in range(4):
+            stoppable.produce(topic, part % 2, as_json(rows[part]))
+            members.wait(lambda part=part: len(members.positions()) > min(part, 1), "first checkpoints")
         stoppable.stop()  # some progress is not in any checkpoint yet
-        before = members.positions()
-        assert before != {0: 7500, 1: 7500}, "the broker must stop before everything is learned"
+        slow.unlink()
+        assert members.positions() != {0: 7750, 1: 7750}, "the broker must stop before everything is learned"
         time.sleep(OUTAGE_S)  # the length of the outage is what is tested
         assert worker.process.poll() is None, worker.text()[-2000:]
         stoppable.start()
         for partition in (0, 1):
-            stoppable.produce(topic, partition, as_json(rows[2 + partition]))
+            stoppable.produce(topic, partition, as_json(rows[4 + partition]))
         members.wait_until_learned(120)
         members.assert_commits_not_ahead()
         members.assert_same_bits()

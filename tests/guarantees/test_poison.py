@@ -20,6 +20,7 @@ from streampca.pca import axes
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, CONFIG, D, K, as_json, fold_of, group, vectors
 from tests.kafka_broker import Broker
 from tests.pca.streams import excess
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -63,14 +64,9 @@ def test_poison_goes_to_the_dead_letter_topic_and_changes_no_bit(
     broker.create_topic(dead_letter_topic, 1, max_message_bytes=4_000_000)
     broker.produce(topic, 0, values)
     with group(
-        broker,
-        topic,
-        tmp_path,
-        clients,
-        dead_letter_topic=dead_letter_topic,
-        poll_records=25,
-        checkpoint_interval_s=0.1,
-    ) as members:
+        broker, topic, tmp_path, clients, dead_letter_topic=dead_letter_topic, poll_records=25,
+        checkpoint_interval_s=0.1, session_timeout_s=2 if kills else PATIENCE_S,  # whoever is evicted repeats some
+    ) as members:  # fmt: skip
         for saves in range(1, kills + 1):
             worker = members.start()
             members.wait_for_progress(worker, saves)

@@ -35,8 +35,7 @@ class WorkerProcess:
 
     def _end(self, number: int) -> int:
         self.end_expected = True
-        if self.process.poll() is None:
-            os.kill(self.process.pid, number)
+        self.process.send_signal(number)
         return self.process.wait(30)
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
