@@ -16,6 +16,7 @@ import pytest
 import structlog
 from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError
+from kafka.net import manager
 
 from streampca.errors import SettingsError, SourceError
 from streampca.fold.events import Assigned, Revoked
@@ -30,7 +31,6 @@ from streampca.sources.kafka_python.patches import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from tests.certificates import KEY_PASSWORD, Certificates
-from tests.faulty_proxy import FaultyProxy
 from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker
 from tests.ports import free_ports
 from tests.sources.backends import OnConfluent, OnKafka, settings_for
@@ -178,8 +178,8 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
     log = kind(stoppable, topic, 2)
     log.append(0, values(0, 1000))
     letters, acknowledged = log.dead_letters()
-    access = stoppable.certificate_login if kind is OnKafka else {"bootstrap_servers": stoppable.bootstrap}
-    reader = reading(log.open(100, **access), {0: None, 1: None})
+    secure = stoppable.certificate_login if kind is OnKafka else {}
+    reader = reading(log.open(100, **secure), {0: None, 1: None})
     reader.until(lambda: reader.records(0))
     assert reader.source.status().connected
     stoppable.stop()
@@ -187,8 +187,7 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
         letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
         with pytest.raises(TimeoutError, match="1 dead letters are not acknowledged"):
             letters.flush(2.0)
-        port = int(access["bootstrap_servers"].rpartition(":")[2])
-        with FaultyProxy(port, free_ports(1)[0]):  # resets connections, as a broker that ends
+        with mock.patch.object(manager, "create_connection", side_effect=ConnectionResetError):  # as by one that ends
             wait_until(lambda: noticed(reader, letters, logged))
         assert not reader.source.status().connected
         with pytest.raises(TimeoutError):
