@@ -38,7 +38,7 @@ from tests.worker.environment import (
     SpyStore,
 )
 
-RUN_TIMEOUT_S = 10.0
+RUN_TIMEOUT_S = 60.0  # the first run may compile the kernels
 SCHEMA = avro_schema({"type": "array", "items": "double"}, "v")  # of messages whose schemas a registry serves
 
 
