@@ -59,5 +59,4 @@ class KafkaProcess(JavaProcess):
                     unfinished.replace(self._archive)
 
     def _with_archive(self) -> list[str]:
-        is_there = self._archive.is_file()
-        return [*self._options, *([f"-XX:SharedArchiveFile={self._archive}"] if is_there else [])]
+        return [*self._options, *([f"-XX:SharedArchiveFile={self._archive}"] if self._archive.is_file() else [])]

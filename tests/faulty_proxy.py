@@ -53,8 +53,9 @@ class FaultyProxy:
         with suppress(OSError):
             while True:
                 client, _ = self._server.accept()
-                broker = socket.create_connection(("127.0.0.1", self._target))
+                broker = socket.socket()
                 self._sockets |= {client, broker}
+                broker.connect_ex(("127.0.0.1", self._target))  # if it is away, the client's connection is reset
                 for source, sink, answers in ((client, broker, False), (broker, client, True)):
                     threading.Thread(target=self._pump, args=(source, sink, answers), daemon=True).start()
 

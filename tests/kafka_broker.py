@@ -136,10 +136,9 @@ class Broker(KafkaProcess, BrokerClient):
     def _configure(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         configure(self.folder, self._ports, (self.proxied, self.proxy), self._controller, self.certificates.make())
-        options = ["--standalone", "-t", CLUSTER_ID]
-        for mechanism in MECHANISMS[1:]:
-            options += ["--add-scram", f"{mechanism}=[name={USER},password={PASSWORD}]"]
-        self.format(*options)
+        user = f"[name={USER},password={PASSWORD}]"
+        scram = [word for mechanism in MECHANISMS[1:] for word in ("--add-scram", f"{mechanism}={user}")]
+        self.format("--standalone", "-t", CLUSTER_ID, *scram)
 
     def _is_ready(self) -> bool:
         self.assert_running()

@@ -150,8 +150,9 @@ class ClientSource(ABC):
             del self._last[partition]
             records = records[bisect.bisect_left(records, position, key=lambda record: record.offset) :]
         next_ = max(position, reached, records[-1].offset + 1 if records else -1)
+        end = before[1] if end < 0 else end  # librdkafka forgets it when a fetch fails, but still returns records
         now = (next_, max(end, next_))
-        if now != before and next_ >= 0 and end >= 0:
+        if now != before and next_ >= 0 and (records or end >= 0):
             self._reported[partition] = now
             yield Records(partition, records, *now)
 

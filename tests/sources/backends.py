@@ -23,6 +23,7 @@ from streampca.sources.memory import MemoryDeadLetters, MemorySource, MemoryTopi
 from streampca.sources.prefetch import Prefetch
 from tests.kafka_broker import Broker
 from tests.sources.reader import Reader
+from tests.waiting import PATIENCE_S
 
 
 class _Backend:
@@ -204,9 +205,9 @@ Backend = InMemory | OnKafka
 
 
 def settings_for(broker: Broker, topic: str, **settings: Any) -> WorkerSettings:
-    """A worker's settings, in a group of the topic's name with a short session timeout."""
+    """A worker's settings, in a group of the topic's name that gives no member up because the machine is busy."""
     values: dict[str, Any] = {
         "bootstrap_servers": broker.bootstrap, "topic": topic, "group_id": topic, "store": Path("unused"),
-        "dimensions": 2, "components": 1, "session_timeout_s": 6,
+        "dimensions": 2, "components": 1, "session_timeout_s": PATIENCE_S,
     }  # fmt: skip
     return WorkerSettings(**values | settings)

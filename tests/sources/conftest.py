@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(params=[OnKafka, OnConfluent])
-def kind(request: pytest.FixtureRequest) -> type[OnKafka]:
+def kind(request: pytest.FixtureRequest, patient: None) -> type[OnKafka]:
     """Both clients."""
     kind: type[OnKafka] = request.param
     return kind
@@ -32,19 +32,19 @@ def log(broker: Broker, topic: str, kind: type[OnKafka]) -> Iterator[OnKafka]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls have a minute instead of seconds, and so has a member that sends no heartbeat; their interval stays."""
+    """Calls have a minute instead of seconds; a member notices a rebalance soon, although its session is long."""
 
-    def lengthen(module: Any, function: str, option: str) -> None:
+    def shorten(module: Any, function: str, option: str) -> None:
         shipped: Callable[[Any], dict[str, Any]] = getattr(module, function)
-        monkeypatch.setattr(module, function, lambda settings: shipped(settings) | {option: int(PATIENCE_S * 1000)})
+        monkeypatch.setattr(module, function, lambda s: shipped(s) | {option: min(shipped(s)[option], 600)})
 
-    lengthen(kafka_python, "_consumer_options", "session_timeout_ms")
-    lengthen(confluent_connection, "consumer_options", "session.timeout.ms")
+    shorten(kafka_python, "_consumer_options", "heartbeat_interval_ms")
+    shorten(confluent_connection, "consumer_options", "heartbeat.interval.ms")
     for name in ("_COMMIT_TIMEOUT_MS", "_CLOSE_TIMEOUT_MS", "_OFFSETS_TIMEOUT_MS"):
         monkeypatch.setattr(kafka_python, name, int(PATIENCE_S * 1000))
-    for name in ("_OFFSETS_S", "_CLOSE_S"):
-        monkeypatch.setattr(confluent, name, float(PATIENCE_S))
-    monkeypatch.setattr(prefetch, "_CLOSE_S", float(PATIENCE_S))
+    limits = [(connection, "_START_TIMEOUT_S"), (connection, "_START_ANSWER_S"), (confluent_connection, "_START_S")]
+    for module, name in [*limits, (confluent, "_OFFSETS_S"), (confluent, "_CLOSE_S"), (prefetch, "_CLOSE_S")]:
+        monkeypatch.setattr(module, name, float(PATIENCE_S))
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def test_an_assignment_that_arrives_between_two_polls_is_that_of_the_next_one(lo
     member, deadline = log.open(), time.monotonic() + PATIENCE_S
     coordinator = member._consumer._coordinator  # type: ignore[attr-defined]
     while (join := coordinator._join_task) is None or not join.succeeded():
-        if join is None or join.is_done:  # the first answer is an id for the member
+        if join is None or join.failed():  # the first answer is an id for the member
             assert list(member.poll(0)) == []
         assert time.monotonic() < deadline
         time.sleep(0.001)

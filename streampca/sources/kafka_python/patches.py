@@ -8,6 +8,8 @@ Connections; the client class is passed to consumers and producers by their opti
   (`KafkaConnectionManager._connect`): the next request raises the refusal, and every failure is backed off from.
 - What a broker sends just before it closes the connection is dropped, above all the reason of a refused login
   (`_build_transport`, `_sock_recv`): it is read.
+- A connection that is reset before its handshake, or whose certificates cannot be read, fails with an `OSError`
+  (`_build_transport`), which ends the refresh of metadata for ever, or the poll: it becomes a `KafkaConnectionError`.
 - The handshake waits without end for a broker that says nothing (`KafkaSSLTransport.handshake`): it has a deadline.
 - No public method says whether a broker is connected (`KafkaConnectionManager._conns`).
 - `allow_auto_create_topics` is not passed on (`KafkaConnectionManager.cluster.config`): a deleted topic would be
@@ -94,7 +96,10 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         self.cluster.config["allow_auto_create_topics"] = False
 
     async def _build_transport(self, *args: Any, **kwargs: Any) -> Any:
-        transport = await super()._build_transport(*args, **kwargs)
+        try:
+            transport = await super()._build_transport(*args, **kwargs)
+        except OSError as error:
+            raise errors.KafkaConnectionError(one_line(error)) from error
         receive = transport._sock_recv
 
         def receive_all() -> tuple[bytes, BaseException | None]:
