@@ -58,13 +58,13 @@ async function poll() {
 }
 
 async function update(history) {
-  if (history.topics) offerTopics(history.topics);
   if (api.otherTopic()) state.versions = [...state.points, ...history.models].map(({ version }) => version);
   else if (history.models.length || history.version !== newest()) state.versions = await api.versions();
-  if (newest() !== null && state.versions.length && state.versions.at(-1) < newest()) {
-    [state.points, state.shown, state.other] = [[], null, null]; // the store was replaced
-    return update(await api.history(null));
+  if (newest() !== null && state.versions.length && state.versions.at(-1) < newest()) { // the store was replaced
+    [history, state.versions] = [await api.history(null), await api.versions()];
+    [state.points, state.shown, state.other, requested] = [[], null, null, ""]; // what is on its way is dropped
   }
+  if (history.topics) offerTopics(history.topics);
   state.points = [...state.points, ...history.models].slice(-MAX_POINTS);
 }
 
