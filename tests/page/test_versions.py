@@ -8,6 +8,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, numbered
 from tests.page.browser import Opened, status
+from tests.ports import free_ports
 from tests.sidecar.process import SidecarProcess
 
 
@@ -73,11 +74,11 @@ def test_shows_that_there_is_no_model_and_then_the_first(store: DirectoryStore, 
 def test_shows_when_the_sidecar_is_down_and_up_again(browser: Browser, models: Models, store: DirectoryStore) -> None:
     models.save(numbered(10))
     with browser.new_context() as context:
-        page = context.new_page()
-        with SidecarProcess(store.root) as process:
-            url = process.url()
+        page, errors, (port,) = context.new_page(), list[object](), free_ports(1)
+        page.on("pageerror", lambda error: errors.append(error))
+        with SidecarProcess(store.root, port=port) as process:
             page.route("**/v1/page/recent?*", lambda route: route.abort())  # it stops between two answers
-            page.goto(url)
+            page.goto(process.url())
             status(page, "The sidecar has not responded since")
             page.unroute_all()
             status(page, "Serving version 10")
@@ -87,9 +88,10 @@ def test_shows_when_the_sidecar_is_down_and_up_again(browser: Browser, models: M
         page.locator("#vector").fill("1 2 3 4 5")
         page.get_by_role("button", name="Project").click()
         expect(page.locator("#try-message")).to_have_text("the sidecar does not respond")
-        with SidecarProcess(store.root, port=int(url.rpartition(":")[2])) as process:
+        with SidecarProcess(store.root, port=port) as process:
             process.url()
             status(page, "Serving version 10")
+        assert errors == []
 
 
 def test_shows_why_the_sidecar_is_not_ready(page: Page, models: Models, store: DirectoryStore) -> None:

@@ -40,6 +40,12 @@ def line(scopes: str, token: str) -> str:
     return f"{scopes} {hashlib.sha256(token.encode()).hexdigest()}\n"
 
 
+def rewrite(path: Path, text: str) -> None:
+    """Its time is another one than before, even if the clock of the file system has not ticked."""
+    path.write_text(text)
+    os.utime(path, (time.time() + 5, time.time() + 5))
+
+
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
@@ -107,8 +113,7 @@ def test_probes_and_the_page_stay_open(client: Client) -> None:
 def test_a_changed_file_is_read_again(path: Path) -> None:
     tokens = BearerTokens(path, clock := Clock())
     tokens.check("read", "Bearer ada")
-    path.write_text(line("read", "eve"))
-    os.utime(path, (time.time() + 5, time.time() + 5))
+    rewrite(path, line("read", "eve"))
     tokens.check("read", "Bearer ada")  # it looks once a second
     clock.now = 2.0
     with pytest.raises(UnknownTokenError):
@@ -121,9 +126,9 @@ def test_a_file_that_cannot_be_read_is_an_error_at_a_start_and_changes_nothing_l
     path: Path, text: str | None
 ) -> None:
     tokens = BearerTokens(path, clock := Clock())
-    path.unlink()
-    if text is not None:
-        path.write_text(text)
+    rewrite(path, text or "")
+    if text is None:
+        path.unlink()
     with pytest.raises(SettingsError, match=r"tokens_file .*(line 1 is not scopes|cannot be read)"):
         BearerTokens(path)
     clock.now = 2.0
@@ -131,7 +136,7 @@ def test_a_file_that_cannot_be_read_is_an_error_at_a_start_and_changes_nothing_l
         tokens.check("read", "Bearer ada")
     assert [entry["event"] for entry in logged] == ["tokens not read again"]
     clock.now = 4.0
-    path.write_text(line("read", "eve"))
+    rewrite(path, line("read", "eve"))
     tokens.check("read", "Bearer eve")
 
 
@@ -142,8 +147,7 @@ def test_a_file_that_can_be_read_later_without_another_change_is_read(
         raise OSError("too many open files")
 
     tokens = BearerTokens(path, clock := Clock())
-    path.write_text(line("read", "eve"))
-    os.utime(path, (time.time() + 5, time.time() + 5))
+    rewrite(path, line("read", "eve"))
     with monkeypatch.context() as failing:
         failing.setattr(Path, "read_text", refuse)
         clock.now = 2.0

@@ -43,7 +43,7 @@ class Certificates:
         (ca or self.ca).configure_trust(context)
         if own:
             self.ca.issue_cert("client").configure_cert(context)
-        return httpx.Client(verify=context)
+        return httpx.Client(verify=context, timeout=60)
 
     def server(self, tokens: BearerTokens | None = None) -> AbstractContextManager[HealthServer]:
         context = server_context(self.folder)
@@ -75,7 +75,7 @@ def test_the_sidecar_serves_with_a_certificate_and_reads_it_again(certificates: 
         url = sidecar.url()
         assert url.startswith("https://")
         check_renewal(certificates, f"{url}/v1/model", {})
-        assert sidecar.end(30)[0] == 0
+        assert sidecar.end(60)[0] == 0
 
 
 def test_a_members_port_has_certificates_and_tokens_too(certificates: Certificates, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ try:
 except StreampcaError as error:
     sys.exit(f"streampca: {error}")
 """
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 
 
 def connect(url: str) -> socket.socket:
@@ -47,7 +47,7 @@ def connect(url: str) -> socket.socket:
     address = urlsplit(url)
     connected = socket.socket()
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connected.settimeout(30)
+    connected.settimeout(60)
     try:
         connected.connect((address.hostname, address.port))
     except OSError:

@@ -44,7 +44,7 @@ def test_it_starts_fast_and_answers_everything(tmp_path: Path) -> None:
             assert process.stderr
             url = next(line["url"] for line in map(json.loads, process.stderr) if line["event"] == "serving")
             rows = {"vectors": [[1.0, None, *[2.0] * (D - 2)]]}
-            with httpx.Client(base_url=url, timeout=30) as client:
+            with httpx.Client(base_url=url, timeout=60) as client:
                 for path in ("project", "reconstruct", "score"):
                     assert client.post(f"/v1/{path}", json=rows).status_code == 200
                 assert client.post(INFER, json=tensor()).status_code == 200

@@ -76,7 +76,7 @@ def test_transform_exports_its_batches_and_hands_on_the_headers(
         process = running.start(kafka_client=client)
         running.wait_for_all()
         process.send_signal(15)
-        assert process.wait(20) == 0, running.text()
+        assert process.wait(60) == 0, running.text()
         spans = receiver.wait_for(f"process {topic}")
     assert_spans_of_all_records(spans, topic, f"streampca-transform-{topic}")
     outputs = [dict(record.headers) for record in broker.read_all(f"{topic}-output")]

@@ -13,7 +13,13 @@ export class RequestError extends Error {
 }
 
 /** No answer: the sidecar or the connection to it is down. */
-export class Unreachable extends Error {}
+export class Unreachable extends Error {
+  constructor(cause) {
+    super("the sidecar does not respond", { cause });
+  }
+}
+
+const unreachable = (error) => { throw new Unreachable(error); };
 
 const topic = view.get("topic"); // one that is not served; null: the served one
 
@@ -34,12 +40,8 @@ function askForToken(error) {
 async function request(path, options = {}) {
   const token = sessionStorage.getItem("token");
   const headers = { ...options.headers, ...(token && { Authorization: `Bearer ${token}` }) };
-  let answer;
-  try {
-    answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS), ...options, headers });
-  } catch (error) {
-    throw new Unreachable(error.message);
-  }
+  const signal = AbortSignal.timeout(TIMEOUT_MS);
+  const answer = await fetch(path, { cache: "no-store", signal, ...options, headers }).catch(unreachable);
   if (answer.ok) return answer;
   if (answer.status === 401) {
     const isOld = token !== sessionStorage.getItem("token"); // another request has asked meanwhile
@@ -47,12 +49,12 @@ async function request(path, options = {}) {
   }
   const body = await answer.json().catch(() => ({}));
   if (body.error) throw new RequestError(answer.status, body.error);
-  throw new Unreachable(`status ${answer.status}`); // a proxy answers for a sidecar that is down
+  throw new Unreachable(answer.status); // a proxy answers for a sidecar that is down
 }
 
 async function json(path, options) {
   const answer = await request(path, options);
-  return answer.json().catch((error) => { throw new Unreachable(error.message); });
+  return answer.json().catch(unreachable);
 }
 
 function post(path, content) {
@@ -79,7 +81,7 @@ export const needsToken = () => sessionStorage.getItem("token") !== null;
 
 /** Save what is at a path as a file. */
 export async function download(path, name) {
-  const url = URL.createObjectURL(await (await request(path)).blob());
+  const url = URL.createObjectURL(await (await request(path)).blob().catch(unreachable));
   Object.assign(document.createElement("a"), { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), TIMEOUT_MS);
 }
@@ -88,7 +90,7 @@ export async function download(path, name) {
 export async function model(version) {
   const axes = topic ? null : request(`v1/model/components?version=${version}`, { headers: { Accept: "application/x-npy" } });
   const [about, answer] = await Promise.all([json(aboutPath(version)), axes]);
-  return { about, components: answer ? rowsOfNpy(await answer.arrayBuffer()) : [] };
+  return { about, components: answer ? rowsOfNpy(await answer.arrayBuffer().catch(unreachable)) : [] };
 }
 
 /** The rows of a two-dimensional `.npy` file of little-endian floats in C order, as the sidecar sends it. */

@@ -37,7 +37,7 @@ const scatter = new Scatter("recent-chart");
 const shape = () => components.shape(state.shown.about.dimensions);
 const tryVector = new TryVector(() => ({ about: state.shown.about, shape: shape() }), (coordinates) => {
   state.own = coordinates;
-  refreshRecent();
+  refreshRecent().catch(showError);
 });
 
 // ---- polling
@@ -58,13 +58,13 @@ async function poll() {
 }
 
 async function update(history) {
-  if (history.topics) offerTopics(history.topics);
   if (api.otherTopic()) state.versions = [...state.points, ...history.models].map(({ version }) => version);
   else if (history.models.length || history.version !== newest()) state.versions = await api.versions();
-  if (newest() !== null && state.versions.length && state.versions.at(-1) < newest()) {
-    [state.points, state.shown, state.other] = [[], null, null]; // the store was replaced
-    return update(await api.history(null));
+  if (newest() !== null && state.versions.length && state.versions.at(-1) < newest()) { // the store was replaced
+    [history, state.versions] = [await api.history(null), await api.versions()];
+    [state.points, state.shown, state.other, requested] = [[], null, null, ""]; // what is on its way is dropped
   }
+  if (history.topics) offerTopics(history.topics);
   state.points = [...state.points, ...history.models].slice(-MAX_POINTS);
 }
 
@@ -80,8 +80,8 @@ let requested = ""; // the versions requested last: answers for others are dropp
 async function load() {
   const loaded = [state.shown, state.other];
   const versions = [named("version") ?? newest(), named("with")];
-  if (`${versions}` === `${loaded.map((model) => model?.about.version)}`) return false;
   requested = `${versions}`;
+  if (requested === `${loaded.map((model) => model?.about.version)}`) return false;
   const models = await Promise.all(versions.map((version) => (
     version === null ? null : loaded.find((model) => model?.about.version === version) ?? api.model(version)
   )));
@@ -206,7 +206,7 @@ function listen() {
   for (const link of document.querySelectorAll("a[data-file]")) link.addEventListener("click", (event) => {
     if (!api.needsToken()) return;
     event.preventDefault();
-    api.download(link.href, link.dataset.file).catch(showError);
+    api.download(link.href, link.dataset.file).catch(({ message }) => alert(message)); // a status would last until the next poll
   });
   const version = ({ target }) => state.versions[Number(target.value)];
   element("slider").addEventListener("input", (event) => view.set({ version: version(event) === newest() ? null : version(event) }));

@@ -64,7 +64,7 @@ export class TryVector {
     try {
       await act();
     } catch (error) {
-      this.#message(error instanceof api.Unreachable ? "the sidecar does not respond" : error.message, true);
+      this.#message(error.message, true);
       element("try-answer").hidden = true;
       this.#vector = null;
       this.#onProject(null);
