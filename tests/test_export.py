@@ -46,10 +46,7 @@ def with_onnxruntime(path: Path) -> F64:
     return np.asarray(coordinates)
 
 
-@pytest.mark.parametrize(
-    ("kind", "read", "tolerance"),
-    [("npz", with_numpy, 1e-12), ("onnx", with_onnxruntime, 1e-6)],
-)
+@pytest.mark.parametrize(("kind", "read", "tolerance"), [("npz", with_numpy, 1e-12), ("onnx", with_onnxruntime, 1e-6)])
 def test_the_tool_projects_as_the_model_does(
     tmp_path: Path, kind: str, read: Callable[[Path], F64], tolerance: float
 ) -> None:

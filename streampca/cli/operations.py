@@ -115,8 +115,7 @@ def audit(
 def backfill(
     options: Options,
     sources: Annotated[
-        list[str] | None,
-        typer.Argument(help="Files or folders (.parquet, .arrow, .csv, .npy), Delta tables; URLs."),
+        list[str] | None, typer.Argument(help="Files or folders (.parquet, .arrow, .csv, .npy), Delta tables; URLs.")
     ] = None,
     column: Annotated[
         str, typer.Option(help="Column of lists of numbers; or of numbers: a pattern such as 'f_*'.")

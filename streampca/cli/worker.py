@@ -98,11 +98,7 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
     return WorkerConfig(
         topic=settings.topic,
         fold=FoldConfig(
-            learning_config,
-            settings.half_life_messages,
-            settings.half_life_seconds,
-            settings.format,
-            settings.field,
+            learning_config, settings.half_life_messages, settings.half_life_seconds, settings.format, settings.field
         ),
         codec=Codec(settings.format, Judge.of(learning_config), settings.field, schema_registry.schemas_of(settings)),
         bad_records=settings.bad_records,

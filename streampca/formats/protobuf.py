@@ -36,7 +36,12 @@ from streampca.pca.arrays import Array
 Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
 
 MAIN = "streampca-main.proto"  # the name of the schema's own file
-_COMPILE_TIMEOUT_S = 30
+# Limits of protoc: what exceeds its processor time is the schema's fault, what only takes long is this machine's.
+_PROCESSOR_TIME_S, _TIMEOUT_S = 10, 30
+_PROTOC = (
+    f"import resource, runpy; resource.setrlimit(resource.RLIMIT_CPU, ({_PROCESSOR_TIME_S}, resource.RLIM_INFINITY));"
+    f"runpy.run_module('{grpc_tools.__name__}.protoc', run_name='__main__')"
+)
 _NAME_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)  # of the names that a schema imports
 
 _MAX_INDEX_BYTES = 100
@@ -145,12 +150,14 @@ def compiled(schema: WriterSchema) -> Files:
             words = [f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}", MAIN]
             # In a process of its own, since protoc reports errors on stderr only.
             outcome = subprocess.run(  # noqa: S603 - our own interpreter
-                [sys.executable, "-m", f"{grpc_tools.__name__}.protoc", *words],
-                capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False,
-            )  # fmt: skip
+                [sys.executable, "-c", _PROTOC, *words], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            )
             if outcome.returncode:
-                raise VectorError("undecodable", f"cannot be compiled: {' '.join(outcome.stderr.split())[-300:]}")
+                reason = outcome.stderr.replace(f"{folder}/", "") or f"protoc ended with {outcome.returncode}"
+                raise VectorError("undecodable", f"cannot be compiled: {' '.join(reason.split())[-300:]}")
             return descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"Protobuf schemas cannot be compiled within {_TIMEOUT_S} s") from None
     except OSError as error:
         if error.errno in _NAME_ERRORS:
             raise VectorError("undecodable", f"cannot be compiled: {error.strerror}") from None

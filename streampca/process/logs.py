@@ -49,11 +49,7 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
         # Never at debug: there kafka-python logs what it sends, passwords included.
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else logging.CRITICAL)
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *common,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
+        processors=[structlog.stdlib.filter_by_level, *common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,  # a later call of configure must apply to every logger

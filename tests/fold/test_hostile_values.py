@@ -14,6 +14,7 @@ from streampca.fold.codec import Codec
 from streampca.fold.events import Records, Reject, Undecoded, Vectors
 from streampca.fold.judge import Judge
 from streampca.fold.record import PlainRecord
+from streampca.formats import protobuf
 from streampca.formats.packing import VectorError, varint
 from streampca.formats.protobuf import compiled
 from streampca.formats.schemas import MemorySchemas, SchemaCache, WriterSchema
@@ -140,6 +141,20 @@ def test_a_full_disk_is_not_the_schemas_fault(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("tempfile.TemporaryDirectory", fails)
     with pytest.raises(TimeoutError, match="No space left"):
+        compiled(WriterSchema("PROTOBUF", 'syntax = "proto3";'))
+
+
+WORK, WAIT = "while True: pass", "import time; time.sleep(60)"
+
+
+@pytest.mark.parametrize(("program", "timeout_s", "error"), [(WORK, 60, VectorError), (WAIT, 1, TimeoutError)])
+def test_a_slow_machine_is_not_the_schemas_fault(
+    monkeypatch: pytest.MonkeyPatch, program: str, timeout_s: float, error: type[Exception]
+) -> None:
+    limit = protobuf._PROTOC.partition("runpy.run")[0].replace("(10,", "(1,")
+    monkeypatch.setattr(protobuf, "_PROTOC", f"{limit}exec({program!r})")
+    monkeypatch.setattr(protobuf, "_TIMEOUT_S", timeout_s)
+    with pytest.raises(error):
         compiled(WriterSchema("PROTOBUF", 'syntax = "proto3";'))
 
 

@@ -22,11 +22,7 @@ def a_model(d: int = 6, k: int = 2, dtype: Any = np.float64, seed: int = 0) -> M
     axes = np.linalg.qr(rng.normal(size=(d, k)))[0].T
     variances = np.sort(rng.uniform(0.5, 2, size=k))[::-1]
     return Model(
-        np.ascontiguousarray(axes, dtype),
-        variances.astype(dtype),
-        rng.normal(size=d).astype(dtype),
-        1.0 + 2 * k,
-        17.5,
+        np.ascontiguousarray(axes, dtype), variances.astype(dtype), rng.normal(size=d).astype(dtype), 1.0 + 2 * k, 17.5
     )
 
 

@@ -189,9 +189,7 @@ def test_a_projection_has_the_scores_that_are_asked_for(calibrated: Client) -> N
     plain = post(calibrated, "/v1/project", vectors=VECTORS.tolist(), basis="whitened")
     more = post(calibrated, "/v1/project", vectors=VECTORS.tolist(), basis="whitened", fields=["p", "t2"])
     binary = calibrated.post(
-        "/v1/project?fields=p,t2&basis=whitened",
-        content=npy(VECTORS),
-        headers={"Content-Type": "application/x-npy"},
+        "/v1/project?fields=p,t2&basis=whitened", content=npy(VECTORS), headers={"Content-Type": "application/x-npy"}
     ).json()
     assert more == binary == plain | {name: scores[name] for name in ("p", "t2")}
 

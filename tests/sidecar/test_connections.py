@@ -53,8 +53,8 @@ def answered(client: socket.socket) -> bool:
     """Send a request and read its answer."""
     client.sendall(GET)
     begins = client.recv(12) == b"HTTP/1.1 200"
-    while not client.recv(65536).endswith(b"}"):
-        pass
+    while not (part := client.recv(65536)).endswith(b"}"):
+        assert part, "the connection is closed"
     return begins
 
 

@@ -297,8 +297,7 @@ def test_close_leaves_the_group_at_once_and_is_idempotent(make: Make) -> None:
     log = make(2)
     first, second = Reader(log.open()), Reader(log.open())
     wait_until(
-        lambda: (first.poll(), second.poll()) and first.owned | second.owned == {0, 1},
-        what="an assignment of both",
+        lambda: (first.poll(), second.poll()) and first.owned | second.owned == {0, 1}, what="an assignment of both"
     )
     started = time.monotonic()
     first.source.close()

@@ -150,9 +150,7 @@ def parse(raw: RawRequest, limits: Limits, version: int | None) -> Inference:
         output.name: by_default if (own := output.parameters.binary_data) is None else own for output in request.outputs
     }
     project = ProjectRequest.model_construct(
-        vectors=vectors,
-        basis=request.parameters.basis,
-        fields=[name for name in SCORES if name in outputs],
+        vectors=vectors, basis=request.parameters.basis, fields=[name for name in SCORES if name in outputs]
     )
     return Inference(version, request.id, project, outputs or dict.fromkeys(_DEFAULT, by_default))
 
