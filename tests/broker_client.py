@@ -8,7 +8,7 @@ from typing import Any, Self
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.consumer.fetcher import ConsumerRecord
-from kafka.errors import InvalidReplicationFactorError, KafkaError
+from kafka.errors import InvalidReplicationFactorError, KafkaError, TopicAlreadyExistsError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.serializer import Serializer
 
@@ -34,7 +34,8 @@ class BrokerClient:
 
         def is_created() -> bool:
             with suppress(InvalidReplicationFactorError):  # until a frozen broker sends its next heartbeat
-                self.admin.create_topics({name: topic})
+                with suppress(TopicAlreadyExistsError):  # the client asks twice if the first answer is lost
+                    self.admin.create_topics({name: topic})
                 return True
             return False
 
