@@ -254,13 +254,13 @@ def _read_on(reader: Reader, partition: int, end: int) -> None:
 def test_close_is_quick_during_an_outage(stoppable: Broker, both: list[OnKafka]) -> None:
     letters, _ = both[0].dead_letters()
     readers = [joined(log.open()) for log in both]
-    stoppable.kill()
-    letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
-    for close, limit_s in ((letters.close, 2.0), *((reader.source.close, 3.0) for reader in readers)):
-        started = time.monotonic()
-        close()
-        close()
-        assert time.monotonic() - started < limit_s
+    with stoppable.frozen():  # a broker that has ended resets connections, and nobody waits
+        letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
+        for close in (letters.close, *(reader.source.close for reader in readers)):
+            started = time.monotonic()
+            close()
+            close()
+            assert time.monotonic() - started < PATIENCE_S / 4  # it does not wait for the broker
 
 
 @kafka_python
