@@ -30,7 +30,7 @@ class TracingListener(Listener):
         self._begun: dict[tuple[int, int], Span] = {}  # by partition and the offset after the batch
 
     def traced(self, decode: Callable[[Records], Event]) -> Callable[[Records], Event]:
-        """Wrap `decode` to start a span for each batch: transform drops the records after it."""
+        """Wrap `decode`, to start a span while a batch has its records, which transform drops."""
 
         def decode_and_begin(event: Records) -> Event:
             began, decoded = time.time_ns(), decode(event)

@@ -5,7 +5,6 @@ A backfill is one more partition; its folder is `backfill-<number>`.
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import NoReturn
 
 import structlog
@@ -137,9 +136,11 @@ class Checkpoints:
             )
 
     def _is_intact(self, partition: int, offset: int) -> bool:
-        with suppress(FileNotFoundError, DamagedFileError, StoreError):
-            return bool(self._load(partition, offset))
-        return False
+        try:
+            self._load(partition, offset)
+        except (FileNotFoundError, DamagedFileError, StoreError):
+            return False
+        return True
 
     def _load(self, partition: int, offset: int, *, trusted: bool = False) -> Checkpoint:
         checkpoint = files.decode(self._store.read(self._path(partition, offset)), trusted=trusted)

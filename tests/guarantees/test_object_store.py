@@ -67,7 +67,7 @@ def test_learning_continues_while_the_store_is_away(
     broker.create_topic(topic, 1)
     (metrics_port,) = free_ports(1)
     with (
-        # A worker that is evicted during the outage could not restore what it goes on to learn.
+        # While the store is away, a worker that the group evicts could restore nothing.
         group(broker, topic, tmp_path, store=url, metrics_port=metrics_port, session_timeout_s=PATIENCE_S) as members,
         SidecarProcess(url, topic=topic) as sidecar,
     ):

@@ -38,7 +38,7 @@ def compiled(function: Function, **options: Any) -> Function:
 
 
 def compiled_with_free_sums(function: Function) -> Function:
-    """As `compiled`, but sums may be reordered, and products fused in, so that they vectorise.
+    """Compile as `compiled` does, but let sums be reordered and products fused in, so that they vectorise.
 
     On one machine and build the order is always the same.
     """
@@ -46,7 +46,7 @@ def compiled_with_free_sums(function: Function) -> Function:
 
 
 def compiled_without_lock(function: Function) -> Function:
-    """As `compiled_with_free_sums`, but releases the GIL: for long calls."""
+    """Compile as `compiled_with_free_sums` does, and release the GIL: for long calls."""
     return compiled(function, fastmath=_REORDER_SUMS, nogil=True)
 
 

@@ -181,11 +181,11 @@ class Connection(ClientConnection):
                 return refusal
         return self.messages.of(protocol_code(error), one_line(error.str()))
 
-    def unknown(self, what: str, error: KafkaError) -> Exception:
-        """`SourceError` for an error that waiting cannot fix, else `TimeoutError`: `what` is not known."""
+    def lookup_error(self, offsets: str, error: KafkaError) -> Exception:
+        """Name the offsets that are not known: a `SourceError` if waiting cannot fix it, else a `TimeoutError`."""
         if self.is_final(error):
             return self.source_error(error)
-        return TimeoutError(f"{what} are not known: {error.str()}")
+        return TimeoutError(f"{offsets} are not known: {error.str()}")
 
     def _request(self, timeout_s: float) -> Any:
         topics = TopicCollection([self._topic])

@@ -137,7 +137,7 @@ class ConfluentSource(ClientSource):
         try:
             answer = self._consumer.committed(tps, timeout=_OFFSETS_S) if tps else []
         except KafkaException as error:
-            raise self._connection.unknown("the committed offsets", error.args[0]) from None
+            raise self._connection.lookup_error("the committed offsets", error.args[0]) from None
         for tp in answer:
             if tp.error is not None:
                 raise TimeoutError(f"the committed offsets are not known: {tp.error.str()}")
@@ -149,7 +149,7 @@ class ConfluentSource(ClientSource):
             ends = {tp.partition: self._consumer.get_watermark_offsets(tp, timeout=_OFFSETS_S)[1] for tp in tps}
             at = [] if time_ms is None else self._consumer.offsets_for_times(tps, timeout=_OFFSETS_S)
         except KafkaException as error:
-            raise self._connection.unknown("the offsets", error.args[0]) from None
+            raise self._connection.lookup_error("the offsets", error.args[0]) from None
         return ends | {tp.partition: tp.offset for tp in at if tp.offset >= 0}
 
     def _leave(self) -> None:
