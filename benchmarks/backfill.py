@@ -24,9 +24,9 @@ from experiments.report import table
 from streampca.backfill import BackfillPlan, engines
 from streampca.backfill.execute import execute
 from streampca.files.chunks import Chunk, chunks_of
-from streampca.fold.events import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.arrow import fixed_size_lists
+from streampca.formats.batch import batch_of_rows
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.process.machine import keep_freed_memory

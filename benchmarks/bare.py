@@ -22,8 +22,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from benchmarks.workers import PARTITIONS, Sample, sustained
-from streampca.fold.codec import Codec
-from streampca.fold.judge import Judge
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
 from streampca.process.machine import keep_freed_memory
 from streampca.transform.loop import TRANSACTION_RECORDS, TRANSACTION_S
 

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from benchmarks.report import in_turn, parser, publish
 from experiments.report import table
-from streampca.fold.codec import Codec
-from streampca.fold.judge import Judge
 from streampca.formats import schema_of, writer_of
 from streampca.formats.base import Layout
-from streampca.formats.schemas import MemorySchemas, frame_of
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
+from streampca.formats.schemas import frame_of
+from tests.in_memory.schemas import MemorySchemas
 
 PART = "decoding"
 MANY = 100

@@ -16,9 +16,9 @@ from experiments.datasets import Data
 from experiments.plan import Plan, Results, curve
 from experiments.report import table
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.events import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel
+from streampca.formats.batch import batch_of_rows
 from streampca.pca import scoring
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig

@@ -12,7 +12,7 @@ ROOT = Path(streampca.__file__).parent
 
 SHARED_BY_SOURCES = [
     "sources.base", "sources.client_connection", "sources.client_source", "sources.client_transactions",
-    "sources.dead_letters", "sources.oauth_tokens", "fold.events", "fold.record", "errors", "settings",
+    "sources.dead_letters", "sources.events", "sources.oauth_tokens", "formats.record", "errors", "settings",
 ]  # fmt: skip
 
 # Module prefix → prefixes of the modules that it may import; the longest matching entry applies.
@@ -22,13 +22,13 @@ MAY_IMPORT = {
     "process": ["process", "errors", "version"],
     "settings": ["settings", "errors"],
     "pca": ["pca"],
-    "formats": ["formats", "pca.arrays", "errors"],
+    "formats": ["formats", "pca", "errors"],
     "files": ["files", "formats", "pca.arrays", "errors"],
-    "fold": ["fold", "formats", "pca", "errors"],
-    "estimator": ["estimator", "fold", "pca"],
+    "fold": ["fold", "formats.batch", "formats.record", "pca", "errors"],
+    "estimator": ["estimator", "fold", "formats.batch", "formats.judge", "pca"],
     "client": [],
     "export": ["fold.model_file", "ImplicitKrasulina"],
-    "sources": ["sources", "fold.events", "fold.record", "errors", "settings", "process.watchdog"],
+    "sources": ["sources", "formats", "errors", "settings", "process.watchdog"],
     "sources.kafka_python": [*SHARED_BY_SOURCES, "sources.kafka_python"],
     "sources.confluent": [*SHARED_BY_SOURCES, "sources.confluent"],
     "sources.schema_registry": [
@@ -36,16 +36,16 @@ MAY_IMPORT = {
     ],
     "stores": ["stores", "fold", "settings.store_url", "errors"],
     "consumer_group": [
-        "consumer_group", "fold", "pca.arrays", "pca.state.Losses", "errors", "process", "sources.base",
-        "stores.process_status",
+        "consumer_group", "fold", "formats.batch", "formats.record", "pca.arrays", "pca.state.Losses", "errors", "process",
+        "sources.base", "sources.events", "stores.process_status",
     ],
     "worker": [
-        "worker", "consumer_group", "fold", "pca", "errors", "process", "sources.base", "stores.base",
-        "stores.checkpoints", "stores.models", "stores.process_status",
+        "worker", "consumer_group", "fold", "formats", "pca", "errors", "process", "sources.base", "sources.events",
+        "stores.base", "stores.checkpoints", "stores.identity", "stores.models", "stores.process_status",
     ],
     "transform": [
         "transform", "consumer_group", "fold", "formats", "pca", "errors", "process", "sources.base",
-        "sources.dead_letters", "stores.model_cache", "stores.process_status",
+        "sources.dead_letters", "sources.decode", "sources.events", "stores.model_cache", "stores.process_status",
     ],
     "backfill": [
         "backfill", "process", "fold", "formats", "files", "stores.base", "stores.checkpoints", "errors",

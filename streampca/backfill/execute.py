@@ -11,7 +11,6 @@ from streampca.backfill.engines import Engine
 from streampca.backfill.folding import BackfillPlan, Part, merge
 from streampca.errors import InputError, SettingsError, StoreError
 from streampca.files.chunks import Chunk
-from streampca.fold import compatibility
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import backfill_partition, partition_name
 from streampca.stores.base import Store
@@ -90,7 +89,7 @@ def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None
     """Raise `SettingsError` if workers could not merge the backfill with what they have learned."""
     for partition in checkpoints.partitions():
         if (newest := checkpoints.newest(partition, trusted=True)) and newest.fold.stats.learned:
-            compatibility.refuse_other_settings(newest, plan.fold_config)
+            newest.refuse_other_settings(plan.fold_config)
             return  # all have the same
 
 

@@ -18,12 +18,12 @@ from threadpoolctl import threadpool_limits
 from streampca.errors import InputError
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.events import Batch, Decoded, Reject
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.judge import Judge
 from streampca.fold.merging import MergedFolds
 from streampca.fold.partitions import backfill_partition
 from streampca.formats import arrow
+from streampca.formats.batch import Batch, Decoded, Reject
+from streampca.formats.judge import Judge
 from streampca.formats.packing import VectorError
 
 REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})

@@ -9,7 +9,6 @@ from streampca.cli.console import console
 from streampca.cli.worker import worker_config_of
 from streampca.errors import SettingsError, StreampcaError
 from streampca.fold import checkpoint as files
-from streampca.fold import compatibility
 from streampca.fold.fold import Fold
 from streampca.settings.commands import WorkerSettings
 from streampca.sources.kafka_python.replay import KafkaPythonReader
@@ -30,7 +29,7 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
             f"--from and --to must be two checkpoints of partition {partition}, or 0; there are: {listed}"
         )
     written = files.decode(stored := checkpoints.at(partition, end))
-    compatibility.refuse_other_settings(written, config.fold)
+    written.refuse_other_settings(config.fold)
     before = files.decode(checkpoints.at(partition, start)).fold if start in kept else Fold.empty(config.fold.learning)
     with closing(KafkaPythonReader(settings, settings.topic)) as reader, threadpool_limits(1):
         fold, count, records = before, 0, reader.between(partition, start, end)

@@ -11,7 +11,6 @@ from streampca.cli.options import Options, settings_of
 from streampca.cli.transform import codec_of, model_of
 from streampca.cli.worker import worker_config_of
 from streampca.errors import DamagedFileError, SourceError, StoreError, StreampcaError
-from streampca.fold import compatibility
 from streampca.formats import schema_of
 from streampca.process.machine import kernels
 from streampca.settings.base import Settings
@@ -132,8 +131,8 @@ class WorkerChecks:
                 raise DamagedFileError(
                     f"every checkpoint of partition {partition} is damaged; restore one, or use another store folder"
                 )
-            checkpoint = compatibility.with_settings(checkpoint, self._config.fold)
-            compatibility.refuse_other_topic(checkpoint, self._topic.topic_id or "")
+            checkpoint = checkpoint.with_settings(self._config.fold)
+            checkpoint.refuse_other_topic(self._topic.topic_id or "")
             self._topic.refuse_gap(partition, checkpoint.fold.position, "the checkpoint", "store folder")
             learned += checkpoint.fold.stats.learned
         return f"{len(partitions)} partitions, {learned:,} messages learned; they match the settings"
@@ -141,10 +140,10 @@ class WorkerChecks:
     def _refuse_foreign_store(self) -> None:
         topic, group = self._settings.topic, self._committed
         ours = identity.find(self._store) or identity.absent(self._store)
-        compatibility.refuse_other_store(topic, {p: committed.metadata for p, committed in group.items()}, ours)
+        identity.refuse_other_store(topic, {p: committed.metadata for p, committed in group.items()}, ours)
         for partition, committed in group.items():
             newest = self._checkpoints.offsets(partition)[-1:]
-            compatibility.refuse_foreign_store(topic, partition, committed.offset, newest[0] if newest else None)
+            identity.refuse_foreign_store(topic, partition, committed.offset, newest[0] if newest else None)
 
 
 class TransformChecks:

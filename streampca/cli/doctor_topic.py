@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 
 from streampca.errors import BadRecordError, OffsetGapError
-from streampca.fold.codec import Codec
-from streampca.fold.events import Decoded
+from streampca.formats.batch import Decoded
+from streampca.formats.codec import Codec
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed, Source

@@ -12,12 +12,12 @@ from streampca.errors import InputError, SettingsError
 from streampca.files import open_rows
 from streampca.files.rows import Rows
 from streampca.fold import model_file
-from streampca.fold.events import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.judge import Judge
 from streampca.fold.merging import Merged
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
+from streampca.formats.batch import batch_of_rows
+from streampca.formats.judge import Judge
 from streampca.pca import axes
 from streampca.pca.learning import LearningConfig
 from streampca.pca.model import Model

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from streampca.consumer_group.events import Listener, Listeners
 from streampca.consumer_group.health import HealthListener, health_server
-from streampca.consumer_group.listener import Listener, Listeners
 from streampca.consumer_group.log import MemberLog
 from streampca.consumer_group.metrics import MemberMetrics
 from streampca.consumer_group.status import StatusListener

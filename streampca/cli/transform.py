@@ -3,10 +3,10 @@
 import time
 
 from streampca.cli.member import Process, member_process
-from streampca.consumer_group.listener import LoopTicked, ModelAwaited
-from streampca.fold.codec import Codec
-from streampca.fold.judge import Judge
+from streampca.consumer_group.events import LoopTicked, ModelAwaited
 from streampca.fold.model_file import PublishedModel
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
 from streampca.process.start import stop_on_signals
 from streampca.settings.commands import TransformSettings
 from streampca.sources.clients import create_client, create_transactions, prefetching

@@ -1,20 +1,22 @@
 """`streampca worker`: builds one worker from its settings and runs it."""
 
 import time
+from functools import partial
 
 import structlog
 
 from streampca.cli.member import Process, member_process
 from streampca.errors import StoreBusyError
-from streampca.fold.codec import Codec
 from streampca.fold.fold import FoldConfig
-from streampca.fold.judge import Judge
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.process.machine import kernels
 from streampca.settings.commands import WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.clients import create_client, create_dead_letters, prefetching
+from streampca.sources.decode import decode_records
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
@@ -66,7 +68,7 @@ def _build(settings: WorkerSettings, process: Process) -> Worker:
     checkpoints = Checkpoints(process.store, settings.topic)
     client, dead_letters = create_client(settings), create_dead_letters(settings)
     _compile(config.fold.learning)  # not later: a group waits for members that do not poll
-    source = prefetching(client, settings, process.traced(config.codec.vectors_of))
+    source = prefetching(client, settings, process.traced(partial(decode_records, config.codec)))
     publisher = Publisher(Models(process.store, settings.topic, settings.keep_models), config.fold, time.time)
     writer = CheckpointWriter(checkpoints, publisher)
     return Worker(config, source, dead_letters, writer, process.listener, process.started.threads.raise_first)

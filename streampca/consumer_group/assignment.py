@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
-from streampca.consumer_group import listener as events
-from streampca.consumer_group.listener import Listener
+from streampca.consumer_group import events
+from streampca.consumer_group.events import Listener
 from streampca.errors import ForeignStoreError, OffsetGapError, StoreError
-from streampca.fold.events import OutOfRange, Undecoded
-from streampca.fold.record import LastRecord
+from streampca.formats.record import LastRecord
 from streampca.sources.base import Source
+from streampca.sources.events import OutOfRange, Undecoded
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0  # between attempts to restore
 _STORE_DELAY_S = 60.0  # longest time that network file systems may show a folder as it was, by default

@@ -13,11 +13,11 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from streampca.consumer_group import listener as events
-from streampca.consumer_group.listener import Listener, MemberEvent
-from streampca.fold.events import SourceStatus
+from streampca.consumer_group import events
+from streampca.consumer_group.events import Listener, MemberEvent
 from streampca.process.bearer_tokens import AccessError, BearerTokens
 from streampca.process.listening import address_of, listen
+from streampca.sources.events import SourceStatus
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

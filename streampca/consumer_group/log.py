@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from streampca.consumer_group import listener as events
-from streampca.consumer_group.listener import Listener, MemberEvent
+from streampca.consumer_group import events
+from streampca.consumer_group.events import Listener, MemberEvent
 from streampca.errors import RETRY_MAY_HELP
-from streampca.fold.events import SourceStatus
+from streampca.sources.events import SourceStatus
 
 log = structlog.get_logger()
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from streampca.consumer_group import listener as events
-from streampca.consumer_group.listener import Listener, MemberEvent
+from streampca.consumer_group import events
+from streampca.consumer_group.events import Listener, MemberEvent
 from streampca.process.metrics import LabelledRegistry, StoreMetrics
 
 Row = tuple[type[Counter] | type[Gauge] | type[Histogram], str, Sequence[str], str]

@@ -3,7 +3,8 @@
 from collections import Counter
 
 from streampca.errors import BadRecordError, RejectLimitError
-from streampca.fold.events import Reject, Vectors
+from streampca.formats.batch import Reject
+from streampca.sources.events import Vectors
 
 _FIRST = 100  # records: if all of them fail, a setting is wrong
 

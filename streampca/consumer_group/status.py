@@ -13,8 +13,8 @@ from typing import Self
 
 import structlog
 
-from streampca.consumer_group import listener as events
-from streampca.consumer_group.listener import Listener, MemberEvent
+from streampca.consumer_group import events
+from streampca.consumer_group.events import Listener, MemberEvent
 from streampca.errors import StoreError, StreampcaError
 from streampca.stores.process_status import (
     OUTDATED_AFTER_S,

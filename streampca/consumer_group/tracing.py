@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from streampca.consumer_group.listener import BatchLearned, BatchTransformed, Listener, MemberEvent
-from streampca.fold.events import Event, Records, Vectors
-from streampca.fold.record import Record, headers_of
+from streampca.consumer_group.events import BatchLearned, BatchTransformed, Listener, MemberEvent
+from streampca.formats.record import Record, headers_of
+from streampca.sources.events import Event, Records, Vectors
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, Tracer

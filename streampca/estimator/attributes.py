@@ -7,10 +7,10 @@ from functools import cached_property
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from streampca.fold.events import batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import Merged
 from streampca.fold.past_scores import PastScoresBuilder, number_of_components
+from streampca.formats.batch import batch_of_rows
 from streampca.pca.arrays import F64, Array
 from streampca.pca.axes import model_of
 from streampca.pca.model import Model

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from streampca.fold.judge import Judge
+from streampca.formats.judge import Judge
 from streampca.pca.learning import LearningConfig
 
 _SLAB = 32 * 2**20  # bytes of an array, as float64, that are converted and checked at a time

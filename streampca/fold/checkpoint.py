@@ -3,20 +3,20 @@
 Nothing in the file depends on the time or the machine: the same records give the same bytes.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from streampca.errors import DamagedFileError
+from streampca.errors import DamagedFileError, SettingsError, TopicReplacedError
 from streampca.fold import npz
 from streampca.fold.event_time import EventTime
-from streampca.fold.fold import Fold
-from streampca.fold.partitions import offsets_in
-from streampca.fold.record import LastRecord
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.partitions import FIRST_BACKFILL, offsets_in, partition_name
 from streampca.fold.stats import FoldStats
+from streampca.formats.record import LastRecord
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import Gaps, State
@@ -40,6 +40,39 @@ class Checkpoint:
     def end(self) -> int | dict[int, int] | None:
         """End of a backfill: a time in milliseconds, or the next offset of partitions; None: before the topic."""
         return (offsets_in(self.until) or int(self.until)) if self.until else None
+
+    def refuse_other_settings(self, fold_config: FoldConfig) -> None:
+        """Raise `SettingsError` that lists all settings in which the checkpoint differs from the worker."""
+        then, now = self.settings, fold_config.as_dict()
+        if differing := [n for n in sorted(now.keys() | then.keys()) if now.get(n) != then.get(n)]:
+            listed = ", ".join(f"{n}={then.get(n)} (now {now.get(n)})" for n in differing)
+            otherwise = "start over with another store folder and another group_id"
+            if self.partition >= FIRST_BACKFILL:
+                otherwise = f"delete it: `streampca backfill --remove {self.partition - FIRST_BACKFILL}`"
+            raise SettingsError(
+                f"the checkpoint of partition {partition_name(self.partition)} of {self.topic} was made with "
+                f"{listed}; restore these settings, or {otherwise}"
+            )
+
+    def with_settings(self, fold_config: FoldConfig) -> "Checkpoint":
+        """The checkpoint, if it has these settings, else `SettingsError`; an empty one is given them."""
+        now, fold = fold_config.as_dict(), self.fold
+        if fold.stats.learned or self.settings == now:
+            self.refuse_other_settings(fold_config)
+            return self
+        empty = Fold.empty(fold_config.learning)
+        stats = replace(empty.stats, rejected=fold.stats.rejected, gap=fold.stats.gap)
+        fold = replace(empty, position=fold.position, stats=stats, last=fold.last)
+        return replace(self, fold=fold, settings=now)
+
+    def refuse_other_topic(self, topic_id: str) -> None:
+        """Raise `TopicReplacedError` if the checkpoint was made from another topic of the same name."""
+        if topic_id and self.topic_id and topic_id != self.topic_id:
+            raise TopicReplacedError(
+                f"topic {self.topic} was deleted and created again (its id is {topic_id}, the checkpoint of "
+                f"partition {self.partition} says {self.topic_id}); "
+                "to learn the new one, use another store folder"
+            )
 
 
 class EventTimeHeader(npz.Strict):

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.fold.event_time import EventTime
-from streampca.fold.events import Batch
-from streampca.fold.record import LastRecord
 from streampca.fold.stats import FoldStats
+from streampca.formats.batch import Batch
+from streampca.formats.record import LastRecord
 from streampca.pca import learning
 from streampca.pca.arrays import Array
 from streampca.pca.learning import BeforeBlock, LearningConfig, Messages, learn_whole_blocks

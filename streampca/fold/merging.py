@@ -7,7 +7,6 @@ count for nothing. So does a fold without a time. The clock is an argument.
 import sys
 from dataclasses import dataclass, field, replace
 
-from streampca.fold import compatibility
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.event_time import EventTime
 from streampca.fold.fold import Fold, FoldConfig
@@ -77,7 +76,7 @@ class MergedFolds:
 
     def add_partition(self, checkpoint: Checkpoint) -> None:
         """Merge the fold of a partition. Raises `TopicReplacedError` if it is not of the topic of those before."""
-        compatibility.refuse_other_topic(checkpoint, self._topic_id)
+        checkpoint.refuse_other_topic(self._topic_id)
         self._topic, self._topic_id = checkpoint.topic, self._topic_id or checkpoint.topic_id
         self._positions[checkpoint.partition] = checkpoint.fold.position
         if (loss := checkpoint.fold.stats.recent_loss) is not None:

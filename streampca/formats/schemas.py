@@ -30,18 +30,6 @@ class Schemas(Protocol):
         """
 
 
-class MemorySchemas:
-    """A registry in memory, for tests; it does not answer while `away`."""
-
-    def __init__(self, schemas: Mapping[int, WriterSchema]) -> None:
-        self.schemas, self.away = dict(schemas), False
-
-    def get(self, schema_id: int) -> WriterSchema:
-        if self.away:
-            raise TimeoutError("the schema registry does not answer")
-        return self.schemas[schema_id]
-
-
 def frame_of(schema_id: int) -> bytes:
     """The bytes before a payload."""
     return b"\0" + schema_id.to_bytes(FRAME - 1, "big")

@@ -15,6 +15,7 @@ from streampca.process.bearer_tokens import BearerTokens
 from streampca.process.metrics import StoreMetrics
 from streampca.settings.commands import ServeSettings
 from streampca.settings.process import is_loopback
+from streampca.sidecar import schemas
 from streampca.sidecar.engine import Engine
 from streampca.sidecar.errors import add_error_handlers
 from streampca.sidecar.inference_protocol.endpoints import InferenceEndpoints
@@ -26,8 +27,7 @@ from streampca.sidecar.openapi import DESCRIPTION, add_schemas
 from streampca.sidecar.page.endpoints import HistoryReader, PageEndpoints
 from streampca.sidecar.request import BYTES, NPY
 from streampca.sidecar.responses import NPZ
-from streampca.sidecar.v1 import schemas
-from streampca.sidecar.v1.endpoints import V1Endpoints
+from streampca.sidecar.v1 import V1Endpoints
 from streampca.stores.base import Store
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models

@@ -13,7 +13,7 @@ from streampca.pca.arrays import Array
 from streampca.pca.scoring import Projection
 from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.parsing import Limits, fit
-from streampca.sidecar.v1.schemas import SCORES, ModelResponse, ProjectRequest, ReconstructRequest, ScoreRequest
+from streampca.sidecar.schemas import SCORES, ModelResponse, ProjectRequest, ReconstructRequest, ScoreRequest
 
 _ROWS = 64
 

@@ -14,8 +14,8 @@ from streampca.settings.commands import ServeSettings
 from streampca.sidecar.compute import Answer
 from streampca.sidecar.errors import Problem, RequestError
 from streampca.sidecar.metrics import SidecarMetrics
-from streampca.sidecar.page.recent_vectors import RecentVectors
 from streampca.sidecar.parsing import Limits
+from streampca.sidecar.recent_vectors import RecentVectors
 from streampca.sidecar.request import RawRequest, read_request
 from streampca.stores.model_cache import ModelCache, NotLoadedError
 

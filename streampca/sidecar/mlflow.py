@@ -15,7 +15,7 @@ from streampca.sidecar.openapi import body_of, errors_of
 from streampca.sidecar.parsing import Limits, check_names, json_object, validate
 from streampca.sidecar.request import RawRequest
 from streampca.sidecar.responses import JSON, answer_response
-from streampca.sidecar.v1.schemas import ErrorResponse, ProjectQuery, ProjectRequest, Rows
+from streampca.sidecar.schemas import ErrorResponse, ProjectQuery, ProjectRequest, Rows
 from streampca.version import __version__
 
 _FORMS = ("instances", "inputs", "dataframe_split")

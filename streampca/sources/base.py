@@ -10,8 +10,8 @@ no other worker can read the partition. There are no callbacks: the worker is on
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from streampca.fold.events import Event, SourceStatus
-from streampca.fold.record import NO_RECORDS, LastRecord, Record
+from streampca.formats.record import NO_RECORDS, LastRecord, Record
+from streampca.sources.events import Event, SourceStatus
 
 MAX_POLL_RECORDS = 2000
 """At most so many records a poll: enough to share its overhead, few enough that the next poll is soon."""

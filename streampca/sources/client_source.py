@@ -7,11 +7,11 @@ from typing import Any
 
 import structlog
 
-from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Records, Revoked
-from streampca.fold.record import NO_RECORDS, LastRecord, Record
+from streampca.formats.record import NO_RECORDS, LastRecord, Record
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources.base import MAX_POLL_INTERVAL_S, Committed
 from streampca.sources.client_connection import ClientConnection, one_line
+from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked
 
 EARLIEST = -2  # a position that is not known yet; librdkafka's number for it
 FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once: many messages of any usual size

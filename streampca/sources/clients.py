@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from streampca.fold.events import Event, Records
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import DeadLetters, NoDeadLetters, Source, Transactions
+from streampca.sources.events import Event, Records
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters, KafkaPythonTransactions
 from streampca.sources.prefetch import Prefetch

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
-from streampca.fold.record import Record
+from streampca.formats.record import Record
 from streampca.sources.base import Headers, Outgoing
 
 _NAMES = [

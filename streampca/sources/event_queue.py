@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from streampca.fold.events import Assigned, Event, Lost, Records, Revoked, Undecoded, Vectors
+from streampca.sources.events import Assigned, Event, Lost, Records, Revoked, Undecoded, Vectors
 
 
 class EventQueue:

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from streampca.fold.events import Event, Lost, Records, Revoked, SourceStatus, Vectors
-from streampca.fold.record import NO_RECORDS, LastRecord
+from streampca.formats.record import NO_RECORDS, LastRecord
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source
 from streampca.sources.event_queue import EventQueue, partition_of
+from streampca.sources.events import Event, Lost, Records, Revoked, SourceStatus, Vectors
 
 _POLL_S = 0.1  # longest time that a call waits for a poll without records
 _IDLE_S = 0.005  # pause after an empty poll: not every source waits for records

@@ -12,10 +12,10 @@ import structlog
 from streampca.errors import DamagedFileError, NewerFormatError, StaleListingError, StoreError
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.compatibility import StoreIdentity
 from streampca.fold.partitions import BACKFILL, backfill_partition, partition_name
 from streampca.stores import identity, numbered
 from streampca.stores.base import Store
+from streampca.stores.identity import StoreIdentity
 
 log = structlog.get_logger()
 

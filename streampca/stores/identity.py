@@ -4,18 +4,37 @@ Workers commit it to the consumer group with their offsets, so that one with ano
 has the same identity, and may take its place.
 """
 
+import json
 import socket
 import uuid
 import zlib
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple
 
+import orjson
 from pydantic import BaseModel, Field
 
-from streampca.errors import RETRY_MAY_HELP, DamagedFileError, StaleListingError
-from streampca.fold.compatibility import StoreIdentity
+from streampca.errors import RETRY_MAY_HELP, DamagedFileError, ForeignStoreError, StaleListingError
 from streampca.stores.base import Store
 
 NAME = "store.json"
+_LONGEST = 500  # characters of a location; brokers accept metadata of 4096 bytes by default
+
+
+class StoreIdentity(NamedTuple):
+    """A store's id, which a copy shares, and its location for the worker on `host`."""
+
+    id: str
+    location: str
+    host: str
+
+    def __str__(self) -> str:
+        return f"{self.location} on host {self.host}"
+
+    def as_metadata(self) -> str:
+        """Text for the metadata of a committed offset."""
+        location = self.location[:_LONGEST].encode(errors="replace").decode()  # a path may hold bytes that are no UTF-8
+        return orjson.dumps({"store": self.id, "place": location, "host": self.host}).decode()
 
 
 class _Content(BaseModel):
@@ -65,3 +84,39 @@ def _at(store: Store, identity: str) -> StoreIdentity:
 def new_id() -> str:
     """32 random hexadecimal digits."""
     return uuid.uuid4().hex
+
+
+def identity_in(metadata: str) -> StoreIdentity | None:
+    """The identity in an offset's metadata; None if somebody else has written it."""
+    try:
+        fields, _ = json.JSONDecoder().raw_decode(metadata)  # librdkafka may read beyond the end
+        return StoreIdentity(*(str(fields[name]) for name in ("store", "place", "host")))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def refuse_other_store(topic: str, metadata: Mapping[int, str], ours: StoreIdentity) -> None:
+    """Raise `ForeignStoreError` if the metadata of an offset, by partition, is of a worker with another store."""
+    for partition, text in metadata.items():
+        theirs = identity_in(text)
+        if theirs and theirs.id != ours.id:
+            raise ForeignStoreError(
+                f"the consumer group's worker of partition {partition} of {topic} saved to the store {theirs} (id "
+                f"{theirs.id}), but this worker's is another one, {ours} (id {ours.id}): mount the volume or set store "
+                "to the group's, or use another group_id; to continue from this worker's store, stop all workers of "
+                "the group and run `streampca reset`"
+            )
+
+
+def refuse_foreign_store(topic: str, partition: int, committed: int, newest: int | None) -> None:
+    """Raise `ForeignStoreError` if the group has committed an offset that no checkpoint of the store has reached.
+
+    Offsets are committed after their checkpoint is on disk, so with our own store this cannot be.
+    """
+    if committed > max(newest or 0, 0):
+        held = "no checkpoint" if newest is None else f"no checkpoint beyond offset {newest}"
+        raise ForeignStoreError(
+            f"the consumer group has committed offset {committed} of partition {partition} of {topic}, but the store "
+            f"holds {held} of it: is the volume mounted, is it this group's store, or was it restored from an older "
+            "backup? To continue from this store all the same, run `streampca reset`"
+        )

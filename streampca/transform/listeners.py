@@ -6,8 +6,8 @@ from collections.abc import Callable
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
-from streampca.consumer_group import listener as events
-from streampca.consumer_group.listener import MemberEvent
+from streampca.consumer_group import events
+from streampca.consumer_group.events import MemberEvent
 from streampca.consumer_group.log import MemberLog
 from streampca.consumer_group.metrics import MemberMetrics, Row
 

@@ -10,14 +10,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from streampca.consumer_group import listener as events
+from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
-from streampca.consumer_group.listener import Listener
+from streampca.consumer_group.events import Listener
 from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import StreampcaError
-from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Reject, Revoked, Undecoded
+from streampca.formats.batch import Reject
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source, TransactionFailedError, Transactions
+from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
 from streampca.transform.outputs import Outputs, TransformedBatch
 from streampca.transform.position import Position, position_in, refuse_other_topic
 

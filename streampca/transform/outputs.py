@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import SourceError
-from streampca.fold.codec import Codec
-from streampca.fold.events import Records, Reject, Undecoded, Vectors
 from streampca.fold.model_file import PublishedModel
-from streampca.fold.record import LastRecord, Record, headers_of, keys_of, last_of, offsets_of
 from streampca.formats.base import Fields, Writer
+from streampca.formats.batch import Reject
+from streampca.formats.codec import Codec
+from streampca.formats.record import LastRecord, Record, headers_of, keys_of, last_of, offsets_of
 from streampca.sources.base import Outgoing, OutgoingFields, Transactions
 from streampca.sources.dead_letters import dead_letter_headers
+from streampca.sources.decode import decode_records
+from streampca.sources.events import Records, Undecoded, Vectors
 from streampca.transform.models import CurrentModel
 from streampca.transform.projection import Projection
 
@@ -123,7 +125,7 @@ class Outputs:
 
     def read(self, event: Records) -> TransformedBatch | Undecoded:
         """Decode records and project their vectors. Any thread may call it."""
-        decoded = self.codec.vectors_of(event)
+        decoded = decode_records(self.codec, event)
         return decoded if isinstance(decoded, Undecoded) else self.project(decoded)
 
     def project(self, event: Vectors) -> TransformedBatch:

@@ -8,7 +8,7 @@ import re
 from typing import NamedTuple
 
 from streampca.errors import TopicReplacedError
-from streampca.fold.record import LastRecord
+from streampca.formats.record import LastRecord
 from streampca.sources.base import Committed
 
 _TOPIC = re.compile(r"\btopic=([\w-]+)")

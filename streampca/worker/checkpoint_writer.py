@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSaved, ModelPublished, PublishFailed
+from streampca.consumer_group.events import CheckpointPostponed, CheckpointSaved, ModelPublished, PublishFailed
 from streampca.errors import DamagedFileError, StoreError, StreampcaError
 from streampca.fold.checkpoint import Checkpoint
 from streampca.stores.checkpoints import Checkpoints

@@ -11,17 +11,15 @@ from concurrent.futures import Future
 
 import structlog
 
-from streampca.consumer_group.listener import CheckpointPostponed, CheckpointSaved, Listener, ModelPublished
-from streampca.errors import SettingsError, StoreBusyError, StoreError
-from streampca.fold import compatibility
+from streampca.consumer_group.events import CheckpointPostponed, CheckpointSaved, Listener, ModelPublished
+from streampca.errors import SettingsError, StoreBusyError, StoreError, TopicReplacedError
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.compatibility import StoreIdentity
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.process import watchdog
-from streampca.sources.base import Committed, DeadLetters, Source
-from streampca.stores.checkpoints import Checkpoints
+from streampca.sources.base import DeadLetters, Source
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
+from streampca.worker.group_store import GroupStore
 
 log = structlog.get_logger()
 
@@ -128,7 +126,7 @@ class Checkpointer:
     def check_topic(self) -> None:
         """Raise if the topic was replaced. If not, all records since the last check are from this topic."""
         now = self._source.topic_id()
-        compatibility.refuse_replaced(self._topic, self._topic_id, now)
+        refuse_replaced(self._topic, self._topic_id, now)
         self._topic_id = self._topic_id or now
 
     def _checkpoints(self, folds: Mapping[int, Fold]) -> list[Checkpoint]:
@@ -171,71 +169,19 @@ class Checkpointer:
         checkpoint = self._writer.checkpoints.newest(partition)
         if checkpoint is None:
             return Fold.empty(self._fold_config.learning)
-        checkpoint = compatibility.with_settings(checkpoint, self._fold_config)
-        compatibility.refuse_other_topic(checkpoint, self._topic_id)
+        checkpoint = checkpoint.with_settings(self._fold_config)
+        checkpoint.refuse_other_topic(self._topic_id)
         return checkpoint.fold
 
 
-class GroupStore:
-    """Refuses to learn if other members of the group save to another store than this worker.
+def refuse_replaced(topic: str, before: str, now: str) -> None:
+    """Raise `TopicReplacedError` if the topic was replaced while this worker read it.
 
-    Committed offsets say so: their metadata name the store of the member that has committed them, and if they are ahead
-    of our checkpoints, somebody checkpoints elsewhere.
+    An empty id says nothing: brokers that are being upgraded from 2.7 begin to report ids, one after the other.
     """
-
-    def __init__(self, topic: str, source: Source, checkpoints: Checkpoints) -> None:
-        self._topic, self._source, self._checkpoints = topic, source, checkpoints
-        self._ours: StoreIdentity | None = None  # as of the last assignment
-        self._is_new_member = False  # nothing was committed since partitions were assigned
-        self._is_check_due = False
-
-    def check_before_joining(self) -> None:
-        """Raise `ForeignStoreError` if the group has another store, before partitions are taken from its members.
-
-        Not if the group does not answer: then it cannot assign any, and `check_assigned` follows.
-        """
-        with contextlib.suppress(TimeoutError):
-            if named := _metadata(self._committed()):
-                compatibility.refuse_other_store(self._topic, named, self._checkpoints.identity())
-
-    def check_assigned(self, partitions: Collection[int]) -> None:
-        """Raise `ForeignStoreError` if the group has another store, or is ahead of ours in one of these partitions.
-
-        Raises `StoreError` or `TimeoutError` when a retry can help.
-        """
-        committed = self._committed()  # before the checkpoints: the group is never ahead of them
-        if named := _metadata(committed):
-            compatibility.refuse_other_store(self._topic, named, self._checkpoints.identity())
-        for partition in sorted(committed.keys() & set(partitions)):
-            watchdog.tick(watchdog.STORE_S)
-            newest = self._checkpoints.offsets(partition)[-1:]  # files' names: the newest file may be damaged
-            refuse = compatibility.refuse_foreign_store
-            refuse(self._topic, partition, committed[partition].offset, newest[0] if newest else None)
-        self._ours = self._checkpoints.identity()
-        self._is_new_member = True
-
-    def commit(self, positions: Mapping[int, int]) -> None:
-        """Commit offsets that are saved, with our store's identity."""
-        self._source.commit(positions, self._ours.as_metadata() if self._ours else "")
-        self._is_check_due |= self._is_new_member
-        self._is_new_member = False
-
-    def check_others(self) -> None:
-        """Raise `ForeignStoreError` if a member that joined together with us has another store.
-
-        Runs once per assignment, one interval after the first commit: members that joined together cannot see each
-        other's store earlier.
-        """
-        if self._ours and self._is_check_due:
-            with contextlib.suppress(TimeoutError):
-                compatibility.refuse_other_store(self._topic, _metadata(self._committed()), self._ours)
-                self._is_check_due = False
-
-    def _committed(self) -> Mapping[int, Committed]:
-        committed = self._source.committed(self._source.partitions())
-        watchdog.tick(watchdog.STORE_S)  # which is compared next
-        return committed
-
-
-def _metadata(committed: Mapping[int, Committed]) -> dict[int, str]:
-    return {partition: offset.metadata for partition, offset in committed.items() if offset.metadata}
+    if before and now and now != before:
+        raise TopicReplacedError(
+            f"topic {topic} was deleted and created again while it was being read (its id was {before}, now it is "
+            f"{now}); what was learned since the last checkpoint is dropped; "
+            "to learn the new one, use another store folder"
+        )

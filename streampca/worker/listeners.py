@@ -11,8 +11,8 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from streampca.consumer_group import listener as events
-from streampca.consumer_group.listener import MemberEvent
+from streampca.consumer_group import events
+from streampca.consumer_group.events import MemberEvent
 from streampca.consumer_group.log import MemberLog
 from streampca.consumer_group.metrics import MemberMetrics, Row
 from streampca.fold.model_file import PublishedModel

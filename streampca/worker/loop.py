@@ -9,17 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from streampca.consumer_group import listener as events
+from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
-from streampca.consumer_group.listener import Listener
+from streampca.consumer_group.events import Listener
 from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
 from streampca.errors import SourceError, StreampcaError
-from streampca.fold.codec import Codec
-from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Reject, Revoked, Undecoded, Vectors
 from streampca.fold.fold import Fold, FoldConfig
+from streampca.formats.batch import Reject
+from streampca.formats.codec import Codec
 from streampca.pca.arrays import rows_with_gaps
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
+from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
 from streampca.worker import publisher
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer

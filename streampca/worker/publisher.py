@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streampca.fold import compatibility
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import MergedFolds
@@ -63,9 +62,9 @@ class NewestCheckpoints:
         for partition, offset in offsets.items():
             in_cache = [c for c in (ours.get(partition), self._cache.get(partition)) if c and c.fold.position == offset]
             if in_cache:
-                yield compatibility.with_settings(in_cache[0], self._fold_config)
+                yield in_cache[0].with_settings(self._fold_config)
             elif read := stored.newest(partition, trusted=True):  # an older one, if the newest is damaged
-                read = compatibility.with_settings(read, self._fold_config)
+                read = read.with_settings(self._fold_config)
                 self._put(_with_pending_learned(read, self._fold_config.learning))
                 yield read
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from streampca.cli import dead_letters as command
 from streampca.cli.dead_letters import LetterFilter, grouped, send_all, to_replay
 from streampca.errors import SourceError
-from streampca.fold.record import PlainRecord, Record
+from streampca.formats.record import PlainRecord, Record
 from streampca.sources import dead_letters
 from streampca.sources.base import Outgoing
 from streampca.sources.dead_letters import DeadLetterTopic, dead_letter_headers, origin_of
-from streampca.sources.memory import MemoryDeadLetters
+from tests.in_memory import MemoryDeadLetters
 
 TOPIC, DEAD = "readings", "readings-dead"
 REASONS = ["wrong_length", "undecodable", "no_value"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from streampca.fold.record import PlainRecord
+from streampca.formats.record import PlainRecord
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from tests.command_line import assert_one_line, printed, run
 from tests.forked import ForkedProcess

@@ -9,7 +9,7 @@ from streampca.cli import doctor
 from streampca.cli.doctor import TransformChecks
 from streampca.cli.doctor_topic import Check, TopicChecks
 from streampca.errors import InputError, StoreError, TopicReplacedError
-from streampca.fold.record import LastRecord
+from streampca.formats.record import LastRecord
 from streampca.settings.commands import TransformSettings
 from streampca.sources.base import Committed
 from streampca.stores.directory import DirectoryStore

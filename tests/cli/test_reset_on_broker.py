@@ -7,7 +7,7 @@ from kafka import TopicPartition
 from kafka.errors import CoordinatorNotAvailableError, NoError
 from kafka.structs import OffsetAndMetadata
 
-from streampca.fold.compatibility import StoreIdentity
+from streampca.stores.identity import StoreIdentity
 from tests.cli.test_commands_on_broker import doctor
 from tests.command_line import assert_one_line, printed, run
 from tests.guarantees.harness import BOTH_CLIENTS

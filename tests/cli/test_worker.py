@@ -11,9 +11,8 @@ from numba.core.caching import UserProvidedCacheLocator
 
 from streampca.cli import worker
 from streampca.cli.member import Process
-from streampca.consumer_group.listener import Listener
-from streampca.fold import codec
-from streampca.formats import reader_of
+from streampca.consumer_group.events import Listener
+from streampca.formats import codec, reader_of
 from streampca.pca import compilation
 from streampca.pca.blocked import centring
 from streampca.pca.learning import LearningConfig

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from streampca.consumer_group.assignment import OffsetGapPolicy
-from streampca.consumer_group.listener import OffsetsSkipped, PartitionResumed, PartitionsAssigned, PartitionStalled
+from streampca.consumer_group.events import OffsetsSkipped, PartitionResumed, PartitionsAssigned, PartitionStalled
 from streampca.errors import OffsetGapError, SourceError, TopicReplacedError
 from streampca.fold.checkpoint import encode
-from streampca.fold.events import OutOfRange
-from streampca.formats.schemas import MemorySchemas, WriterSchema
+from streampca.formats.schemas import WriterSchema
+from streampca.sources.events import OutOfRange
 from tests.fold.streams import vectors
-from tests.fold.structured import memory
+from tests.formats.structured import memory
+from tests.in_memory.schemas import MemorySchemas
 from tests.worker.environment import TOPIC, Environment, N, filled_with
 from tests.worker.harness import (
     SCHEMA,

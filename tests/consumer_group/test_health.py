@@ -11,11 +11,11 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
+from streampca.consumer_group import events
 from streampca.consumer_group import health as health_module
-from streampca.consumer_group import listener as events
 from streampca.consumer_group.health import MOST_CONNECTIONS, HealthListener, HealthServer, health_server
 from streampca.errors import SettingsError
-from streampca.fold.events import SourceStatus
+from streampca.sources.events import SourceStatus
 from tests.ports import free_ports
 from tests.waiting import Clock, wait_until
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from streampca.errors import RejectLimitError, exit_code_of
-from streampca.fold.codec import Codec
-from streampca.fold.judge import Judge
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
 from streampca.worker.loop import WorkerConfig
 from tests.fold.streams import D, fold_config, vectors
 from tests.worker.environment import POISON, Environment

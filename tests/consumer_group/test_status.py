@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from streampca.cli.member import name_of_process
-from streampca.consumer_group import listener as events
-from streampca.consumer_group.listener import MemberEvent
+from streampca.consumer_group import events
+from streampca.consumer_group.events import MemberEvent
 from streampca.consumer_group.status import StatusListener
 from streampca.errors import BadRecordError
-from streampca.fold.events import SourceStatus
+from streampca.sources.events import SourceStatus
 from streampca.stores.base import is_part
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore

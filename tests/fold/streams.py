@@ -7,8 +7,8 @@ import numpy as np
 
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.events import Batch, Decoded
 from streampca.fold.fold import Fold, FoldConfig
+from streampca.formats.batch import Batch, Decoded
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import Losses

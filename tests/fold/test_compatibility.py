@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from streampca.errors import SettingsError
-from streampca.fold import compatibility
 from streampca.fold.checkpoint import Checkpoint, decode, encode
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.record import LastRecord
+from streampca.formats.record import LastRecord
 from tests.fold.streams import checkpoint_of, fold_config, fold_of, vectors
 
 
@@ -32,9 +31,9 @@ def test_every_setting_that_affects_the_result_is_compared() -> None:
     }
     assert set(shapes) | {"start"} == set(config.as_dict())
     for name, other in shapes.items():
-        compatibility.refuse_other_settings(saved(other), other)
+        saved(other).refuse_other_settings(other)
         with pytest.raises(SettingsError, match=f"{name}="):
-            compatibility.refuse_other_settings(saved(config), other)
+            saved(config).refuse_other_settings(other)
 
 
 def test_a_checkpoint_that_has_learned_nothing_is_given_the_settings() -> None:
@@ -44,12 +43,12 @@ def test_a_checkpoint_that_has_learned_nothing_is_given_the_settings() -> None:
         fold = Fold.empty(config.learning).at(2).skip(5).reject(["wrong_length"]).at(9).after(LastRecord(8, 2))
         return checkpoint_of(fold, config, partition=3)
 
-    assert encode(compatibility.with_settings(rejected(before), now)) == encode(rejected(now))
+    assert encode(rejected(before).with_settings(now)) == encode(rejected(now))
 
 
 def test_a_checkpoint_that_has_learned_is_refused() -> None:
     config = fold_config()
     learned = checkpoint_of(fold_of(vectors(3), config), config)
-    assert compatibility.with_settings(learned, config) is learned
+    assert learned.with_settings(config) is learned
     with pytest.raises(SettingsError, match="dimensions=5 \\(now 7\\)"):
-        compatibility.with_settings(learned, fold_config(dimensions=7))
+        learned.with_settings(fold_config(dimensions=7))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from streampca.fold import checkpoint as files
 from streampca.fold import npz
-from streampca.fold.events import Batch, Decoded, Reject, batch_of_rows
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.record import PlainRecord
+from streampca.formats.batch import Batch, Decoded, Reject, batch_of_rows
+from streampca.formats.record import PlainRecord
 from streampca.pca.arrays import Array
 from streampca.pca.learning import BLOCK
 from tests.fold.streams import WARM_UP, D, bits, fold_config, fold_of, learn, vectors

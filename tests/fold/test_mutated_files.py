@@ -96,7 +96,7 @@ def test_a_mutated_checkpoint_is_damaged_or_can_be_learned_from(name: str, data:
         decoded = checkpoint.decode(file)
     except (DamagedFileError, NewerFormatError, SettingsError):
         return
-    if decoded.settings != config.as_dict():  # refused by name, see compatibility.py
+    if decoded.settings != config.as_dict():  # refused by name, by `Checkpoint.refuse_other_settings`
         return
     rows = vectors(300, config.learning.dimensions, dtype=config.learning.dtype)
     with np.errstate(all="ignore"):

@@ -20,8 +20,9 @@ from streampca.errors import SettingsError
 from streampca.formats import reader_of, schema_of, writer_of
 from streampca.formats.base import Counts, Fields, Layout
 from streampca.formats.protobuf import MAIN, compiled
-from streampca.formats.schemas import MemorySchemas, WriterSchema, frame_of
+from streampca.formats.schemas import WriterSchema, frame_of
 from streampca.pca.arrays import Array
+from tests.in_memory.schemas import MemorySchemas
 
 FORMATS = ("json", "float32", "float64", "npy", "arrow", "avro", "protobuf")
 PATHS = {"json": ("", "v", "a.v", "a.b.c"), "avro": ("", "v", "a.b.c"), "protobuf": ("v", "a.v", "a.b.c"),

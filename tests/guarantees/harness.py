@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from streampca.fold.checkpoint import Checkpoint, encode
-from streampca.fold.codec import Codec
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.judge import Judge
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
 from streampca.pca.learning import LearningConfig
 from streampca.sources.base import MAX_POLL_RECORDS
 from streampca.stores.checkpoints import Checkpoints

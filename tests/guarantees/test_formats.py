@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import schema_registry
 
 from streampca.errors import SettingsError, SourceError
-from streampca.fold.record import PlainRecord
 from streampca.formats.protobuf import compiled
+from streampca.formats.record import PlainRecord
 from streampca.formats.schemas import WriterSchema
 from streampca.settings.kafka import FormatSettings
 from streampca.sources import schema_registry as module

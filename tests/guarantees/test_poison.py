@@ -12,11 +12,12 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from streampca.fold import checkpoint
-from streampca.fold.events import Records
 from streampca.fold.fold import Fold
-from streampca.fold.judge import Judge
-from streampca.fold.record import PlainRecord
+from streampca.formats.judge import Judge
+from streampca.formats.record import PlainRecord
 from streampca.pca import axes
+from streampca.sources.decode import decode_records
+from streampca.sources.events import Records
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, CONFIG, D, K, as_json, fold_of, group, vectors
 from tests.kafka_broker import Broker
 from tests.pca.streams import excess
@@ -187,7 +188,7 @@ def test_a_kill_changes_no_bit_of_a_model_of_messages_with_nulls(broker: Broker,
         files, newest = members.files(), members.newest()[0]
     config = replace(CONFIG, learning=replace(CONFIG.learning, impute=True))
     codec = replace(CODEC, judge=Judge.of(config.learning))
-    event = codec.vectors_of(Records(0, broker.read_all(topic), GAPPY, GAPPY))
+    event = decode_records(codec, Records(0, broker.read_all(topic), GAPPY, GAPPY))
     with threadpool_limits(1):
         fold, _ = Fold.empty(config.learning).take(event, config)
     assert files[0] == checkpoint.encode(checkpoint.Checkpoint(topic, newest.topic_id, 0, fold, newest.settings))

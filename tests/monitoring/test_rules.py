@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import streampca
-from streampca.fold.codec import REASONS
+from streampca.formats.codec import REASONS
 from streampca.transform.listeners import TransformMetrics
 from streampca.worker.listeners import WorkerMetrics
 from tests.deploy import files

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fastapi.openapi.models import OpenAPI
 
-from streampca.sidecar.v1 import schemas
+from streampca.sidecar import schemas
 from tests.example_models import D
 from tests.sidecar.http_client import Client
 

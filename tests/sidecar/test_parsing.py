@@ -20,7 +20,7 @@ from hypothesis.extra.numpy import arrays
 from streampca.sidecar.errors import Problem
 from streampca.sidecar.parsing import Limits, parse
 from streampca.sidecar.request import RawRequest
-from streampca.sidecar.v1.schemas import ProjectQuery, ProjectRequest
+from streampca.sidecar.schemas import ProjectQuery, ProjectRequest
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, D, K, numbered

@@ -10,8 +10,8 @@ from fastapi import FastAPI
 
 from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
-from streampca.sidecar.page import recent_vectors as module
-from streampca.sidecar.page.recent_vectors import RecentVectors
+from streampca.sidecar import recent_vectors as module
+from streampca.sidecar.recent_vectors import RecentVectors
 from streampca.stores.models import Models
 from tests.example_models import D, K, example_model, numbered
 from tests.sidecar.http_client import Client, client_of, error_of

@@ -16,8 +16,8 @@ from streampca.errors import (
 )  # fmt: skip
 from streampca.fold import model_file
 from streampca.fold.checkpoint import decode
-from streampca.fold.compatibility import identity_in
-from streampca.fold.record import LastRecord, PlainRecord
+from streampca.formats.record import LastRecord, PlainRecord
+from streampca.stores.identity import identity_in
 from streampca.stores.model_cache import ModelCache
 from tests.simulation.disk import STALE_S, File, Mount, Volume
 from tests.simulation.history import Calm, Course

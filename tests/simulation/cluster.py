@@ -6,10 +6,10 @@ The group's protocol is that of `streampca.sources.memory`; here it gets time, a
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from streampca.errors import SourceError
-from streampca.fold.events import Event, Records, SourceStatus
-from streampca.fold.record import NO_RECORDS, LastRecord, Record
+from streampca.formats.record import NO_RECORDS, LastRecord, Record
 from streampca.sources.base import Committed
-from streampca.sources.memory import MemorySource, MemoryTopic
+from streampca.sources.events import Event, Records, SourceStatus
+from tests.in_memory import MemorySource, MemoryTopic
 from tests.simulation.scheduler import Process, Scheduler, Task
 
 SESSION_S, POLL_INTERVAL_S = 3.0, 8.0  # a member that is silent for so long, or does not poll, is evicted

@@ -11,24 +11,26 @@ from typing import Any
 from unittest import mock
 
 from streampca.consumer_group.assignment import Assignment
-from streampca.consumer_group.listener import CheckpointSaved
+from streampca.consumer_group.events import CheckpointSaved
 from streampca.errors import DamagedFileError, SourceError, StaleListingError, StoreError
-from streampca.fold import compatibility, npz
+from streampca.fold import npz
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.events import Batch, Decoded, Vectors
 from streampca.fold.fold import Fold
+from streampca.formats.batch import Batch, Decoded
 from streampca.formats.packing import VectorError
 from streampca.formats.schemas import FRAME, SchemaCache
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.event_queue import EventQueue
-from streampca.sources.memory.topic import Log
+from streampca.sources.events import Vectors
 from streampca.sources.prefetch import Prefetch
-from streampca.stores import directory, numbered
+from streampca.stores import directory, identity, numbered
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache
+from streampca.worker import checkpointer
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.loop import Worker
+from tests.in_memory.topic import Log
 from tests.simulation.plan import plan_of
 from tests.simulation.run import PLANS, simulate
 from tests.simulation.transform.mutants import LOADS_OLDER_MODELS, TRANSFORM_MUTANTS, Mutants, nothing, patched
@@ -166,8 +168,8 @@ MUTANTS: Mutants = {
         (1, patched(Prefetch, _may_poll=lambda self: self._begun),
          patched(EventQueue, released=lambda self: frozenset())),
     "pending vectors are forgotten": (2, patched(Checkpointer, _load=_forgets_pending)),
-    "a store behind the group is accepted": (1317, patched(compatibility, refuse_foreign_store=nothing)),
-    "another store than the group's is accepted": (24, patched(compatibility, refuse_other_store=nothing)),
+    "a store behind the group is accepted": (1317, patched(identity, refuse_foreign_store=nothing)),
+    "another store than the group's is accepted": (24, patched(identity, refuse_other_store=nothing)),
     "a failed write counts as saved": (4, patched(CheckpointWriter, _save=_takes_failed_for_saved)),
     "old checkpoints are deleted before the new one is written": (1, patched(numbered, write=_prunes_first)),
     "zombies are not fenced: they delete newer checkpoints":
@@ -177,8 +179,8 @@ MUTANTS: Mutants = {
     "a restore that failed is not retried": (17, patched(Assignment, _retry_restore=nothing)),
     "a stale listing counts as no checkpoint": (177, patched(Checkpoints, _raise_unusable=_ignores_stale_listing)),
     "a log that was cut is not noticed": (7, patched(Log, end_of=lambda self, epoch: sys.maxsize)),
-    "a topic that was replaced is not noticed in a save": (47, patched(compatibility, refuse_replaced=nothing)),
-    "a topic that was replaced is not noticed at a start": (27, patched(compatibility, refuse_other_topic=nothing)),
+    "a topic that was replaced is not noticed in a save": (47, patched(checkpointer, refuse_replaced=nothing)),
+    "a topic that was replaced is not noticed at a start": (27, patched(Checkpoint, refuse_other_topic=nothing)),
     "records that a cut has removed are not counted":
         (22, patched(Fold, skip=lambda self, position, lost_from=None: replace(self, position=position, last=None))),
     "bad records end workers that have learned": (2, patched(Worker, _has_learned=lambda self: False)),

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Self
 
 from streampca.fold.fold import FoldConfig
-from streampca.fold.judge import Judge
+from streampca.formats.judge import Judge
 from streampca.formats.schemas import Schemas
 from streampca.pca.learning import LearningConfig
 from streampca.worker.loop import WorkerConfig

@@ -5,11 +5,12 @@ from functools import cached_property
 
 import numpy as np
 
-from streampca.fold.codec import Codec
 from streampca.formats import reader_of
+from streampca.formats.codec import Codec
 from streampca.formats.packing import VectorBytes
-from streampca.formats.schemas import FRAME, MemorySchemas, SchemaCache, WriterSchema
-from tests.fold.structured import framed
+from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
+from tests.formats.structured import framed
+from tests.in_memory.schemas import MemorySchemas
 from tests.simulation.scheduler import Process
 
 _KNOWN = 40  # schemas

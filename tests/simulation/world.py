@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
-from streampca.consumer_group.listener import BatchLearned, Listener, MemberEvent, OffsetsSkipped, PartitionsAssigned
+from streampca.consumer_group.events import BatchLearned, Listener, MemberEvent, OffsetsSkipped, PartitionsAssigned
 from streampca.errors import RejectLimitError
+from streampca.sources.decode import decode_records
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache
@@ -65,7 +67,7 @@ class World(Site):
         source = machine.source = ClusterSource(self.cluster, process, self.plan.batch)
         dead_letters = ClusterDeadLetters(source)
         codec = replace(self.config.codec, schemas=ProcessSchemas(self.registry, process))
-        read = Prefetch(source, self.plan.prefetch, 10**6, codec.vectors_of, threads_of(process))
+        read = Prefetch(source, self.plan.prefetch, 10**6, partial(decode_records, codec), threads_of(process))
         writer = CheckpointWriter(checkpoints, publisher, ProcessExecutor(process), lambda: self.scheduler.now)
         machine.worker = Worker(self.config, read, dead_letters, writer, _WorkerListener(self, machine.mount))
         try:

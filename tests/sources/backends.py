@@ -10,17 +10,17 @@ from unittest import mock
 
 from kafka.admin import MemberToRemove
 
-from streampca.fold.events import Event, Records
-from streampca.fold.record import Record
+from streampca.formats.record import Record
 from streampca.settings.commands import WorkerSettings
 from streampca.sources import base
 from streampca.sources.base import DeadLetters, Outgoing, Source, Transactions
 from streampca.sources.clients import create_transactions
 from streampca.sources.confluent.source import ConfluentSource
+from streampca.sources.events import Event, Records
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
-from streampca.sources.memory import MemoryDeadLetters, MemorySource, MemoryTopic, MemoryTransactions
 from streampca.sources.prefetch import Prefetch
+from tests.in_memory import MemoryDeadLetters, MemorySource, MemoryTopic, MemoryTransactions
 from tests.kafka_broker import Broker
 from tests.sources.reader import Reader
 from tests.waiting import PATIENCE_S

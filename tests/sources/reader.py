@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from streampca.fold.events import Assigned, Event, Lost, Records, Revoked
-from streampca.fold.record import NO_RECORDS, LastRecord, Record
+from streampca.formats.record import NO_RECORDS, LastRecord, Record
 from streampca.sources.base import Source
+from streampca.sources.events import Assigned, Event, Lost, Records, Revoked
 from tests.waiting import PATIENCE_S, wait_until
 
 

@@ -10,8 +10,8 @@ from kafka import KafkaConsumer, TopicPartition, codec
 from kafka.structs import OffsetAndMetadata
 
 from streampca.errors import SourceError
-from streampca.fold.events import Assigned
 from streampca.sources.confluent import source as confluent
+from streampca.sources.events import Assigned
 from streampca.sources.kafka_python import source as kafka_python
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnConfluentPrefetching, OnKafka

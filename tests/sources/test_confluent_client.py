@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, Uuid
 
-from streampca.fold.record import headers_of, timestamps_of, values_of
+from streampca.formats.record import headers_of, timestamps_of, values_of
 from streampca.settings.commands import WorkerSettings
 from streampca.sources.client_connection import BrokerErrors
 from streampca.sources.confluent.connection import is_final, printed_id, protocol_code

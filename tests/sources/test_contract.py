@@ -6,9 +6,9 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from streampca.fold.events import Assigned, Lost, OutOfRange, Records, Revoked, SourceStatus
-from streampca.fold.record import LastRecord, PlainRecord, last_of
+from streampca.formats.record import LastRecord, PlainRecord, last_of
 from streampca.sources.base import Committed
+from streampca.sources.events import Assigned, Lost, OutOfRange, Records, Revoked, SourceStatus
 from tests.sources.backends import Backend, InMemory, InMemoryPrefetching, OnConfluentPrefetching, OnKafka
 from tests.sources.reader import Reader, joined, reading, values
 from tests.waiting import PATIENCE_S, wait_until

@@ -19,13 +19,13 @@ from kafka.errors import KafkaConnectionError
 from kafka.net import manager
 
 from streampca.errors import SettingsError, SourceError
-from streampca.fold.events import Assigned, Revoked
-from streampca.fold.record import PlainRecord
+from streampca.formats.record import PlainRecord
 from streampca.settings.commands import WorkerSettings
 from streampca.sources.base import DeadLetters
 from streampca.sources.confluent import connection as confluent_connection
 from streampca.sources.confluent.connection import connection_options
 from streampca.sources.confluent.source import ConfluentSource
+from streampca.sources.events import Assigned, Revoked
 from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python.patches import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from streampca.errors import SourceError
-from streampca.fold.events import Assigned, Decoded, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
-from streampca.fold.record import offsets_of
-from streampca.sources.memory import MemorySource, MemoryTopic, Step
+from streampca.formats.batch import Decoded
+from streampca.formats.record import offsets_of
+from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
 from streampca.sources.prefetch import Prefetch
+from tests.in_memory import MemorySource, MemoryTopic, Step
 from tests.sources.backends import unchanged
 from tests.waiting import wait_until
 

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from streampca.errors import SourceError
-from streampca.fold.events import Lost, Revoked
+from streampca.sources.events import Lost, Revoked
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnKafka
 from tests.sources.reader import Reader

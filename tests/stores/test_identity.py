@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from streampca.errors import DamagedFileError, StaleListingError
-from streampca.fold.compatibility import StoreIdentity, identity_in
 from streampca.stores import identity
 from streampca.stores.directory import DirectoryStore
+from streampca.stores.identity import StoreIdentity, identity_in
 from streampca.stores.memory import MemoryStore
 
 

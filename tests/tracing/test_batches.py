@@ -9,10 +9,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from streampca.consumer_group.listener import BatchTransformed
+from streampca.consumer_group.events import BatchTransformed
 from streampca.consumer_group.tracing import TracingListener
-from streampca.fold.events import Decoded, Records, Vectors
-from streampca.fold.record import PlainRecord
+from streampca.formats.batch import Decoded
+from streampca.formats.record import PlainRecord
+from streampca.sources.events import Records, Vectors
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
 from tests.guarantees.test_transform import PARTITIONS, members
 from tests.kafka_broker import Broker

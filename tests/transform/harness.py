@@ -10,18 +10,16 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from streampca.consumer_group.listener import Listener, Listeners, MemberEvent, SourcePolled
-from streampca.fold.codec import Codec
-from streampca.fold.events import Event, Records
-from streampca.fold.judge import Judge
+from streampca.consumer_group.events import Listener, Listeners, MemberEvent, SourcePolled
 from streampca.fold.model_file import PublishedModel
 from streampca.formats import writer_of
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
 from streampca.pca import scoring
 from streampca.pca.arrays import Array
 from streampca.pca.scoring import Calibration
 from streampca.sources.base import Outgoing
-from streampca.sources.memory import MemorySource, MemoryTopic, Step
-from streampca.sources.memory.transactions import MemoryTransactions
+from streampca.sources.events import Event, Records
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
@@ -30,6 +28,8 @@ from streampca.transform.models import CurrentModel
 from streampca.transform.outputs import ORIGIN, Outputs, Packer, RecordPacker
 from streampca.transform.projection import Projection
 from tests.example_models import TOPIC, D, K, numbered
+from tests.in_memory import MemorySource, MemoryTopic, Step
+from tests.in_memory.transactions import MemoryTransactions
 from tests.worker.environment import EventRecorder
 
 JSON = RecordPacker(writer_of("json"), several=False)

@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.fold.codec import Codec
-from streampca.fold.events import Decoded, Records, Vectors
-from streampca.fold.judge import Judge
 from streampca.fold.model_file import PublishedModel
-from streampca.fold.record import PlainRecord
 from streampca.formats import writer_of
+from streampca.formats.batch import Decoded
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
+from streampca.formats.record import PlainRecord
 from streampca.settings.commands import EMITTED
 from streampca.sources.base import Outgoing
+from streampca.sources.decode import decode_records
+from streampca.sources.events import Records, Vectors
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
 from streampca.transform.listeners import TransformMetrics
 from streampca.transform.outputs import Outputs, Packer, RecordPacker, TransformedBatch
@@ -166,7 +168,7 @@ def test_another_member_reads_what_one_has_written() -> None:
     count = metrics.registry.get_sample_value("streampca_transform_records_total", {"topic": "t", "outcome": "written"})
     assert count == 50
     records = [PlainRecord(i, message.value) for i, message in enumerate(first.outputs())]
-    batch = Codec("arrow", Judge(K, 1e150), "coordinates").vectors_of(Records(0, records, 3, 3))
+    batch = decode_records(Codec("arrow", Judge(K, 1e150), "coordinates"), Records(0, records, 3, 3))
     assert isinstance(batch, Vectors)
     rows = rows_of(outgoing(written(ArrowPacker(), batch, True, fields=("residual",), published=numbered(7, d=K, k=1))))
     assert [row["offset"] for row in rows] == [0] * 20 + [1] * 20 + [2] * 10

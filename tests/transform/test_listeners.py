@@ -2,8 +2,8 @@
 
 import structlog
 
-from streampca.consumer_group import listener as events
-from streampca.fold.events import SourceStatus
+from streampca.consumer_group import events
+from streampca.sources.events import SourceStatus
 from streampca.transform.listeners import TransformLog, TransformMetrics
 from tests.transform.harness import Member, World
 from tests.waiting import Clock

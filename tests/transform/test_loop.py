@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.consumer_group.listener import OffsetsSkipped, RecordRejected, TransactionEnded
+from streampca.consumer_group.events import OffsetsSkipped, RecordRejected, TransactionEnded
 from streampca.errors import (
     BadRecordError,
     InputError,
@@ -20,10 +20,10 @@ from streampca.errors import (
 )
 from streampca.pca import scoring
 from streampca.pca.scoring import Calibration
-from streampca.sources.memory import Step
 from streampca.transform.arrow import ArrowPacker
 from streampca.transform.outputs import ORIGIN
 from tests.example_models import numbered
+from tests.in_memory import Step
 from tests.transform.harness import DEAD, Member, World, origin_of_output
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streampca.errors import TopicReplacedError
-from streampca.fold.record import LastRecord
+from streampca.formats.record import LastRecord
 from streampca.sources.base import Committed
 from streampca.transform.models import shape_in
 from streampca.transform.position import Position, position_in, refuse_other_topic

@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from streampca.consumer_group import listener as events
-from streampca.consumer_group.listener import Listener, MemberEvent
+from streampca.consumer_group import events
+from streampca.consumer_group.events import Listener, MemberEvent
 from streampca.fold.checkpoint import Checkpoint, encode
-from streampca.fold.events import Event, Records
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.record import NO_RECORDS, LastRecord, Record, last_of
+from streampca.formats.record import NO_RECORDS, LastRecord, Record, last_of
 from streampca.pca.arrays import Array
-from streampca.sources.memory import MemoryDeadLetters, MemorySource, MemoryTopic, Step
+from streampca.sources.events import Event, Records
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.fold.streams import fold_config, learn, vectors
+from tests.in_memory import MemoryDeadLetters, MemorySource, MemoryTopic, Step
 
 TOPIC = "readings"
 POISON = b"poison"

@@ -5,20 +5,20 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from streampca.consumer_group.listener import Listener, Listeners
+from streampca.consumer_group.events import Listener, Listeners
 from streampca.fold.checkpoint import Checkpoint, encode
-from streampca.fold.codec import Codec
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.judge import Judge
-from streampca.fold.record import LastRecord
-from streampca.formats.schemas import MemorySchemas
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
+from streampca.formats.record import LastRecord
 from streampca.pca.arrays import Array
-from streampca.sources.memory import Step
+from streampca.sources.decode import decode_records
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
@@ -26,7 +26,9 @@ from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.loop import Worker, WorkerConfig
 from streampca.worker.publisher import Publisher
 from tests.fold.streams import D, fold_config, learn, vectors
-from tests.fold.structured import arrow, avro, avro_datum, avro_schema
+from tests.formats.structured import arrow, avro, avro_datum, avro_schema
+from tests.in_memory import Step
+from tests.in_memory.schemas import MemorySchemas
 from tests.worker.environment import (
     POISON,
     TOPIC,
@@ -120,11 +122,11 @@ def make_worker(
     config = config or worker_config(env.fold_config)
     env.sends_dead_letters = config.bad_records == "dead_letter"
     dead_letters, recorder = SpyDeadLetters(env, hook), EventRecorder()
-    source = SpySource(env, hook, script, batch, config.codec.vectors_of if prefetch is None else None)
+    source = SpySource(env, hook, script, batch, partial(decode_records, config.codec) if prefetch is None else None)
     store = SpyStore(env, hook)
     checkpoints = Checkpoints(store, TOPIC)
     publisher = Publisher(Models(store, TOPIC), config.fold, lambda: 0.0)
-    read = source if prefetch is None else Prefetch(source, prefetch, 10**6, config.codec.vectors_of)
+    read = source if prefetch is None else Prefetch(source, prefetch, 10**6, partial(decode_records, config.codec))
     writer = CheckpointWriter(checkpoints, publisher, save_executor or SynchronousExecutor(), save_clock)
     listeners = Listeners(recorder)
     worker = Worker(config, read, dead_letters, writer, listeners, check_threads)

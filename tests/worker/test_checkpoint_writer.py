@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from streampca.consumer_group.listener import CheckpointPostponed
+from streampca.consumer_group.events import CheckpointPostponed
 from streampca.errors import StoreError
-from streampca.fold.events import Assigned
-from streampca.sources.memory import MemorySource
+from streampca.sources.events import Assigned
+from tests.in_memory import MemorySource
 from tests.worker.environment import Environment, N, filled_with
 from tests.worker.harness import RUN_TIMEOUT_S, WorkerFixture, make_worker
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from streampca.consumer_group.listener import CheckpointPostponed, MemberStopping, ModelPublished, PublishFailed
+from streampca.consumer_group.events import CheckpointPostponed, MemberStopping, ModelPublished, PublishFailed
 from streampca.errors import (
     DamagedFileError,
     SettingsError,

@@ -4,15 +4,15 @@ from collections.abc import Collection
 
 import pytest
 
-from streampca.consumer_group.listener import CheckpointPostponed, PartitionsAssigned, RestoreFailed
+from streampca.consumer_group.events import CheckpointPostponed, PartitionsAssigned, RestoreFailed
 from streampca.errors import ForeignStoreError
-from streampca.fold.compatibility import StoreIdentity
 from streampca.sources.base import Committed
-from streampca.sources.memory import Step
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.identity import StoreIdentity
 from streampca.stores.memory import MemoryStore
 from tests.fold.streams import vectors
+from tests.in_memory import Step
 from tests.worker.environment import TOPIC, Environment, filled_with
 from tests.worker.harness import WorkerFixture, make_worker
 

@@ -12,15 +12,15 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_late
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from streampca.consumer_group import listener as events
-from streampca.fold.events import SourceStatus
+from streampca.consumer_group import events
 from streampca.fold.fold import Fold
 from streampca.pca.learning import BLOCK
 from streampca.pca.state import Losses
-from streampca.sources.memory import Step
+from streampca.sources.events import SourceStatus
 from streampca.stores.object_errors import store_error
 from streampca.worker.listeners import BulkHistogram, WorkerLog, WorkerMetrics
 from tests.fold.streams import D, fold_config, fold_of, vectors
+from tests.in_memory import Step
 from tests.monitoring.prometheus import described
 from tests.waiting import Clock
 from tests.worker.environment import POISON, TOPIC, Environment, filled_with

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from streampca.consumer_group.listener import (
+from streampca.consumer_group.events import (
     BatchLearned,
     MemberStopping,
     PartitionsAssigned,
@@ -16,9 +16,9 @@ from streampca.consumer_group.listener import (
 )
 from streampca.errors import BadRecordError, SourceError
 from streampca.fold.checkpoint import encode
-from streampca.fold.events import Assigned
-from streampca.sources.memory import MemorySource, Step
+from streampca.sources.events import Assigned
 from tests.fold.streams import fold_config, vectors
+from tests.in_memory import MemorySource, Step
 from tests.worker.environment import POISON, Environment, N, filled_with
 from tests.worker.harness import (
     WorkerFixture,

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.fold.checkpoint import Checkpoint, encode
-from streampca.fold.codec import REASONS, Codec
 from streampca.fold.fold import Fold
-from streampca.fold.judge import Judge
-from streampca.fold.record import PlainRecord, last_of
+from streampca.formats.codec import REASONS, Codec
+from streampca.formats.judge import Judge
+from streampca.formats.record import PlainRecord, last_of
 from streampca.pca.arrays import Array
 from streampca.worker.loop import WorkerConfig
 from tests.fold.streams import D, fold_config, learn, vectors
-from tests.fold.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
+from tests.formats.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 

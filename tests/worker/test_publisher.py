@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from streampca.consumer_group.listener import ModelPublished, PartitionsAssigned
+from streampca.consumer_group.events import ModelPublished, PartitionsAssigned
 from streampca.errors import SettingsError
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
@@ -20,12 +20,12 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import BLOCK
 from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
-from streampca.sources.memory import MemorySource, Step
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.worker.publisher import Publisher, is_due
 from tests.fold.streams import WARM_UP, D, checkpoint_of, fold_config, fold_of, vectors
+from tests.in_memory import MemorySource, Step
 from tests.pca.streams import covariance
 from tests.worker.environment import Environment
 from tests.worker.harness import make_worker, worker_config

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampca.consumer_group.listener import CheckpointPostponed, ModelPublished, PublishFailed
+from streampca.consumer_group.events import CheckpointPostponed, ModelPublished, PublishFailed
 from streampca.errors import StoreError
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold

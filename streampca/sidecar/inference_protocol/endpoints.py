@@ -24,7 +24,7 @@ from streampca.sidecar.openapi import binary_answer, body_of, errors_of
 from streampca.sidecar.parsing import Limits, json_object, rows_of, validate
 from streampca.sidecar.request import BYTES, LENGTH, RawRequest
 from streampca.sidecar.responses import JSON, bytes_response, json_bytes, json_response, version_header
-from streampca.sidecar.v1.schemas import SCORES, ErrorResponse, ProjectRequest, ReconstructRequest, VersionNumber
+from streampca.sidecar.schemas import SCORES, ErrorResponse, ProjectRequest, ReconstructRequest, VersionNumber
 from streampca.version import __version__
 
 ModelName = Annotated[str, Path(description="The topic.")]

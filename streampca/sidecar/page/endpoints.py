@@ -22,8 +22,8 @@ from streampca.settings.kafka import TOPIC_NAME
 from streampca.sidecar import compute
 from streampca.sidecar.engine import Engine
 from streampca.sidecar.responses import answer_response, json_response, version_header
-from streampca.sidecar.v1.endpoints import VersionQuery
-from streampca.sidecar.v1.schemas import VersionNumber
+from streampca.sidecar.schemas import VersionNumber
+from streampca.sidecar.v1 import VersionQuery
 from streampca.stores.base import Store
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models

@@ -17,14 +17,14 @@ from typing import Any, TypeAlias
 import structlog
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
-from streampca.fold.events import Assigned, Lost, Revoked, SourceStatus
-from streampca.fold.record import Columns, PlainRecord
+from streampca.formats.record import Columns, PlainRecord
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.client_source import ClientSource, log_failed_commit
 from streampca.sources.confluent import connection
 from streampca.sources.confluent.connection import Connection, create
+from streampca.sources.events import Assigned, Lost, Revoked, SourceStatus
 
 _MAX_WAIT_S = 0.05  # an event of a rebalance is returned after at most so long
 _OFFSETS_S = 3.0

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from kafka import KafkaConsumer, TopicPartition
 
 from streampca.errors import SourceError
-from streampca.fold.record import Record
+from streampca.formats.record import Record
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import OutgoingFields, TransactionFailedError
 from streampca.sources.client_source import FETCH_BYTES

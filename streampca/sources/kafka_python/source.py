@@ -16,13 +16,13 @@ from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError, RetriableError
 from kafka.structs import OffsetAndMetadata
 
-from streampca.fold.events import Assigned, Lost, Revoked, SourceStatus
-from streampca.fold.record import Record
+from streampca.formats.record import Record
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.client_connection import one_line
 from streampca.sources.client_source import EARLIEST, FETCH_BYTES, ClientSource, member_intervals_ms
+from streampca.sources.events import Assigned, Lost, Revoked, SourceStatus
 from streampca.sources.kafka_python import patches
 from streampca.sources.kafka_python.connection import Connection
 

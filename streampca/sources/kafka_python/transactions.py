@@ -11,7 +11,7 @@ from kafka.errors import KafkaError
 from kafka.serializer import Serializer
 
 from streampca.errors import SourceError
-from streampca.fold.record import Record
+from streampca.formats.record import Record
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources.base import Committed, Headers, OutgoingFields
 from streampca.sources.client_connection import NoBrokerError, one_line

@@ -16,7 +16,7 @@ from streampca.errors import (
     StoreError,
     StreampcaError,
 )  # fmt: skip
-from streampca.fold.record import PlainRecord
+from streampca.formats.record import PlainRecord
 from streampca.formats.schemas import FRAME
 from streampca.pca.model import Model
 from streampca.sources.base import Outgoing

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streampca.sources.base import Committed, Outgoing
-from streampca.sources.memory import MemorySource
+from tests.in_memory import MemorySource
 from tests.simulation.cluster import SESSION_S, Cluster
 from tests.simulation.scheduler import Scheduler
 

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from streampca.fold.events import Assigned, Event, Lost, Revoked
 from streampca.sources.base import Committed, Outgoing, OutgoingFields, TransactionFailedError
-from streampca.sources.memory import MemorySource
+from streampca.sources.events import Assigned, Event, Lost, Revoked
+from tests.in_memory import MemorySource
 from tests.simulation.cluster import ClusterSource
 from tests.simulation.scheduler import Process
 from tests.simulation.transform.coordinator import RefusedError, TransformCluster

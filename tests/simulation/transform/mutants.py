@@ -8,10 +8,10 @@ from unittest import mock
 import numpy as np
 
 from streampca.consumer_group.assignment import Assignment
-from streampca.fold.events import OutOfRange
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import Array
 from streampca.sources.base import Committed
+from streampca.sources.events import OutOfRange
 from streampca.stores.model_cache import ModelCache
 from streampca.transform.loop import Transformer
 from streampca.transform.models import CurrentModel

@@ -3,8 +3,8 @@
 import itertools
 from dataclasses import replace
 
-from streampca.consumer_group import listener as events
-from streampca.consumer_group.listener import Listener, MemberEvent
+from streampca.consumer_group import events
+from streampca.consumer_group.events import Listener, MemberEvent
 from streampca.errors import RejectLimitError
 from streampca.formats import writer_of
 from streampca.sources.prefetch import Prefetch

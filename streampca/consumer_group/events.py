@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from streampca.fold.events import SourceStatus
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import F64
 from streampca.pca.state import Losses
+from streampca.sources.events import SourceStatus
 
 if TYPE_CHECKING:  # transform learns nothing, so it need not wait for what learning imports
     from streampca.fold.fold import Fold

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.fold.events import Decoded, Reject
+from streampca.formats.batch import Decoded, Reject
 from streampca.formats.packing import NULL_HINT
 from streampca.pca.arrays import Array
 

@@ -1,4 +1,4 @@
-"""A topic, its consumer group and its source in memory, for tests; a script controls every single poll.
+"""A topic, its consumer group and its source in memory; a script controls every single poll.
 
     topic = MemoryTopic(partitions=2)
     topic.append(0, b"[1, 2]", b"[3, 4]")
@@ -8,8 +8,8 @@ The members of a topic form a group: when one joins, closes or is evicted, all p
 again, as `sources.base` specifies.
 """
 
-from streampca.sources.memory.source import MemorySource, Step
-from streampca.sources.memory.topic import MemoryTopic
-from streampca.sources.memory.transactions import MemoryDeadLetters, MemoryTransactions
+from tests.in_memory.source import MemorySource, Step
+from tests.in_memory.topic import MemoryTopic
+from tests.in_memory.transactions import MemoryDeadLetters, MemoryTransactions
 
 __all__ = ["MemoryDeadLetters", "MemorySource", "MemoryTopic", "MemoryTransactions", "Step"]

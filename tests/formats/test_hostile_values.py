@@ -10,15 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streampca.fold.codec import Codec
-from streampca.fold.events import Records, Reject, Undecoded, Vectors
-from streampca.fold.judge import Judge
-from streampca.fold.record import PlainRecord
 from streampca.formats import protobuf
+from streampca.formats.batch import Reject
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
 from streampca.formats.packing import VectorError, varint
 from streampca.formats.protobuf import compiled
-from streampca.formats.schemas import MemorySchemas, SchemaCache, WriterSchema
-from tests.fold.structured import avro, framed, memory
+from streampca.formats.record import PlainRecord
+from streampca.formats.schemas import SchemaCache, WriterSchema
+from streampca.sources.decode import decode_records
+from streampca.sources.events import Records, Undecoded, Vectors
+from tests.formats.structured import avro, framed, memory
+from tests.in_memory.schemas import MemorySchemas
 
 D, MIB = 8, 2**20
 DOUBLES = {"type": "array", "items": "double"}
@@ -54,7 +57,7 @@ def test_recursive_avro_schemas_are_refused(schema: WriterSchema) -> None:
 
 def test_deeply_nested_avro_does_not_overflow_the_stack() -> None:
     script = """
-from tests.fold.test_hostile_values import *
+from tests.formats.test_hostile_values import *
 print(rejected(memory(RECURSIVE), framed(1, (VECTOR + b"\\2") * 50_000 + VECTOR + b"\\0"))[0])
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
@@ -208,7 +211,7 @@ def test_unknown_ids_change_nothing_for_a_known_one() -> None:
     steps: list[Vectors] = []
     while records:
         before = registry.requests
-        step = codec.vectors_of(Records(0, records, 1003, 1003))
+        step = decode_records(codec, Records(0, records, 1003, 1003))
         assert isinstance(step, Vectors)
         assert 100 <= registry.requests - before <= 101 or len(records) < 100
         records = records[len(step.records) :]
@@ -293,7 +296,7 @@ def test_the_vectors_of_one_event_are_decoded_in_steps() -> None:
     records = [PlainRecord(offset, value, timestamp=offset) for offset in (3, 4, 6, 7, 9)]
     decoder, offsets, event = codec("arrow"), [], Records(0, records, 12, 20)
     while event.records:
-        vectors = decoder.vectors_of(event)
+        vectors = decode_records(decoder, event)
         assert not isinstance(vectors, Undecoded)
         assert vectors.decoded.vectors.nbytes <= 8 * MIB
         assert len(vectors.timestamps) == len(vectors.records)

@@ -9,15 +9,14 @@ from fastapi import FastAPI, Path, Query, Request, Response
 from pydantic import WithJsonSchema
 from starlette.responses import PlainTextResponse
 
-from streampca.sidecar import compute
+from streampca.sidecar import compute, schemas
 from streampca.sidecar.engine import Engine
 from streampca.sidecar.errors import PROBLEM_JSON, Problem, RequestError
 from streampca.sidecar.openapi import Responses, binary_answer, body_of, content_of, errors_of
 from streampca.sidecar.parsing import parse
 from streampca.sidecar.request import BINARY, NPY
 from streampca.sidecar.responses import NPZ, accepts, answer_response, bytes_response, json_response, version_header
-from streampca.sidecar.v1 import schemas
-from streampca.sidecar.v1.schemas import ANY_VERSION, AnyVersion
+from streampca.sidecar.schemas import ANY_VERSION, AnyVersion
 
 VersionQuery = Annotated[AnyVersion, Query(description="Version of the model; the newest if absent.")]
 VersionPath = Annotated[str, WithJsonSchema(ANY_VERSION), Path(description="Version of the model, or latest.")]

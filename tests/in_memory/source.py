@@ -3,10 +3,10 @@
 import bisect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from streampca.fold.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, SourceStatus
-from streampca.fold.record import NO_RECORDS, LastRecord
+from streampca.formats.record import NO_RECORDS, LastRecord
 from streampca.sources.base import Committed
-from streampca.sources.memory.topic import Log, MemoryTopic
+from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, SourceStatus
+from tests.in_memory.topic import Log, MemoryTopic
 
 Step = int | Callable[[], object] | Exception | None
 """A poll that returns at most so many records of each partition, or for None nothing; an exception is raised.

@@ -5,7 +5,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from streampca.fold.record import PlainRecord
+from streampca.formats.record import PlainRecord
 
 
 @dataclass

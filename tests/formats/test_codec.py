@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streampca.fold.codec import REASONS, Codec
-from streampca.fold.judge import Judge
+from streampca.formats.codec import REASONS, Codec
+from streampca.formats.judge import Judge
 from streampca.formats.packing import missing_field
 from streampca.pca.learning import LearningConfig
-from tests.fold.structured import npy, only_reject
+from tests.formats.structured import npy, only_reject
 
 D = 3
 FORMATS = ("json", "float32", "float64", "npy")

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streampca.fold.codec import Codec
-from streampca.fold.judge import Judge
-from streampca.formats.schemas import MemorySchemas, WriterSchema
-from tests.fold.structured import (
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
+from streampca.formats.schemas import WriterSchema
+from tests.formats.structured import (
     READING,
     arrow,
     avro,
@@ -31,6 +31,7 @@ from tests.fold.structured import (
     protobuf,
     reading,
 )
+from tests.in_memory.schemas import MemorySchemas
 
 D = 3
 ROW = [1.0, -2.5, 3.25]

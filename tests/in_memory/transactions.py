@@ -3,11 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from streampca.fold.record import PlainRecord, Record
+from streampca.formats.record import PlainRecord, Record
 from streampca.sources.base import Committed, Outgoing, OutgoingFields, TransactionFailedError
 from streampca.sources.dead_letters import dead_letter_headers
-from streampca.sources.memory.source import MemorySource
-from streampca.sources.memory.topic import MemoryTopic
+from tests.in_memory.source import MemorySource
+from tests.in_memory.topic import MemoryTopic
 
 
 class MemoryTransactions:

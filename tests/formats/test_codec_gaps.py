@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streampca.fold.codec import Codec
-from streampca.fold.judge import Judge
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
 from streampca.pca.arrays import F64
-from tests.fold.structured import READING, arrow, avro, avro_datum, avro_schema, memory, npy, protobuf, reading
+from tests.formats.structured import READING, arrow, avro, avro_datum, avro_schema, memory, npy, protobuf, reading
 
 
 def values_of(rows: F64) -> dict[str, list[bytes]]:

@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pool, message_factory
 
-from streampca.fold.codec import REASONS
-from streampca.fold.events import Decoded
+from streampca.formats.batch import Decoded
+from streampca.formats.codec import REASONS
 from streampca.formats.protobuf import compiled
-from streampca.formats.schemas import MemorySchemas, WriterSchema
+from streampca.formats.schemas import WriterSchema
+from tests.in_memory.schemas import MemorySchemas
 
 
 def framed(schema_id: int, payload: bytes) -> bytes:

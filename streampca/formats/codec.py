@@ -8,12 +8,12 @@ from functools import cached_property
 import numpy as np
 
 from streampca.errors import StreampcaError
-from streampca.fold.events import Batch, Decoded, Records, Reject, Undecoded, Vectors
-from streampca.fold.judge import Judge
-from streampca.fold.record import Record, timestamps_of, values_of
 from streampca.formats import reader_of
 from streampca.formats.base import MAX_BATCH_BYTES, Reader
+from streampca.formats.batch import Batch, Decoded, Reject
+from streampca.formats.judge import Judge
 from streampca.formats.packing import VectorBytes, VectorError, check_size
+from streampca.formats.record import Record, timestamps_of, values_of
 from streampca.formats.schemas import Schemas
 
 REASONS = (
@@ -53,20 +53,12 @@ class Codec:
         """True if a value may hold several vectors."""
         return self._reader.is_batch
 
-    def vectors_of(self, event: Records) -> Vectors | Undecoded:
-        """Decode the records of one event; `Undecoded` while the schema registry is away. Any thread may call it.
+    def decode_some(self, values: Sequence[bytes | None]) -> tuple[Decoded, int]:
+        """As `decode`, and the number of values taken: fewer than all once their vectors have become large.
 
-        Stops early, with `next` at the first record that is left, when the vectors have become large: a few kilobytes
-        of compressed Arrow may unpack to many megabytes. Raises `SourceError` if the registry refuses access.
+        A few kilobytes of compressed Arrow may unpack to many megabytes.
         """
-        records = event.records
-        try:
-            decoded, taken = self._decoded(values_of(records), _LARGE_BATCH)
-        except TimeoutError as error:
-            return Undecoded(event.partition, records[0].offset, len(records), event.end, str(error))
-        timestamps = np.array(timestamps_of(records), np.int64)[decoded.indices]
-        after = event.next if taken == len(records) else records[taken].offset
-        return Vectors(decoded, timestamps, records[:taken], after, event.partition, event.end)
+        return self._decoded(values, _LARGE_BATCH)
 
     def batch_of(self, records: Sequence[Record]) -> Batch:
         """Decode all these records, at least one, however large their vectors become. Raises as `decode`."""

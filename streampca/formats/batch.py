@@ -1,0 +1,80 @@
+"""Records as vectors: what a batch of values becomes, and what a fold takes in one step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.formats.record import LastRecord, Record, last_of, values_of
+from streampca.pca.arrays import Array
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Reject:
+    """A value that is not a vector: its index in the batch, the short name of the reason, and a message."""
+
+    index: int
+    reason: str
+    message: str
+
+
+class Decoded(NamedTuple):
+    """The vectors (n, d) of a batch in order, and the rejected values in order.
+
+    `indices` (m,) list the values that hold vectors, and `counts` (m,) how many vectors each holds: 1, except in
+    formats whose values hold several. A valid value without vectors is in neither.
+    """
+
+    vectors: Array
+    indices: NDArray[np.int64]
+    rejects: list[Reject]
+    counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """The next records of a stream, decoded: what a fold takes in one step.
+
+    `timestamps` (m,) has the time of each record that holds vectors, in milliseconds; -1: unknown. `records` are all
+    records of the batch; none, if the vectors come from a file. `next` is the position after them.
+    """
+
+    decoded: Decoded
+    timestamps: NDArray[np.int64]
+    records: Sequence[Record]
+    next: int
+
+    @property
+    def count(self) -> int:
+        """Number of records that hold vectors or are rejected."""
+        return len(self.timestamps) + len(self.decoded.rejects)
+
+    @property
+    def last(self) -> LastRecord | None:
+        return last_of(self.records)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all vectors and values."""
+        return self.decoded.vectors.nbytes + sum(map(len, filter(None, values_of(self.records))))
+
+    def before(self, index: int) -> Self:
+        """The records before this one of the batch; `next` is its offset."""
+        vectors, indices, rejects, counts = self.decoded
+        m = int(np.searchsorted(indices, index))
+        rejects = [reject for reject in rejects if reject.index < index]
+        return replace(
+            self,
+            decoded=Decoded(vectors[: counts[:m].sum()], indices[:m], rejects, counts[:m]),
+            timestamps=self.timestamps[:m],
+            records=self.records[:index],
+            next=self.records[index].offset,
+        )
+
+
+def batch_of_rows(vectors: Array, end: int) -> Batch:
+    """Vectors (n, d) of a file or an array as a batch before the position `end`, without times."""
+    n = len(vectors)
+    return Batch(Decoded(vectors, np.arange(n), [], np.ones(n, np.int64)), np.full(n, -1), (), end)

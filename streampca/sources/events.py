@@ -1,0 +1,95 @@
+"""The events that a source returns: changes of its partitions, their records, decoded or not, and gaps in them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streampca.formats.batch import Batch
+from streampca.formats.record import Record, values_of
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """These partitions were assigned to us. Their records come after `Source.seek` was called for them."""
+
+    partitions: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """These partitions are about to be assigned to another worker; ours until the next `poll` or `close`: save now."""
+
+    partitions: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """These partitions belong to another worker already: drop what was learned since the last checkpoint."""
+
+    partitions: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The next records of one partition in the order of their offsets.
+
+    `next` is the position after them. It may skip offsets without a record, and may advance with no records at all.
+    `end` is the partition's high watermark (records of an unfinished transaction count as lag).
+    """
+
+    partition: int
+    records: Sequence[Record]
+    next: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return len(self.records)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(len(value) for value in values_of(self.records) if value is not None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vectors(Batch):
+    """Decoded `Records`. Any of them may still be rejected, and is then a dead letter."""
+
+    partition: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Undecoded:
+    """Records that cannot be decoded for now, although nothing may be wrong with them; `count` of them."""
+
+    partition: int
+    position: int
+    count: int
+    end: int  # of the partition's log
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """The position is not in the log any more (or not yet). No records come until `Source.seek`.
+
+    If the log was cut and has grown again, it holds other records than those that were read: at least from `diverged`
+    on, and maybe from an earlier offset, which not every client reports.
+    """
+
+    partition: int
+    position: int
+    earliest: int
+    latest: int
+    diverged: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """A source's state in the cluster."""
+
+    connected: bool  # a broker has answered recently
+    member: bool  # of a stable group, with partitions or without
+
+
+Event = Assigned | Revoked | Lost | Records | Vectors | Undecoded | OutOfRange

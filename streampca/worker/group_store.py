@@ -1,0 +1,75 @@
+"""Compares the worker's store with those of the other members of its group."""
+
+import contextlib
+from collections.abc import Collection, Mapping
+
+from streampca.process import watchdog
+from streampca.sources.base import Committed, Source
+from streampca.stores import identity
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.identity import StoreIdentity
+
+
+class GroupStore:
+    """Refuses to learn if other members of the group save to another store than this worker.
+
+    Committed offsets say so: their metadata name the store of the member that has committed them, and if they are ahead
+    of our checkpoints, somebody checkpoints elsewhere.
+    """
+
+    def __init__(self, topic: str, source: Source, checkpoints: Checkpoints) -> None:
+        self._topic, self._source, self._checkpoints = topic, source, checkpoints
+        self._ours: StoreIdentity | None = None  # as of the last assignment
+        self._is_new_member = False  # nothing was committed since partitions were assigned
+        self._is_check_due = False
+
+    def check_before_joining(self) -> None:
+        """Raise `ForeignStoreError` if the group has another store, before partitions are taken from its members.
+
+        Not if the group does not answer: then it cannot assign any, and `check_assigned` follows.
+        """
+        with contextlib.suppress(TimeoutError):
+            if named := _metadata(self._committed()):
+                identity.refuse_other_store(self._topic, named, self._checkpoints.identity())
+
+    def check_assigned(self, partitions: Collection[int]) -> None:
+        """Raise `ForeignStoreError` if the group has another store, or is ahead of ours in one of these partitions.
+
+        Raises `StoreError` or `TimeoutError` when a retry can help.
+        """
+        committed = self._committed()  # before the checkpoints: the group is never ahead of them
+        if named := _metadata(committed):
+            identity.refuse_other_store(self._topic, named, self._checkpoints.identity())
+        for partition in sorted(committed.keys() & set(partitions)):
+            watchdog.tick(watchdog.STORE_S)
+            newest = self._checkpoints.offsets(partition)[-1:]  # files' names: the newest file may be damaged
+            refuse = identity.refuse_foreign_store
+            refuse(self._topic, partition, committed[partition].offset, newest[0] if newest else None)
+        self._ours = self._checkpoints.identity()
+        self._is_new_member = True
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        """Commit offsets that are saved, with our store's identity."""
+        self._source.commit(positions, self._ours.as_metadata() if self._ours else "")
+        self._is_check_due |= self._is_new_member
+        self._is_new_member = False
+
+    def check_others(self) -> None:
+        """Raise `ForeignStoreError` if a member that joined together with us has another store.
+
+        Runs once per assignment, one interval after the first commit: members that joined together cannot see each
+        other's store earlier.
+        """
+        if self._ours and self._is_check_due:
+            with contextlib.suppress(TimeoutError):
+                identity.refuse_other_store(self._topic, _metadata(self._committed()), self._ours)
+                self._is_check_due = False
+
+    def _committed(self) -> Mapping[int, Committed]:
+        committed = self._source.committed(self._source.partitions())
+        watchdog.tick(watchdog.STORE_S)  # which is compared next
+        return committed
+
+
+def _metadata(committed: Mapping[int, Committed]) -> dict[int, str]:
+    return {partition: offset.metadata for partition, offset in committed.items() if offset.metadata}
