@@ -78,10 +78,10 @@ LEARNERS: dict[str, Callable[[F64, Array, int, Weights], Moved] | None] = {
 }  # fmt: skip
 
 
-def _with_step(move: Callable[[F64, Array, int, Weights], Moved]) -> Callable[..., block.Learned]:
+def _with_step(move: Callable[[F64, Array, int, Weights], Moved]) -> Callable[..., block.BlockResult]:
     """A block's pass with another step; centring and bounded influence stay."""
 
-    def learn(V: Array, C: Array, mean: F64, total: float, weights: Weights, k: int, *others: Any) -> block.Learned:
+    def learn(V: Array, C: Array, mean: F64, total: float, weights: Weights, k: int, *others: Any) -> block.BlockResult:
         learned = _learn(V, C, mean, total, weights, k, *others)
         if not C.shape[1]:
             return learned

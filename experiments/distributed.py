@@ -20,7 +20,7 @@ from experiments.report import Claim, average, spread, table
 from streampca.pca import axes as principal_axes
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.pca.merge import Merger
+from streampca.pca.merge import StateMerger
 
 METHODS = ("oja", "krasulina", "incremental", "implicit", "default")
 MACHINES = 10
@@ -71,7 +71,7 @@ def _exchanged(way: Method, name: str, states: Sequence[Any], k: int) -> tuple[F
     """The basis of the combined model, and the machines' states after it has been sent back to them."""
     if name == "default":
         columns = LearningConfig(len(states[0][0].C), k).columns
-        merger = Merger(columns)
+        merger = StateMerger(columns)
         for state in states:
             merger.add(published(state, k))
         return principal_axes.principal(merger.state(columns, np.float64), k)[0].T, list(states)

@@ -16,7 +16,7 @@ from experiments.plan import Job, Plan, Results, complete
 from experiments.report import spread, table
 from streampca.pca import axes
 from streampca.pca.learning import LearningConfig
-from streampca.pca.merge import Merger
+from streampca.pca.merge import StateMerger
 
 PARTITIONS = (10, 100, 1000)
 SPLITS = ("random", "skewed")  # skewed: sorted by label and then cut
@@ -66,7 +66,7 @@ def combined(data: Data, k: int, count: int, split: str, way: str, eta0: float, 
 def _merged(data: Data, k: int, parts: list[Indices]) -> float:
     """The excess of the merged folds."""
     config = LearningConfig(data.d, k)
-    merger = Merger(config.columns)
+    merger = StateMerger(config.columns)
     for part in parts:
         *_, state = passes.states(method("default", k), data, part, np.zeros((data.d, k)), 0, center=False)
         merger.add(published(state, k))

@@ -115,9 +115,9 @@ CHECKPOINTS = [
     lines("Numerical error", "Largest entry of |C†C − I| at each partition's last checkpoint, "
           "normally far below 0.001.",
           query("max by (partition) (streampca_pinv_error)", "{{partition}}"), unit="sci"),
-    lines("Shortened messages", "Messages per minute that were too far from the mean to be learned as they are: they "
+    lines("Clipped messages", "Messages per minute that were too far from the mean to be learned as they are: they "
           "would have added more than 5 % to the total variance.",
-          query("60 * max by (partition) (deriv(streampca_shortened_messages[$__rate_interval]))", "{{partition}}")),
+          query("60 * max by (partition) (deriv(streampca_clipped_messages[$__rate_interval]))", "{{partition}}")),
     lines("Unusual messages", "Share of the messages with p below 0.05 and 0.01, by their scores before they were "
           "learned; 5 % and 1 % while the stream does not change.",
           query("sum(rate(streampca_p_value_bucket{le=\"0.05\"}[$__rate_interval])) / "

@@ -19,7 +19,7 @@ from streampca.errors import InputError
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.merging import MergedFolds
+from streampca.fold.merging import FoldMerger
 from streampca.fold.partitions import backfill_partition
 from streampca.formats import arrow
 from streampca.formats.batch import Batch, Decoded, Reject
@@ -89,7 +89,7 @@ def fold_batches(batches: Iterable[Any], plan: BackfillPlan, name: str = "") -> 
 
 def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
     """The checkpoint of all parts, in their order; one is in memory at a time."""
-    folds, position = MergedFolds(plan.fold_config), 0
+    folds, position = FoldMerger(plan.fold_config), 0
     for part in parts:
         fold = files.decode(part.checkpoint_bytes).fold
         folds.append(fold)
@@ -138,7 +138,7 @@ def _decoded(batch: Any, plan: BackfillPlan, judge: Judge) -> Decoded:
         rows = np.setdiff1d(rows, [reject.index for reject in rejects], assume_unique=True)
     fitting = batch.take(pa.array(rows)) if rejects else batch
     try:
-        vectors = arrow.vectors_of(fitting, plan.columns, d, gaps=True)
+        vectors = arrow.vectors_of(fitting, plan.columns, d, impute=True)
     except VectorError as error:
         raise InputError(f"column {plan.columns[0]}: {error}" if len(plan.columns) == 1 else str(error)) from None
     return judge.checked(vectors, rows, np.ones(len(rows), np.int64), rejects)

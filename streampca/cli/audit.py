@@ -6,7 +6,7 @@ from contextlib import closing
 from threadpoolctl import threadpool_limits
 
 from streampca.cli.console import console
-from streampca.cli.worker import worker_config_of
+from streampca.cli.worker import create_worker_config
 from streampca.errors import SettingsError, StreampcaError
 from streampca.fold import checkpoint as files
 from streampca.fold.fold import Fold
@@ -20,7 +20,7 @@ _RECORDS = 2000  # learned at a time: where they are cut changes no bit
 
 def run(settings: WorkerSettings, partition: int, start: int | None, end: int | None) -> None:
     """Print that the bytes are the same. Raises `StreampcaError` if they are not."""
-    checkpoints, config = Checkpoints(open_store(settings.store), settings.topic), worker_config_of(settings)
+    checkpoints, config = Checkpoints(open_store(settings.store), settings.topic), create_worker_config(settings)
     kept = checkpoints.offsets(partition)
     start, end = kept[0] if start is None and kept else start or 0, kept[-1] if end is None and kept else end
     if end not in kept or (start not in kept and start != 0) or not start < end:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from streampca.cli.console import console, progress
 from streampca.cli.options import milliseconds
-from streampca.cli.worker import worker_config_of
+from streampca.cli.worker import create_worker_config
 from streampca.errors import SettingsError, StreampcaError, naming_the_extra
 from streampca.fold.partitions import backfill_partition, offsets_in, partition_name
 from streampca.settings.commands import WorkerSettings
@@ -28,7 +28,7 @@ def run(
     chunks = chunks_of(sources)
     plan = BackfillPlan(
         settings.topic,
-        worker_config_of(settings).fold,
+        create_worker_config(settings).fold,
         columns_of(chunks[0], column),
         timestamp_column,
         None if offsets_in(until or "") else milliseconds(until, "until"),

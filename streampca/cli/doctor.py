@@ -8,8 +8,8 @@ from typing import Any
 from streampca.cli.console import console
 from streampca.cli.doctor_topic import Check, SkippedError, TopicChecks, needed
 from streampca.cli.options import Options, settings_of
-from streampca.cli.transform import codec_of, model_of
-from streampca.cli.worker import worker_config_of
+from streampca.cli.transform import create_codec, create_current_model
+from streampca.cli.worker import create_worker_config
 from streampca.errors import DamagedFileError, SourceError, StoreError, StreampcaError
 from streampca.formats import schema_of
 from streampca.process.machine import kernels
@@ -99,7 +99,7 @@ class WorkerChecks:
     """The checks of one worker's settings."""
 
     def __init__(self, settings: WorkerSettings, topic: TopicChecks) -> None:
-        self._settings, self._config, self._topic = settings, worker_config_of(settings), topic
+        self._settings, self._config, self._topic = settings, create_worker_config(settings), topic
         self._store = open_store(settings.store)
         self._checkpoints = Checkpoints(self._store, settings.topic)
         self._committed: dict[int, Committed] = {}  # the group's, by partition
@@ -153,7 +153,7 @@ class TransformChecks:
         self._settings, self._topic = settings, topic
         self._models = Models(open_store(settings.store), settings.topic)
         self._cache = ModelCache(self._models)
-        self._model = model_of(settings, self._cache)
+        self._model = create_current_model(settings, self._cache)
         self._has_model = self._has_output_topic = False
 
     def checks(self) -> list[tuple[str, Check]]:
@@ -239,4 +239,4 @@ class TransformChecks:
         if not self._has_model:
             raise SkippedError
         model = self._model.published
-        return self._topic.newest_record(codec_of(self._settings, model), model.model.dimensions)
+        return self._topic.newest_record(create_codec(self._settings, model), model.model.dimensions)

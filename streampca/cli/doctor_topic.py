@@ -101,7 +101,7 @@ class TopicChecks:
 
     def registry(self) -> str:
         """The registry answers if the format of the topic needs one."""
-        schemas = schema_registry.schemas_of(self._settings)
+        schemas = schema_registry.create_schemas(self._settings)
         if schemas is None:
             return f"not needed for format {self._settings.format}"
         with suppress(KeyError):  # ids begin with 1, so it is the expected answer

@@ -13,7 +13,7 @@ from streampca.files import open_rows
 from streampca.files.rows import Rows
 from streampca.fold import model_file
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.merging import Merged
+from streampca.fold.merging import MergedFold
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
 from streampca.formats.batch import batch_of_rows
@@ -45,7 +45,7 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None = N
     if before and options != FitOptions():
         raise SettingsError("--start-from: the model's own options are used, so give no others but --column")
     gaps = (before.settings.get("missing") if before else options.missing) == "impute"
-    rows = open_rows(file, gaps=gaps, column=column)
+    rows = open_rows(file, impute=gaps, column=column)
     fold_config = FoldConfig.from_dict(before.settings) if before else _fold_config(options, rows)
     rows.require(fold_config.learning.dimensions, f"{start_from} was learned from those of")
     files.check_writable(output)
@@ -53,7 +53,7 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None = N
         fold, past_scores, seconds = _learn(rows, fold_config, before)
     if fold.stats.learned < 2:
         raise InputError(f"{file} holds only one vector; at least two are needed")
-    merged = Merged.alone(fold, fold_config)
+    merged = MergedFold.alone(fold, fold_config)
     model = merged.published(fold_config, past_scores.calibration, time.time())
     files.write(output, model_file.encode(replace(model, learned=axes.continuation(merged.state))))
     _report(model.model, output, seconds, fold.stats.learned - (before.version if before else 0))

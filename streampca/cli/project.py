@@ -40,7 +40,7 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
             projector = _sidecar(location, basis, opened)
         else:
             projector = _model(location, basis, topic)
-        rows, done = open_rows(file, gaps=projector.gaps, column=column, others=output.suffix in TABLES), 0
+        rows, done = open_rows(file, impute=projector.gaps, column=column, others=output.suffix in TABLES), 0
         rows.require(projector.dimensions, f"{projector.named} projects those of")
         opened.enter_context(threadpool_limits(1))  # the same bits as of a sidecar
         write = opened.enter_context(projected_file(output, projector.components, rows.others))

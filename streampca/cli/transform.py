@@ -10,7 +10,7 @@ from streampca.formats.judge import Judge
 from streampca.process.start import stop_on_signals
 from streampca.settings.commands import TransformSettings
 from streampca.sources.clients import create_client, create_transactions, prefetching
-from streampca.sources.schema_registry import create_writer, schemas_of
+from streampca.sources.schema_registry import create_schemas, create_writer
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
 from streampca.transform.listeners import TransformLog, TransformMetrics
@@ -33,7 +33,7 @@ def run(settings: TransformSettings) -> None:
     }
     with member_process(settings, TransformMetrics(settings.topic), logged, **shown) as process:
         cache = ModelCache(Models(process.store, settings.topic))
-        model = model_of(settings, cache)
+        model = create_current_model(settings, cache)
         stop_on_signals(stops.append)
         cache.start(POLL_INTERVAL_S)
         try:
@@ -54,7 +54,7 @@ def run(settings: TransformSettings) -> None:
 
 def _build(settings: TransformSettings, model: CurrentModel, process: Process) -> Transformer:
     """A member that is about to join the group: every mistake that can be found earlier has been reported."""
-    codec, projection = codec_of(settings, model.published), _projection_of(settings)
+    codec, projection = create_codec(settings, model.published), _projection_of(settings)
     codec.decode([])  # raises if a package is missing or the schema registry is away
     packer: Packer
     if settings.output_format == "arrow":
@@ -82,7 +82,7 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
     return Transformer(config, source, transactions, outputs, process.listener, process.started.threads.raise_first)
 
 
-def model_of(settings: TransformSettings, cache: ModelCache) -> CurrentModel:
+def create_current_model(settings: TransformSettings, cache: ModelCache) -> CurrentModel:
     """The model that records are projected with, from a cache of the topic's models."""
     needs_calibration = _projection_of(settings).needs_calibration
     return CurrentModel(cache, settings.model_version, settings.output_topic, needs_calibration=needs_calibration)
@@ -92,9 +92,9 @@ def _projection_of(settings: TransformSettings) -> Projection:
     return Projection(settings.emitted, settings.basis, settings.only_p_below is not None)
 
 
-def codec_of(settings: TransformSettings, model: PublishedModel) -> Codec:
+def create_codec(settings: TransformSettings, model: PublishedModel) -> Codec:
     """Decodes the vectors that a model projects. Raises `SettingsError` if a package is missing."""
     dtype = "float32" if settings.format == "float32" else "float64"
     min_observed = 1 if model.settings.get("missing") == "impute" else None
     judge = Judge(model.model.dimensions, _LARGEST_VALUE, dtype, min_observed)
-    return Codec(settings.format, judge, settings.field, schemas_of(settings))
+    return Codec(settings.format, judge, settings.field, create_schemas(settings))

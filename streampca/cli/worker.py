@@ -14,9 +14,9 @@ from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.process.machine import kernels
 from streampca.settings.commands import WorkerSettings
-from streampca.sources import schema_registry
 from streampca.sources.clients import create_client, create_dead_letters, prefetching
 from streampca.sources.decode import decode_records
+from streampca.sources.schema_registry import create_schemas
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
@@ -63,7 +63,7 @@ def _check(store: Store) -> None:
 
 def _build(settings: WorkerSettings, process: Process) -> Worker:
     """A worker whose source is about to join the group: every mistake that can be found earlier has been reported."""
-    config = worker_config_of(settings)
+    config = create_worker_config(settings)
     config.codec.decode([])  # raises if a package is missing or the schema registry is away
     checkpoints = Checkpoints(process.store, settings.topic)
     client, dead_letters = create_client(settings), create_dead_letters(settings)
@@ -87,7 +87,7 @@ def _compile(config: LearningConfig) -> None:
         log.info("kernels compiled", seconds=round(time.perf_counter() - started[0], 1))
 
 
-def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
+def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
     """The part of the settings that the worker's loop uses."""
     learning_config = LearningConfig(
         settings.dimensions,
@@ -102,7 +102,7 @@ def worker_config_of(settings: WorkerSettings) -> WorkerConfig:
         fold=FoldConfig(
             learning_config, settings.half_life_messages, settings.half_life_seconds, settings.format, settings.field
         ),
-        codec=Codec(settings.format, Judge.of(learning_config), settings.field, schema_registry.schemas_of(settings)),
+        codec=Codec(settings.format, Judge.of(learning_config), settings.field, create_schemas(settings)),
         bad_records=settings.bad_records,
         offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,

@@ -48,7 +48,7 @@ class BatchLearned:
     losses: Sequence[Losses]
     seconds: float
     lag: int  # messages of the partition still to come
-    gaps: int = 0  # vectors that lack entries
+    incomplete: int = 0  # vectors that lack entries
 
 
 @dataclass(frozen=True, slots=True)

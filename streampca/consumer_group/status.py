@@ -213,5 +213,5 @@ def _status_of(batch: events.BatchLearned) -> PartitionStatus:
         learned=stats.learned,
         rejected=sum(stats.rejected.values()),
         loss_ewma=stats.recent_loss,
-        shortened=fold.state.shortened,
+        clipped=fold.state.clipped,
     )

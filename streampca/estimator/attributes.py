@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.merging import Merged
+from streampca.fold.merging import MergedFold
 from streampca.fold.past_scores import PastScoresBuilder, number_of_components
 from streampca.formats.batch import batch_of_rows
 from streampca.pca.arrays import F64, Array
@@ -18,14 +18,14 @@ from streampca.pca.state import State
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class OnlineFit:
     """The fold of an estimator, and its past scores."""
 
     config: FoldConfig
     fold: Fold
     past_scores: PastScoresBuilder
 
-    def followed_by(self, V: Array) -> "Learned":
+    def followed_by(self, V: Array) -> "OnlineFit":
         """With the rows V (n, d) learned, too."""
         past_scores, end = copy(self.past_scores), self.fold.stats.learned + len(V)
         fold, _ = self.fold.take(batch_of_rows(V, end), self.config, past_scores.before_block)
@@ -34,7 +34,7 @@ class Learned:
     @property
     def state(self) -> State:
         """The state after all messages, including the pending ones."""
-        return Merged.alone(self.fold, self.config).state
+        return MergedFold.alone(self.fold, self.config).state
 
     @cached_property
     def model(self) -> Model:
@@ -45,7 +45,7 @@ class Learned:
 class FittedAttributes:
     """Properties of an estimator that has learned something."""
 
-    online_: Learned
+    online_: OnlineFit
 
     @property
     def model_(self) -> Model:

@@ -10,9 +10,9 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from streampca.estimator import checks
-from streampca.estimator.attributes import FittedAttributes, Learned
+from streampca.estimator.attributes import FittedAttributes, OnlineFit
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.merging import MergedFolds
+from streampca.fold.merging import FoldMerger
 from streampca.fold.past_scores import PastScoresBuilder
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
@@ -91,7 +91,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
         Raises `ValueError` if a row cannot be learned; then no row of X is learned.
         """
-        online: Learned | None = getattr(self, "online_", None)
+        online: OnlineFit | None = getattr(self, "online_", None)
         for slab in checks.slabs(X, self.batch_size):
             V = validate_data(self, slab, reset=online is None, **checks.rules(self.missing))
             first = online is None
@@ -159,10 +159,10 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _nothing_learned(self, V: Array) -> Learned:
+    def _nothing_learned(self, V: Array) -> OnlineFit:
         config = FoldConfig(checks.config_of(self, V), half_life_messages=self.half_life)
         past_scores = PastScoresBuilder(checks.share_of(self) or config.learning.components)
-        return Learned(config, Fold.empty(config.learning), past_scores)
+        return OnlineFit(config, Fold.empty(config.learning), past_scores)
 
 
 def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
@@ -179,7 +179,7 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
     expected = config, past_scores.components
     if any((part.online_.config, part.online_.past_scores.components) != expected for part in parts):
         raise ValueError("only estimators with the same parameters and features can be merged")
-    folds = MergedFolds(config)
+    folds = FoldMerger(config)
     for part in parts:
         folds.add(part.online_.fold)
     merged: ImplicitKrasulina = clone(parts[0])
@@ -188,5 +188,5 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
         merged.feature_names_in_ = parts[0].feature_names_in_
     fold = folds.fold(sum(part.n_samples_seen_ for part in parts))
     weights = np.sum([part.online_.past_scores.calibration.weights for part in parts], axis=0)
-    merged.online_ = Learned(config, fold, replace(past_scores, calibration=Calibration(weights)))
+    merged.online_ = OnlineFit(config, fold, replace(past_scores, calibration=Calibration(weights)))
     return merged

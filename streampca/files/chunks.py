@@ -64,7 +64,7 @@ def read(chunk: Chunk, columns: Sequence[str], numbers: Sequence[str] = ()) -> I
             _refuse_changed(chunk)
 
 
-def rows_of_parquet(path: Path, gaps: bool, column: str | None, others: bool) -> Rows:
+def rows_of_parquet(path: Path, impute: bool, column: str | None, others: bool) -> Rows:
     """A column of lists of numbers, or several columns of numbers: as `open_rows`."""
     with path.open("rb") as file, _naming(str(path)):
         schema, total = parquet.read_schema(file), parquet.read_metadata(file).num_rows
@@ -92,11 +92,11 @@ def rows_of_parquet(path: Path, gaps: bool, column: str | None, others: bool) ->
         for batch in (whole.slice(i, step) for whole in batches for i in range(0, len(whole), step)):
             start, end = end, end + len(batch)
             try:
-                vectors = vectors_of(batch, columns, d, gaps=gaps)
+                vectors = vectors_of(batch, columns, d, impute=impute)
             except VectorError as error:
                 raise InputError(f"{path}, rows {start + 1} to {end}: {error}") from None
             kept = {name: batch.column(name) for name in types}
-            yield RowChunk(finite(vectors, path, start, gaps), end / total, kept)
+            yield RowChunk(finite(vectors, path, start, impute), end / total, kept)
 
     return Rows(path, d, row_chunks, types)
 

@@ -53,10 +53,10 @@ def _npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
         file.write(np.ascontiguousarray(coordinates, dtype).data)
         rows += len(coordinates)
 
-    file.write(npy.header_of(dtype, (0, k)))  # with room for more rows
+    file.write(npy.encode_header(dtype, (0, k)))  # with room for more rows
     yield write
     file.seek(0)
-    file.write(npy.header_of(dtype, (rows, k)))
+    file.write(npy.encode_header(dtype, (rows, k)))
 
 
 def _jsonl(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:

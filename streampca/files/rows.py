@@ -43,7 +43,7 @@ class Rows:
             raise InputError(f"{text}, and {expected_by} {dimensions}")
 
 
-def rows_of_npy(path: Path, gaps: bool) -> Rows:
+def rows_of_npy(path: Path, impute: bool) -> Rows:
     array = mapped_npy(path)
     if not len(array):
         raise InputError(f"{path} holds no vectors: its shape is {array.shape}")
@@ -53,12 +53,12 @@ def rows_of_npy(path: Path, gaps: bool) -> Rows:
         for start in range(0, len(array), step):
             vectors = np.asarray(array[start : start + step])
             vectors = vectors if vectors.dtype.kind == "f" else vectors.astype(np.float64)
-            yield RowChunk(finite(vectors, path, start, gaps), min(start + step, len(array)) / len(array))
+            yield RowChunk(finite(vectors, path, start, impute), min(start + step, len(array)) / len(array))
 
     return Rows(path, array.shape[1], chunks)
 
 
-def rows_of_csv(path: Path, gaps: bool, column: str | None, others: bool) -> Rows:
+def rows_of_csv(path: Path, impute: bool, column: str | None, others: bool) -> Rows:
     """Numbers between commas; a first line without any number is a header."""
     with path.open("rb") as file:
         first = next(_csv_records(file, path), [])
@@ -71,7 +71,7 @@ def rows_of_csv(path: Path, gaps: bool, column: str | None, others: bool) -> Row
         if numbers is not None and len(fields) != len(names):
             raise VectorError("wrong_length", f"{len(fields)} fields, but the header has {len(names)}")
         for i in range(len(fields)) if numbers is None else numbers:
-            if not (_is_number(fields[i]) or (gaps and not fields[i])):
+            if not (_is_number(fields[i]) or (impute and not fields[i])):
                 name = f" ({names[i]})" if i < len(names) else ""
                 raise VectorError("undecodable", f"column {i + 1}{name} is no number: {fields[i][:40]!r}")
         chosen = fields if numbers is None else [fields[i] for i in numbers]
@@ -80,26 +80,26 @@ def rows_of_csv(path: Path, gaps: bool, column: str | None, others: bool) -> Row
     def records(file: BinaryIO) -> Iterator[list[str]]:
         return islice(_csv_records(file, path), int(has_header), None)
 
-    return _text(path, records, parse, gaps, [names[i] for i in texts] if others else [])
+    return _text(path, records, parse, impute, [names[i] for i in texts] if others else [])
 
 
-def rows_of_jsonl(path: Path, gaps: bool) -> Rows:
+def rows_of_jsonl(path: Path, impute: bool) -> Rows:
     """A JSON array of numbers on each line."""
 
     def parse(line: str) -> tuple[list[float], list[str]]:
-        row = loads(line.encode(), nan=gaps)
+        row = loads(line.encode(), nan=impute)
         if not isinstance(row, list):
             raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(row)}")
-        return np.frombuffer(NumberPacker(len(row), gaps=gaps).pack(row, booleans=True)).tolist(), []
+        return np.frombuffer(NumberPacker(len(row), impute=impute).pack(row, booleans=True)).tolist(), []
 
-    return _text(path, lambda file: filter(str.strip, _lines(file, path)), parse, gaps)
+    return _text(path, lambda file: filter(str.strip, _lines(file, path)), parse, impute)
 
 
 def _text(
     path: Path,
     records: Callable[[BinaryIO], Iterator[Any]],
     parse: Callable[[Any], tuple[list[float], list[str]]],
-    gaps: bool,
+    impute: bool,
     others: Sequence[str] = (),
 ) -> Rows:
     """The rows of a text, of whose records `parse` makes numbers and other fields."""
@@ -127,7 +127,7 @@ def _text(
             while some := list(islice(remaining, rows_of_chunk(d))):
                 numbers, texts = zip(*some, strict=True)
                 columns = zip(others, zip(*texts, strict=True), strict=True) if others else ()
-                yield RowChunk(finite(np.array(numbers), path, start, gaps), file.tell() / size, dict(columns))
+                yield RowChunk(finite(np.array(numbers), path, start, impute), file.tell() / size, dict(columns))
                 start += len(some)
 
     return Rows(path, d, chunks, dict.fromkeys(others))
@@ -163,9 +163,9 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def finite(vectors: Array, path: Path, start: int, gaps: bool) -> Array:
+def finite(vectors: Array, path: Path, start: int, impute: bool) -> Array:
     """The vectors. Raises `InputError` at a number that is not finite, with its row after `start`."""
-    bad = np.isinf(vectors) if gaps else ~np.isfinite(vectors)
+    bad = np.isinf(vectors) if impute else ~np.isfinite(vectors)
     if bad.any():
         row, column = np.argwhere(bad)[0]
         raise InputError(f"{path}, row {start + row + 1}: number {column + 1} is {vectors[row, column]}")

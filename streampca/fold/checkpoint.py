@@ -19,7 +19,7 @@ from streampca.fold.stats import FoldStats
 from streampca.formats.record import LastRecord
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
-from streampca.pca.state import Gaps, State
+from streampca.pca.state import MissingShares, State
 
 KIND = "checkpoint"
 FORMAT_VERSION = 2  # 1: learned by another step, with other columns
@@ -107,7 +107,7 @@ class CheckpointHeader(npz.Header):
     weight: npz.NonNegative
     total_variance: npz.NonNegative
     count: npz.Count
-    shortened: npz.Count
+    shortened: npz.Count  # the clipped ones
     gaps: Annotated[npz.Finite, Field(ge=0, le=1.000001)] | None
     event_time: EventTimeHeader
     stats: StatsHeader
@@ -124,8 +124,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
         **{name: getattr(checkpoint, name) for name in ("topic", "topic_id", "partition", "settings")},
         "next_offset": fold.position,
         "last_record": fold.last and fold.last._asdict(),
-        **{name: getattr(state, name) for name in ("weight", "total_variance", "count", "shortened")},
-        "gaps": state.gaps and state.gaps.messages,
+        **{name: getattr(state, name) for name in ("weight", "total_variance", "count")},
+        "shortened": state.clipped,
+        "gaps": state.missing and state.missing.messages,
         "event_time": asdict(fold.event_time),
         "stats": {**vars(fold.stats), "rejected": dict(fold.stats.rejected)},
         **({"until": checkpoint.until} if checkpoint.until else {}),
@@ -137,8 +138,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "pending": fold.pending,
         "pending_retention": fold.retention,
     }
-    if state.gaps is not None:
-        arrays["missing"] = state.gaps.entries
+    if state.missing is not None:
+        arrays["missing"] = state.missing.entries
     if state.covariance is not None:
         arrays["covariance"] = state.covariance
     return npz.encode(header, arrays)
@@ -153,8 +154,8 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
     header = npz.validate(CheckpointHeader, fields)
     _verify(header, arrays, inverse=not trusted)
     numbers = header.weight, header.total_variance, header.count, header.shortened
-    gaps = None if header.gaps is None else Gaps(header.gaps, arrays["missing"])
-    state = State(arrays["C"], arrays["mean"], *numbers, gaps, arrays.get("covariance"))
+    missing = None if header.gaps is None else MissingShares(header.gaps, arrays["missing"])
+    state = State(arrays["C"], arrays["mean"], *numbers, missing, arrays.get("covariance"))
     stats, event_time = FoldStats(**dict(header.stats)), EventTime(**dict(header.event_time))
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
     fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats, last)

@@ -13,14 +13,15 @@ from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.stats import FoldStats
 from streampca.pca import axes
-from streampca.pca.jackknife import GUARD, SamplingError, sampling_error
-from streampca.pca.merge import Merger
+from streampca.pca.jackknife import SamplingError, sampling_error
+from streampca.pca.learning import GUARD
+from streampca.pca.merge import StateMerger
 from streampca.pca.scoring import Calibration
 from streampca.pca.state import State
 
 
 @dataclass(frozen=True, eq=False)
-class Merged:
+class MergedFold:
     """The state of folds together, for a model, and what it is made of."""
 
     state: State
@@ -32,7 +33,7 @@ class Merged:
     losses: dict[int, float] = field(default_factory=dict)  # of partitions with a loss
 
     @classmethod
-    def alone(cls, fold: Fold, config: FoldConfig) -> "Merged":
+    def alone(cls, fold: Fold, config: FoldConfig) -> "MergedFold":
         """One fold, with nothing to merge."""
         return cls(axes.decomposed(fold.provisional(config.learning), config.learning.components), fold.stats)
 
@@ -62,13 +63,13 @@ class Merged:
         )
 
 
-class MergedFolds:
+class FoldMerger:
     """Merges folds one by one; a function of their sequence, whose memory does not grow with it."""
 
     def __init__(self, config: FoldConfig, now_ms: int = sys.maxsize) -> None:
         """`now_ms` is the time by the clock."""
         self._config, self._now_ms, self._time_ms = config, now_ms, -1
-        self._merger = Merger(config.learning.columns)
+        self._merger = StateMerger(config.learning.columns)
         self._stats: list[FoldStats] = []
         self._topic, self._topic_id = "", ""
         self._positions: dict[int, int] = {}
@@ -104,14 +105,14 @@ class MergedFolds:
         """The pooled state with up to `columns` columns; None without messages."""
         return self._merger.state(columns, self._config.learning.dtype) if self._merger.weight else None
 
-    def merged(self) -> Merged | None:
+    def merged(self) -> MergedFold | None:
         """All that a model needs; None without messages."""
         components = self._config.learning.components
         if (state := self.state(components + GUARD)) is None:
             return None
         error = sampling_error(self._merger.groups(), state, components)
         stats = FoldStats.total(self._stats)
-        return Merged(state, stats, error, self._topic, self._topic_id, self._positions, self._losses)
+        return MergedFold(state, stats, error, self._topic, self._topic_id, self._positions, self._losses)
 
     def fold(self, position: int) -> Fold:
         """The fold that continues all of them, with this position."""

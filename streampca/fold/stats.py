@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.learning import BLOCK
+from streampca.pca.learning import LEARN_BLOCK
 from streampca.pca.state import Losses
 
 _EWMA_MESSAGES = 1000
@@ -64,8 +64,8 @@ class FoldStats:
         """The stats after whole blocks with these losses: summed by 256, of which every block is a multiple."""
         stats = self
         for of_blocks in losses:
-            for start in range(0, len(of_blocks.residual), BLOCK):
-                residual, norm = (part[start : start + BLOCK] for part in of_blocks)
+            for start in range(0, len(of_blocks.residual), LEARN_BLOCK):
+                residual, norm = (part[start : start + LEARN_BLOCK] for part in of_blocks)
                 stats = stats._with_block(len(norm), float(np.add.reduce(residual)), float(np.add.reduce(norm)))
         return stats
 

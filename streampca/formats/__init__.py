@@ -15,13 +15,13 @@ def reader_of(
     field: str,
     schemas: Schemas | None,
     *,
-    gaps: bool = False,
+    impute: bool = False,
 ) -> Reader:
-    """The reader of a format. With `gaps` it reads null as NaN, where the format has a null.
+    """The reader of a format. With `impute` it reads null as NaN, where the format has a null.
 
     Raises `SettingsError` if a package that it needs, an optional extra, is not installed.
     """
-    reader: Reader = _member(format, "{}Reader")(ReaderOptions(format, dimensions, field, schemas, gaps))
+    reader: Reader = _member(format, "{}Reader")(ReaderOptions(format, dimensions, field, schemas, impute))
     return reader
 
 

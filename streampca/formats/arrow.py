@@ -29,7 +29,7 @@ class ArrowReader(Reader):
             raise
         except Exception as error:  # of many kinds: Arrow's own, OSError, UnicodeDecodeError …
             raise VectorError("undecodable", f"not an Arrow IPC stream: {' '.join(str(error).split())[:200]}") from None
-        runs = [numbers(column, self._dimensions, gaps=self._gaps) for column in columns]
+        runs = [numbers(column, self._dimensions, impute=self._impute) for column in columns]
         return runs[0].data if len(runs) == 1 else np.concatenate(runs).data if runs else b""
 
     def _columns(self, batches: Any) -> list[Column]:
@@ -83,10 +83,10 @@ def is_list(kind: Any) -> bool:
     return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def vectors_of(batch: Any, columns: Sequence[str], dimensions: int, *, gaps: bool) -> F64:
+def vectors_of(batch: Any, columns: Sequence[str], dimensions: int, *, impute: bool) -> F64:
     """The vectors (n, d) in a column of lists of d numbers, or in d columns of numbers. Raises `VectorError`."""
     if len(columns) == 1:
-        return numbers(batch.column(columns[0]), dimensions, gaps=gaps).reshape(-1, dimensions)
+        return numbers(batch.column(columns[0]), dimensions, impute=impute).reshape(-1, dimensions)
     return np.column_stack([floats(batch.column(name), name) for name in columns])
 
 
@@ -97,10 +97,10 @@ def floats(column: Column, name: str) -> F64:
     return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
 
 
-def numbers(column: Column, dimensions: int, *, gaps: bool) -> F64:
+def numbers(column: Column, dimensions: int, *, impute: bool) -> F64:
     """The numbers of a column of lists of d numbers, row after row. Raises `VectorError`.
 
-    With `gaps` an entry may be null, which becomes NaN.
+    With `impute` an entry may be null, which becomes NaN.
     """
     kind = column.type
     if not is_list(kind):
@@ -116,6 +116,6 @@ def numbers(column: Column, dimensions: int, *, gaps: bool) -> F64:
     if len(wrong):
         check_length(int(lengths[wrong[0]]), dimensions)
     entries = column.flatten()
-    if entries.null_count and not gaps:
+    if entries.null_count and not impute:
         raise VectorError("undecodable", f"an entry of the record batch is null{NULL_HINT}")
     return np.asarray(entries.to_numpy(zero_copy_only=False), np.float64)

@@ -35,7 +35,7 @@ _MAX_TYPES = 10_000  # in a schema; a named type counts wherever it is used
 class AvroReader(Reader):
     def __init__(self, options: ReaderOptions) -> None:
         super().__init__(options)
-        self._packer = NumberPacker(options.dimensions, gaps=options.gaps)
+        self._packer = NumberPacker(options.dimensions, impute=options.impute)
         self._decoders = SchemaCache(options.schemas, "AVRO", self._decoder)
 
     def read(self, value: bytes) -> VectorBytes:

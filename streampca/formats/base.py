@@ -25,7 +25,7 @@ class ReaderOptions(NamedTuple):
     dimensions: int
     field: str
     schemas: Schemas | None
-    gaps: bool
+    impute: bool
 
 
 class WriterOptions(NamedTuple):
@@ -45,7 +45,7 @@ class Reader(ABC):
     """A value holds any number of vectors; otherwise it holds one."""
 
     def __init__(self, options: ReaderOptions) -> None:
-        self._dimensions, self._field, self._gaps = options.dimensions, options.field, options.gaps
+        self._dimensions, self._field, self._impute = options.dimensions, options.field, options.impute
         self._path = options.field.split(".") if options.field else []
 
     @abstractmethod

@@ -21,8 +21,8 @@ REASONS = (
     "undecodable",
     "unknown_schema",  # the registry has no such id
     "wrong_length",
-    "not_finite",  # infinity, or NaN where gaps are refused
-    "too_few_observed",  # too many gaps
+    "not_finite",  # infinity, or NaN with missing=refuse
+    "too_few_observed",  # too many entries are missing
     "too_large",  # its squares would overflow
     "too_many_bytes",  # the value is longer than any ordinary one
 )
@@ -45,8 +45,8 @@ class Codec:
 
     @cached_property
     def _reader(self) -> Reader:
-        gaps = self.judge.min_observed is not None
-        return reader_of(self.format, self.judge.dimensions, self.field, self.schemas, gaps=gaps)
+        impute = self.judge.min_observed is not None
+        return reader_of(self.format, self.judge.dimensions, self.field, self.schemas, impute=impute)
 
     @property
     def is_batch(self) -> bool:

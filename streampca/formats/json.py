@@ -15,14 +15,14 @@ _COUNTED_BYTES = 256 * 1024  # at once: the processor's cache holds them
 
 
 class JsonReader(Reader):
-    """With `gaps` an entry may be null or NaN; both give NaN."""
+    """With `impute` an entry may be null or NaN; both give NaN."""
 
     def __init__(self, options: ReaderOptions) -> None:
         super().__init__(options)
-        self._packer = NumberPacker(options.dimensions, gaps=options.gaps)
+        self._packer = NumberPacker(options.dimensions, impute=options.impute)
 
     def read(self, value: bytes) -> VectorBytes:
-        vector = at_path(loads(value, nan=self._gaps), self._path, "JSON object")
+        vector = at_path(loads(value, nan=self._impute), self._path, "JSON object")
         if not isinstance(vector, list):
             hint = f" with {listed(vector)}: set `field` to where the vector is" if isinstance(vector, dict) else ""
             raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(vector)}{hint}")

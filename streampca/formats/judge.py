@@ -21,7 +21,7 @@ class Judge:
     dimensions: int
     largest_value: float
     dtype: str = "float64"  # in which vectors are learned
-    min_observed: int | None = None  # entries that are not missing, which is NaN; None: vectors with gaps are refused
+    min_observed: int | None = None  # entries that are not missing, which is NaN; None: incomplete vectors are refused
 
     @classmethod
     def of(cls, config: "LearningConfig") -> "Judge":
@@ -62,7 +62,7 @@ class Judge:
             return bool(np.vdot(vectors, vectors) <= np.float64(self.largest_value) ** 2 / 2)
 
     def good(self, vectors: Array) -> NDArray[np.bool_]:
-        """Find vectors (n, d) that are finite and small enough, apart from gaps, and have enough entries; (n,)."""
+        """Find vectors (n, d) with enough entries, all finite and small enough; (n,)."""
         sizes, observed = np.abs(vectors), self.dimensions
         if self.min_observed is not None:
             missing = np.isnan(vectors)

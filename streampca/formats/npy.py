@@ -50,7 +50,7 @@ class RawWriter(Writer):
 
 class NpyReader(Reader):
     def read(self, value: bytes) -> VectorBytes:
-        header = _header_of(value)
+        header = _parse_header(value)
         if len(header.shape) != 1:
             raise VectorError("wrong_length", f"an .npy array with {len(header.shape)} axes, not one")
         check_length(header.shape[0], self._dimensions)
@@ -65,10 +65,10 @@ class NpyWriter(Writer):
         rows = side_by_side(fields)
         values = bytes_of_rows(rows, counts)
         if counts is None:
-            header = header_of(rows.dtype, rows.shape[1:])
+            header = encode_header(rows.dtype, rows.shape[1:])
             return [header + value for value in values]
         lengths = zip(values, counts.tolist(), strict=True)
-        return [header_of(rows.dtype, (length, *rows.shape[1:])) + value for value, length in lengths]
+        return [encode_header(rows.dtype, (length, *rows.shape[1:])) + value for value, length in lengths]
 
 
 class Header(NamedTuple):
@@ -80,7 +80,7 @@ class Header(NamedTuple):
 
 def parse_array(data: bytes) -> Array:
     """An array of any shape, in its own type and without copying. Raises `VectorError`."""
-    header = _header_of(data)
+    header = _parse_header(data)
     try:
         return _numbers(data, header).reshape(header.shape, order="F" if header.fortran_order else "C")
     except ValueError:
@@ -94,7 +94,7 @@ def _numbers(data: bytes, header: Header) -> Array:
     return np.frombuffer(data, header.dtype, offset=header.size)
 
 
-def _header_of(data: bytes) -> Header:
+def _parse_header(data: bytes) -> Header:
     """The header of an array of real numbers. Raises `VectorError`."""
     width = 2 if data[6:7] == b"\x01" else 4  # bytes of the length, which depends on the version before it
     return _parsed_header(data[: 8 + width + int.from_bytes(data[8 : 8 + width], "little")])
@@ -116,7 +116,7 @@ def _parsed_header(header: bytes) -> Header:
     return Header(len(header), dtype, lengths, fortran_order)
 
 
-def header_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+def encode_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """The bytes before the numbers of an array in C order."""
     out = io.BytesIO()
     np.lib.format.write_array_header_1_0(

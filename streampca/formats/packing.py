@@ -27,10 +27,10 @@ class VectorError(Exception):
 
 
 class NumberPacker:
-    """Packs lists of d Python numbers; with `gaps` an entry may also be None, which becomes NaN."""
+    """Packs lists of d Python numbers; with `impute` an entry may also be None, which becomes NaN."""
 
-    def __init__(self, dimensions: int, *, gaps: bool = False) -> None:
-        self._dimensions, self._gaps = dimensions, gaps
+    def __init__(self, dimensions: int, *, impute: bool = False) -> None:
+        self._dimensions, self._impute = dimensions, impute
         self._pack = struct.Struct(f"{dimensions}d").pack
 
     def pack(self, row: list[Any], *, booleans: bool, entry: str = "entry {}") -> bytes:
@@ -45,12 +45,12 @@ class NumberPacker:
             return self._pack(*row)
         except (struct.error, OverflowError):
             self._check_numbers(row, entry)
-            if self._gaps and None in row:
+            if self._impute and None in row:
                 return self._pack(*(math.nan if number is None else number for number in row))
             raise
 
     def _check_numbers(self, row: list[Any], entry: str) -> None:
-        allowed = {int, float, type(None)} if self._gaps else {int, float}
+        allowed = {int, float, type(None)} if self._impute else {int, float}
         if not set(map(type, row)) <= allowed:
             i = next(i for i, number in enumerate(row) if type(number) not in allowed)
             hint = NULL_HINT if row[i] is None else ""

@@ -1,4 +1,4 @@
-"""Types of arrays for annotations, their scale, and their gaps."""
+"""Types of arrays for annotations, their scale, and missing entries."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def power_of_two(scale: float) -> float:
     return float(np.ldexp(1.0, np.frexp(scale)[1])) if scale else 1.0
 
 
-def rows_with_gaps(V: Array) -> NDArray[np.bool_]:
-    """Which of the vectors V (n, d) have gaps, (n,). Also true where the sum of the entries overflows."""
+def rows_with_missing(V: Array) -> NDArray[np.bool_]:
+    """Which of the vectors V (n, d) lack entries, (n,). Also true where the sum of the entries overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(np.isnan(V.sum(axis=1)))  # quicker than to look at each entry

@@ -11,14 +11,12 @@ from streampca.pca.learning import LearningConfig
 from streampca.pca.model import Model
 from streampca.pca.state import State
 
-_ROUNDING = 1e-13  # share of the largest variance
-
 
 def decomposed(state: State, columns: int) -> State:
     """The state with up to `columns` leading axes of its covariance, where that is kept, to the last digit."""
     if state.covariance is None:
         return state
-    limits = Limits(columns, _ROUNDING, float(np.sqrt(np.finfo(np.float64).tiny)))
+    limits = Limits(columns, ritz.RANK_TOLERANCE, float(np.sqrt(np.finfo(np.float64).tiny)))
     return replace(state, C=ritz.of_covariance(triangle.square(state.covariance, len(state.mean)), limits))
 
 

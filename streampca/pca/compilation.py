@@ -16,7 +16,7 @@ _MESSAGES = 20  # sizes are not part of the compiled code, so small ones will do
 
 
 def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lambda: None) -> None:
-    """Learn two small blocks in the dtype of `config`, with gaps if it allows them, so that all kernels are in memory.
+    """Learn two small blocks as `config` says, with missing entries if it allows them: all kernels are then in memory.
 
     `on_compile` is called once, when numba starts to compile; not if everything is loaded from the cache.
     """

@@ -20,7 +20,6 @@ from streampca.pca.blocked import ritz, triangle
 from streampca.pca.state import State
 
 FEWEST = 4  # streams, and groups; fewer say little about an error
-GUARD = 10  # axes beyond the model's, with which its own may mix
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +31,7 @@ class SamplingError:
 
 
 def sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
-    """The error of the leading axes of the merged groups of a `Merger`; `merged` has `GUARD` more, if there are.
+    """The error of the leading axes of the merged groups of a `StateMerger`; `merged` has `GUARD` more, if there are.
 
     None with fewer than four groups or without variance. Axes without variance are arbitrary: their error is π/2, and
     the subspace is that of the others.

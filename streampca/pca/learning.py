@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streampca.pca import gaps
-from streampca.pca.arrays import F64, Array, rows_with_gaps
+from streampca.pca import missing
+from streampca.pca.arrays import F64, Array, rows_with_missing
 from streampca.pca.blocked import block, centring, ritz, triangle
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.state import NO_LOSSES, Losses, State
 
 LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept unless `oversampling` is given
 GUARD, SPARE = 10, 40  # ℓ, columns of F: where Σ is kept, and elsewhere; measured, see docs/mathematics.md
-BLOCK, LONG_BLOCK = 256, 1024  # messages in a block of a young stream, and later
+LEARN_BLOCK, LONG_BLOCK = 256, 1024  # messages in a block of a young stream, and later
 YOUNG = 4096  # messages: a young stream needs the latest axes more than speed
-_LONGEST_FIRST_BLOCK = 2000  # messages, with gaps
+_LONGEST_FIRST_BLOCK = 2000  # messages, where entries are missing
 WHOLE_UNTIL = 1024  # messages until which blocks are decomposed whole where Σ is not kept
 SHORT_MEMORY = 0.5  # share of the past at the end of a block: of less, blocks are decomposed whole
 _LARGE_ROW = 4096  # bytes of a message: beside Σ, 1,024 of larger ones would make checkpoints of more than 6 MB
@@ -39,7 +39,7 @@ class LearningConfig:
     center: bool = True
     dtype: str = "float64"
     warm_up: int | None = None  # messages in the first block; None: max(200, 2K)
-    impute: bool = False  # whether messages may have gaps, entries that are NaN
+    impute: bool = False  # whether messages may lack entries, which are NaN
 
     @property
     def keeps_covariance(self) -> bool:
@@ -80,7 +80,7 @@ class LearningConfig:
 
     @property
     def min_observed(self) -> int:
-        """Entries that a message with gaps must have: with fewer, filling them is worse than taking the mean."""
+        """Entries that an incomplete message must have: with fewer, filling them is worse than taking the mean."""
         return min(max(2 * self.components, math.ceil(0.3 * self.dimensions)), self.dimensions)
 
     def next_block(self, count: int) -> int:
@@ -88,7 +88,7 @@ class LearningConfig:
         if not count:
             return max(self.start, 1)
         if count < self.start + YOUNG:
-            return BLOCK
+            return LEARN_BLOCK
         large = self.keeps_covariance and np.dtype(self.dtype).itemsize * self.dimensions > _LARGE_ROW
         return LONG_BLOCK // 2 if large else LONG_BLOCK
 
@@ -119,9 +119,9 @@ BeforeBlock = Callable[[State, Array], object]  # called with the state before a
 def learn(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn V (n, d), cut into blocks from its first row on; the last block may be shorter.
 
-    `retention` (n,) holds each message's ρ. V must be finite and within `config.largest_value`, except for gaps with
-    `config.impute`. Neither its memory layout nor the number of blocks in one call changes a bit of the result. The
-    first block has no losses, as no model predicts it.
+    `retention` (n,) holds each message's ρ. V must be finite and within `config.largest_value`; with `config.impute`
+    entries may be missing. Neither its memory layout nor the number of blocks in one call changes a bit of the result.
+    The first block has no losses, as no model predicts it.
     """
     new = Messages(np.asarray(V, config.dtype), retention)
     state, rest, losses = learn_whole_blocks(config, state, new.part(0, 0), new)
@@ -158,8 +158,8 @@ def learn_whole_blocks(
 def first_block(V: Array, config: LearningConfig) -> int:
     """Messages in the first block of a stream that begins with V (n, d); more than n if it lacks some.
 
-    With gaps it ends when every entry was seen as often as without, at most at 2,000 messages: sensors may be off at
-    first, and guesses of what has never been seen would stay in the covariance.
+    Where entries are missing it ends when every entry was seen as often as otherwise, at most at 2,000 messages:
+    sensors may be off at first, and guesses of what has never been seen would stay in the covariance.
     """
     start = config.next_block(0)
     if not config.impute or len(V) < start:
@@ -170,14 +170,14 @@ def first_block(V: Array, config: LearningConfig) -> int:
 
 
 def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
-    """Learn one block, which may have gaps: filled, they cost no second algorithm."""
+    """Learn one block, whose messages may lack entries: filled, they cost no second algorithm."""
     weights = centring.weights(state.weight, retention, config.center)
-    surplus, shares = np.zeros(len(V)), state.gaps and state.gaps.times(weights.past)
+    surplus, shares = np.zeros(len(V)), state.missing and state.missing.times(weights.past)
     if config.impute:
         if config.center:
-            state = gaps.initialise_new_means(state, V)
-        if rows_with_gaps(V).any():
-            V, surplus, shares = gaps.fill(state, V, weights, config.components, config.center)
+            state = missing.initialise_new_means(state, V)
+        if rows_with_missing(V).any():
+            V, surplus, shares = missing.fill(state, V, weights, config.components, config.center)
     past_rows = 0 if config.keeps_covariance else state.rank
     A = np.empty((past_rows + len(V), config.dimensions), config.dtype)
     learned = block.learn(
@@ -190,8 +190,8 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
         weight=weights.total,
         total_variance=max(learned.total_variance - float(weights.c * (1 - weights.a) @ surplus), 0.0),
         count=state.count + len(V),
-        shortened=state.shortened + learned.shortened,
-        gaps=shares,
+        clipped=state.clipped + learned.clipped,
+        missing=shares,
         pinv_error=learned.pinv_error,
     )
     losses = _losses(learned, weights, surplus, config) if state.count else NO_LOSSES
@@ -199,7 +199,7 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
     return correct(after, learned, A, weights.past, config), losses
 
 
-def _learn_covariance(state: State, learned: block.Learned, Y: Array, past: float, config: LearningConfig) -> State:
+def _learn_covariance(state: State, learned: block.BlockResult, Y: Array, past: float, config: LearningConfig) -> State:
     """Σ with the rows Y of the block, and the next [C | F]."""
     d, F = config.dimensions, state.C[:, learned.C.shape[1] :]
     before = np.zeros(d * (d + 1) // 2) if state.covariance is None else state.covariance
@@ -209,7 +209,7 @@ def _learn_covariance(state: State, learned: block.Learned, Y: Array, past: floa
     return replace(state, C=CF.astype(config.dtype, copy=False), covariance=covariance)
 
 
-def _learn_factor(state: State, learned: block.Learned, A: Array, past: float, config: LearningConfig) -> State:
+def _learn_factor(state: State, learned: block.BlockResult, A: Array, past: float, config: LearningConfig) -> State:
     """The next [C | F] where Σ is not kept: from the rows A, those of the block below room for those of the past."""
     A[: state.rank], F = np.sqrt(past) * state.C.T, state.C[:, learned.C.shape[1] :]
     if state.count <= WHOLE_UNTIL or past < SHORT_MEMORY or state.rank < config.columns:
@@ -217,8 +217,8 @@ def _learn_factor(state: State, learned: block.Learned, A: Array, past: float, c
     return replace(state, C=ritz.on_rows(A, learned.C, F, learned.sketch, config.limits))
 
 
-def _losses(learned: block.Learned, weights: Weights, surplus: F64, config: LearningConfig) -> Losses:
-    """The losses of a block; `surplus` (n,) is what gaps have added to each squared distance from the mean."""
+def _losses(learned: block.BlockResult, weights: Weights, surplus: F64, config: LearningConfig) -> Losses:
+    """The losses of a block; `surplus` (n,) is what filling has added to each squared distance from the mean."""
     explained = learned.explained / np.maximum(1 - weights.a, _TINY)
     outside = 1 - config.components / config.dimensions
     norm = np.maximum(learned.norm - surplus, 0.0)

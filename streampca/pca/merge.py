@@ -2,7 +2,7 @@
 
 With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the pooled covariance is Σ w_i/W (Σ_i + (m_i − m)(m_i − m)ᵀ). Where
 Σ_i is kept this is a sum, and exact. Elsewhere Σ_i is [C | F][C | F]ᵀ; the columns of all states are put side by side,
-and cuts keep the memory constant (docs/mathematics.md, section 7). Shares of gaps are pooled like the mean.
+and cuts keep the memory constant (docs/mathematics.md, section 7). Shares of missing entries are pooled like the mean.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import ritz, triangle
 from streampca.pca.jackknife import FEWEST
 from streampca.pca.learning import SPARE
-from streampca.pca.state import Gaps, State
+from streampca.pca.state import MissingShares, State
 
 _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
 _GROUPED = 512  # columns of all groups, if the fewest groups do not have more: their cost grows with its cube
-_ROUNDING = 1000 * float(np.finfo(np.float64).eps)  # share of the largest variance, or singular value
+_RANK_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # larger than ritz's: sums of many states
 _SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller singular values are subnormal
 _GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
 
@@ -36,7 +36,7 @@ class PooledCovariance:
         self._rows: list[tuple[float, Array]] = []  # else: factors and rows (r, d), one above the other Jᵀ with JJᵀ = Σ
         self._mean: F64 = np.zeros(0)
         self._total_variance, self._count = 0.0, 0
-        self._gaps: Gaps | None = None
+        self._missing: MissingShares | None = None
         self.weight = 0.0  # W
 
     def fade(self, share: float) -> None:
@@ -61,7 +61,7 @@ class PooledCovariance:
             if sum(len(rows) for _, rows in self._rows) > self._most:
                 self._rows = [(1.0, _leading(self._rows, self._cut).T)]
         self._total_variance = past * self._total_variance + new * state.total_variance + float(between @ between)
-        self._gaps = _pooled(self._gaps, past, state.gaps, new)
+        self._missing = _pooled(self._missing, past, state.missing, new)
         self._mean, self.weight = self._mean + new * step if past else state.mean, W
         self._count += state.count
 
@@ -73,13 +73,19 @@ class PooledCovariance:
         kept = self._covariance is not None
         C = np.zeros((len(self._mean), 0)) if kept else _leading(self._rows, columns or self._cut)
         state = State(
-            C, self._mean, self.weight, self._total_variance, self._count, gaps=self._gaps, covariance=self._covariance
+            C,
+            self._mean,
+            self.weight,
+            self._total_variance,
+            self._count,
+            missing=self._missing,
+            covariance=self._covariance,
         )
         state = axes.decomposed(state, columns) if columns else state
         return replace(state, C=state.C.astype(dtype, copy=False))
 
 
-class Merger:
+class StateMerger:
     """Merges states of K = `columns`, one by one; a function of their sequence, whose memory does not grow with it.
 
     They are dealt into groups, like cards, so that the groups can be compared (jackknife.py).
@@ -115,9 +121,9 @@ class Merger:
         return pool.state(most, dtype)
 
 
-def _pooled(before: Gaps | None, past: float, added: Gaps | None, new: float) -> Gaps | None:
-    """The pooled shares; None stands for no gaps."""
-    none = Gaps(0.0, np.zeros(1))
+def _pooled(before: MissingShares | None, past: float, added: MissingShares | None, new: float) -> MissingShares | None:
+    """The pooled shares; None: nothing was missing."""
+    none = MissingShares(0.0, np.zeros(1))
     return (before or none).times(past).plus((added or none).times(new)) if before or added else None
 
 
@@ -127,10 +133,10 @@ def _leading(parts: Sequence[tuple[float, Array]], most: int) -> F64:
     From the smaller Gram matrix where that is accurate enough, or J too large for more.
     """
     rows = np.vstack([factor * part.astype(np.float64, copy=False) for factor, part in parts])
-    C, whole = ritz.strongest(rows, ritz.Limits(most, _ROUNDING, _SMALLEST)), min(rows.shape)
+    C, whole = ritz.strongest(rows, ritz.Limits(most, _RANK_TOLERANCE, _SMALLEST)), min(rows.shape)
     variance = np.square(C).sum(axis=0)
     if whole > _GROUPED or (0 < len(variance) == min(most, whole) and variance[-1] > _GRADED * variance[0]):
         return np.asarray(C, np.float64)
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
-    r = int(np.sum(sigma[:most] > max(_ROUNDING * sigma[0], 2 * _SMALLEST))) if whole else 0
+    r = int(np.sum(sigma[:most] > max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST))) if whole else 0
     return np.ascontiguousarray((sigma[:r, None] * axes_of_rows[:r]).T)

@@ -11,7 +11,7 @@ from streampca.pca.arrays import Array
 
 Basis = Literal["principal", "whitened"]
 
-BLOCK = 32  # rows of one matrix product: BLAS may round a row differently by their number, and by its index
+GEMM_ROWS = 32  # rows of one matrix product: BLAS may round a row differently by their number, and by its index
 _PART = 2**17  # numbers that are projected at once: those of more would not fit the processor's cache
 _SMALL = 0.01  # share of ‖y‖²: a smaller residual is not computed as a difference, whose rounding would be too large
 _SMALLEST_NORM = 1e-28  # of ‖y‖² in single precision: squares of its entries must not underflow
@@ -78,7 +78,7 @@ class Model:
         "principal" coordinates have the units of the data and the explained variances; "whitened" coordinates, the
         paper's x = C†y, have variance one.
         """
-        rows = max(_PART // (BLOCK * self.dimensions), 1) * BLOCK
+        rows = max(_PART // (GEMM_ROWS * self.dimensions), 1) * GEMM_ROWS
         parts = [self._project(Y[i : i + rows], basis) for i in range(0, max(len(Y), 1), rows)]
         coordinates, residual = zip(*parts, strict=True)
         return np.concatenate(coordinates), np.concatenate(residual)
@@ -134,11 +134,11 @@ def _split(centred: Array, axes: Array, components: Array) -> tuple[Array, Array
 
 
 def in_blocks(rows: Array, matrix: Array) -> Array:
-    """rows @ matrix, in products of `BLOCK` rows and one of the others."""
+    """rows @ matrix, in products of `GEMM_ROWS` rows and one of the others."""
     (n, d), k = rows.shape, matrix.shape[1]
-    product, whole = np.empty((n, k), np.result_type(rows, matrix)), n - n % BLOCK
+    product, whole = np.empty((n, k), np.result_type(rows, matrix)), n - n % GEMM_ROWS
     if whole:
-        np.matmul(rows[:whole].reshape(-1, BLOCK, d), matrix, out=product[:whole].reshape(-1, BLOCK, k))
+        np.matmul(rows[:whole].reshape(-1, GEMM_ROWS, d), matrix, out=product[:whole].reshape(-1, GEMM_ROWS, k))
     if whole < n:
         np.matmul(rows[whole:], matrix, out=product[whole:])
     return product
@@ -147,8 +147,8 @@ def in_blocks(rows: Array, matrix: Array) -> Array:
 def at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
     """Vectors (n, d) at ascending indices of whole blocks, among zeros.
 
-    A vector that has the same index modulo `BLOCK` in every batch gets the same bits from `in_blocks` in every batch.
+    A vector with the same index modulo `GEMM_ROWS` in every batch gets the same bits from `in_blocks` in every batch.
     """
-    rows = np.zeros((-(-(int(indices[-1]) + 1) // BLOCK) * BLOCK, vectors.shape[1]), vectors.dtype)
+    rows = np.zeros((-(-(int(indices[-1]) + 1) // GEMM_ROWS) * GEMM_ROWS, vectors.shape[1]), vectors.dtype)
     rows[indices] = vectors
     return rows

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import F64, Array, rows_with_gaps
+from streampca.pca.arrays import F64, Array, rows_with_missing
 from streampca.pca.model import Model
 
 WINDOW = 20_000  # scores: the effective number of past ones
@@ -51,7 +51,7 @@ class Contributions(NamedTuple):
 
 
 def project(model: Model, Y: Array) -> Projection:
-    """Project vectors (n, d). Gaps are filled with their conditional means, and add to the residuals."""
+    """Project vectors (n, d). MissingShares are filled with their conditional means, and add to the residuals."""
     with np.errstate(all="ignore"):
         coordinates, residual = model.project(Y)
         if not np.isnan(residual).any():
@@ -90,7 +90,7 @@ def complete(model: Model, Y: Array) -> Completed:
         E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
     """
     t2, spe = np.zeros(len(Y)), np.zeros(len(Y))
-    if not rows_with_gaps(Y).any():
+    if not rows_with_missing(Y).any():
         return Completed(Y, t2, spe)
     gaps, mean, sigma2 = np.isnan(Y), model.mean, model.noise_variance
     variance = model.explained_variance.astype(np.float64)

@@ -10,19 +10,19 @@ from streampca.pca.arrays import F64, Array
 
 
 @dataclass(frozen=True, eq=False)
-class Gaps:
+class MissingShares:
     """Running shares, by weight: of messages that lack entries, and of messages that lack each entry."""
 
     messages: float
     entries: F64  # (d,)
 
-    def times(self, share: float) -> "Gaps":
+    def times(self, share: float) -> "MissingShares":
         """These shares as parts of a larger weight, of which theirs is `share`."""
-        return Gaps(share * self.messages, share * self.entries)
+        return MissingShares(share * self.messages, share * self.entries)
 
-    def plus(self, other: "Gaps") -> "Gaps":
+    def plus(self, other: "MissingShares") -> "MissingShares":
         """The sum of shares of one weight."""
-        return Gaps(self.messages + other.messages, self.entries + other.entries)
+        return MissingShares(self.messages + other.messages, self.entries + other.entries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +39,8 @@ class State:
     weight: float  # effective number of messages
     total_variance: float  # of all d dimensions
     count: int  # messages learned
-    shortened: int = 0  # of these, the messages that were moved towards the mean
-    gaps: Gaps | None = None  # None: no message had gaps
+    clipped: int = 0  # of these, the messages that were moved towards the mean
+    missing: MissingShares | None = None  # None: every message was complete
     covariance: F64 | None = None  # (d(d + 1)/2,), packed as in blocked/triangle.py; None: not kept, or no message yet
     pinv_error: float = 0.0  # of the last block: how far S had moved from (CᵀC)⁻¹; not part of a checkpoint
 

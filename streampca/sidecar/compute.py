@@ -149,4 +149,4 @@ def components(published: PublishedModel, limits: Limits) -> Answer:
 def components_npy(published: PublishedModel) -> list[memoryview]:
     """The axes, rows of length d, as the two parts of an `.npy` file in the model's own dtype; they are not copied."""
     array = np.ascontiguousarray(published.model.components)
-    return [memoryview(npy.header_of(array.dtype, array.shape)), array.reshape(-1).view(np.uint8).data]
+    return [memoryview(npy.encode_header(array.dtype, array.shape)), array.reshape(-1).view(np.uint8).data]

@@ -101,7 +101,7 @@ def rows_of(value: Any, name: str, text: bytes | None = None) -> Array:
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
     width = len(value[0]) if value and isinstance(value[0], list) else 0
-    packer = NumberPacker(width, gaps=True)
+    packer = NumberPacker(width, impute=True)
     booleans = text is None or may_hold_booleans(text)
     packed = [_pack(packer, row, booleans, f"{name}[{i}]") for i, row in enumerate(value)]
     return np.frombuffer(b"".join(packed)).reshape(len(value), width)

@@ -17,7 +17,7 @@ _NOT_FOUND, _NO_ACCESS, _LATER = 404, (401, 403), (408, 429)
 _FAILING_S = 300.0  # an id that cannot be had for so long, although the registry answers, is unknown
 
 
-def schemas_of(settings: FormatSettings) -> Schemas | None:
+def create_schemas(settings: FormatSettings) -> Schemas | None:
     """The registry in the settings, if the format needs one. Raises `SettingsError` if its client is not installed."""
     return SchemaRegistry(settings) if settings.format in ("avro", "protobuf") else None
 

@@ -20,7 +20,7 @@ class PartitionStatus(BaseModel):
     learned: int | None = Field(None, description="Messages of the partition learned so far, by any worker.")
     rejected: int | None = Field(None, description="Records of the partition rejected so far.")
     loss_ewma: float | None = Field(None, description="Relative residual ‖r‖²/‖y‖² over the last 1000 messages or so.")
-    shortened: int | None = Field(None, description="Messages learned nearer to the mean than they were.")
+    clipped: int | None = Field(None, description="Messages clipped to the influence limit.")
 
 
 class TransformStatus(BaseModel):

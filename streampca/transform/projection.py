@@ -15,7 +15,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields, Layout
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from streampca.pca.model import BLOCK, Basis, at_indices
+from streampca.pca.model import GEMM_ROWS, Basis, at_indices
 
 
 @dataclass(frozen=True)
@@ -37,25 +37,25 @@ class Projection:
 
     def of(self, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64]) -> Fields:
         """The fields of vectors (n, d) that are alone in the records at these offsets (n,), ascending; n > 0."""
-        first, n = int(offsets[0]) % BLOCK, len(offsets)
+        first, n = int(offsets[0]) % GEMM_ROWS, len(offsets)
         if offsets[-1] - offsets[0] == n - 1:
-            head = min(-first % BLOCK, n)  # the rest of a block, then whole ones, then the begin of one
-            bounds = [0, head, max(head, n - (first + n) % BLOCK), n]
+            head = min(-first % GEMM_ROWS, n)  # the rest of a block, then whole ones, then the begin of one
+            bounds = [0, head, max(head, n - (first + n) % GEMM_ROWS), n]
             runs = [(i, j) for i, j in pairwise(bounds) if i < j]
-            return _joined([self._of_run(published, vectors[i:j], (first + i) % BLOCK) for i, j in runs])
-        height = BLOCK * np.unique(offsets // BLOCK, return_inverse=True)[1]
-        return self._at(published, vectors, height + offsets % BLOCK)
+            return _joined([self._of_run(published, vectors[i:j], (first + i) % GEMM_ROWS) for i, j in runs])
+        height = GEMM_ROWS * np.unique(offsets // GEMM_ROWS, return_inverse=True)[1]
+        return self._at(published, vectors, height + offsets % GEMM_ROWS)
 
     def of_each(self, published: PublishedModel, vectors: Array, counts: NDArray[np.int64]) -> Fields:
         """As `of`, of vectors that are several in a record: `counts` (m,), whose sum is n."""
-        heights = -(-counts // BLOCK) * BLOCK
+        heights = -(-counts // GEMM_ROWS) * GEMM_ROWS
         starts = np.cumsum(heights) - heights
         within = np.arange(len(vectors)) - np.repeat(np.cumsum(counts) - counts, counts)
         return self._at(published, vectors, np.repeat(starts, counts) + within)
 
     def _of_run(self, published: PublishedModel, vectors: Array, start: int) -> Fields:
         """The fields of vectors that follow each other, from the index `start` of a block on."""
-        if start == 0 and len(vectors) % BLOCK == 0:
+        if start == 0 and len(vectors) % GEMM_ROWS == 0:
             return self._fields(published, vectors)  # without a copy
         return self._at(published, vectors, np.arange(start, start + len(vectors)))
 
@@ -75,8 +75,10 @@ class Projection:
             fields["score"] = scores.score
             fields["p"] = _p_values(published, scores)
         if "reconstruction" in self.emitted:
-            blocks = range(0, len(rows), BLOCK)
-            fields["reconstruction"] = np.concatenate([model.reconstruct(coordinates[i : i + BLOCK]) for i in blocks])
+            blocks = range(0, len(rows), GEMM_ROWS)
+            fields["reconstruction"] = np.concatenate(
+                [model.reconstruct(coordinates[i : i + GEMM_ROWS]) for i in blocks]
+            )
         names = (*self.emitted, "p") if self.needs_calibration else self.emitted
         return {name: fields[name].astype(np.float64, copy=False) for name in names}
 

@@ -37,7 +37,7 @@ _TABLE: tuple[Row, ...] = (
     (Gauge, "explained_variance_ratio", (), "Share of the variance explained by the last model published."),
     (Gauge, "loss_ewma", _PARTITION, "Relative residual, exponentially weighted over about the last 1000 messages."),
     (Gauge, "pinv_error", _PARTITION, "Largest entry of |S CᵀC − I| after the last block, S as updated through it."),
-    (Gauge, "shortened_messages", _PARTITION, "Messages that were too far from the mean to be learned as they are, and "
+    (Gauge, "clipped_messages", _PARTITION, "Messages that were too far from the mean to be learned as they are, and "
      "were moved towards it."),
     (Gauge, "missing_entries_ratio", _PARTITION, "Share of entries that messages lack, forgotten as models forget."),
     (Gauge, "consumer_lag_messages", _PARTITION, "Consumer lag: messages behind the log's end."),
@@ -193,11 +193,11 @@ class WorkerMetrics(MemberMetrics):
             consumer_lag_messages=batch.lag,
             next_offset=fold.position,
             timestamps_ahead=fold.event_time.ahead,
-            shortened_messages=fold.state.shortened,
+            clipped_messages=fold.state.clipped,
         )
-        self._metrics["vectors_with_gaps"].inc(batch.gaps)
-        if fold.state.gaps is not None:
-            self._set(batch.partition, missing_entries_ratio=float(fold.state.gaps.entries.mean()))
+        self._metrics["vectors_with_gaps"].inc(batch.incomplete)
+        if fold.state.missing is not None:
+            self._set(batch.partition, missing_entries_ratio=float(fold.state.missing.entries.mean()))
         if stats.last_ms >= 0:
             self._set(batch.partition, event_time_lag_seconds=time.time() - stats.last_ms / 1000)
         if (loss := stats.recent_loss) is not None:

@@ -17,7 +17,7 @@ from streampca.errors import SourceError, StreampcaError
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.batch import Reject
 from streampca.formats.codec import Codec
-from streampca.pca.arrays import rows_with_gaps
+from streampca.pca.arrays import rows_with_missing
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
@@ -156,9 +156,9 @@ class Worker:
             self._listener.notify(events.RecordRejected(partition, offset, reject.reason, reject.message))
         seconds = time.perf_counter() - started
         messages, lag = event.count - len(rejects), event.end - event.next
-        gaps = int(rows_with_gaps(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
+        incomplete = int(rows_with_missing(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
         self._listener.notify(
-            events.BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, gaps)
+            events.BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, incomplete)
         )
 
     def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:

@@ -16,7 +16,7 @@ import numpy as np
 
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.merging import MergedFolds
+from streampca.fold.merging import FoldMerger
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
 from streampca.pca.arrays import F64, Array
@@ -139,8 +139,8 @@ class Publisher:
         past.enter(merged.stats.learned - (previous.version if previous else 0), merged.state.weight)
         return Publication(merged.published(self._fold_config, past.calibration, self._now(), previous), p_values)
 
-    def _merged_folds(self) -> MergedFolds:
-        return MergedFolds(self._fold_config, int(1000 * self._now()))
+    def _merged_folds(self) -> FoldMerger:
+        return FoldMerger(self._fold_config, int(1000 * self._now()))
 
 
 def _arrived(fold: Fold, position: int) -> Array:

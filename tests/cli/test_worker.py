@@ -28,7 +28,7 @@ from numba.core.dispatcher import Dispatcher
 from streampca.pca import learning
 from streampca.pca.axes import model_of
 from streampca.pca.compilation import compile_kernels
-from streampca.pca.merge import Merger
+from streampca.pca.merge import StateMerger
 from streampca.pca.state import State
 
 def kernels():
@@ -47,7 +47,7 @@ state, start = State.empty(d, dtype), 0
 for size in sizes:
     state, _ = learning.learn(state, V[start : start + size], np.full(size, 0.999), config)
     start += size
-merger = Merger(config.columns)
+merger = StateMerger(config.columns)
 merger.add(state)
 merger.add(state, 0.5)
 model_of(merger.state(config.columns, dtype), 3, None)

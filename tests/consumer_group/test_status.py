@@ -91,7 +91,7 @@ def test_states_from_start_to_stop(member: Member) -> None:
         assert list(assigned.partitions) == ["0", "1"]
         assert assigned.partitions["0"].model_dump() == {
             "position": 40, "lag": None, "learned": None, "rejected": None, "loss_ewma": None,
-            "shortened": None,
+            "clipped": None,
         }  # fmt: skip
         member.notify(learned(200, lag=3))
         for seconds, state in ((4, "learning"), (5, "waiting")):

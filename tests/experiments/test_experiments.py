@@ -55,7 +55,7 @@ def test_foreign_pictures_have_small_p_values(plan):
 def test_gaps_at_random_cost_little():
     def excess(k, filled):
         results = experiments.gaps.results(Plan({}, FOLDER))
-        return results.numbers("excess", gaps="30 % at random", k=k, filled=filled)[0]
+        return results.numbers("excess", impute="30 % at random", k=k, filled=filled)[0]
 
     assert excess(20, "impute") <= 0.05
     assert excess(5, "impute") <= 0.01

@@ -135,7 +135,7 @@ def test_missing_numbers_of_a_table(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=text):
             list(open_rows(path, column="f_*").chunks())
-        [chunk] = open_rows(path, column="f_*", gaps=True).chunks()
+        [chunk] = open_rows(path, column="f_*", impute=True).chunks()
         np.testing.assert_array_equal(chunk.vectors, [[1, 3], [2, 4], [np.nan, 5]])
 
 

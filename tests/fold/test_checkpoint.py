@@ -69,8 +69,8 @@ def test_any_counts_and_losses_survive_a_round_trip(
     stats: FoldStats, event_time: EventTime, numbers: Any, words: tuple[str, str], partition: int
 ) -> None:
     config = fold_config()
-    position, weight, variance, count, shortened = numbers
-    state = replace(State.empty(5), weight=weight, total_variance=variance, count=count, shortened=shortened)
+    position, weight, variance, count, clipped = numbers
+    state = replace(State.empty(5), weight=weight, total_variance=variance, count=count, clipped=clipped)
     fold = replace(Fold.empty(config.learning), position=position, state=state, event_time=event_time, stats=stats)
     checkpoint = Checkpoint(*words, partition, fold, config.as_dict())
     assert values_in(decode(encode(checkpoint))) == values_in(checkpoint)

@@ -15,7 +15,7 @@ from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.batch import Batch, Decoded, Reject, batch_of_rows
 from streampca.formats.record import PlainRecord
 from streampca.pca.arrays import Array
-from streampca.pca.learning import BLOCK
+from streampca.pca.learning import LEARN_BLOCK
 from tests.fold.streams import WARM_UP, D, bits, fold_config, fold_of, learn, vectors
 from tests.pca.streams import covariance, learned, with_gaps
 
@@ -85,7 +85,9 @@ def test_where_batches_are_cut_and_restarts_change_no_bit(name: str, data: st.Da
     """A block may end within a record, which is still learned as a whole; the position is after it."""
     config, total = CONFIGS[name], 310
     if data.draw(st.booleans()):
-        n = data.draw(st.sampled_from([1, WARM_UP - 1, WARM_UP, WARM_UP + BLOCK - 1, WARM_UP + BLOCK, 200, total]))
+        n = data.draw(
+            st.sampled_from([1, WARM_UP - 1, WARM_UP, WARM_UP + LEARN_BLOCK - 1, WARM_UP + LEARN_BLOCK, 200, total])
+        )
         counts = [1] * n
     else:
         counts = data.draw(st.lists(st.sampled_from([1, 2, 3, 7, 64, 65, 100]), min_size=1, max_size=10))
@@ -186,11 +188,11 @@ def test_only_a_half_life_in_seconds_forgets_over_time_without_messages() -> Non
 
 
 def test_losses_are_averaged_over_all_messages_and_over_about_the_last_thousand() -> None:
-    config, n = fold_config(), WARM_UP + 3 * BLOCK + 7
+    config, n = fold_config(), WARM_UP + 3 * LEARN_BLOCK + 7
     fold, losses = learn(Fold.empty(config.learning), vectors(n), [-1] * n, n, config)
     blocks = [(part.residual, part.norm) for part in losses if len(part.norm)]
-    stats, kept = fold.stats, (1 - 1 / 1000) ** BLOCK
-    assert stats.with_loss == 3 * BLOCK == sum(len(norm) for _, norm in blocks)
+    stats, kept = fold.stats, (1 - 1 / 1000) ** LEARN_BLOCK
+    assert stats.with_loss == 3 * LEARN_BLOCK == sum(len(norm) for _, norm in blocks)
     for one, (mean, ewma) in enumerate([(stats.loss, stats.loss_ewma), (stats.norm, stats.norm_ewma)]):
         first, second, third = (np.mean(block[one]) for block in blocks)
         assert mean == pytest.approx((first + second + third) / 3, rel=1e-9)

@@ -8,10 +8,10 @@ import pytest
 
 from streampca.errors import TopicReplacedError
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.fold.merging import Merged, MergedFolds
+from streampca.fold.merging import FoldMerger, MergedFold
 from streampca.fold.model_file import PublishedModel, decode, encode
 from streampca.pca.arrays import F64, Array
-from streampca.pca.learning import BLOCK
+from streampca.pca.learning import LEARN_BLOCK
 from streampca.pca.scoring import Calibration
 from streampca.pca.state import State
 from tests.fold.streams import D, checkpoint_of, fold_config, fold_of, vectors
@@ -21,14 +21,14 @@ CONFIG, EXACT = fold_config(), fold_config(components=D)
 HOUR_MS = 3600 * 1000
 
 
-def merged_folds(folds: Sequence[Fold], config: FoldConfig, now_ms: int = 2 * 10**12) -> MergedFolds:
-    merged = MergedFolds(config, now_ms)
+def merged_folds(folds: Sequence[Fold], config: FoldConfig, now_ms: int = 2 * 10**12) -> FoldMerger:
+    merged = FoldMerger(config, now_ms)
     for partition, fold in enumerate(folds):
         merged.add_partition(checkpoint_of(fold, config, partition))
     return merged
 
 
-def all_of(folds: MergedFolds) -> Merged:
+def all_of(folds: FoldMerger) -> MergedFold:
     merged = folds.merged()
     assert merged is not None
     return merged
@@ -80,7 +80,7 @@ def test_folds_are_decayed_to_a_common_time(stamps: Sequence[int], now_ms: int, 
 @pytest.mark.parametrize("half_life", [None, 150.0])
 def test_appended_folds_are_those_of_one_stream_which_continues(half_life: float | None) -> None:
     config, V = fold_config(components=D, half_life_messages=half_life), vectors(900)
-    folds = MergedFolds(config)
+    folds = FoldMerger(config)
     for part in np.split(V[:700], [300, 310]):
         folds.append(fold_of(part, config))
     fold = folds.fold(700)
@@ -93,7 +93,7 @@ def test_appended_folds_are_those_of_one_stream_which_continues(half_life: float
 
 def test_parts_too_short_for_a_time_are_appended_at_their_last_timestamp() -> None:
     config = fold_config(components=D, half_life_seconds=1.0)
-    folds, parts = MergedFolds(config), [vectors(10, seed=i) for i in range(3)]
+    folds, parts = FoldMerger(config), [vectors(10, seed=i) for i in range(3)]
     for second, part in enumerate(parts):
         folds.append(fold_of(part, config, [10**12 + 1000 * second] * 10))
     assert folds.fold(30).event_time.now_ms == 10**12 + 2000
@@ -144,7 +144,7 @@ def test_losses_average_all_scored_messages() -> None:
     folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (600, 7, 300)]
     stats, model = [fold.stats for fold in folds], published(folds)
     scored = sum(s.with_loss for s in stats)
-    assert scored == 2 * BLOCK + BLOCK
+    assert scored == 2 * LEARN_BLOCK + LEARN_BLOCK
     loss, norm = (sum(s.with_loss * getattr(s, name) for s in stats) / scored for name in ("loss", "norm"))
     assert model.loss == pytest.approx(loss)
     assert model.loss_ratio == pytest.approx(loss / norm)
@@ -167,6 +167,6 @@ def test_first_and_last_timestamps_over_all_partitions() -> None:
 
 def test_one_fold_alone_is_published_without_a_topic() -> None:
     fold = fold_of(vectors(300), CONFIG)
-    model = Merged.alone(fold, CONFIG).published(CONFIG, Calibration.empty(), 0.0)
+    model = MergedFold.alone(fold, CONFIG).published(CONFIG, Calibration.empty(), 0.0)
     assert (model.version, model.topic, model.positions, model.subspace_error) == (300, "", {}, None)
     assert model.model.components == pytest.approx(published([fold]).model.components, abs=1e-9)

@@ -192,7 +192,7 @@ def test_a_kill_changes_no_bit_of_a_model_of_messages_with_nulls(broker: Broker,
     with threadpool_limits(1):
         fold, _ = Fold.empty(config.learning).take(event, config)
     assert files[0] == checkpoint.encode(checkpoint.Checkpoint(topic, newest.topic_id, 0, fold, newest.settings))
-    assert fold.state.gaps is not None
+    assert fold.state.missing is not None
     few = {int(place) for place in np.flatnonzero((~missing).sum(axis=1) < CONFIG.learning.min_observed)}
     assert {reject.reason for reject in event.decoded.rejects} <= {"too_few_observed"}
     assert {offset for offset, _, _ in read_dead_letters(broker, dead_letter_topic)} == few

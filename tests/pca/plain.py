@@ -15,7 +15,7 @@ from streampca.pca.state import Losses, State
 
 def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn one block V (B, d) that is not the first; `retention` (B,) holds each message's ρ."""
-    w, m, total, shortened = state.weight, state.mean, state.total_variance, state.shortened
+    w, m, total, clipped = state.weight, state.mean, state.total_variance, state.clipped
     k, K, part = config.components, min(config.columns, state.rank), block.part_of(min(config.columns, state.rank))
     Y, eta, residual, norm = np.empty(V.shape), np.empty(len(V)), np.empty(len(V)), np.empty(len(V))
     C: Array = state.C[:, :K].astype(np.float64)
@@ -25,7 +25,7 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         y = v - m
         limit = max(SHARE * before, ORDINARY) * total  # bounded influence                                   section 5
         if y @ y > limit > 0 and before >= SHORT:
-            y, shortened = y * np.sqrt(limit / (y @ y)), shortened + 1
+            y, clipped = y * np.sqrt(limit / (y @ y)), clipped + 1
         norm[s], eta[s] = y @ y, 1 / w
         if s % part == 0 or k >= K:
             served = np.linalg.qr(C[:, :k])[0]  # of the C that is met: by this message, or by its part      section 9
@@ -49,7 +49,7 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         whole = after <= learning.WHOLE_UNTIL or past < learning.SHORT_MEMORY or state.rank < config.columns
         basis = np.eye(config.dimensions) if whole else subspace(covariance, C, F, rows)
     CF = axes_within(covariance, basis)[:, : config.limits.columns]
-    return State(CF, m, w, float(total), after, shortened, state.gaps, packed), Losses(np.maximum(residual, 0.0), norm)
+    return State(CF, m, w, float(total), after, clipped, state.missing, packed), Losses(np.maximum(residual, 0.0), norm)
 
 
 def sketch(rows: F64) -> F64:

@@ -8,9 +8,9 @@ import numpy as np
 
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
-from streampca.pca.jackknife import GUARD, SamplingError, sampling_error
-from streampca.pca.learning import LearningConfig, learn
-from streampca.pca.merge import Merger
+from streampca.pca.jackknife import SamplingError, sampling_error
+from streampca.pca.learning import GUARD, LearningConfig, learn
+from streampca.pca.merge import StateMerger
 from streampca.pca.state import Losses, State
 
 
@@ -77,9 +77,9 @@ def with_gaps(X: F64, share: float, seed: int = 0) -> F64:
     return np.where(random < limit[:, None], np.nan, X)
 
 
-def merger_of(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> Merger:
+def merger_of(states: Sequence[State], columns: int, decay: Sequence[float] | None = None) -> StateMerger:
     """A merger of these states, each with its share in `decay`."""
-    merger = Merger(columns)
+    merger = StateMerger(columns)
     for state, share in zip(states, decay or [1.0] * len(states), strict=True):
         merger.add(state, share)
     return merger

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streampca.pca import axes, learning
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import block
-from streampca.pca.learning import BLOCK, GUARD, LONG_BLOCK, SPARE, YOUNG, LearningConfig, learn
+from streampca.pca.learning import GUARD, LEARN_BLOCK, LONG_BLOCK, SPARE, YOUNG, LearningConfig, learn
 from streampca.pca.state import Losses, State
 from tests.pca import plain
 from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, remaining_weights, values_in
@@ -84,7 +84,7 @@ def test_where_no_direction_is_left_out_the_covariance_is_exact(case: dict) -> N
         patched.setattr(LearningConfig, "keeps_covariance", case["exact"])
         config = LearningConfig(d, max(d - 1, 1), 0, case["center"], warm_up=case["warm_up"])
         state, _ = one_pass(X, config, retention)
-    if remaining_weights(retention).sum() > 1.01 and not state.shortened:  # else the covariance may be rounding
+    if remaining_weights(retention).sum() > 1.01 and not state.clipped:  # else the covariance may be rounding
         check(state, X, retention, case["center"], 1e-8 if offset < 10 else 1e-6)
 
 
@@ -127,7 +127,7 @@ def test_every_block_equals_the_plain_one(case: str, way: str) -> None:
             assert close(learned(after), learned(expected), 1e-8)
             assert after.mean == pytest.approx(expected.mean, rel=1e-10, abs=1e-10)
             assert after.total_variance == pytest.approx(expected.total_variance, rel=1e-10)
-            assert (after.count, after.shortened) == (expected.count, expected.shortened)
+            assert (after.count, after.clipped) == (expected.count, expected.clipped)
             assert losses.norm == pytest.approx(of_plain.norm, rel=1e-9, abs=1e-12)
             assert losses.residual == pytest.approx(of_plain.residual, rel=1e-7, abs=1e-8 * of_plain.norm.max())
         assert np.abs(after.C_pinv @ after.C - np.eye(after.rank)).max() <= 1e-10
@@ -135,7 +135,7 @@ def test_every_block_equals_the_plain_one(case: str, way: str) -> None:
         assert np.abs(after.C.T @ after.C - np.diag(after.variance)).max() <= 1e-9 * after.variance[0]
         state, start = after, end
     assert state.rank == (9 if case == "of low rank" else 4 + GUARD if way == "covariance" else 7 + SPARE)
-    assert (state.shortened > 0) == (case == "outliers")
+    assert (state.clipped > 0) == (case == "outliers")
 
 
 def test_what_is_kept_depends_on_the_dimensions() -> None:
@@ -149,7 +149,7 @@ def test_what_is_kept_depends_on_the_dimensions() -> None:
 def test_blocks_of_a_young_stream_are_short() -> None:
     counts = (0, 1, 200, 200 + YOUNG - 1, 200 + YOUNG)
     for config in (LearningConfig(8, 2), LearningConfig(5000, 20)):
-        assert [config.next_block(n) for n in counts] == [200, BLOCK, BLOCK, BLOCK, LONG_BLOCK]
+        assert [config.next_block(n) for n in counts] == [200, LEARN_BLOCK, LEARN_BLOCK, LEARN_BLOCK, LONG_BLOCK]
     assert LearningConfig(5000, 200).start == 640
     assert LearningConfig(768, 20).next_block(9000) == LONG_BLOCK // 2
     assert LearningConfig(768, 20, dtype="float32").next_block(9000) == LONG_BLOCK
@@ -163,7 +163,7 @@ def test_algorithm_1_sees_every_message_after_the_first_block(
     """With a C of K columns; their losses are those of the C that they met."""
     n, seen = 2000, []
 
-    def spy(V: F64, C: F64, *others: object) -> block.Learned:
+    def spy(V: F64, C: F64, *others: object) -> block.BlockResult:
         learned = block_learn(V, C, *others)  # type: ignore[arg-type]
         if C.shape[1]:
             seen.append(len(V))
@@ -194,7 +194,7 @@ class TestBoundedInfluence:
         exact = covariance(X)
         X[where] *= size
         state, _ = one_pass(X, LearningConfig(80, 5))
-        assert state.shortened == 1
+        assert state.clipped == 1
         assert excess(axes.principal(state, 5)[0], exact) <= 0.01
 
     @pytest.mark.parametrize("quiet", [1e-9, 1e-3, 0.0])
@@ -212,7 +212,7 @@ class TestBoundedInfluence:
         monkeypatch.setattr(learning.centring, "SHARE", np.inf)
         monkeypatch.setattr(learning.centring, "_MEDIANS", np.inf)
         free, _ = one_pass(X, config)
-        assert bounded.shortened == free.shortened == 0
+        assert bounded.clipped == free.clipped == 0
         assert bounded.C.tobytes() == free.C.tobytes()
 
 
@@ -367,7 +367,10 @@ class TestBits:
     @pytest.mark.parametrize("case", ["plain", "outliers", "forgetting", "of low rank"])
     def test_for_any_number_of_blocks_at_once(self, case: str, way: str) -> None:
         """With a partial last block."""
-        n, ends = 200 + 40 * BLOCK + 17, [*range(200, 4297, BLOCK), *range(4296 + LONG_BLOCK, 9500, LONG_BLOCK)]
+        n, ends = (
+            200 + 40 * LEARN_BLOCK + 17,
+            [*range(200, 4297, LEARN_BLOCK), *range(4296 + LONG_BLOCK, 9500, LONG_BLOCK)],
+        )
         X = gaussian(8, n, 1 / np.arange(1, 61.0) * (np.arange(60) < 7 if case == "of low rank" else 1), offset=1.0)
         retention, config = np.ones(n), LearningConfig(60, 4, 4)
         if case == "outliers":
@@ -386,10 +389,10 @@ class TestBits:
     def test_learning_does_not_modify_its_arguments(self, way: str) -> None:
         config = LearningConfig(77, 5)
         state, _ = one_pass(self.X, config)
-        before, V = values_in(state), self.X[:BLOCK].copy()
-        learn(state, V, np.ones(BLOCK), config)
+        before, V = values_in(state), self.X[:LEARN_BLOCK].copy()
+        learn(state, V, np.ones(LEARN_BLOCK), config)
         assert values_in(state) == before
-        assert np.array_equal(V, self.X[:BLOCK])
+        assert np.array_equal(V, self.X[:LEARN_BLOCK])
 
 
 def test_the_mean_loss_is_the_remaining_variance(way: str) -> None:

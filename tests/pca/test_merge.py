@@ -11,7 +11,7 @@ from streampca.pca import axes
 from streampca.pca import merge as merging
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.pca.merge import Merger, PooledCovariance
+from streampca.pca.merge import PooledCovariance, StateMerger
 from streampca.pca.state import State
 from tests.pca.streams import close, covariance, excess, gaussian, learned, merge, one_pass
 
@@ -104,7 +104,7 @@ def test_memory_does_not_grow_with_the_number_of_folds() -> None:
 
     def peak(count: int) -> int:
         tracemalloc.start()
-        merger = Merger(config.columns)
+        merger = StateMerger(config.columns)
         for i in range(count):
             merger.add(states[i % 3])
         merger.groups()
@@ -117,7 +117,7 @@ def test_memory_does_not_grow_with_the_number_of_folds() -> None:
 
 def test_fading_all_states_so_far_is_a_lower_share_of_each() -> None:
     states = folds(parts(9, [300, 200, 100], 3), LearningConfig(3, 3))
-    merger = Merger(3)
+    merger = StateMerger(3)
     for state in states[:2]:
         merger.add(state)
     merger.fade(0.25)

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from streampca.consumer_group import events
 from streampca.fold.fold import Fold
-from streampca.pca.learning import BLOCK
+from streampca.pca.learning import LEARN_BLOCK
 from streampca.pca.state import Losses
 from streampca.sources.events import SourceStatus
 from streampca.stores.object_errors import store_error
@@ -309,9 +309,9 @@ def test_metrics_after_a_run(metrics: WorkerMetrics) -> None:
     assert now("streampca_explained_variance_ratio") == pytest.approx(explained)
     stats = env.newest().fold.stats
     assert now("streampca_loss_ewma", **labels(0)) == pytest.approx(stats.loss_ewma / stats.norm_ewma)
-    assert now("streampca_prequential_loss_ratio_count") == stats.with_loss == 2 * BLOCK
+    assert now("streampca_prequential_loss_ratio_count") == stats.with_loss == 2 * LEARN_BLOCK
     assert now("streampca_pinv_error", **labels(0)) == pytest.approx(0, abs=1e-9)
-    assert now("streampca_shortened_messages", **labels(0)) == 0
+    assert now("streampca_clipped_messages", **labels(0)) == 0
     assert now("streampca_learn_seconds_total") > 0
 
 
@@ -395,10 +395,10 @@ def test_gaps_of_vectors_are_shown(metrics: WorkerMetrics) -> None:
     V = vectors(300)
     V[100:, 2] = np.nan
     fold = fold_of(V, config)
-    metrics.notify(events.BatchLearned(1, fold, 300, [], 0.5, 0, gaps=200))
+    metrics.notify(events.BatchLearned(1, fold, 300, [], 0.5, 0, incomplete=200))
     now = Samples(metrics)
     assert now("streampca_vectors_with_gaps_total") == 200
-    assert now("streampca_missing_entries_ratio", **labels(1)) == pytest.approx(fold.state.gaps.messages / D)
+    assert now("streampca_missing_entries_ratio", **labels(1)) == pytest.approx(fold.state.missing.messages / D)
 
 
 def test_described_lists_every_exposed_metric(metrics: WorkerMetrics) -> None:

@@ -17,7 +17,7 @@ from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel, encode
 from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from streampca.pca.learning import BLOCK
+from streampca.pca.learning import LEARN_BLOCK
 from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
 from streampca.stores.checkpoints import Checkpoints
@@ -210,7 +210,7 @@ def test_a_worker_publishes_less_often_where_it_takes_long(env: Environment) -> 
 
 
 MESSAGES = vectors(3000)
-LEARNED = WARM_UP + BLOCK  # messages of which none is pending
+LEARNED = WARM_UP + LEARN_BLOCK  # messages of which none is pending
 
 
 class Stream(PublisherFixture):

@@ -19,7 +19,7 @@ from streampca.pca.blocked.recurrence import learn_padded, resize
 SKETCH = 8  # random combinations of a block's rows, in which new directions are looked for
 
 
-class Learned(NamedTuple):
+class BlockResult(NamedTuple):
     """A block after one pass over it."""
 
     Y: Array  # (n, d): the rows √c·y, of which the block's share of the covariance is YᵀY
@@ -29,19 +29,19 @@ class Learned(NamedTuple):
     norm: F64  # (n,): ‖v − m‖² of each message
     mean: F64  # (d,), after the block
     total_variance: float  # tr Σ after the block
-    shortened: int  # messages
+    clipped: int  # messages
     pinv_error: float  # the largest entry of |S CᵀC − I|, columns scaled to length one: how far S is from (CᵀC)⁻¹
 
 
 def learn(
     V: Array, C: Array, mean: F64, total_variance: float, weights: Weights, served: int, smallest: float, Y: Array
-) -> Learned:
+) -> BlockResult:
     """Learn the messages V (n, d) with the factor C (d, K), orthogonal columns; K may be 0.
 
     `served` columns count for the losses. A `total_variance` of at most `smallest` counts as none. Fills in Y (n, d).
     """
     first = total_variance <= smallest and len(V) >= centring.SHORT  # without a variance to compare with
-    V, shortened = centring.near_median(V) if first else (V, 0)
+    V, clipped = centring.near_median(V) if first else (V, 0)
     (n, d), K = V.shape, C.shape[1] if C.shape[1] < len(C) else 0  # with K = d no message would move C
     CY, sketch, sums = np.empty((K + part_of(K), d), V.dtype), np.zeros((SKETCH, d), V.dtype), np.zeros((2, n))
     CY[:K], mean, N = C[:, :K].T, mean.copy(), np.square(C[:, :K], dtype=np.float64).sum(axis=0)
@@ -55,7 +55,7 @@ def learn(
     explained, norm = sums
     explained = norm * (1 - weights.a) if C.shape[1] == d else explained
     C = CY[:K].T
-    return Learned(Y, C, sketch.T, explained, norm, mean, total, shortened + more, _inverse_error(S[:K, :K], C))
+    return BlockResult(Y, C, sketch.T, explained, norm, mean, total, clipped + more, _inverse_error(S[:K, :K], C))
 
 
 def part_of(columns: int) -> int:
@@ -87,16 +87,16 @@ def _learn(
     """Move C in CY = [C | Yᵀ]ᵀ, which has room for the Y of a part: so P and G are one product with it.
 
     Fills in Y, the sketch (SKETCH, d) and the sums (2, n), `explained` and `norm`; updates the mean. `small`: N = CᵀC
-    and S. `weights` (4, n): a, η, ρw, √c. `scale`: as in `centre_rows`. Returns S, tr Σ, and the messages shortened.
+    and S. `weights` (4, n): a, η, ρw, √c. `scale`: as in `centre_rows`. Returns S, tr Σ, and the messages clipped.
     """
-    n, (N, S), total, shortened = len(V), small, scale[0], 0
+    n, (N, S), total, clipped = len(V), small, scale[0], 0
     K, (explained, norm), (a, eta, before, root) = len(N), sums, weights
     part = len(CY) - K
     for i in range(0, n, part):
         e = min(i + part, n)
         y, limits = CY[K : K + e - i], (total, scale[1], scale[2])
         total, more = centre_rows(V[i:e], mean, a[i:e], eta[i:e], before[i:e], limits, y, norm[i:e])
-        shortened += more
+        clipped += more
         if K:
             PG = y @ CY[: K + e - i].T
             X, Z, p, growth, S = learn_padded(PG[:, :K], PG[:, K:], S, eta[i:e])
@@ -109,7 +109,7 @@ def _learn(
                         explained[i + s] += X[s, j] * p[s, j]
             _move(CY[: K + e - i], X, Z)
         _scale(y, root[i:e], combinations[i:e], Y[i:e], sketch)
-    return S, total, shortened
+    return S, total, clipped
 
 
 @compiled_with_free_sums

@@ -1,4 +1,4 @@
-"""Weights of messages, and what precedes learning: messages are centred, and shortened if they are too far away.
+"""Weights of messages, and what precedes learning: messages are centred, and clipped if they are too far away.
 
 A message v that keeps the share ρ of the past is learned as
 
@@ -72,11 +72,11 @@ def _weights(w: float, retention: F64) -> tuple[F64, F64, F64, float]:
 def centre_rows(
     V: Array, mean: F64, a: F64, eta: F64, before: F64, scale: tuple[float, float, float], Y: Array, norm: F64
 ) -> tuple[float, int]:
-    """Fill in Y (n, d), the rows y, and norm; update the mean; return tr Σ and the number of shortened messages.
+    """Fill in Y (n, d), the rows y, and norm; update the mean; return tr Σ and the number of clipped messages.
 
     `scale`: tr Σ before, the tr Σ that counts as none, and q.
     """
-    (n, d), shortened, (total, smallest, share) = V.shape, 0, scale
+    (n, d), clipped, (total, smallest, share) = V.shape, 0, scale
     for s in range(n):
         square = 0.0
         for j in range(d):
@@ -84,7 +84,7 @@ def centre_rows(
             square += y * y
         limit, kept = max(share * before[s], ORDINARY) * total, 1.0
         if square > limit and before[s] >= SHORT and total > smallest:
-            kept, square, shortened = math.sqrt(limit / square), limit, shortened + 1
+            kept, square, clipped = math.sqrt(limit / square), limit, clipped + 1
         root, step = math.sqrt(1.0 - a[s]), kept * a[s]
         for j in range(d):
             y = V[s, j] - mean[j]
@@ -92,4 +92,4 @@ def centre_rows(
             mean[j] += step * y
         norm[s] = square
         total = (1.0 - eta[s]) * total + eta[s] * (1.0 - a[s]) * square
-    return total, shortened
+    return total, clipped

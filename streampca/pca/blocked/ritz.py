@@ -17,6 +17,8 @@ from streampca.pca.arrays import F64, Array, power_of_two
 _LENGTH = 1e-4  # share of the longest diagonal entry of a Cholesky factor: below it, too many digits are lost
 _MOSTLY = 0.5  # share of a direction's square outside a subspace: one with less is a rounding error
 
+RANK_TOLERANCE = 1e-13  # share of the largest variance below which a direction is rounding, in float64
+
 
 class Limits(NamedTuple):
     """Which axes are kept."""

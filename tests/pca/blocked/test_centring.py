@@ -11,7 +11,7 @@ from streampca.pca.blocked.centring import ORDINARY, SHARE, SHORT
 from tests.pca.streams import remaining_weights
 
 
-def centred(V: F64, mean: F64, total_variance: float, weights: centring.Weights) -> block.Learned:
+def centred(V: F64, mean: F64, total_variance: float, weights: centring.Weights) -> block.BlockResult:
     """The block without a factor."""
     return block.learn(V, np.zeros((V.shape[1], 0)), mean, total_variance, weights, 1, 0.0, np.empty(V.shape))
 
@@ -44,17 +44,17 @@ def test_each_message_is_centred_and_shortened_before_the_next(
     V, m, total = random.standard_normal((len(retention), 3)), random.standard_normal(3), 2.0
     V[::5] *= size
     weights = centring.weights(w0, retention)
-    got, shortened = centred(V, m, total, weights), 0
+    got, clipped = centred(V, m, total, weights), 0
     for s, v in enumerate(V):
         a, y = weights.a[s], v - m
         limit = max(SHARE * weights.before[s], ORDINARY) * total
         if y @ y > limit > 0 and weights.before[s] >= SHORT:
-            y, shortened = y * np.sqrt(limit / (y @ y)), shortened + 1
+            y, clipped = y * np.sqrt(limit / (y @ y)), clipped + 1
         assert got.norm[s] == pytest.approx(y @ y, rel=1e-9, abs=1e-11)
         assert got.Y[s] == pytest.approx(np.sqrt(weights.c[s] * (1 - a)) * y, rel=1e-9, abs=1e-10)
         m, total = m + a * y, (1 - a) * (total + a * (y @ y))
     assert got.mean == pytest.approx(m, rel=1e-9, abs=1e-10)
-    assert (got.total_variance, got.shortened) == (pytest.approx(total, rel=1e-9, abs=1e-11), shortened)
+    assert (got.total_variance, got.clipped) == (pytest.approx(total, rel=1e-9, abs=1e-11), clipped)
 
 
 class TestTheFirstBlock:
@@ -65,7 +65,7 @@ class TestTheFirstBlock:
         V = np.random.default_rng(0).standard_normal((200, 4)) + 3
         V[[7, 100]] *= size
         got = centred(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200)))
-        assert got.shortened == 2
+        assert got.clipped == 2
         assert np.isfinite(got.Y).all()
         assert np.isfinite(got.norm).all()
         assert got.total_variance < 20
@@ -74,4 +74,4 @@ class TestTheFirstBlock:
         """As of an idle sensor: their median distance is 0."""
         V = np.zeros((200, 4))
         V[::3] = np.random.default_rng(1).standard_normal((67, 4))
-        assert centred(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200))).shortened == 0
+        assert centred(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200))).clipped == 0

@@ -39,7 +39,7 @@ def steps(kind: str, B: int, random: np.random.Generator) -> F64:
     }[kind]
 
 
-class Learned(NamedTuple):
+class BlockResult(NamedTuple):
     """The result of a block."""
 
     C: F64
@@ -48,11 +48,11 @@ class Learned(NamedTuple):
     growth: F64
 
 
-def learn(C: F64, Y: F64, eta: F64) -> Learned:
+def learn(C: F64, Y: F64, eta: F64) -> BlockResult:
     """Learn the block Y (b, d)."""
     X, Z, p, growth, _ = recurrence.learn_padded(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), eta)
     X, Z, p = (padded[:, : C.shape[1]] for padded in (X, Z, p))
-    return Learned(C @ (np.eye(C.shape[1]) - X.T @ Z) + Y.T @ Z, X, p, growth)
+    return BlockResult(C @ (np.eye(C.shape[1]) - X.T @ Z) + Y.T @ Z, X, p, growth)
 
 
 @given(cases)

@@ -23,7 +23,7 @@ export function show(all, positions, now) {
     const { name = "–", partition = {} } = owners.get(p) ?? {};
     return row(
       p, count(positions[p]), count(partition.position), count(partition.lag), count(partition.learned),
-      count(partition.rejected), percent(partition.loss_ewma), count(partition.shortened), name,
+      count(partition.rejected), percent(partition.loss_ewma), count(partition.clipped), name,
     );
   }));
 }

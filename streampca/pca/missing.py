@@ -1,10 +1,10 @@
-"""Messages with gaps, entries that are NaN: a block's are filled, and then it is learned like any other block.
+"""Messages that lack entries, which are NaN: a block's are filled, and then it is learned like any other block.
 
 With y = v − m, the observed entries O, and the leading axes times their standard deviations C (d, k), before the block:
 
     x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O            filled: m + Cx, and r/π more where observed, r = (y − Cx)_O
 
-Cx is the conditional mean of probabilistic PCA (Tipping & Bishop 1999). π_j, the running share of messages with gaps
+Cx is the conditional mean of probabilistic PCA (Tipping & Bishop 1999). π_j, the running share of incomplete messages
 that have entry j, makes up for residuals that are not seen. It makes squares too large by r_j²(1/π_j² − 1/π_j), by
 which the total variance and the scores are corrected. The first block is filled by EM: fill, refit, repeat.
 docs/mathematics.md, section 11.
@@ -22,19 +22,18 @@ from streampca.pca.blocked import ritz
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_lock
 from streampca.pca.blocked.ritz import Limits
-from streampca.pca.state import Gaps, State
+from streampca.pca.state import MissingShares, State
 
 FILLS = 30  # of the first block
 _MIN_SHARE = 0.3  # a residual counts at most 1/0.3-fold
 _MIN_NOISE = 1e-10  # σ², of the largest variance: keeps C_OᵀC_O + ridge regular
-_ROUNDING = 1e-13  # share of the largest variance
 _UNSEEN = 0.5  # messages: an entry that fewer have shown has no mean yet
 _ROWS = 16  # messages whose intermediate results fit the processor's cache
 _EPS = float(np.finfo(np.float64).eps)
 
 
 def _predictor(mean: F64, C: Array, variance: F64, total_variance: float) -> tuple[F64, F64, F64]:
-    """The mean, C (d, n) and the ridge σ²λ/(λ − σ²) (n,) of the axes with more than noise: they predict gaps."""
+    """The mean, C (d, n) and the ridge σ²λ/(λ − σ²) (n,) of the axes with more than noise, which predict entries."""
     d, k = C.shape
     noise = (total_variance - variance.sum()) / (d - k) if d > k else 0.0
     noise = max(noise, _MIN_NOISE * variance.max(initial=0.0))
@@ -45,30 +44,30 @@ def _predictor(mean: F64, C: Array, variance: F64, total_variance: float) -> tup
     return mean, np.ascontiguousarray(C), noise / (1 - noise / variance)
 
 
-def fill(state: State, V: Array, weights: Weights, components: int, center: bool) -> tuple[Array, F64, Gaps]:
-    """The block V (n, d) without its gaps, where its messages have these weights.
+def fill(state: State, V: Array, weights: Weights, components: int, center: bool) -> tuple[Array, F64, MissingShares]:
+    """The block V (n, d) with its missing entries filled, where its messages have these weights.
 
-    Also returns what π adds to each squared distance from the mean (n,), and the shares of gaps after the block.
+    Also returns what π adds to each squared distance from the mean (n,), and the shares of missing entries at its end.
     """
     missing = np.isnan(V)
-    before = (state.gaps or Gaps(0.0, np.zeros(V.shape[1]))).times(float(weights.past))
-    gaps = before.plus(Gaps(float(weights.c @ missing.any(axis=1)), weights.c @ missing))
-    shares = np.maximum(1.0 - gaps.entries / gaps.messages, _MIN_SHARE)
+    before = (state.missing or MissingShares(0.0, np.zeros(V.shape[1]))).times(float(weights.past))
+    shares = before.plus(MissingShares(float(weights.c @ missing.any(axis=1)), weights.c @ missing))
+    observed = np.maximum(1.0 - shares.entries / shares.messages, _MIN_SHARE)
     if state.count:
         k = min(components, state.rank)
         predictor = _predictor(state.mean, state.C[:, :k], state.variance[:k], state.total_variance)
     else:
         predictor = _by_em(V, missing, components, center)
-    filled, surplus = _fill(V, *predictor, shares)
-    return filled, surplus, gaps
+    filled, surplus = _fill(V, *predictor, observed)
+    return filled, surplus, shares
 
 
 def initialise_new_means(state: State, V: Array) -> State:
     """The state in which entries that the block V (n, d) shows for the first time have the block's mean."""
-    if state.gaps is None or not state.count:
+    if state.missing is None or not state.count:
         return state
     missing = np.isnan(V)
-    new = ((1.0 - state.gaps.entries) * state.weight < _UNSEEN) & ~missing.all(axis=0)
+    new = ((1.0 - state.missing.entries) * state.weight < _UNSEEN) & ~missing.all(axis=0)
     return replace(state, mean=np.where(new, _observed_mean(V, missing), state.mean)) if new.any() else state
 
 
@@ -88,16 +87,16 @@ def _by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) 
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         Y = (filled - mean) / np.sqrt(n)
-        C = ritz.strongest(Y, Limits(components, _ROUNDING, 0.0))
+        C = ritz.strongest(Y, Limits(components, ritz.RANK_TOLERANCE, 0.0))
         predictor = _predictor(mean, C, np.vecdot(C.T, C.T), float(np.vdot(Y, Y)))
     return predictor
 
 
 @compiled_without_lock
 def _fill(V: Array, mean: F64, C: F64, ridge: F64, shares: F64) -> tuple[Array, F64]:
-    """The messages V (B, d) without their gaps, and the surplus (B,); `shares` (d,) are the π.
+    """The messages V (B, d) with missing entries filled, and the surplus (B,); `shares` (d,) are the π.
 
-    x is shortened to ‖x‖² ≤ k + √2k, the mean and a standard deviation of Gaussian messages without gaps: where few
+    x is clipped to ‖x‖² ≤ k + √2k, the mean and a standard deviation of complete Gaussian messages: where few
     entries say little, their noise would be magnified, learned, and magnified again.
     """
     (B, d), whole = V.shape, C.T @ C
@@ -142,7 +141,7 @@ def _fill_few(V: Array, filled: Array, surplus: F64, fixed: Any) -> None:
 
 @compiled_with_free_sums
 def _coordinates(V: Array, missing: Any, P: F64, C: F64, whole: F64, ridge: F64) -> F64:
-    """x (B, k) of each message, from P = C_Oᵀy_O (B, k) and the number of its missing entries; 0 without gaps."""
+    """x (B, k) of each message, from P = C_Oᵀy_O (B, k) and the number of its missing entries; 0 for complete ones."""
     (B, d), k = V.shape, C.shape[1]
     X = np.zeros((B, k))
     for s in range(B):

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import datasets
 
-from streampca.pca import gaps, learning
+from streampca.pca import learning
+from streampca.pca import missing as missing_entries
 from streampca.pca.arrays import F64
 from streampca.pca.axes import principal
 from streampca.pca.blocked import centring
@@ -32,7 +33,7 @@ def weights_of(state: State, n: int, center: bool = True) -> Weights:
 
 
 def fits_of(V: F64, mean: F64, C: F64, variance: F64, total_variance: float) -> F64:
-    """Wz of each message, by the covariance matrix of probabilistic PCA, and shortened."""
+    """Wz of each message, by the covariance matrix of probabilistic PCA, and clipped."""
     d, k = C.shape
     noise = (total_variance - variance.sum()) / (d - k)
     U = C / np.sqrt(variance)
@@ -52,7 +53,7 @@ def fits_of(V: F64, mean: F64, C: F64, variance: F64, total_variance: float) -> 
 def test_missing_entries_get_their_conditional_mean(seed: int, share: float) -> None:
     state, _ = one_pass(stream(600, seed), CONFIG)
     V = with_gaps(stream(30, seed + 1), share, seed)
-    filled, _, _ = gaps.fill(state, V, weights_of(state, len(V)), K, center=True)
+    filled, _, _ = missing_entries.fill(state, V, weights_of(state, len(V)), K, center=True)
     C, variance = state.C[:, :K], state.variance[:K]
     plain = fits_of(V, state.mean, C, variance, state.total_variance)
     assert filled[np.isnan(V)] == pytest.approx(plain[np.isnan(V)], rel=1e-9, abs=1e-9)
@@ -62,7 +63,7 @@ def test_observed_residuals_are_divided_by_the_share_of_messages_that_show_them(
     state, _ = one_pass(stream(600), CONFIG)
     V = with_gaps(stream(100, 1), 0.3)
     V[::4] = stream(25, 2)
-    filled, surpluses, _ = gaps.fill(state, V, weights_of(state, len(V)), K, center=True)
+    filled, surpluses, _ = missing_entries.fill(state, V, weights_of(state, len(V)), K, center=True)
     gapped = np.isnan(V).any(axis=1)
     shares = np.maximum((~np.isnan(V[gapped])).mean(axis=0), 0.3)
     fits = fits_of(V, state.mean, state.C[:, :K], state.variance[:K], state.total_variance)
@@ -84,7 +85,7 @@ def test_the_first_block_is_filled_by_em(center: bool) -> None:
     missing = np.isnan(V)
     observed_mean = np.nanmean(V, axis=0) if center else np.zeros(D)
     X = np.where(missing, observed_mean, V)
-    for _ in range(gaps.FILLS):
+    for _ in range(missing_entries.FILLS):
         mean = X.mean(axis=0) if center else np.zeros(D)
         sigma = (X - mean).T @ (X - mean) / len(X)
         variance, U = np.linalg.eigh(sigma)
@@ -101,14 +102,14 @@ def test_blocks_without_gaps_are_learned_as_ever_after_some_with_gaps() -> None:
     V[:300] = with_gaps(V[:300], 0.3)
     state, _ = learning.learn(State.empty(D), V[:296], np.full(296, 0.99), CONFIG)
     state, _ = learning.learn(state, V[296:552], np.full(256, 0.99), CONFIG)
-    plain, _ = learning.learn(replace(state, gaps=None), V[552:], np.full(256, 0.99), replace(CONFIG, impute=False))
+    plain, _ = learning.learn(replace(state, missing=None), V[552:], np.full(256, 0.99), replace(CONFIG, impute=False))
     after, _ = learning.learn(state, V[552:], np.full(256, 0.99), CONFIG)
-    assert values_in(replace(after, gaps=None)) == values_in(plain)
-    assert state.gaps is not None
-    assert after.gaps is not None
+    assert values_in(replace(after, missing=None)) == values_in(plain)
+    assert state.missing is not None
+    assert after.missing is not None
     past = centring.weights(state.weight, np.full(256, 0.99)).past
-    assert after.gaps.messages == pytest.approx(past * state.gaps.messages)
-    assert after.gaps.entries == pytest.approx(past * state.gaps.entries)
+    assert after.missing.messages == pytest.approx(past * state.missing.messages)
+    assert after.missing.entries == pytest.approx(past * state.missing.entries)
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1.0, 0.99]))
@@ -119,9 +120,9 @@ def test_shares_are_those_of_the_weighted_messages(seed: int, retention: float) 
     state, _ = one_pass(V, CONFIG, retention)
     weights = retention ** np.arange(699, -1, -1.0)
     weights /= weights.sum()
-    assert state.gaps is not None
-    assert state.gaps.messages == pytest.approx(weights @ np.isnan(V).any(axis=1), rel=1e-9)
-    assert state.gaps.entries == pytest.approx(weights @ np.isnan(V), rel=1e-9)
+    assert state.missing is not None
+    assert state.missing.messages == pytest.approx(weights @ np.isnan(V).any(axis=1), rel=1e-9)
+    assert state.missing.entries == pytest.approx(weights @ np.isnan(V), rel=1e-9)
 
 
 @given(st.permutations(range(4)), st.integers(1, 3))
@@ -129,15 +130,15 @@ def test_shares_are_those_of_the_weighted_messages(seed: int, retention: float) 
 def test_neither_order_nor_grouping_of_a_merge_matters(order: list[int], cut: int) -> None:
     streams = [stream(200 + 90 * i, i, offset=float(i)) for i in range(4)]
     states = [one_pass(with_gaps(V, 0.1 * i, i), CONFIG)[0] for i, V in enumerate(streams)]
-    assert states[0].gaps is None
+    assert states[0].missing is None
     plain, turned = merge(states, D), [states[i] for i in order]
     grouped = merge([merge(turned[:cut], D), merge(turned[cut:], D)], D)
     W = sum(state.weight for state in states)
-    shares = [(state.weight, state.gaps) for state in states if state.gaps]
+    shares = [(state.weight, state.missing) for state in states if state.missing]
     for merged in (plain, merge(turned, D), grouped):
-        assert merged.gaps is not None
-        assert merged.gaps.messages == pytest.approx(sum(w * g.messages for w, g in shares) / W)
-        assert merged.gaps.entries == pytest.approx(sum(w * g.entries for w, g in shares) / W)
+        assert merged.missing is not None
+        assert merged.missing.messages == pytest.approx(sum(w * g.messages for w, g in shares) / W)
+        assert merged.missing.entries == pytest.approx(sum(w * g.entries for w, g in shares) / W)
         assert close(learned(merged), learned(plain), 1e-10)
         assert merged.mean == pytest.approx(plain.mean, rel=1e-10)
         assert merged.total_variance == pytest.approx(plain.total_variance, rel=1e-10)
