@@ -1,14 +1,14 @@
 """Every benchmark, one after the other: `python -m benchmarks.all` (`make bench`).
 
-Each writes its tables into docs/performance.md; `streams` and `hard_streams` write docs/accuracy.md and are run only by
-name. Names run only those: `python -m benchmarks.all speed start`.
+Each writes its tables into docs/performance.md and its bars into benchmarks/README.md; `streams` and `hard_streams`
+write docs/accuracy.md and run only by name. Arguments select benchmarks: `python -m benchmarks.all speed start`.
 """
 
 import argparse
 import subprocess
 import sys
 
-from benchmarks.report import PAGE, PARTS
+from benchmarks.report import BARS, PAGE, PARTS
 from benchmarks.workers import ROOT
 from experiments.report import block, machine, write_block
 
@@ -26,7 +26,7 @@ def main() -> None:
         print(f"\n== {part} ==", flush=True)
         if subprocess.run([sys.executable, "-m", f"benchmarks.{part}"], cwd=ROOT, check=False).returncode:  # noqa: S603
             failed.append(part)
-    print(f"\n{block(PAGE.read_text(encoding='utf-8'), 'bars')}")
+    print(f"\n{block(BARS.read_text(encoding='utf-8'), 'bars')}")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -1,7 +1,7 @@
-"""docs/performance.md: each benchmark writes its table into its own block, and its bars into one table of bars.
+"""Each benchmark writes its table into docs/performance.md, for users, and its bars into benchmarks/README.md.
 
-A bar is what we ask of figures. Each is a ratio of two things measured side by side in one run, a time, or a size. The
-page names the machine once; a table that was measured on another one names its own.
+A bar is the least or the most that we accept of a figure: a ratio of two things measured side by side in one run, a
+time, or a size. The page names the machine once; a table that was measured on another machine names it as well.
 """
 
 import argparse
@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from threadpoolctl import threadpool_limits
 
-from experiments.report import DOCS, block, machine, replaced, table
+from experiments.report import DOCS, block, machine, table, write_block
 
 PAGE = DOCS / "performance.md"
+BARS = Path(__file__).with_name("README.md")
 PARTS = ("speed", "decoding", "throughput", "transform", "memory", "serving", "start", "restart", "scaling", "backfill")
 _HEAD = table(["metric", "measured", "bar", "met", "benchmark"], [])
 _MET: dict[str, Callable[[float, float], bool]] = {"≥": operator.ge, "≤": operator.le}
@@ -53,27 +54,29 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     """The options that every benchmark has."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--smallest", action="store_true", help="the smallest size, only printed: does it still run?")
-    options.add_argument("--page", type=Path, help="write into this copy of the page")
+    options.add_argument("--folder", type=Path, help="write into the copies of the pages in this folder")
     return options
 
 
 def page_of(options: argparse.Namespace, page: Path = PAGE) -> Path | None:
-    """Where the results go; nowhere when the size was the smallest and no page is named."""
-    chosen: Path | None = options.page or (None if options.smallest else page)
-    return chosen
+    """The page to write into: with a folder its copy there, otherwise none if the size is the smallest."""
+    if options.folder:
+        return Path(options.folder / page.name)
+    return None if options.smallest else page
 
 
 def publish(part: str, options: argparse.Namespace, lines: Sequence[str], bars: Iterable[Bar] = ()) -> None:
-    """Print the table and the bars of one benchmark, and write them into the page."""
+    """Print the table and the bars of one benchmark, and write them into their pages."""
     rows = [bar.row(part) for bar in bars]
     print("\n".join([*lines, *(["", *_HEAD, *rows] if rows else [])]), flush=True)
     if page := page_of(options):
-        text = page.read_text(encoding="utf-8")
-        others = [row for row in block(text, "bars").splitlines()[len(_HEAD) :] if _part_of(row) != part]
+        other_machine = [] if machine() == block(page.read_text(encoding="utf-8"), "machine") else ["", machine()]
+        write_block(page, part, [*lines, *other_machine])
+    if page := page_of(options, BARS):
+        before = block(page.read_text(encoding="utf-8"), "bars").splitlines()[len(_HEAD) :]
+        others = [row for row in before if _part_of(row) != part]
         rows = sorted([*others, *rows], key=lambda row: PARTS.index(_part_of(row)))
-        other_machine = [] if machine() == block(text, "machine") else ["", machine()]
-        text = replaced(text, part, "\n".join([*lines, *other_machine]))
-        page.write_text(replaced(text, "bars", "\n".join([*_HEAD, *rows])), encoding="utf-8")
+        write_block(page, "bars", [*_HEAD, *rows])
 
 
 def in_turn(rounds: int, *measures: Callable[[], float]) -> list[list[float]]:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import workers
-from benchmarks.report import PAGE, PARTS
+from benchmarks.report import BARS, PAGE, PARTS
 from experiments.report import block
 from tests.forked import ForkedProcess
 from tests.guarantees import worker_process
@@ -34,11 +34,11 @@ def main(part: str, *options: object) -> None:
 
 
 def run(part: str, folder: Path, *options: str) -> str:
-    """Run one benchmark on a copy of the page and return its new block."""
-    page = folder / "performance.md"
-    shutil.copy(PAGE, page)
+    """Run one benchmark on copies of the pages and return its new block."""
+    shutil.copy(BARS, folder)
+    page = Path(shutil.copy(PAGE, folder))
     page.write_text(page.read_text().replace(f"<!-- {part} -->", f"<!-- {part} -->\nold figures"))
-    main(part, "--smallest", "--page", page, *options)
+    main(part, "--smallest", "--folder", folder, *options)
     text = page.read_text()
     for other in PARTS:
         if other != part:
@@ -99,7 +99,7 @@ def test_the_stderr_of_a_failing_child_is_shown(capfd: pytest.CaptureFixture[str
 def test_the_streams_benchmarks_run(name: str, blocks: dict[str, str], table: str, tmp_path: Path) -> None:
     page = tmp_path / "accuracy.md"
     page.write_text("".join(f"<!-- {each} -->\nold figures\n<!-- /{each} -->\n" for each in blocks))
-    main(name, "--smallest", "--seed", 1, "--page", page)
+    main(name, "--smallest", "--seed", 1, "--folder", tmp_path)
     for each, start in blocks.items():
         assert block(page.read_text(), each).startswith(start)
     assert page.with_name(f"{table}.csv").read_text().count("\n") > 10
