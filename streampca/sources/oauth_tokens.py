@@ -1,4 +1,4 @@
-"""OAuthTokens for SASL OAUTHBEARER: from the token endpoint of an identity provider, or signed for AWS MSK."""
+"""Tokens for SASL OAUTHBEARER: from the token endpoint of an identity provider, or signed for AWS MSK."""
 
 import contextlib
 import functools
