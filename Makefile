@@ -108,7 +108,7 @@ browser: setup
 				apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core libatomic1 >/dev/null; \
 		else echo "no Chromium: the tests of the page are skipped" >&2; fi; }
 
-# For the benchmark of serving, which the tests run, too.
+# For the benchmark of serving, which the tests also run.
 load-generators:
 	@{ command -v wrk && command -v hey; } >/dev/null || { \
 		echo "installing wrk and hey for the benchmark of serving" >&2; \

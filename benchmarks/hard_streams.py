@@ -1,15 +1,15 @@
 """Accuracy on 26 synthetic streams that are hard for one pass: `python -m benchmarks.hard_streams`.
 
-Percent by which the loss of the k components, after 20,000 messages, exceeds that of batch PCA on the same rows: ours
-and IncrementalPCA's (by Gram matrices) with as many columns as our state holds, in batches of 256. `oversampling` is
-given, so that a factor is tested, though these streams are narrow enough for a covariance.
+Percent by which the loss of the k components, after 20,000 messages, exceeds batch PCA's on the same rows: ours and
+IncrementalPCA's (by Gram matrices) with the number of columns of our state, in batches of 256. `oversampling` is set,
+so that a factor is tested, though these streams are narrow enough for a covariance.
 
 The rule: on at least 22 of the 26 streams ours is at most 1.25 × IncrementalPCA's or 0.1 %, and nowhere above 0.5 %
-unless IncrementalPCA's is, too. Rows depend on `--seed`. All are written into docs/hard_streams.csv, and some of them
-into docs/accuracy.md; the exit code is 1 if the rule is broken.
+unless IncrementalPCA's is as well. Rows depend on `--seed`. All are written into docs/hard_streams.csv, and some of
+them into docs/accuracy.md; the exit code is 1 if the rule is broken.
 
-Where a few messages hold most of the variance, batch PCA of the rows is no truth either: three streams of Gaussian
-directions with heavy-tailed lengths are compared with the true axes, with default settings.
+Where a few messages hold most of the variance, batch PCA of the rows is far from the true axes as well: three streams
+of Gaussian directions with heavy-tailed lengths are compared with the true axes, with default settings.
 """
 
 import sys
@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
     @property
     def bad(self) -> bool:
-        """So much that nobody may call it noise, where IncrementalPCA is better."""
+        """Too large to be noise, where IncrementalPCA is better."""
         return self.ours > LARGE >= self.incremental
 
     def cells(self) -> list[str]:
@@ -95,7 +95,7 @@ def measured(seed: int, n: int, only: str = "") -> Iterator[Row]:
 
 
 def tails(seed: int, n: int) -> Iterator[tuple[str, float, float]]:
-    """Name, and the percent by which our loss and batch PCA's exceed that of the true axes."""
+    """Name, and the percent by which our loss and batch PCA's exceed the true axes' loss."""
     d, k = 300, 10
     strengths = np.concatenate([np.linspace(3, 1, k), np.full(d - k, 0.5)])
     truth = Batch(np.diag(strengths**2), np.zeros(d), strengths**2)

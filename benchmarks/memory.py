@@ -89,7 +89,7 @@ def over_time(broker: BrokerClient, folder: Path, size: Size) -> tuple[list[str]
 
 
 def fill_up_to(broker: BrokerClient, load: workers.Load, produced: int, total: int) -> int:
-    """Produce a batch if fewer than `total` messages were; return how many were. What all have read is deleted.
+    """Produce a batch if fewer than `total` messages were produced; return their number. Deletes what all have read.
 
     Sixteen batches are left: even if all that is to be read were in one partition, it would be among these.
     """
@@ -123,7 +123,7 @@ def with_backlogs(broker: BrokerClient, size: Size) -> tuple[list[str], Bar]:
 
 
 def folds(partitions: int) -> float:
-    """MiB of the folds of so many partitions: C now, saved and being saved; C† and bytes of one; pending vectors."""
+    """MiB of the partitions' folds: C now, saved and being saved; C† and bytes of one; pending vectors."""
     factor, pending = BACKLOG_D * COLUMNS * 8, LEARN_BLOCK * BACKLOG_D * 8
     return (partitions * (3 * factor + 2 * pending) + 4 * factor) / MIB
 

@@ -24,7 +24,7 @@ _MET: dict[str, Callable[[float, float], bool]] = {"≥": operator.ge, "≤": op
 
 
 class Bar(NamedTuple):
-    """One kind of figure and what each of them should be."""
+    """Figures of one kind, and the limit for each of them."""
 
     metric: str
     figures: Sequence[float]
@@ -34,7 +34,7 @@ class Bar(NamedTuple):
 
     @property
     def met(self) -> bool:
-        """Whether the worst figure, as it is shown, is as it should be."""
+        """Whether the worst figure, as it is shown, is within the limit."""
         return _MET[self.sign](self._worst, self.bar)
 
     @property

@@ -2,7 +2,7 @@
 
 Three workers share six partitions of a real broker, to which messages are sent all the time. Each worker is stopped by
 SIGTERM, or killed, and started again at once; the next one when all partitions are learned again. A figure is the
-longest time between two checkpoints of a partition, of those of the worker that restarts or of those of the others.
+longest time between two checkpoints of a partition, for partitions of the worker that restarts or of the others.
 The workers save five times a second; the other settings are the defaults.
 """
 

@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def rate(broker: BrokerClient, load: Load, client: str, workers: int) -> float:
-    """Messages a second of so many workers together, on a topic of their own."""
+    """Messages a second of all workers together, on a topic of their own."""
     load = replace(load, name=f"scaling-{time.monotonic_ns()}")
     broker.create_topic(load.topic, PARTITIONS)
     with group_of(broker, load, client, session_timeout_s=300) as members:

@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def bars(rows: Sequence[Row]) -> Iterator[Bar]:
-    """Those of the sizes that were measured."""
+    """The bars of the sizes that were measured."""
     for metric, name, sign, bar, dtype, sizes in BARS:
         if asked := [row for row in rows if row.dtype == dtype and row.size in sizes]:
             beside = "covariance" if name == "estimator" else "ours"

@@ -1,9 +1,9 @@
 """Accuracy on many kinds of stream, beside other one-pass methods: `python -m benchmarks.streams [--data FOLDER]`.
 
-Every figure is the percent by which the loss of the k components that a method has learned in one pass exceeds that of
-batch PCA on the same rows. IncrementalPCA is scikit-learn's, by Gram matrices for time; with K + ℓ columns, of which k
-are kept, it has as many as our state, and with batches of 256 rows it takes as much memory. Frequent Directions keeps
-K + ℓ rows.
+Every figure is the percent by which the loss of the k components that a method has learned in one pass exceeds batch
+PCA's on the same rows. IncrementalPCA is scikit-learn's, by Gram matrices for time; K + ℓ columns, of which k are kept,
+are the number in our state, and with batches of 256 rows it needs the same memory. Frequent Directions keeps K + ℓ
+rows.
 
 Orders differ in each run; `--seed` repeats one. `--only WORDS` runs the streams whose name or order contains the
 words. All rows are written into docs/accuracy.csv, and some of them into docs/accuracy.md. The exit code is 1 if a bar

@@ -29,9 +29,7 @@ def test_a_missed_bar_shows_by_how_much() -> None:
     assert [bar.row("speed").split("|")[4].strip() for bar in bars] == ["yes", "no: 20% short", "no: 50% over"]
 
 
-def test_a_table_names_its_machine_if_the_page_names_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_names_its_machine_if_the_page_names_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page, bars = tmp_path / PAGE.name, tmp_path / BARS.name
     page.write_text("<!-- machine -->\nA\n<!-- /machine -->\n<!-- start -->\n<!-- /start -->\n")
     bars.write_text("<!-- bars -->\n<!-- /bars -->\n")

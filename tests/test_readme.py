@@ -30,10 +30,11 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_readme_has_one_command_that_runs_and_one_that_tests_which_ci_calls() -> None:
-    commands = re.findall(r"^    (make .*)$", README.read_text(), re.MULTILINE)
+    text = README.read_text()
+    commands = re.findall(r"^    (make .*)$", text, re.MULTILINE)
     assert commands == ["make demo", "make test"]
     assert commands[-1] in (ROOT / ".ci" / "run").read_text().splitlines()
-    assert all(f"\n| `{command}` |" in README.read_text() for command in commands), "what it needs, and how long it takes"
+    assert all(f"\n| `{command}` |" in text for command in commands), "what it needs, and how long it takes"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
