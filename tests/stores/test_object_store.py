@@ -68,26 +68,24 @@ def test_every_refusal_is_one_sentence_with_a_remedy(proxy: S3Proxy, status: int
     assert sentence in failure(store.check)
 
 
-def test_a_store_that_is_busy_is_told_from_one_that_refuses(proxy: S3Proxy) -> None:
+def test_errors_that_a_retry_may_end_are_of_their_own_class(proxy: S3Proxy) -> None:
     store = new_store(timeouts=IMPATIENT)
     for status, only in ((429, ""), (500, ""), (404, "read")):
         proxy.begin(Fault("status", status, "NoSuchKey", only=only))
         with pytest.raises(StoreBusyError, match="a retry may help"):
             store.check()
-    for kind in ("reset", "cut", "hang"):
-        proxy.begin(Fault(kind))
+    for kind, only in (("reset", ""), ("cut", ""), ("cut", "list"), ("hang", "")):
+        proxy.begin(Fault(kind, only=only))
         with pytest.raises(StoreBusyError, match="a retry may help"):
             store.check()
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_check_notices_each_permission_that_is_missing(proxy: S3Proxy, operation: str) -> None:
-    store, permission = (
-        new_store(timeouts=Timeouts()),
-        {"write": "Put", "read": "Get", "list": "List", "delete": "Delete"}[operation],
-    )
+    store = new_store(timeouts=Timeouts())
+    permission = {"write": "PutObject", "read": "GetObject", "list": "ListBucket", "delete": "DeleteObject"}[operation]
     proxy.begin(Fault("status", 403, "AccessDenied", only=operation))
-    assert failure(store.check).endswith(f"(allow s3:{permission}{'Bucket' if operation == 'list' else 'Object'})")
+    assert failure(store.check).endswith(f"(allow s3:{permission})")
     proxy.end()
     store.check()
 
@@ -98,7 +96,7 @@ def test_a_missing_bucket_is_no_missing_file(s3: S3Process) -> None:
         assert "there is no such bucket" in failure(action)
 
 
-def test_a_server_that_is_away_or_no_object_store(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_away_or_whose_endpoint_is_plain_http(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
     assert "no connection to the server" in failure(new_store().check)
     monkeypatch.setenv("AWS_ALLOW_HTTP", "false")

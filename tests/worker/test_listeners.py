@@ -88,7 +88,7 @@ def test_an_outage_of_the_object_store_is_logged_once_and_again_when_it_ends(log
     def fail(text: str) -> None:
         listener.notify(events.CheckpointPostponed(str(store_error("write", "s3://bucket", "a", OSError(text)))))
 
-    for text in ("status code: 503 <Code>SlowDown</Code>", "operation timed out", "HTTP error", "status code: 500"):
+    for text in ("status code: 503 <Code>SlowDown</Code>", "kind: Timeout", "HttpError", "status code: 500"):
         fail(text)
     listener.notify(events.CheckpointSaved(0, fold, 0.1))
     assert events_of(logs) == ["checkpoint postponed", "checkpoint saved again"]
