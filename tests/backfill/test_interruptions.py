@@ -14,8 +14,8 @@ from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
-from streampca.stores.memory import Crash
 from tests.backfill.rows import backfill_of, here, learned, rows, table, write
+from tests.in_memory.store import Crash
 
 D = 5
 STEPS = {

@@ -15,9 +15,9 @@ from streampca.errors import BadRecordError
 from streampca.sources.events import SourceStatus
 from streampca.stores.base import is_part
 from streampca.stores.directory import DirectoryStore
-from streampca.stores.memory import MemoryStore
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
 from tests.fold.streams import fold_config, fold_of, vectors
+from tests.in_memory.store import FaultyStore
 from tests.worker.environment import TOPIC
 from tests.worker.harness import SynchronousExecutor
 
@@ -26,7 +26,7 @@ FILE = f"workers/{TOPIC}/{NAME}.json"
 CONNECTED = SourceStatus(connected=True, member=True)
 
 
-class CountingStore(MemoryStore):
+class CountingStore(FaultyStore):
     """Counts its writes."""
 
     writes = 0
@@ -39,7 +39,7 @@ class CountingStore(MemoryStore):
 class Member:
     """A listener with its store and its clocks, which are a constant apart."""
 
-    def __init__(self, store: MemoryStore, executor: Executor | None = None, output_topic: str | None = None) -> None:
+    def __init__(self, store: FaultyStore, executor: Executor | None = None, output_topic: str | None = None) -> None:
         self.store, self.ticks = store, 500.0
         self.reports = ProcessStatuses(store, TOPIC)
         self.listener = StatusListener(

@@ -9,19 +9,19 @@ from streampca.settings.commands import ServeSettings
 from streampca.sidecar import app as app_module
 from streampca.sidecar import engine
 from streampca.sidecar.app import create_app
-from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, numbered
+from tests.in_memory.store import FaultyStore
 from tests.sidecar.http_client import Client
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store() -> FaultyStore:
+    return FaultyStore()
 
 
 @pytest.fixture
-def models(store: MemoryStore) -> Models:
+def models(store: FaultyStore) -> Models:
     """Versions 10 and 20."""
     models = Models(store, TOPIC, keep=10)
     for version in (10, 20):
@@ -42,7 +42,7 @@ def settings() -> ServeSettings:
 
 
 @pytest.fixture
-def app(models: Models, store: MemoryStore, settings: ServeSettings, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
+def app(models: Models, store: FaultyStore, settings: ServeSettings, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
     monkeypatch.setattr(engine, "_MAX_ROWS", 50)
     return create_app(store, settings)
 

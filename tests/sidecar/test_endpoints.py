@@ -6,9 +6,9 @@ from fastapi import FastAPI
 
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
-from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, D, K, example_model, numbered
+from tests.in_memory.store import FaultyStore
 from tests.sidecar.http_client import Client, error_of
 
 ROW = [1.0] * D
@@ -41,7 +41,7 @@ def test_list_of_models(client: Client, models: Models, app: FastAPI) -> None:
     assert client.get("/v1/models").json() == {"version": 30, "versions": [10, 20, 30]}
 
 
-def test_ready_after_the_first_model(store: MemoryStore, settings: ServeSettings) -> None:
+def test_ready_after_the_first_model(store: FaultyStore, settings: ServeSettings) -> None:
     models = Models(store, TOPIC)
     app = create_app(store, settings)
     with Client(app) as client:
@@ -61,7 +61,7 @@ def test_ready_after_the_first_model(store: MemoryStore, settings: ServeSettings
         assert (ready.status_code, ready.json(), ready.headers["x-model-version"]) == (200, {"version": 1}, "1")
 
 
-def test_not_ready_when_the_model_is_old_or_the_store_unreadable_with_all_reasons(store: MemoryStore) -> None:
+def test_not_ready_when_the_model_is_old_or_the_store_unreadable_with_all_reasons(store: FaultyStore) -> None:
     models = Models(store, TOPIC)
     models.save(numbered(1, published_at=1000.0))
     app = create_app(store, ServeSettings(topic=TOPIC, model_max_age_s=60))

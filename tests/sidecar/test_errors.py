@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streampca.sidecar.errors import Problem
-from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, D, file_of, numbered
+from tests.in_memory.store import FaultyStore
 from tests.sidecar.http_client import Client, error_of
 
 ROW = [1.0] * D
@@ -173,7 +173,7 @@ def test_a_body_of_unknown_length_is_read_no_further_than_the_limit(client: Clie
     assert next(sent) < 30
 
 
-def test_components_too_large_for_json_are_available_as_npy(app: FastAPI, store: MemoryStore) -> None:
+def test_components_too_large_for_json_are_available_as_npy(app: FastAPI, store: FaultyStore) -> None:
     Models(store, TOPIC).save(numbered(30, d=6000, k=2))
     with Client(app) as client:
         answer = client.get("/v1/model/components")
@@ -193,14 +193,14 @@ def test_kserves_first_protocol_is_answered_with_the_way_to_the_second(client: C
 # --- the store's faults ---------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_old_version_is_a_server_error(client: Client, store: MemoryStore) -> None:
+def test_a_damaged_old_version_is_a_server_error(client: Client, store: FaultyStore) -> None:
     store.damage(file_of(10), 700)
     answer = client.post("/v1/project", json={"vectors": [ROW], "version": 10})
     assert "digest" in error_of(answer, Problem.DAMAGED_MODEL)
     assert client.post("/v1/project", json={"vectors": [ROW]}).status_code == 200
 
 
-def test_a_store_that_cannot_be_read_is_503_where_it_is_needed(client: Client, store: MemoryStore) -> None:
+def test_a_store_that_cannot_be_read_is_503_where_it_is_needed(client: Client, store: FaultyStore) -> None:
     store.fail_reads(1)
     assert "cannot read" in error_of(client.get("/v1/model?version=10"), Problem.STORE_UNREADABLE)
     assert client.get("/v1/model?version=10").status_code == 200

@@ -6,9 +6,9 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
-from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, D, example_model, file_of, numbered
+from tests.in_memory.store import FaultyStore
 from tests.sidecar.http_client import Client, client_of
 
 ROW = [1.0] * D
@@ -45,7 +45,7 @@ def test_without_a_model_there_are_no_model_metrics() -> None:
         assert not [name for name in scraped(client) if name.startswith("streampca_model_") and "failures" not in name]
 
 
-def test_failures_are_counted(client: Client, app: FastAPI, models: Models, store: MemoryStore) -> None:
+def test_failures_are_counted(client: Client, app: FastAPI, models: Models, store: FaultyStore) -> None:
     models.save(numbered(30))
     store.damage(file_of(30), 500)
     app.state.model_cache.poll()

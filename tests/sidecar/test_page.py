@@ -12,10 +12,10 @@ from fastapi import FastAPI
 
 from streampca.fold.model_file import PublishedModel
 from streampca.sidecar.page.endpoints import FOLDER, HEADERS, HistoryReader
-from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.stores.process_status import PartitionStatus, ProcessStatus, ProcessStatuses
 from tests.example_models import TOPIC, example_model, file_of, numbered
+from tests.in_memory.store import FaultyStore
 from tests.sidecar.http_client import Client, error_of
 
 FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file())
@@ -55,7 +55,7 @@ def test_nothing_else_is_served(client: Client, path: str) -> None:
 class Counting(Models):
     """Records which versions are read."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: FaultyStore) -> None:
         super().__init__(store, TOPIC, keep=3)
         self.read: list[int] = []
 
@@ -65,7 +65,7 @@ class Counting(Models):
 
 
 @pytest.fixture
-def counting(store: MemoryStore) -> Counting:
+def counting(store: FaultyStore) -> Counting:
     counting = Counting(store)
     for version in (10, 20, 30):
         counting.save(numbered(version))
@@ -103,7 +103,7 @@ def test_of_many_partitions_those_with_the_greatest_losses(client: Client, model
     assert figures["partition_losses"] == {str(p): 1 / (1 + p) for p in range(64)}
 
 
-def test_any_topic_of_the_store_on_request(client: Client, store: MemoryStore) -> None:
+def test_any_topic_of_the_store_on_request(client: Client, store: FaultyStore) -> None:
     others = {name: Models(store, name) for name in ("a", "b", "c", "d", "orders")}
     for version, other in enumerate(others.values()):
         other.save(numbered(version))
@@ -130,7 +130,7 @@ def test_only_later_versions_on_request(client: Client, models: Models, app: Fas
     assert history_of(client, "?after=10") == [20, 30]
 
 
-def test_a_damaged_version_is_skipped_and_not_read_again(counting: Counting, store: MemoryStore) -> None:
+def test_a_damaged_version_is_skipped_and_not_read_again(counting: Counting, store: FaultyStore) -> None:
     store.damage(file_of(20), 500)
     history = HistoryReader(counting)
     assert versions(history.after(-1)) == versions(history.after(-1)) == [10, 30]
@@ -150,14 +150,14 @@ def test_pruned_versions_leave_the_cache(counting: Counting, monkeypatch: pytest
     assert versions(history.after(-1)) == [20, 30]
 
 
-def test_what_was_read_before_the_store_failed_stays_cached(client: Client, store: MemoryStore) -> None:
+def test_what_was_read_before_the_store_failed_stays_cached(client: Client, store: FaultyStore) -> None:
     store.fail_reads(1)
     assert "cannot read" in error_of(client.get("/v1/page/history"), 503)
     assert history_of(client) == [10, 20]
 
 
 def test_concurrent_requests_share_one_reader(
-    client: Client, counting: Counting, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    client: Client, counting: Counting, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading takes long enough for the other requests to arrive: a second reader would meet the first."""
     reading, at_once = threading.Lock(), []
@@ -189,7 +189,7 @@ def test_reading_stops_with_the_application(counting: Counting) -> None:
 # --- workers ---
 
 
-def report(store: MemoryStore, name: str, age: float, topic: str = TOPIC) -> ProcessStatus:
+def report(store: FaultyStore, name: str, age: float, topic: str = TOPIC) -> ProcessStatus:
     partition = PartitionStatus(position=5, lag=0, learned=4, rejected=1, loss_ewma=None)
     report = ProcessStatus(
         name=name, state="waiting", trouble="disk full", started_at=1.0, updated_at=time.time() - age,
@@ -205,7 +205,7 @@ def workers(client: Client, query: str = "") -> list[dict[str, Any]]:
     return list(content["workers"])
 
 
-def test_reports_are_sorted_by_name_and_have_an_age(client: Client, store: MemoryStore) -> None:
+def test_reports_are_sorted_by_name_and_have_an_age(client: Client, store: FaultyStore) -> None:
     assert workers(client) == []
     b, a = report(store, "b", age=100), report(store, "a", age=0)
     reports = workers(client)
@@ -214,7 +214,7 @@ def test_reports_are_sorted_by_name_and_have_an_age(client: Client, store: Memor
 
 
 def test_old_and_damaged_reports_are_ignored_and_those_of_another_topic_shown_on_request(
-    client: Client, store: MemoryStore
+    client: Client, store: FaultyStore
 ) -> None:
     for name, age in (("old", 3700), ("recent", 3500), ("ahead", -50)):
         report(store, name, age)
@@ -226,7 +226,7 @@ def test_old_and_damaged_reports_are_ignored_and_those_of_another_topic_shown_on
     assert [one["name"] for one in workers(client, "?topic=orders")] == ["x"]
 
 
-def test_an_unreadable_store_is_503(client: Client, store: MemoryStore) -> None:
+def test_an_unreadable_store_is_503(client: Client, store: FaultyStore) -> None:
     report(store, "a", age=0)
     store.fail_reads(1)
     assert "cannot read" in error_of(client.get("/v1/page/workers"), 503)

@@ -6,12 +6,12 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from streampca.stores.memory import MemoryStore
+from tests.in_memory.store import FaultyStore
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store() -> FaultyStore:
+    return FaultyStore()
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from structlog.typing import EventDict
 from streampca.errors import DamagedFileError, NewerFormatError, StaleListingError, StoreError
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.memory import Crash, MemoryStore
 from tests.example_models import newer
 from tests.fold.streams import checkpoint_of, fold_config, fold_of, vectors
+from tests.in_memory.store import Crash, FaultyStore
 
 CONFIG = fold_config()
 Logs = list[EventDict]
@@ -25,7 +25,7 @@ def name_of(position: int, partition: int = 0) -> str:
     return f"checkpoints/readings/{partition}/{position:020d}.npz"
 
 
-class FaultyStore(MemoryStore):
+class StaleStore(FaultyStore):
     """Lists folders as they were, like a network file system that caches them; and some files cannot be read."""
 
     def __init__(self) -> None:
@@ -53,12 +53,12 @@ class FaultyStore(MemoryStore):
 
 
 @pytest.fixture
-def store() -> FaultyStore:
-    return FaultyStore()
+def store() -> StaleStore:
+    return StaleStore()
 
 
 @pytest.fixture
-def checkpoints(store: FaultyStore) -> Checkpoints:
+def checkpoints(store: StaleStore) -> Checkpoints:
     return Checkpoints(store, "readings", keep=3)
 
 
@@ -88,14 +88,14 @@ def assert_falls_back(three: Checkpoints, logs: Logs, cause: str = "") -> None:
     assert cause in line["error"]
 
 
-def test_the_last_saved_is_the_newest(checkpoints: Checkpoints, store: FaultyStore) -> None:
+def test_the_last_saved_is_the_newest(checkpoints: Checkpoints, store: StaleStore) -> None:
     for position in (5, 20, 100):
         save(checkpoints, position)
         assert newest_position(checkpoints) == position
     assert store.read(name_of(100)) == encode(checkpoint(100))
 
 
-def test_topics_and_partitions_are_separate_and_listed_in_order(store: FaultyStore, checkpoints: Checkpoints) -> None:
+def test_topics_and_partitions_are_separate_and_listed_in_order(store: StaleStore, checkpoints: Checkpoints) -> None:
     for partition in (10, 2, 0):
         checkpoints.save(checkpoint(7 + partition, partition))
     assert checkpoints.partitions() == [0, 2, 10]
@@ -114,7 +114,7 @@ def test_a_checkpoint_behind_the_newest_is_refused(three: Checkpoints) -> None:
         assert three.offsets(0) == [10, 20, 30]
 
 
-def test_no_checkpoint_ahead_of_the_one_just_written_is_deleted(three: Checkpoints, store: FaultyStore) -> None:
+def test_no_checkpoint_ahead_of_the_one_just_written_is_deleted(three: Checkpoints, store: StaleStore) -> None:
     for position in (20, 30):
         store.damage(name_of(position))
     save(three, 11, 12, 13, 14)
@@ -124,7 +124,7 @@ def test_no_checkpoint_ahead_of_the_one_just_written_is_deleted(three: Checkpoin
     assert three.offsets(0) == [20, 30, 40]
 
 
-def test_old_checkpoints_are_pruned_and_other_files_are_ignored(checkpoints: Checkpoints, store: FaultyStore) -> None:
+def test_old_checkpoints_are_pruned_and_other_files_are_ignored(checkpoints: Checkpoints, store: StaleStore) -> None:
     others = ["notes.txt", "0000.npz", f"{7:020d}.npz.bak", f"{7:021d}.npz", f"{'x' * 20}.npz", f"{7:020d}.tmp1"]
     for other in others:
         store.write(f"checkpoints/readings/0/{other}", b"?")
@@ -137,7 +137,7 @@ def test_old_checkpoints_are_pruned_and_other_files_are_ignored(checkpoints: Che
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
 def test_a_damaged_newest_checkpoint_falls_back_is_logged_and_replaced_when_reached_again(
-    three: Checkpoints, store: FaultyStore, damage: str, logs: Logs
+    three: Checkpoints, store: StaleStore, damage: str, logs: Logs
 ) -> None:
     if damage == "flip":
         store.damage(name_of(30), 400)
@@ -148,7 +148,7 @@ def test_a_damaged_newest_checkpoint_falls_back_is_logged_and_replaced_when_reac
     assert newest_position(three) == 30
 
 
-def test_an_unreadable_newest_falls_back_to_the_one_before(three: Checkpoints, store: FaultyStore, logs: Logs) -> None:
+def test_an_unreadable_newest_falls_back_to_the_one_before(three: Checkpoints, store: StaleStore, logs: Logs) -> None:
     store.unreadable.add(name_of(30))
     assert_falls_back(three, logs, "Input/output error")
     store.unreadable.clear()  # it was one failed read
@@ -165,13 +165,13 @@ OTHERS = {
 
 @pytest.mark.parametrize("differs", OTHERS)
 def test_a_checkpoint_in_anothers_place_is_skipped(
-    three: Checkpoints, store: FaultyStore, differs: str, logs: Logs
+    three: Checkpoints, store: StaleStore, differs: str, logs: Logs
 ) -> None:
     store.write(name_of(30), OTHERS[differs])
     assert_falls_back(three, logs, "it holds the checkpoint of topic")
 
 
-def test_a_newer_release_s_checkpoint_is_waited_for(three: Checkpoints, store: FaultyStore, logs: Logs) -> None:
+def test_a_newer_release_s_checkpoint_is_waited_for(three: Checkpoints, store: StaleStore, logs: Logs) -> None:
     """A worker retries a `StoreError`, so an old one waits in a rolling upgrade, and never learns again from 20."""
     store.write(name_of(30), newer(store.read(name_of(30)), "checkpoint"))
     with pytest.raises(NewerFormatError, match="nothing is damaged"):
@@ -179,7 +179,7 @@ def test_a_newer_release_s_checkpoint_is_waited_for(three: Checkpoints, store: F
     assert logs == []
 
 
-def test_it_is_an_error_when_every_checkpoint_is_damaged(three: Checkpoints, store: FaultyStore, logs: Logs) -> None:
+def test_it_is_an_error_when_every_checkpoint_is_damaged(three: Checkpoints, store: StaleStore, logs: Logs) -> None:
     for position in (10, 20, 30):
         store.damage(name_of(position))
     with pytest.raises(DamagedFileError) as error:
@@ -191,7 +191,7 @@ def test_it_is_an_error_when_every_checkpoint_is_damaged(three: Checkpoints, sto
     assert all(name_of(position) in text for position in (10, 20, 30))
 
 
-def test_when_none_can_be_read_a_retry_may_help(three: Checkpoints, store: FaultyStore, logs: Logs) -> None:
+def test_when_none_can_be_read_a_retry_may_help(three: Checkpoints, store: StaleStore, logs: Logs) -> None:
     store.unreadable |= {name_of(position) for position in (10, 20, 30)}
     with pytest.raises(StoreError, match="Input/output error"):
         three.newest(0)
@@ -212,7 +212,7 @@ def test_a_checkpoint_that_could_not_be_loaded_is_not_written(checkpoints: Check
 
 
 @pytest.mark.parametrize("error", [StoreError("disk full"), Crash()])
-def test_a_failed_write_changes_nothing(three: Checkpoints, store: FaultyStore, error: BaseException) -> None:
+def test_a_failed_write_changes_nothing(three: Checkpoints, store: StaleStore, error: BaseException) -> None:
     store.fail_writes(1, error)
     with pytest.raises(type(error)):
         save(three, 40)
@@ -220,13 +220,13 @@ def test_a_failed_write_changes_nothing(three: Checkpoints, store: FaultyStore, 
     assert newest_position(three) == 30
 
 
-def test_a_reader_whose_files_are_pruned_finds_newer_ones(checkpoints: Checkpoints, store: FaultyStore) -> None:
+def test_a_reader_whose_files_are_pruned_finds_newer_ones(checkpoints: Checkpoints, store: StaleStore) -> None:
     save(checkpoints, 10)
     store.saved_after_listing = [20, 30, 40]
     assert newest_position(checkpoints) == 40
 
 
-def test_a_listing_whose_files_are_all_gone_is_an_error(three: Checkpoints, store: FaultyStore) -> None:
+def test_a_listing_whose_files_are_all_gone_is_an_error(three: Checkpoints, store: StaleStore) -> None:
     store.freeze("checkpoints/readings/0")
     for position in (10, 20, 30):
         store.delete(name_of(position))
@@ -237,9 +237,7 @@ def test_a_listing_whose_files_are_all_gone_is_an_error(three: Checkpoints, stor
     assert newest_position(three) == 130
 
 
-def test_a_damaged_file_in_a_stale_listing_does_not_count_as_all_damaged(
-    three: Checkpoints, store: FaultyStore
-) -> None:
+def test_a_damaged_file_in_a_stale_listing_does_not_count_as_all_damaged(three: Checkpoints, store: StaleStore) -> None:
     store.damage(name_of(20))
     store.freeze("checkpoints/readings/0")
     store.delete(name_of(10))

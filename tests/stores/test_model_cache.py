@@ -6,10 +6,10 @@ import pytest
 from structlog.typing import EventDict
 
 from streampca.errors import StoreError
-from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, file_of, newer, numbered
+from tests.in_memory.store import FaultyStore
 from tests.waiting import Clock, wait_until
 
 
@@ -19,7 +19,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def models(store: MemoryStore) -> Models:
+def models(store: FaultyStore) -> Models:
     return Models(store, TOPIC, keep=10)
 
 
@@ -47,7 +47,7 @@ def in_use(cache: ModelCache) -> int | None:
     return cache.current.version if cache.current else None
 
 
-def test_nothing_published_yet_or_nothing_undamaged(cache: ModelCache, models: Models, store: MemoryStore) -> None:
+def test_nothing_published_yet_or_nothing_undamaged(cache: ModelCache, models: Models, store: FaultyStore) -> None:
     cache.poll()
     assert cache.current is None
     assert cache.age_s() is None
@@ -69,7 +69,7 @@ def test_takes_the_newest_and_then_newer_ones(cache: ModelCache, models: Models)
 
 
 def test_a_newer_release_s_model_is_skipped_and_logged_once(
-    cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, logs: list[EventDict]
+    cache: ModelCache, models: Models, store: FaultyStore, clock: Clock, logs: list[EventDict]
 ) -> None:
     save(models, 1, 2)
     store.write(file_of(2), newer(store.read(file_of(2)), "model"))
@@ -81,7 +81,7 @@ def test_a_newer_release_s_model_is_skipped_and_logged_once(
 
 
 def test_a_damaged_newest_model_is_skipped_logged_once_and_retried_after_a_minute(
-    cache: ModelCache, models: Models, store: MemoryStore, clock: Clock, logs: list[EventDict]
+    cache: ModelCache, models: Models, store: FaultyStore, clock: Clock, logs: list[EventDict]
 ) -> None:
     save(models, 1, 2, 3)
     whole = store.read(file_of(3))
@@ -111,7 +111,7 @@ def test_a_model_pruned_between_listing_and_reading_is_skipped(cache: ModelCache
 
 
 def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
-    cache: ModelCache, models: Models, store: MemoryStore, logs: list[EventDict]
+    cache: ModelCache, models: Models, store: FaultyStore, logs: list[EventDict]
 ) -> None:
     publish(cache, models, 1)
     models.save(numbered(2))
@@ -157,7 +157,7 @@ def test_old_versions_are_cached_and_the_least_recently_used_is_evicted(cache: M
 
 
 def test_a_pruned_version_is_unknown_even_if_it_was_loaded(
-    cache: ModelCache, models: Models, store: MemoryStore
+    cache: ModelCache, models: Models, store: FaultyStore
 ) -> None:
     publish(cache, models, 1, 2)
     cache.get(1)
@@ -175,7 +175,7 @@ def test_a_version_newer_than_the_one_in_use_can_be_requested(cache: ModelCache,
 
 
 def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_it(
-    cache: ModelCache, models: Models, store: MemoryStore, logs: list[EventDict]
+    cache: ModelCache, models: Models, store: FaultyStore, logs: list[EventDict]
 ) -> None:
     publish(cache, models, 100)
     store.delete(file_of(100))
@@ -186,7 +186,7 @@ def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_
     assert warnings(logs) == ["store has older models only"]
 
 
-def test_a_listing_that_goes_back_changes_nothing(cache: ModelCache, models: Models, store: MemoryStore) -> None:
+def test_a_listing_that_goes_back_changes_nothing(cache: ModelCache, models: Models, store: FaultyStore) -> None:
     publish(cache, models, 1, 2)
     models.versions = lambda: [1]  # type: ignore[method-assign]
     cache.poll()

@@ -6,13 +6,13 @@ import pytest
 from structlog.typing import EventDict
 
 from streampca.errors import DamagedFileError, StaleListingError, StoreError
-from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.fold.test_model_file import a_published, assert_same
+from tests.in_memory.store import FaultyStore
 
 
 @pytest.fixture
-def models(store: MemoryStore) -> Models:
+def models(store: FaultyStore) -> Models:
     return Models(store, "readings", keep=3)
 
 
@@ -37,7 +37,7 @@ def test_nothing_published_yet(models: Models) -> None:
         models.load(1)
 
 
-def test_saves_under_the_version_and_loads_it(models: Models, store: MemoryStore) -> None:
+def test_saves_under_the_version_and_loads_it(models: Models, store: FaultyStore) -> None:
     assert models.save(a_published(42))
     assert store.names("models/readings") == [file_of(42)]
     assert_same(models.load(42), a_published(42))
@@ -49,13 +49,13 @@ def test_the_newest_has_the_highest_version_and_an_older_one_never_replaces_it(m
     assert newest_version(models) == 100
 
 
-def test_an_existing_version_is_not_written_again(models: Models, store: MemoryStore) -> None:
+def test_an_existing_version_is_not_written_again(models: Models, store: FaultyStore) -> None:
     save(models, 1)
     store.fail_writes(1)
     assert models.save(a_published(1)) is False
 
 
-def test_a_damaged_version_is_written_again(models: Models, store: MemoryStore) -> None:
+def test_a_damaged_version_is_written_again(models: Models, store: FaultyStore) -> None:
     models.save(a_published(1))
     store.damage(file_of(1), 100)
     assert models.save(a_published(1))
@@ -63,7 +63,7 @@ def test_a_damaged_version_is_written_again(models: Models, store: MemoryStore) 
 
 
 def test_old_versions_are_pruned_and_a_file_that_cannot_be_deleted_holds_up_no_others(logs: list[EventDict]) -> None:
-    class Immutable(MemoryStore):
+    class Immutable(FaultyStore):
         def delete(self, name: str) -> None:
             if name == file_of(1):
                 raise StoreError("no permission")
@@ -75,7 +75,7 @@ def test_old_versions_are_pruned_and_a_file_that_cannot_be_deleted_holds_up_no_o
     assert [event["event"] for event in logs] == ["old files not deleted"] * 5
 
 
-def test_damaged_models_are_skipped_and_logged(models: Models, store: MemoryStore, logs: list[EventDict]) -> None:
+def test_damaged_models_are_skipped_and_logged(models: Models, store: FaultyStore, logs: list[EventDict]) -> None:
     save(models, 1, 2, 3)
     store.damage(file_of(3), 500)
     store.cut(file_of(2), 100)
@@ -87,7 +87,7 @@ def test_damaged_models_are_skipped_and_logged(models: Models, store: MemoryStor
     assert models.newest() is None
 
 
-def test_a_model_under_a_wrong_name_counts_as_damaged(models: Models, store: MemoryStore) -> None:
+def test_a_model_under_a_wrong_name_counts_as_damaged(models: Models, store: FaultyStore) -> None:
     models.save(a_published(1))
     store.write(file_of(9), store.read(file_of(1)))
     with pytest.raises(DamagedFileError, match="version 9 holds version 1"):
@@ -96,7 +96,7 @@ def test_a_model_under_a_wrong_name_counts_as_damaged(models: Models, store: Mem
 
 
 def test_a_model_pruned_after_listing_is_skipped_and_it_is_an_error_if_all_are_gone(
-    models: Models, store: MemoryStore
+    models: Models, store: FaultyStore
 ) -> None:
     save(models, 1, 2)
     listed = models.versions()
@@ -108,7 +108,7 @@ def test_a_model_pruned_after_listing_is_skipped_and_it_is_an_error_if_all_are_g
         models.newest()
 
 
-def test_of_two_writers_of_a_version_one_gets_true(models: Models, store: MemoryStore) -> None:
+def test_of_two_writers_of_a_version_one_gets_true(models: Models, store: FaultyStore) -> None:
     other = Models(store, "readings", keep=3)
     other.versions = list  # type: ignore[method-assign]  # its listing is older
     assert models.save(a_published(1))

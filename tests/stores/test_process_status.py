@@ -3,8 +3,8 @@
 import pytest
 
 from streampca.errors import StoreError
-from streampca.stores.memory import MemoryStore
 from streampca.stores.process_status import PartitionStatus, ProcessStatus, ProcessStatuses
+from tests.in_memory.store import FaultyStore
 
 FOLDER = "workers/t"
 
@@ -18,11 +18,11 @@ def status(name: str, updated_at: float = 100.0) -> ProcessStatus:
 
 
 @pytest.fixture
-def statuses(store: MemoryStore) -> ProcessStatuses:
+def statuses(store: FaultyStore) -> ProcessStatuses:
     return ProcessStatuses(store, "t")
 
 
-def test_the_last_status_of_each_worker_is_read_in_order_of_name(statuses: ProcessStatuses, store: MemoryStore) -> None:
+def test_the_last_status_of_each_worker_is_read_in_order_of_name(statuses: ProcessStatuses, store: FaultyStore) -> None:
     assert statuses.all() == []
     for name in ("b", "a", "a-1", "A.1"):
         statuses.write(status(name, updated_at=1.0))
@@ -38,18 +38,18 @@ def test_the_last_status_of_each_worker_is_read_in_order_of_name(statuses: Proce
      status("a").model_dump_json().replace("100.0", '"100"').encode(),
      status("a").model_dump_json().replace('"a"', '"../a"').encode()],
 )  # fmt: skip
-def test_invalid_status_files_are_skipped(statuses: ProcessStatuses, store: MemoryStore, content: bytes) -> None:
+def test_invalid_status_files_are_skipped(statuses: ProcessStatuses, store: FaultyStore, content: bytes) -> None:
     store.write(f"{FOLDER}/a.json", content)
     statuses.write(status("b"))
     assert statuses.all() == [status("b")]
 
 
-def test_unknown_fields_are_ignored(statuses: ProcessStatuses, store: MemoryStore) -> None:
+def test_unknown_fields_are_ignored(statuses: ProcessStatuses, store: FaultyStore) -> None:
     store.write(f"{FOLDER}/a.json", status("a").model_dump_json().replace("{", '{"novelty": 1,', 1).encode())
     assert statuses.all() == [status("a")]
 
 
-def test_other_files_are_ignored(statuses: ProcessStatuses, store: MemoryStore) -> None:
+def test_other_files_are_ignored(statuses: ProcessStatuses, store: FaultyStore) -> None:
     store.write(f"{FOLDER}/readme.txt", b"x")
     store.write(f"{FOLDER}/sub/a.json", b"x")
     statuses.remove(before=1e12)
@@ -58,7 +58,7 @@ def test_other_files_are_ignored(statuses: ProcessStatuses, store: MemoryStore) 
 
 
 def test_a_status_removed_while_listing_is_skipped_but_errors_of_the_store_are_raised(
-    statuses: ProcessStatuses, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    statuses: ProcessStatuses, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statuses.write(status("a"))
     monkeypatch.setattr(store, "names", lambda folder: [f"{FOLDER}/a.json", f"{FOLDER}/gone.json"])

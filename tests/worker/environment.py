@@ -19,10 +19,10 @@ from streampca.pca.arrays import Array
 from streampca.sources.events import Event, Records
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.fold.streams import fold_config, learn, vectors
 from tests.in_memory import MemoryDeadLetters, MemorySource, MemoryTopic, Step
+from tests.in_memory.store import FaultyStore
 
 TOPIC = "readings"
 POISON = b"poison"
@@ -37,7 +37,7 @@ class Environment:
     def __init__(self, partitions: int = 1, fold_config: FoldConfig = fold_config()) -> None:  # noqa: B008
         self.topic = MemoryTopic(partitions, TOPIC)
         self.fold_config = replace(fold_config, format="float64")
-        self.store = MemoryStore()
+        self.store = FaultyStore()
         identity.ensure(self.store)
         self.checkpoints = Checkpoints(self.store, TOPIC)
         self.models = Models(self.store, TOPIC)

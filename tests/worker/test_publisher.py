@@ -21,11 +21,11 @@ from streampca.pca.learning import LEARN_BLOCK
 from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.worker.publisher import Publisher, is_due
 from tests.fold.streams import WARM_UP, D, checkpoint_of, fold_config, fold_of, vectors
 from tests.in_memory import MemorySource, Step
+from tests.in_memory.store import FaultyStore
 from tests.pca.streams import covariance
 from tests.worker.environment import Environment
 from tests.worker.harness import make_worker, worker_config
@@ -38,7 +38,7 @@ class PublisherFixture:
     """A publisher and its stores, without a worker."""
 
     def __init__(self, fold_config: FoldConfig = CONFIG) -> None:
-        self.fold_config, self.store = fold_config, MemoryStore()
+        self.fold_config, self.store = fold_config, FaultyStore()
         self.checkpoints, self.models = Checkpoints(self.store, "readings"), Models(self.store, "readings")
         self.now = 1234.5
         self.publisher = Publisher(self.models, fold_config, lambda: self.now)
