@@ -22,7 +22,7 @@ from streampca.pca.learning import LearningConfig
 from streampca.pca.state import MissingShares, State
 
 KIND = "checkpoint"
-FORMAT_VERSION = 2  # 1: learned by another step, with other columns
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,7 @@ class ModelHeader(npz.Header):
     loss: npz.Finite | None
     loss_ratio: npz.Finite | None
     loss_ewma: npz.Finite | None
-    partition_losses: dict[PartitionName, npz.NonNegative] = Field(default_factory=dict)  # earlier files lack it
+    partition_losses: dict[PartitionName, npz.NonNegative]
     first_timestamp_ms: npz.Milliseconds
     last_timestamp_ms: npz.Milliseconds
     published_at: npz.Finite

@@ -15,7 +15,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
+from streampca.errors import DamagedFileError, NewerFormatError
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Milliseconds = Annotated[int, Field(ge=-1, lt=2**63)]  # since 1970; -1: unknown
@@ -65,8 +65,7 @@ def decode(
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Header and arrays, except those that are named in `without`.
 
-    Raises `DamagedFileError` unless `encode` wrote `data`, with this kind and version, `NewerFormatError` for a later
-    version, and `SettingsError` for an earlier one.
+    Raises `DamagedFileError` unless `encode` wrote `data`, with this kind, and `NewerFormatError` for another version.
     """
     body, digest = memoryview(data)[:-_DIGEST_LENGTH], data[-_DIGEST_LENGTH:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
@@ -83,20 +82,11 @@ def decode(
         raise DamagedFileError("not a streampca file: its header is not a JSON object")
     if header.get("kind") != kind:
         raise DamagedFileError(f"this is a {header.get('kind')} file, not a {kind} file")
-    version = header.get("format_version")
-    number = version if isinstance(version, int) and not isinstance(version, bool) else 0
-    if number > format_version:
+    if (version := header.get("format_version")) != format_version:
         raise NewerFormatError(
             f"a newer release has written this {kind} file (format version {version}, this release reads "
             f"{format_version}); nothing is damaged: upgrade this process"
         )
-    if 0 < number < format_version:
-        raise SettingsError(
-            f"an earlier release has written this {kind} file (format version {version}), whose learning step was "
-            "another: start over with another store folder and another group_id, or continue with that release"
-        )
-    if number != format_version:
-        raise DamagedFileError(f"format version {version} of this {kind} file is not {format_version}")
     return header, arrays
 
 
