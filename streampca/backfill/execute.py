@@ -14,7 +14,7 @@ from streampca.files.chunks import Chunk
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import backfill_partition, partition_name
 from streampca.stores.base import Store
-from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.checkpoints import Checkpoints, folder_of
 
 
 def execute(
@@ -27,7 +27,7 @@ def execute(
     `InputError` if no row can be learned.
     """
     checkpoints = Checkpoints(store, plan.topic)
-    folder = f"checkpoints/{plan.topic}/{partition_name(backfill_partition(plan.number))}"
+    folder = folder_of(plan.topic, backfill_partition(plan.number))
     _refuse_other_settings(checkpoints, plan)
     keys = {_key(chunk, plan): chunk for chunk in chunks}
     sources = hashlib.blake2b("".join(keys).encode(), digest_size=16).hexdigest()

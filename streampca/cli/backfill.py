@@ -10,6 +10,7 @@ from streampca.errors import SettingsError, StreampcaError, naming_the_extra
 from streampca.fold.partitions import backfill_partition, offsets_in, partition_name
 from streampca.settings.commands import WorkerSettings
 from streampca.settings.process import StoreSettings
+from streampca.stores.checkpoints import folder_of
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models
 
@@ -61,7 +62,7 @@ def run(
 def remove(settings: StoreSettings, number: int, ask: Callable[[str], bool]) -> None:
     """Delete a backfill and the models that contain it, if `ask` agrees. Raises `SettingsError` if there is none."""
     store, name = open_store(settings.store), partition_name(backfill_partition(number))
-    folder = f"checkpoints/{settings.topic}/{name}"
+    folder = folder_of(settings.topic, backfill_partition(number))
     checkpoints = [path for path in store.names(folder) if path.endswith(".npz")]
     others = [path for path in store.names(folder) if not path.endswith((".npz", "/parts"))]
     others += store.names(f"{folder}/parts")  # of one that was interrupted

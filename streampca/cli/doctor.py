@@ -138,12 +138,11 @@ class WorkerChecks:
         return f"{len(partitions)} partitions, {learned:,} messages learned; they match the settings"
 
     def _refuse_foreign_store(self) -> None:
-        topic, group = self._settings.topic, self._committed
         ours = identity.find(self._store) or identity.absent(self._store)
-        identity.refuse_other_store(topic, {p: committed.metadata for p, committed in group.items()}, ours)
-        for partition, committed in group.items():
-            newest = self._checkpoints.offsets(partition)[-1:]
-            identity.refuse_foreign_store(topic, partition, committed.offset, newest[0] if newest else None)
+        metadata = {partition: committed.metadata for partition, committed in self._committed.items()}
+        identity.refuse_other_store(self._settings.topic, metadata, ours)
+        for partition, committed in self._committed.items():
+            self._checkpoints.refuse_group_ahead(partition, committed.offset)
 
 
 class TransformChecks:

@@ -13,7 +13,7 @@ from streampca.export import FORMATS
 from streampca.fold import model_file
 from streampca.fold.model_file import PublishedModel
 from streampca.settings import store_url
-from streampca.stores.base import check_name
+from streampca.stores.base import check_name, topics_in
 from streampca.stores.choice import open_store, store_and_name
 from streampca.stores.models import Models
 
@@ -85,7 +85,7 @@ def model_at(location: str, topic: str | None = None) -> PublishedModel:
         except DamagedFileError as error:
             raise DamagedFileError(f"{location}: {error}") from None
     store = open_store(location)
-    topics = sorted(name.rsplit("/", 1)[-1] for name in store.names("models"))
+    topics = topics_in(store, "models")
     if topic is None and len(topics) != 1:
         raise SettingsError(f"{location} holds {len(topics)} topics ({', '.join(topics)}): name one by --topic")
     models = Models(store, topic or topics[0])

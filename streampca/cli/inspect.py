@@ -12,7 +12,7 @@ from streampca.fold import checkpoint as checkpoints
 from streampca.fold import model_file as models
 from streampca.fold import npz
 from streampca.fold.partitions import partition_name
-from streampca.stores.base import Store
+from streampca.stores.base import Store, topics_in
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models
@@ -73,7 +73,7 @@ def _checkpoint(data: bytes) -> dict[str, Any]:
 def facts_of_store(location: Path | str) -> dict[str, Any]:
     """The content of a store, by topic. Raises `StoreError` if there is none."""
     store = open_store(location)
-    topics = sorted({name.rsplit("/", 1)[-1] for folder in ("checkpoints", "models") for name in store.names(folder)})
+    topics = topics_in(store, "checkpoints", "models")
     if not topics:
         raise StoreError(f"{location} holds no checkpoints and no models")
     return {"kind": "store", "path": str(location), "topics": {topic: _topic(store, topic) for topic in topics}}

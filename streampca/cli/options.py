@@ -4,7 +4,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from streampca.errors import SettingsError, naming_the_worker
+from streampca.settings.times import milliseconds_of
 
 Options = dict[str, Any]
 """The values of these options by name."""
@@ -33,11 +33,11 @@ class _SettingsCommand(TyperCommand):
 
 
 def milliseconds(text: str | None, name: str) -> int | None:
-    """Parse the time of an option, ISO 8601; without an offset it is local. Raises `SettingsError`."""
+    """The time of an option, ISO 8601, in milliseconds since 1970. Raises `SettingsError`."""
     if text is None:
         return None
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        return milliseconds_of(text)
     except ValueError:
         raise SettingsError(f"--{name}: {text!r} is no time such as 2026-01-31T12:00+02:00") from None
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
@@ -15,6 +14,7 @@ from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.learning import LearningConfig
 from streampca.settings.commands import ResetSettings
+from streampca.settings.times import milliseconds_of
 from streampca.sources.kafka_python.connection import Connection, admin_client
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
@@ -84,7 +84,7 @@ def _targets(
         if to == "earliest":
             return dict(consumer.beginning_offsets(tps, timeout_ms=_ANSWER_MS))
         try:
-            time_ms = int(datetime.fromisoformat(to).timestamp() * 1000)
+            time_ms = milliseconds_of(to)
         except ValueError:
             raise SettingsError(f"--to {to}: must be earliest, latest, an offset, or a time, ISO 8601") from None
         at = consumer.offsets_for_times(dict.fromkeys(tps, time_ms))

@@ -4,7 +4,6 @@ Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML 
 `STREAMPCA_CONFIG`, defaults. One environment and one file serve all commands.
 """
 
-from datetime import datetime
 from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal
 
@@ -14,6 +13,7 @@ from streampca.errors import needs
 from streampca.settings.base import Rules, Settings, all_fields
 from streampca.settings.kafka import DeadLetterSettings, FormatSettings, KafkaName, KafkaSettings, TopicSettings
 from streampca.settings.process import ListeningSettings, LogSettings, Port, StoreSettings
+from streampca.settings.times import milliseconds_of
 
 __all__ = ["LogSettings", "Settings", "StoreSettings", "all_fields"]
 
@@ -103,15 +103,15 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
 
     @field_validator("start")
     @classmethod
-    def _is_a_place(cls, start: str) -> str:
+    def _check_start(cls, start: str) -> str:
         if start not in ("earliest", "latest", "backfill"):
-            datetime.fromisoformat(start)
+            milliseconds_of(start)
         return start
 
     @property
     def start_at(self) -> str | int:
         """`start`, times in milliseconds since 1970."""
-        return self.start if self.start.isalpha() else int(datetime.fromisoformat(self.start).timestamp() * 1000)
+        return self.start if self.start.isalpha() else milliseconds_of(self.start)
 
     @property
     def model_dtype(self) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from streampca.errors import StoreError
 
@@ -74,3 +74,8 @@ class Store(Protocol):
 
     def check(self) -> None:
         """Check that the store can be written and read. Raises `StoreError` with the cause and a remedy."""
+
+
+def topics_in(store: Store, *folders: Literal["checkpoints", "models"]) -> list[str]:
+    """Topics that have a folder of their own in one of these folders, sorted."""
+    return sorted({name.rsplit("/", 1)[-1] for folder in folders for name in store.names(folder)})

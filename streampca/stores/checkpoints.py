@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import structlog
 
-from streampca.errors import DamagedFileError, NewerFormatError, StaleListingError, StoreError
+from streampca.errors import DamagedFileError, ForeignStoreError, NewerFormatError, StaleListingError, StoreError
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import BACKFILL, backfill_partition, partition_name
@@ -94,6 +94,20 @@ class Checkpoints:
         numbered.write(self._store, self._folder_of(partition), position, data, existing, self._keep)
         self._held[partition] = position
 
+    def refuse_group_ahead(self, partition: int, committed: int) -> None:
+        """Raise `ForeignStoreError` if the group has committed an offset that no checkpoint has reached.
+
+        Offsets are committed after their checkpoint is on disk, so with our own store this cannot be.
+        """
+        newest = max(self.offsets(partition), default=None)  # by the files' names: the newest file may be damaged
+        if committed > max(newest or 0, 0):
+            held = "no checkpoint" if newest is None else f"no checkpoint beyond offset {newest}"
+            raise ForeignStoreError(
+                f"the consumer group has committed offset {committed} of partition {partition} of {self._topic}, but "
+                f"the store holds {held} of it: is the volume mounted, is it this group's store, or was it restored "
+                "from an older backup? To continue from this store all the same, run `streampca reset`"
+            )
+
     def _log_skipped(self, partition: int, failures: Mapping[int, Exception]) -> None:
         for offset, error in failures.items():
             if not isinstance(error, FileNotFoundError):
@@ -153,4 +167,9 @@ class Checkpoints:
         return numbered.path(self._folder_of(partition), offset)
 
     def _folder_of(self, partition: int) -> str:
-        return f"{self._folder}/{partition_name(partition)}"
+        return folder_of(self._topic, partition)
+
+
+def folder_of(topic: str, partition: int) -> str:
+    """The folder of a partition's checkpoints; of a backfill, also of its other files."""
+    return f"checkpoints/{topic}/{partition_name(partition)}"

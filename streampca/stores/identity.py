@@ -34,7 +34,7 @@ class StoreIdentity(NamedTuple):
     def as_metadata(self) -> str:
         """Text for the metadata of a committed offset."""
         location = self.location[:_LONGEST].encode(errors="replace").decode()  # a path may hold bytes that are no UTF-8
-        return orjson.dumps({"store": self.id, "place": location, "host": self.host}).decode()
+        return orjson.dumps({"store": self.id, "location": location, "host": self.host}).decode()
 
 
 class _Content(BaseModel):
@@ -69,7 +69,7 @@ def ensure(store: Store) -> StoreIdentity:
 
 
 def absent(store: Store) -> StoreIdentity:
-    """For a store that has no identity yet: differs from every other."""
+    """An identity that equals no other, for a store without one."""
     return _at(store, "none yet")
 
 
@@ -90,7 +90,7 @@ def identity_in(metadata: str) -> StoreIdentity | None:
     """The identity in an offset's metadata; None if somebody else has written it."""
     try:
         fields, _ = json.JSONDecoder().raw_decode(metadata)  # librdkafka may read beyond the end
-        return StoreIdentity(*(str(fields[name]) for name in ("store", "place", "host")))
+        return StoreIdentity(*(str(fields[name]) for name in ("store", "location", "host")))
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -106,17 +106,3 @@ def refuse_other_store(topic: str, metadata: Mapping[int, str], ours: StoreIdent
                 "to the group's, or use another group_id; to continue from this worker's store, stop all workers of "
                 "the group and run `streampca reset`"
             )
-
-
-def refuse_foreign_store(topic: str, partition: int, committed: int, newest: int | None) -> None:
-    """Raise `ForeignStoreError` if the group has committed an offset that no checkpoint of the store has reached.
-
-    Offsets are committed after their checkpoint is on disk, so with our own store this cannot be.
-    """
-    if committed > max(newest or 0, 0):
-        held = "no checkpoint" if newest is None else f"no checkpoint beyond offset {newest}"
-        raise ForeignStoreError(
-            f"the consumer group has committed offset {committed} of partition {partition} of {topic}, but the store "
-            f"holds {held} of it: is the volume mounted, is it this group's store, or was it restored from an older "
-            "backup? To continue from this store all the same, run `streampca reset`"
-        )

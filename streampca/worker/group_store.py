@@ -42,9 +42,7 @@ class GroupStore:
             identity.refuse_other_store(self._topic, named, self._checkpoints.identity())
         for partition in sorted(committed.keys() & set(partitions)):
             watchdog.tick(watchdog.STORE_S)
-            newest = self._checkpoints.offsets(partition)[-1:]  # files' names: the newest file may be damaged
-            refuse = identity.refuse_foreign_store
-            refuse(self._topic, partition, committed[partition].offset, newest[0] if newest else None)
+            self._checkpoints.refuse_group_ahead(partition, committed[partition].offset)
         self._ours = self._checkpoints.identity()
         self._is_new_member = True
 

@@ -24,7 +24,7 @@ from streampca.sidecar.engine import Engine
 from streampca.sidecar.responses import answer_response, json_response, version_header
 from streampca.sidecar.schemas import VersionNumber
 from streampca.sidecar.v1 import VersionQuery
-from streampca.stores.base import Store
+from streampca.stores.base import Store, topics_in
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.stores.process_status import OUTDATED_AFTER_S, ProcessStatuses
@@ -133,8 +133,8 @@ class PageEndpoints:
         version, not_ready = self._engine.current_version, self._engine.reasons_not_ready()
         content = {"now": time.time(), "version": version, "not_ready": not_ready, "models": models}
         if after is None:  # to begin with, the topics to choose from
-            paths = await anyio.to_thread.run_sync(self._store.names, "models", limiter=self._history_thread)
-            content["topics"] = list(dict.fromkeys([served, *(path.rsplit("/", 1)[-1] for path in paths)]))
+            topics = await anyio.to_thread.run_sync(topics_in, self._store, "models", limiter=self._history_thread)
+            content["topics"] = list(dict.fromkeys([served, *topics]))
         return json_response(content, headers=version_header(version))
 
     async def recent(self, version: VersionQuery = None, x: int = 1, y: int = 1) -> Response:
