@@ -46,10 +46,10 @@ class Store(Protocol):
         """
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file if there is none of that name; False, and nothing is changed, if there is one.
+        """Write a file unless one has that name; then return False and change nothing.
 
-        As durable and atomic as `write`. Of several processes that create the same name at once, one gets True; none
-        does if it died, or if its store did not answer in time. A bucket may let several create a file of over 16 MiB.
+        As durable and atomic as `write`. Of several processes that create the same name at once, one gets True, or none
+        if that one died or got no answer in time. A bucket may let several create a file of over 16 MiB.
         """
 
     def read(self, name: str) -> bytes:

@@ -30,7 +30,7 @@ class Checkpoints:
 
     def snapshot(self) -> "Checkpoints":
         """A short-lived view with one cached listing."""
-        same = copy.copy(self)  # shares what is known of damaged files and of those that were loaded or saved
+        same = copy.copy(self)  # shares _skipped and _held
         same._store = self._store.snapshot(self._folder)
         return same
 
@@ -39,7 +39,7 @@ class Checkpoints:
         return identity.ensure(self._store)
 
     def partitions(self) -> list[int]:
-        """Partitions that have checkpoints, ascending; those of backfills are the last."""
+        """Partitions that have checkpoints, ascending; backfills come last."""
         stems = [name.rsplit("/", 1)[-1] for name in self._store.names(self._folder)]
         backfills = [stem.removeprefix(BACKFILL) for stem in stems if stem.startswith(BACKFILL)]
         numbers = [backfill_partition(int(number)) for number in backfills if number.isdigit()]
@@ -52,7 +52,7 @@ class Checkpoints:
     def newest(self, partition: int, *, trusted: bool = False) -> Checkpoint | None:
         """The newest checkpoint that is undamaged and can be read; None if there are none. Others are logged.
 
-        `trusted`: of an undamaged file, not everything is checked again that its writer has checked.
+        `trusted`: skip the check of an undamaged file that its writer has made.
         Raises `DamagedFileError` if all files are damaged: a person must decide whether to start from scratch.
         Raises `StoreError` if a retry can help: none can be read, or all that were listed are gone.
         """
@@ -78,10 +78,10 @@ class Checkpoints:
         return self._store.read(self._path(partition, offset))
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then delete the partition's oldest ones beyond those kept.
+        """Write a checkpoint, then delete the partition's oldest ones beyond `keep`.
 
-        Raises `DamagedFileError` for one that could not be read back: it must not replace a readable one; and
-        `StoreError` if the store holds one that is ahead of it, or no longer holds the one before it.
+        Raises `DamagedFileError` if it could not be read back: it must not replace a readable one. Raises `StoreError`
+        if the store holds one that is ahead of it, or no longer holds the one before it.
         """
         partition, data = checkpoint.partition, files.encode(checkpoint)
         try:
@@ -141,7 +141,7 @@ class Checkpoints:
                 )
 
     def _refuse_emptied(self, partition: int, existing: Sequence[int]) -> None:
-        """Raise `StoreError` if the checkpoint before is gone: only one that is ahead of us could have pruned it."""
+        """Raise `StoreError` if the checkpoint before is gone: only a writer ahead of us could have pruned it."""
         held = self._held.get(partition)
         if held is not None and held not in existing:
             raise StoreError(

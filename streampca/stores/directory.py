@@ -2,7 +2,7 @@
 
 A write creates a temporary file in the same folder, flushes it to disk and renames it to the real name; then the
 folder itself is flushed, so that the new name survives a power failure. Temporary files begin with `~`, which names
-must not contain: those left by a killed process are never listed or read, and `check` removes them.
+must not contain: what a killed process has left is never listed or read, and `check` removes it.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ from streampca.stores.base import Store, check_name, is_part
 
 _TEMPORARY = "~"
 _FILE_MODE, _FOLDER_MODE = 0o640, 0o750  # checkpoints hold vectors of the topic
-# Whether a writer is dead cannot be found out: it may run on another machine or in another container, where a process
-# id means nothing here, and not every shared file system has locks. But a live one that has not written a byte for so
-# long loses little: its rename fails, and the save is retried.
+# Nobody can see whether a writer is dead: it may run on another machine or in another container, where a process
+# id means nothing here, and not every shared file system has locks. But a live one that has written nothing for five
+# minutes loses little: its rename fails, and the save is retried.
 _ABANDONED_AFTER_S = 300.0
 _FOLDER_FLUSH_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # on some network file systems
 _LINKS_UNSUPPORTED = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
@@ -108,8 +108,8 @@ class DirectoryStore(Store):
     def _make_folder(self, folder: Path) -> None:
         """Create the folder and its parents, each durably, but not one that this process has seen before.
 
-        Those within the store that exist are flushed once, too: the process that created them may have been killed
-        before it could.
+        Existing ones within the store are flushed once: the process that created them may have been killed before
+        it could.
         """
         was_there = folder in self._seen  # before another thread creates it
         if folder.is_dir():

@@ -1,7 +1,7 @@
 """The identity of a store: a file that is created once and never changed, `store.json`.
 
-Workers commit it to the consumer group with their offsets, so that one with another store is noticed. A copy of a store
-has the same identity, and may take its place.
+Workers commit it to the consumer group with their offsets, which reveals a worker with another store. A copy of a store
+has the same identity, and may replace it.
 """
 
 import json
@@ -33,7 +33,7 @@ class StoreIdentity(NamedTuple):
 
     def as_metadata(self) -> str:
         """Text for the metadata of a committed offset."""
-        location = self.location[:_LONGEST].encode(errors="replace").decode()  # a path may hold bytes that are no UTF-8
+        location = self.location[:_LONGEST].encode(errors="replace").decode()  # a path may hold other bytes than UTF-8
         return orjson.dumps({"store": self.id, "location": location, "host": self.host}).decode()
 
 

@@ -94,7 +94,7 @@ class ModelCache:
         return self._models.versions()
 
     def reasons_not_ready(self, max_age_s: float | None) -> list[str]:
-        """Why this sidecar should get no requests; empty if it is ready."""
+        """The reasons why this sidecar should get no requests; empty if it is ready."""
         age = self.age_s()
         reasons = [f"the store cannot be read: {self._store_error}"] if self._store_error else []
         if age is None:
@@ -104,7 +104,7 @@ class ModelCache:
         return reasons
 
     def poll(self) -> None:
-        """List the store once and load what is newer. An unreadable store is logged once, and once when it recovers."""
+        """List the store once and load what is newer. Log an unreadable store once, and its recovery once."""
         try:
             self._missing_store = self._models.store.missing()
             versions = self._models.versions()
@@ -150,7 +150,7 @@ class ModelCache:
         return list(reversed(versions))  # the store was replaced: publishing never removes the newest
 
     def _is_stored(self, version: int) -> bool:
-        """Return True if a version is there that is not listed: a network file system may list an older state."""
+        """Return whether an unlisted version exists: a network file system may list an older state."""
         try:
             self._models.load(version)
         except FileNotFoundError:

@@ -56,9 +56,9 @@ class Models:
         return None
 
     def save(self, model: PublishedModel) -> bool:
-        """Write a version and delete the oldest beyond those kept.
+        """Write a version and delete the oldest beyond `keep`.
 
-        False if the version exists undamaged, or all that are kept are newer. Of several writers of a version that is
+        False if the version exists undamaged, or if `keep` newer ones exist. Of several writers of a version that is
         not listed yet, one gets True.
         """
         versions, version = self.versions(), model.version
@@ -71,7 +71,7 @@ class Models:
         return numbered.write(self.store, self._folder, version, data, versions, self._keep, new=new)
 
     def delete_with(self, partition: int) -> int:
-        """Delete the versions that contain a partition, the newest first; how many they were."""
+        """Delete the versions that contain a partition, the newest first, and return their number."""
         newest_first = (model for version in reversed(self.versions()) if (model := self._intact(version)))
         versions = [model.version for model in newest_first if partition in model.positions]
         for version in versions:

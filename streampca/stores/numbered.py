@@ -18,7 +18,7 @@ def path(folder: str, number: int) -> str:
 
 
 def numbers(store: Store, folder: str) -> list[int]:
-    """The numbers of the files, ascending; other files are ignored."""
+    """The numbers of the files, ascending; ignores other files."""
     stems = (name.rsplit("/", 1)[-1] for name in store.names(folder))
     return [int(stem[:20]) for stem in stems if _FILE.fullmatch(stem)]
 
@@ -28,7 +28,7 @@ def write(
 ) -> bool:
     """Write a file, then delete all but the `keep` highest numbers up to it; higher ones are never deleted.
 
-    `existing` are the numbers of the files before. With `new`, False, and nothing is changed, if the file exists.
+    `existing` are the numbers of the files before. With `new`, return False and change nothing if the file exists.
     Raises `StoreError` only if the file is not written. A file that cannot be deleted is logged, and tried next time;
     the newest goes first, so it holds up no later ones.
     """
