@@ -1,11 +1,9 @@
 """Decorators that compile functions with numba and cache the machine code, if possible, in a folder.
 
-numba's own cache differs in four ways that matter here, and offers no public way to change them:
-- It ignores a read-only folder, as in an image, whose kernels are compiled when it is built.
-- Where it finds no writable folder, or fails to write later, it raises. Here each start compiles the function.
-- It recompiles a function only if the function's own module has changed, although the code contains functions that
-  were inlined from other modules. An upgrade could then run a mixture of old and new code.
-- Processes that compile at the same time share an index, which may then name the code of another signature.
+The classes below replace the cache of `njit(cache=True)`, which, up to numba 0.68, ignores a read-only folder, raises
+where it cannot write, keeps code into which a function was inlined that has changed since in another module, and lets
+processes that write at once overwrite each other's code: a float64 call then raises, or runs float32 code, at every
+start. A folder for each version of the code would solve the third problem; nothing public solves the others.
 """
 
 import contextlib
