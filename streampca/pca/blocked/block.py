@@ -4,6 +4,7 @@ A part has few messages, so that G = YYᵀ is small (recurrence.py); each part m
 left. This equals Algorithm 1 message by message, to rounding. docs/mathematics.md, sections 2 and 9.
 """
 
+import math
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -45,12 +46,11 @@ def learn(
     (n, d), K = V.shape, C.shape[1] if C.shape[1] < len(C) else 0  # with K = d no message would move C
     CY, sketch, sums = np.empty((K + part_of(K), d), V.dtype), np.zeros((SKETCH, d), V.dtype), np.zeros((2, n))
     CY[:K], mean, N = C[:, :K].T, mean.copy(), np.square(C[:, :K], dtype=np.float64).sum(axis=0)
-    of_messages = np.array([weights.a, weights.eta, weights.before, np.sqrt(weights.c)])
     scale = (float(total_variance), float(smallest), centring.SHARE if total_variance > smallest else np.inf)
     rows = np.require(V, None, ["C", "A"]).view()
     rows.flags.writeable = False  # one type for compiled code, whatever array the caller has
     S, total, more = _learn(
-        rows, CY, (np.diag(N), np.diag(1 / N)), served, mean, of_messages, scale, combinations(n), Y, sketch, sums
+        rows, CY, (np.diag(N), np.diag(1 / N)), served, mean, weights, scale, combinations(n), Y, sketch, sums
     )
     explained, norm = sums
     explained = norm * (1 - weights.a) if C.shape[1] == d else explained
@@ -81,21 +81,21 @@ def _inverse_error(S: F64, C: Array) -> float:
 
 @compiled_without_lock
 def _learn(
-    V: Array, CY: Array, small: tuple[F64, F64], served: int, mean: F64, weights: F64,
+    V: Array, CY: Array, small: tuple[F64, F64], served: int, mean: F64, weights: Weights,
     scale: tuple[float, float, float], combinations: Any, Y: Array, sketch: Array, sums: F64,
 ) -> tuple[F64, float, int]:  # fmt: skip
     """Move C in CY = [C | Yᵀ]ᵀ, which has room for the Y of a part: so P and G are one product with it.
 
     Fills in Y, the sketch (SKETCH, d) and the sums (2, n), `explained` and `norm`; updates the mean. `small`: N = CᵀC
-    and S. `weights` (4, n): a, η, ρw, √c. `scale`: as in `centre_rows`. Returns S, tr Σ, and the messages clipped.
+    and S. `scale`: as in `centre_rows`. Returns S, tr Σ, and the messages clipped.
     """
     n, (N, S), total, clipped = len(V), small, scale[0], 0
-    K, (explained, norm), (a, eta, before, root) = len(N), sums, weights
+    K, (explained, norm), eta = len(N), sums, weights.eta
     part = len(CY) - K
     for i in range(0, n, part):
         e = min(i + part, n)
         y, limits = CY[K : K + e - i], (total, scale[1], scale[2])
-        total, more = centre_rows(V[i:e], mean, a[i:e], eta[i:e], before[i:e], limits, y, norm[i:e])
+        total, more = centre_rows(V[i:e], mean, weights.a[i:e], eta[i:e], weights.before[i:e], limits, y, norm[i:e])
         clipped += more
         if K:
             PG = y @ CY[: K + e - i].T
@@ -108,7 +108,7 @@ def _learn(
                     for j in range(K):
                         explained[i + s] += X[s, j] * p[s, j]
             _move(CY[: K + e - i], X, Z)
-        _scale(y, root[i:e], combinations[i:e], Y[i:e], sketch)
+        _scale(y, weights.c[i:e], combinations[i:e], Y[i:e], sketch)
     return S, total, clipped
 
 
@@ -132,10 +132,10 @@ def _move(CY: Array, X: F64, Z: F64) -> None:
 
 
 @compiled_with_free_sums
-def _scale(y: Array, root: F64, combinations: Any, Y: Array, sketch: Array) -> None:
+def _scale(y: Array, c: F64, combinations: Any, Y: Array, sketch: Array) -> None:
     """Fill in Y (b, d), the rows √c·y, and add them to the sketch."""
     for s in range(len(y)):
-        factor, column, sign = root[s], combinations[s, 0], np.float64(combinations[s, 1])
+        factor, column, sign = math.sqrt(c[s]), combinations[s, 0], np.float64(combinations[s, 1])
         for j in range(y.shape[1]):
             Y[s, j] = factor * y[s, j]
         for j in range(y.shape[1]):
