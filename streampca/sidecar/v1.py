@@ -46,7 +46,6 @@ class V1Endpoints:
         ):
             responses = errors | binary_answer(NPY) if get == self.components else errors
             app.get(f"/v1{path}", tags=["model"], response_model=model, responses=responses)(get)
-        app.post("/v1/models/{name}:predict", include_in_schema=False)(self.predict)
         tags: list[str | Enum] = ["operations"]
         app.get("/healthz", tags=tags, response_model=schemas.HealthResponse)(self.healthz)
         not_ready: Responses = {
@@ -93,13 +92,10 @@ class V1Endpoints:
     async def model_version(self, request: Request, version: VersionPath) -> Response:
         """Dimensions, variances, losses and position of a version, or of `latest`."""
         if version != "latest" and not (version.isdecimal() and len(version) < 20):
-            text = f"{version[:40]!r} is no version: that is a number, or latest. {self._use_v2()}"
+            hint = f"Version 2 of KServe's protocol is at /v2/models/{self._engine.topic}"
+            text = f"{version[:40]!r} is no version: that is a number, or latest. {hint}"
             raise RequestError(Problem.UNKNOWN_VERSION, text)
         return await self.model(request, None if version == "latest" else int(version))
-
-    async def predict(self) -> Response:
-        """Refuse a request of version 1 of KServe's protocol."""
-        raise RequestError(Problem.UNKNOWN_PATH, f"there is no :predict. {self._use_v2('/infer')}")
 
     async def healthz(self) -> Response:
         """Answer as long as the process responds. For liveness probes."""
@@ -115,6 +111,3 @@ class V1Endpoints:
         """Metrics for Prometheus."""
         text, content_type = self._engine.metrics.text(request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": content_type})
-
-    def _use_v2(self, path: str = "") -> str:
-        return f"Version 2 of KServe's protocol is at /v2/models/{self._engine.topic}{path}"
