@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streampca.formats.json import count, loads, may_hold_booleans
+from streampca.formats.json import loads, may_hold_booleans
 from streampca.formats.packing import VectorError
 
 NUMBERS = [
@@ -45,15 +45,6 @@ def test_numbers() -> None:
 @given(st.lists(st.from_regex(NUMBER, fullmatch=True) | st.floats().map(repr) | NEARLY, min_size=1, max_size=3))
 def test_what_is_a_number_and_what_is_none(entries: list[str]) -> None:
     check(",".join(entries))
-
-
-@given(
-    st.lists(st.sampled_from([b"[", b"[[", b"]", b"12", "é".encode()]), max_size=50).map(b"".join), st.integers(1, 9)
-)
-def test_count_counts_as_bytes_do(text: bytes, at_once: int) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("streampca.formats.json._COUNTED_BYTES", at_once)
-        assert count(text, b"[") == text.count(b"[")
 
 
 @given(st.lists(st.sampled_from([b"t", b"f", b"true", b"false", b"tru", b" "]), max_size=50).map(b"".join))
