@@ -75,7 +75,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     app.state.model_cache = cache
     if hosts := _allowed_hosts(settings):
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    app.add_middleware(Middleware, metrics=metrics, tokens=tokens, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(Middleware, metrics=metrics, tokens=tokens)
     app.add_middleware(GZipMiddleware, **_GZIP)  # around the others: last in, first called
     add_error_handlers(app, metrics)
     engine = Engine(cache, metrics, settings)

@@ -66,8 +66,8 @@ def invalid(text: str) -> RequestError:
     return RequestError(Problem.INVALID_REQUEST, text)
 
 
-class NoMemoryError(Exception):
-    """A body or an answer does not fit into the memory that is left; handled by the middleware alone."""
+class BusyError(Exception):
+    """There are too many large requests at once; handled by the middleware alone."""
 
 
 def error_response(error: Exception, scope: Scope, metrics: SidecarMetrics) -> Response:
@@ -108,7 +108,7 @@ def _request_error(error: Exception, scope: Scope) -> RequestError:
     match error:
         case RequestError():
             return error
-        case MemoryError() | NoMemoryError():
+        case MemoryError() | BusyError():
             text = "too many large requests at once: try again"
             return RequestError(Problem.BUSY, text, limit="memory", headers={"Retry-After": "1"})
         case RequestValidationError():

@@ -21,7 +21,7 @@ _COMPRESSED = (b"gzip", b"deflate")
 _NUMBER = re.compile("[0-9]{1,18}")
 
 BODY_WITHIN_S = 60.0  # 16 MiB at 2 Mbit/s
-SMALL_BYTES = 64 * 1024  # a body or an answer up to this size needs no limit for its memory
+SMALL_BYTES = 64 * 1024  # a body or an answer up to this size needs no slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
     if encoding not in (b"identity", *_COMPRESSED):
         text = f"Content-Encoding {encoding.decode('latin-1')} is not supported: use gzip, deflate or none"
         raise RequestError(Problem.UNSUPPORTED_TYPE, text)
-    if (_declared_bytes(headers) or 0) > max_bytes:
+    if _declared_bytes(headers) > max_bytes:
         raise _too_long(max_bytes)
     if headers.get(b"sec-fetch-site") == b"cross-site":
         text = "a page of another site may not send requests: let its own server do it"
@@ -94,19 +94,15 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
     return RawRequest(body, media_type, query, headers)
 
 
-def bytes_needed(headers: Mapping[bytes, bytes], max_bytes: int) -> int:
-    """The memory that a body needs at most, known before it is read. One that is too long is not read."""
-    declared = _declared_bytes(headers)
-    if declared is None or headers.get(b"content-encoding", b"").lower() in _COMPRESSED:
-        has_body = declared or b"transfer-encoding" in headers
-        return max_bytes if has_body else 0
-    return declared if declared <= max_bytes else 0
+def has_large_body(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether the body may be large: its headers say so, or do not say its length (chunked or compressed)."""
+    is_compressed = headers.get(b"content-encoding", b"").lower() in _COMPRESSED
+    return is_compressed or b"transfer-encoding" in headers or _declared_bytes(headers) > SMALL_BYTES
 
 
-def _declared_bytes(headers: Mapping[bytes, bytes]) -> int | None:
-    """The body's length, if its headers say it."""
-    length = headers.get(b"content-length", b"")
-    return int(length[:20]) if length.isdigit() else None
+def _declared_bytes(headers: Mapping[bytes, bytes]) -> int:
+    """The body's length as its headers say it; 0 if they do not."""
+    return int(headers.get(b"content-length", b"0")[:20])
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

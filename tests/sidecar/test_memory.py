@@ -43,9 +43,9 @@ BODIES: dict[str, Callable[[], bytes]] = {  # made when they are sent: 16 MiB ea
     "rows of one": lambda: filled(b"[1],"),
     "objects": lambda: filled(b'{"":1},'),
     "nested": lambda: filled(b"[[[[[[]]]]]],"),
-    "many objects": lambda: filled(b'{"":1},', 7 * (NUMBERS // 11)),
-    "many lists": lambda: filled(b"[1],", 4 * (NUMBERS // 3)),
-    "many keys": lambda: b'{"vectors":{' + b",".join(b'"%d":1' % i for i in range(NUMBERS // 3)) + b"}}",
+    "many objects": lambda: filled(b'{"":1},', 7 * (NUMBERS // 7)),
+    "many lists": lambda: filled(b"[1],", 4 * (NUMBERS // 4)),
+    "many keys": lambda: b'{"vectors":{' + b",".join(b'"%d":1' % i for i in range(NUMBERS // 4)) + b"}}",
     "many integers": lambda: filled(b"9999999999999,", 14 * NUMBERS),
     "many strings": lambda: filled(b'"abcdefghi",', 12 * NUMBERS),
     "closing brackets": lambda: filled(b"]"),  # not counted as values
@@ -208,10 +208,10 @@ def assert_refused(client: Client, answer: httpx.Response) -> None:
     assert f'streampca_limits_reached_total{{limit="memory",topic="{TOPIC}"}} 1.0' in client.get("/metrics").text
 
 
-def test_without_memory_a_large_request_is_refused_for_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_request_among_too_many_is_refused_for_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     large: dict[str, Any] = {"content": bytes(180_000), "headers": {"Content-Type": RAW}}
-    monkeypatch.setattr(middleware, "MEMORY_BYTES", 0)
-    monkeypatch.setattr(middleware, "MEMORY_WITHIN_S", 0.01)
+    monkeypatch.setattr(middleware, "LARGE_REQUESTS", 1)
+    monkeypatch.setattr(middleware, "SLOT_WITHIN_S", 0.01)
     refused: list[httpx.Response] = []
 
     async def slow() -> AsyncIterator[bytes]:
@@ -223,7 +223,7 @@ def test_without_memory_a_large_request_is_refused_for_the_moment(monkeypatch: p
     with client_of(numbered(1)) as client:
         assert client.post("/v1/project", content=slow(), headers=large["headers"]).status_code == 200
         assert_refused(client, refused[0])
-        assert refused[1].status_code == 200  # small requests always fit
+        assert refused[1].status_code == 200  # small ones are not limited
         assert client.post("/v1/project", **large).status_code == 200
 
 
