@@ -28,7 +28,7 @@ STATS = [
     stat("Lag", "Messages that are not learned yet, all partitions.",
          "sum(streampca_consumer_lag_messages)", red_from=100_000),
     stat("Dead letters", "Records rejected since the workers started.",
-         "sum(streampca_dead_letters_total) or vector(0)", red_from=1),
+         "sum(streampca_records_rejected_total) or vector(0)", red_from=1),
     stat("Model age", "Age of the model being served. It also grows while no messages arrive.",
          "max(streampca_model_age_seconds)", "s", red_from=300),
     stat("Alerts", "Alerts that are firing; docs/runbook.md says what to do.",
@@ -80,7 +80,7 @@ STREAM = [
     lines("Positions", "Next offset of each partition to learn.",
           query("max by (partition) (streampca_next_offset)", "{{partition}}")),
     lines("Dead letters", "Records rejected per minute, by reason.",
-          query("60 * sum by (reason) (rate(streampca_dead_letters_total[$__rate_interval]))", "{{reason}}")),
+          query("60 * sum by (reason) (rate(streampca_records_rejected_total[$__rate_interval]))", "{{reason}}")),
     lines("Partitions by worker", "Partitions assigned to each worker, partitions waiting for the schema registry, "
           "and rebalances per minute.",
           query("streampca_partitions_owned", "{{instance}}"), query("sum(streampca_stalled)", "stalled"),

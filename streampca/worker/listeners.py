@@ -1,4 +1,4 @@
-"""The log and the metrics of a worker: those of every member, and its checkpoints and models."""
+"""The log and the metrics of a worker: what every member reports, its checkpoints and its models."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ _PARTITION = ("partition",)
 _TABLE: tuple[Row, ...] = (
     (Counter, "messages", ("outcome",), "Messages processed, by outcome: learned or rejected."),
     (Counter, "learn_seconds", (), "Time spent learning."),
-    (Counter, "dead_letters", ("reason",), "Records rejected, by reason."),
+    (Counter, "records_rejected", ("reason",), "Records rejected, by reason."),
     (Counter, "vectors_with_gaps", (), "Vectors that lack entries, with missing=impute."),
     (Counter, "offset_gap_messages", (), "Offsets skipped: removed by retention, or replaced in a truncated log."),
     (Counter, "rebalances", ("event",), "Rebalance events: partitions assigned, revoked or lost."),
@@ -153,7 +153,7 @@ class WorkerMetrics(MemberMetrics):
                 self._on_batch(event)
             case events.RecordRejected():
                 self._metrics["messages"].labels("rejected").inc()
-                self._metrics["dead_letters"].labels(event.reason).inc()
+                self._metrics["records_rejected"].labels(event.reason).inc()
             case events.CheckpointSaved():
                 self._on_checkpoint(event)
             case events.CheckpointPostponed():
@@ -214,7 +214,7 @@ class WorkerMetrics(MemberMetrics):
 
 
 class BulkHistogram(Collector):
-    """As `prometheus_client.Histogram`, without its time of creation, but takes arrays: that takes a µs a value."""
+    """A histogram that observes whole arrays; prometheus_client's takes a microsecond a value."""
 
     def __init__(self, name: str, documentation: str, buckets: Sequence[float], registry: CollectorRegistry) -> None:
         """`buckets` are the inclusive upper bounds, ascending; the bucket up to +Inf is added."""

@@ -289,8 +289,8 @@ def test_metrics_after_a_run(metrics: WorkerMetrics) -> None:
     now = Samples(metrics)
     assert now("streampca_messages_total", outcome="learned") == 620
     assert now("streampca_messages_total", outcome="rejected") == 3
-    assert now("streampca_dead_letters_total", reason="wrong_length") == 2
-    assert now("streampca_dead_letters_total", reason="no_value") == 1
+    assert now("streampca_records_rejected_total", reason="wrong_length") == 2
+    assert now("streampca_records_rejected_total", reason="no_value") == 1
     assert now("streampca_partitions_owned") == 2
     assert now("streampca_broker_connected") == 1
     assert now("streampca_loop_last_tick_timestamp_seconds") == NOW
