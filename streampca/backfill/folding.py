@@ -39,7 +39,7 @@ class BackfillPlan:
     timestamp_column: str | None = None
     until_ms: int | None = None  # rows from this time on are the topic's
     until_offsets: Mapping[int, int] | None = None  # or, of columns `partition` and `offset`, from these offsets on
-    number: int = 0  # tells the backfills of a topic apart
+    number: int = 0  # distinguishes the backfills of a topic
 
     @property
     def until(self) -> str:
@@ -74,7 +74,7 @@ def fold_batches(batches: Iterable[Any], plan: BackfillPlan, name: str = "") -> 
             batch = whole if len(history) == len(whole) else whole.take(pa.array(history))
             decoded = _decoded(batch, plan, judge)
             unfit = [replace(reject, index=int(history[reject.index])) for reject in decoded.rejects]
-            unfit += [Reject(int(row), "no_place", "it may be history or the topic's") for row in unclear]
+            unfit += [Reject(int(row), "no_position", "it may be history or the topic's") for row in unclear]
             times = _times(batch, plan)[decoded.indices]
             decoded = decoded._replace(rejects=unfit)
             fold = fold.take(Batch(decoded, times, (), start + len(whole)), plan.fold_config)[0]

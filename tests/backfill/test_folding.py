@@ -90,7 +90,7 @@ def test_rows_that_do_not_say_whether_they_are_history_are_rejected(tmp_path: Pa
     for until, row in (({"until_ms": START_MS + 450_000}, 0), ({"until_offsets": {0: 450}}, 499)):
         checkpoint, rejects = executed(here, backfill_of(5, **until), tmp_path)
         assert checkpoint.fold.stats.learned == 450 - (row == 0)
-        assert checkpoint.fold.stats.rejected == {"no_place": 1}
+        assert checkpoint.fold.stats.rejected == {"no_position": 1}
         assert (rejects["row"].to_pylist(), rejects["chunk"][0].as_py()[-1]) == ([row % 200], str(row // 200))
 
 
