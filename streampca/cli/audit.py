@@ -40,7 +40,7 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     where = f"partition {partition}, offsets {start} to {end}: {count:,} records learned again"
     if again != stored:
         raise StreampcaError(
-            f"{where}, and the checkpoint has other bytes. Processor and libraries may differ from those of the worker "
-            "that wrote it; if they do not, records were lost or learned twice: please report it"
+            f"{where}, and the checkpoint has other bytes. The worker that wrote it may have had another processor or "
+            "other libraries; if not, records were lost or learned twice: please report it"
         )
     console().print(f"{where}; the checkpoint has the same bytes")

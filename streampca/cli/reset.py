@@ -46,7 +46,7 @@ def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | No
 
 
 def _moved(settings: ResetSettings, connection: Connection, to: str, partition: int | None) -> list[Checkpoint]:
-    """A checkpoint at the new place of each partition that is not there yet. Raises `SettingsError`."""
+    """A checkpoint at the new position of each partition that is not there yet. Raises `SettingsError`."""
     checkpoints, moved = Checkpoints(open_store(settings.store), settings.topic), []
     for tp, target in _targets(settings, connection, to, partition).items():
         before = checkpoints.newest(tp.partition)

@@ -71,7 +71,7 @@ P = TypeVar("P", bound=Progress)
 
 
 class Assignment(Generic[P]):
-    """Reads each partition from where its progress ends; `progress` is that of the partitions that are restored."""
+    """Reads each partition from where its progress ends; `progress` holds the restored partitions."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from streampca.sources.events import SourceStatus
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-MOST_CONNECTIONS = 64  # of probes and scrapers there are a few
+MOST_CONNECTIONS = 64  # probes and scrapers need only a few
 _CONNECTED_S = 10.0  # for a client to shake hands, send its request and take the answer
 _STUCK_AFTER_S = 60.0  # without a tick: longer than any single step of the loop takes, even with a slow disk
 _STARTED_AFTER_S = 300.0  # to the first tick: a throttled container may take minutes to compile its kernels

@@ -1,7 +1,7 @@
 """Merge folds into one, and publish it as a model; each fold is decayed to the latest of their times.
 
-No time is later than the clock: a partition whose timestamps are ahead counts as current, and must not make the others
-count for nothing. So does a fold without a time. The clock is an argument.
+No time is later than the clock, which is an argument: a partition whose timestamps are ahead counts as current, and
+does not make the other partitions count for nothing. A fold without a time counts as current.
 """
 
 import sys
@@ -76,7 +76,7 @@ class FoldMerger:
         self._losses: dict[int, float] = {}
 
     def add_partition(self, checkpoint: Checkpoint) -> None:
-        """Merge the fold of a partition. Raises `TopicReplacedError` if it is not of the topic of those before."""
+        """Merge the fold of a partition. Raises `TopicReplacedError` if an earlier one is of another topic."""
         checkpoint.refuse_other_topic(self._topic_id)
         self._topic, self._topic_id = checkpoint.topic, self._topic_id or checkpoint.topic_id
         self._positions[checkpoint.partition] = checkpoint.fold.position
@@ -85,7 +85,7 @@ class FoldMerger:
         self.add(checkpoint.fold)
 
     def append(self, fold: Fold) -> None:
-        """Merge a fold of later messages of the same stream: a half-life in messages passes, too."""
+        """Merge a fold that continues the stream, so a half-life in messages decays what came before."""
         if half_life := self._config.half_life_messages:
             self._merger.fade(2.0 ** (-fold.stats.learned / half_life))
         is_short = fold.event_time.now_ms < 0  # too few messages for a time
@@ -115,7 +115,7 @@ class FoldMerger:
         return MergedFold(state, stats, error, self._topic, self._topic_id, self._positions, self._losses)
 
     def fold(self, position: int) -> Fold:
-        """The fold that continues all of them, with this position."""
+        """The fold that continues all merged folds, at this position."""
         empty = Fold.empty(self._config.learning)
         state = self.state(self._config.learning.limits.columns) or empty.state
         stats = FoldStats.total(self._stats)

@@ -1,4 +1,4 @@
-"""The log and the metrics of `streampca transform`: those of every member, and its transactions and models."""
+"""The log and the metrics of `streampca transform`: what every member reports, its transactions and its models."""
 
 import time
 from collections.abc import Callable

@@ -38,9 +38,9 @@ class CheckpointWriter:
     def start(
         self, checkpoints: Sequence[Checkpoint], *, publish: bool, saved_before: Sequence[Checkpoint] = ()
     ) -> Future[SaveResult]:
-        """Start to write these, and then a model if `publish`.
+        """Start to write checkpoints, and then a model if `publish`.
 
-        Those `saved_before` are in the store already: they are merged without being read.
+        Checkpoints `saved_before` are merged without being read from the store.
         """
         return self._executor.submit(self._write, checkpoints, publish, saved_before)
 

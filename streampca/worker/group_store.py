@@ -1,4 +1,4 @@
-"""Compares the worker's store with those of the other members of its group."""
+"""Compares the worker's store with the other group members' stores."""
 
 import contextlib
 from collections.abc import Collection, Mapping
