@@ -62,6 +62,17 @@ class RejectLimitError(StreampcaError):
     """The first records that a member reads are all rejected, so that a setting or a producer must be wrong."""
 
 
+def refuse_other_topic(topic: str, before: str, now: str, where: str, remedy: str) -> None:
+    """Raise `TopicReplacedError` if the topic has another id `now` than `before`; `where` says when or where that was.
+
+    An empty id says nothing: brokers that are being upgraded from 2.7 begin to report ids, one after the other.
+    """
+    if before and now and before != now:
+        raise TopicReplacedError(
+            f"topic {topic} was deleted and created again (its id is {now}, but was {before} {where}); {remedy}"
+        )
+
+
 def needs(feature: str, package: str, extra: str) -> str:
     """The sentence about a missing package; it is installed from a checkout, since nothing is published yet."""
     return f"{feature} needs {package}: pip install '.[{extra}]'"

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "stores": ["stores", "fold", "settings.store_url", "errors"],
     "consumer_group": [
         "consumer_group", "fold", "formats.batch", "formats.record", "pca.arrays", "pca.state.Losses", "errors",
-        "process", "sources.base", "sources.events", "stores.process_status",
+        "process", "settings.commands", "sources.base", "sources.events", "stores.base", "stores.process_status",
     ],
     "worker": [
         "worker", "consumer_group", "fold", "formats", "pca", "errors", "process", "sources.base", "sources.events",

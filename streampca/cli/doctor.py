@@ -27,7 +27,7 @@ from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.models import shape_in
 from streampca.transform.outputs import too_few_partitions
-from streampca.transform.position import refuse_other_topic
+from streampca.transform.position import refuse_offset_of_other_topic
 from streampca.transform.projection import Projection
 
 _TIMEOUT_S = 12.0  # of a check: a file server may hang
@@ -213,7 +213,7 @@ class TransformChecks:
         for partition, offset in committed.items():
             if self._has_model:
                 self._model.require_shape(offset.metadata)
-            refuse_other_topic(self._settings.topic, partition, offset, self._topic.topic_id or "")
+            refuse_offset_of_other_topic(self._settings.topic, partition, offset, self._topic.topic_id or "")
             self._topic.refuse_gap(partition, offset.offset, "the group's offset", "transform_group_id")
         shapes = {shape for offset in committed.values() if (shape := shape_in(offset.metadata))}
         return self._topic.progress(self._settings.group, committed) + "".join(

@@ -2,15 +2,16 @@
 
 import time
 
-from streampca.cli.member import Process, member_process
 from streampca.consumer_group.events import LoopTicked, ModelAwaited
+from streampca.consumer_group.process import Process, member_process
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.process.start import stop_on_signals
 from streampca.settings.commands import TransformSettings
-from streampca.sources.clients import create_client, create_transactions, prefetching
+from streampca.sources.clients import client_and_other, create_client, create_transactions, prefetching
 from streampca.sources.schema_registry import create_schemas, create_writer
+from streampca.stores.choice import open_store
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
 from streampca.transform.listeners import TransformLog, TransformMetrics
@@ -25,14 +26,16 @@ _WAIT_S = 0.2
 
 def run(settings: TransformSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
-    logged, version, stops = TransformLog(), settings.model_version, list[str]()
+    logged, metrics = TransformLog(), TransformMetrics(settings.topic)
+    version, stops = settings.model_version, list[str]()
+    store = open_store(settings.store, metrics.store.observe)
     shown = {
-        "output_topic": settings.output_topic,
+        "client": client_and_other(settings),
         "model": "newest" if version is None else f"version {version}",
         "emits": f"{settings.emit} as {settings.output_format}",
     }
-    with member_process(settings, TransformMetrics(settings.topic), logged, **shown) as process:
-        cache = ModelCache(Models(process.store, settings.topic))
+    with member_process(settings, store, metrics, logged, shown, settings.output_topic) as process:
+        cache = ModelCache(Models(store, settings.topic))
         model = create_current_model(settings, cache)
         stop_on_signals(stops.append)
         cache.start(POLL_INTERVAL_S)
@@ -54,7 +57,7 @@ def run(settings: TransformSettings) -> None:
 
 def _build(settings: TransformSettings, model: CurrentModel, process: Process) -> Transformer:
     """A member that is about to join the group: every mistake that can be found earlier has been reported."""
-    codec, projection = create_codec(settings, model.published), _projection_of(settings)
+    codec, projection = create_codec(settings, model.published), _create_projection(settings)
     codec.decode([])  # raises if a package is missing or the schema registry is away
     packer: Packer
     if settings.output_format == "arrow":
@@ -78,17 +81,17 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
     topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
     transactions = create_transactions(settings, client, topics)
     source = prefetching(client, settings, process.traced(outputs.read))
-    config = TransformConfig(settings.topic, settings.bad_records, settings.on_offset_gap)
+    config = TransformConfig(settings.topic, settings.bad_record_policy, settings.on_offset_gap)
     return Transformer(config, source, transactions, outputs, process.listener, process.started.threads.raise_first)
 
 
 def create_current_model(settings: TransformSettings, cache: ModelCache) -> CurrentModel:
     """The model that records are projected with, from a cache of the topic's models."""
-    needs_calibration = _projection_of(settings).needs_calibration
+    needs_calibration = _create_projection(settings).needs_calibration
     return CurrentModel(cache, settings.model_version, settings.output_topic, needs_calibration=needs_calibration)
 
 
-def _projection_of(settings: TransformSettings) -> Projection:
+def _create_projection(settings: TransformSettings) -> Projection:
     return Projection(settings.emitted, settings.basis, settings.only_p_below is not None)
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import structlog
 
-from streampca.cli.member import Process, member_process
+from streampca.consumer_group.process import Process, member_process
 from streampca.errors import StoreBusyError
 from streampca.fold.fold import FoldConfig
 from streampca.formats.codec import Codec
@@ -14,15 +14,17 @@ from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.process.machine import kernels
 from streampca.settings.commands import WorkerSettings
-from streampca.sources.clients import create_client, create_dead_letters, prefetching
+from streampca.sources.clients import client_and_other, create_client, create_dead_letters, prefetching
 from streampca.sources.decode import decode_records
 from streampca.sources.schema_registry import create_schemas
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.choice import open_store
 from streampca.stores.models import Models
 from streampca.worker.checkpoint_writer import CheckpointWriter
+from streampca.worker.config import WorkerConfig
 from streampca.worker.listeners import WorkerLog, WorkerMetrics
-from streampca.worker.loop import Worker, WorkerConfig
+from streampca.worker.loop import Worker
 from streampca.worker.publisher import Publisher
 
 log = structlog.get_logger()
@@ -35,15 +37,17 @@ def run(settings: WorkerSettings) -> None:
     """Work until SIGTERM or SIGINT. Raises `StreampcaError` for errors that restarting cannot fix."""
     half_lives = {"messages": settings.half_life_messages, "seconds": settings.half_life_seconds}
     halved = [f"half in {value:g} {unit}" for unit, value in half_lives.items() if value]
+    logged, metrics = WorkerLog(), WorkerMetrics(settings.topic)
+    store = open_store(settings.store, metrics.store.observe)
     shown = {
+        "client": client_and_other(settings),
         "model": f"{settings.components} components of {settings.dimensions} dimensions",
         "kernels": kernels(),
         "forgets": halved[0] if halved else "nothing",
     }
-    logged = WorkerLog()
-    with member_process(settings, WorkerMetrics(settings.topic), logged, **shown) as process:
-        _check(process.store)
-        worker = _build(settings, process)
+    with member_process(settings, store, metrics, logged, shown) as process:
+        _check(store)
+        worker = _build(settings, store, process)
         log.info("worker started")
         try:
             process.started.run(worker.run, worker.stop)
@@ -61,15 +65,15 @@ def _check(store: Store) -> None:
             time.sleep(_STORE_RETRY_S)
 
 
-def _build(settings: WorkerSettings, process: Process) -> Worker:
+def _build(settings: WorkerSettings, store: Store, process: Process) -> Worker:
     """A worker whose source is about to join the group: every mistake that can be found earlier has been reported."""
     config = create_worker_config(settings)
     config.codec.decode([])  # raises if a package is missing or the schema registry is away
-    checkpoints = Checkpoints(process.store, settings.topic)
+    checkpoints = Checkpoints(store, settings.topic)
     client, dead_letters = create_client(settings), create_dead_letters(settings)
     _compile(config.fold.learning)  # not later: a group waits for members that do not poll
     source = prefetching(client, settings, process.traced(partial(decode_records, config.codec)))
-    publisher = Publisher(Models(process.store, settings.topic, settings.keep_models), config.fold, time.time)
+    publisher = Publisher(Models(store, settings.topic, settings.keep_models), config.fold, time.time)
     writer = CheckpointWriter(checkpoints, publisher)
     return Worker(config, source, dead_letters, writer, process.listener, process.started.threads.raise_first)
 
@@ -103,8 +107,8 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
             learning_config, settings.half_life_messages, settings.half_life_seconds, settings.format, settings.field
         ),
         codec=Codec(settings.format, Judge.of(learning_config), settings.field, create_schemas(settings)),
-        bad_records=settings.bad_records,
-        offset_gap=settings.on_offset_gap,
+        on_bad_record=settings.bad_record_policy,
+        on_offset_gap=settings.on_offset_gap,
         checkpoint_interval_s=settings.checkpoint_interval_s,
         start=settings.start_at,
     )

@@ -1,7 +1,10 @@
-"""Errors that stop a member: a bad record with no dead-letter topic, or settings that reject everything."""
+"""The policy for bad records: a member stops at the first one, skips them, or sends them to the dead-letter topic."""
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from streampca.consumer_group.events import RecordRejected
 from streampca.errors import BadRecordError, RejectLimitError
 from streampca.formats.batch import Reject
 from streampca.sources.events import Vectors
@@ -9,29 +12,54 @@ from streampca.sources.events import Vectors
 _FIRST = 100  # records: if all of them fail, a setting is wrong
 
 
-def bad_record(topic: str, event: Vectors, reject: Reject) -> BadRecordError:
-    """The error of a member that stops at a rejected record."""
-    return BadRecordError(
-        f"partition {event.partition} of {topic}, offset {event.records[reject.index].offset}: {reject.message} "
-        f"({reject.reason}); set dead_letter_topic to send such records there, or on_bad_record=skip; "
-        "if all records are like this, correct format, field or dimensions"
-    )
+@dataclass(frozen=True)
+class BadRecordPolicy:
+    """What a member does with records that it can neither learn nor project."""
+
+    topic: str
+    on_bad_record: str  # stop, skip or dead_letter
+    suspects: str  # settings that may be wrong if the first records are all rejected
+
+    def stops_at(self, event: Vectors) -> Reject | None:
+        """The reject that ends the member, after the records before it; None if it may continue."""
+        rejects = event.decoded.rejects
+        return rejects[0] if rejects and self.on_bad_record == "stop" else None
+
+    def error(self, event: Vectors, reject: Reject) -> BadRecordError:
+        """The error of a member that stops at a rejected record."""
+        return BadRecordError(
+            f"partition {event.partition} of {self.topic}, offset {event.records[reject.index].offset}: "
+            f"{reject.message} ({reject.reason}); set dead_letter_topic to send such records there, or "
+            "on_bad_record=skip; if all records are like this, correct format, field or dimensions"
+        )
+
+    def dead_letters(self, event: Vectors, *, accepted_any: bool) -> Sequence[Reject]:
+        """The rejects to send to the dead-letter topic, before the position moves behind them.
+
+        Raises `RejectLimitError` if the first 100 records were all rejected and none was accepted before.
+        """
+        if self.on_bad_record != "dead_letter":
+            return []
+        rejects = event.decoded.rejects
+        if not accepted_any and len(rejects) >= _FIRST and rejects[_FIRST - 1].index < _FIRST:
+            raise self._wrong_settings(event, rejects[:_FIRST])
+        return rejects
+
+    def _wrong_settings(self, event: Vectors, rejects: Sequence[Reject]) -> RejectLimitError:
+        ((reason, count),) = Counter(reject.reason for reject in rejects).most_common(1)
+        example = next(reject for reject in rejects if reject.reason == reason)
+        offset, at = event.records[0].offset, event.records[example.index].offset
+        return RejectLimitError(
+            f"partition {event.partition} of {self.topic}: {_FIRST} records in a row were rejected, from offset "
+            f"{offset} on; {'all' if count == _FIRST else f'{count} of them'} as {reason}, such as offset {at}: "
+            f"{example.message}; correct the settings ({self.suspects}) or the producer and start again, which reads "
+            "all of them again; or leave such records out: on_bad_record=skip, without a dead_letter_topic"
+        )
 
 
-def refuse_wrong_settings(topic: str, event: Vectors, settings: str) -> None:
-    """Raise `RejectLimitError` if the first 100 records of a batch were all rejected.
-
-    For members that have not accepted any record yet. `settings` are those that may be wrong.
-    """
-    rejects = event.decoded.rejects[:_FIRST]
-    if len(rejects) < _FIRST or rejects[-1].index >= _FIRST:
-        return
-    ((reason, count),) = Counter(reject.reason for reject in rejects).most_common(1)
-    example = next(reject for reject in rejects if reject.reason == reason)
-    offset, at = event.records[0].offset, event.records[example.index].offset
-    raise RejectLimitError(
-        f"partition {event.partition} of {topic}: {_FIRST} records in a row were rejected, from offset {offset} on; "
-        f"{'all' if count == _FIRST else f'{count} of them'} as {reason}, such as offset {at}: {example.message}; "
-        f"correct the settings ({settings}) or the producer and start again, which reads all of them again; "
-        "or leave such records out: on_bad_record=skip, without a dead_letter_topic"
-    )
+def rejected_in(event: Vectors) -> list[RecordRejected]:
+    """The events of the rejected records of a batch."""
+    return [
+        RecordRejected(event.partition, event.records[reject.index].offset, reject.reason, reject.message)
+        for reject in event.decoded.rejects
+    ]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from streampca.errors import DamagedFileError, SettingsError, TopicReplacedError
+from streampca.errors import DamagedFileError, SettingsError, refuse_other_topic
 from streampca.fold import npz
 from streampca.fold.event_time import EventTime
 from streampca.fold.fold import Fold, FoldConfig
@@ -67,12 +67,13 @@ class Checkpoint:
 
     def refuse_other_topic(self, topic_id: str) -> None:
         """Raise `TopicReplacedError` if the checkpoint was made from another topic of the same name."""
-        if topic_id and self.topic_id and topic_id != self.topic_id:
-            raise TopicReplacedError(
-                f"topic {self.topic} was deleted and created again (its id is {topic_id}, the checkpoint of "
-                f"partition {self.partition} says {self.topic_id}); "
-                "to learn the new one, use another store folder"
-            )
+        refuse_other_topic(
+            self.topic,
+            self.topic_id,
+            topic_id,
+            f"in the checkpoint of partition {self.partition}",
+            "to learn the new one, use another store folder",
+        )
 
 
 class EventTimeHeader(npz.Strict):

@@ -55,8 +55,8 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
         return self.kafka_client or ("confluent" if has_confluent else "kafka-python")
 
     @property
-    def bad_records(self) -> str:
-        """The policy for bad records: stop, skip or dead_letter."""
+    def bad_record_policy(self) -> str:
+        """`on_bad_record`, or dead_letter with a dead-letter topic."""
         return "dead_letter" if self.dead_letter_topic else self.on_bad_record
 
     RULES: ClassVar[Rules] = (

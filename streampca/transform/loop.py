@@ -8,24 +8,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import NoReturn
 
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
 from streampca.consumer_group.events import Listener
-from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
-from streampca.errors import StreampcaError
-from streampca.formats.batch import Reject
+from streampca.consumer_group.rejects import BadRecordPolicy, rejected_in
+from streampca.errors import StreampcaError, TopicReplacedError, refuse_other_topic
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source, TransactionFailedError, Transactions
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
 from streampca.transform.outputs import Outputs, TransformedBatch
-from streampca.transform.position import Position, position_in, refuse_other_topic
+from streampca.transform.position import Position, position_in, refuse_offset_of_other_topic
 
 _POLL_S = 0.1
 _START_OVER = "another output_topic and transform_group_id"
+_SUSPECTS = "format, field"
 CHECK_TOPIC_S = 1.0  # a topic may be deleted and created again without an error of either client
-TRANSACTION_S = 0.1  # readers of committed records wait so long; each transaction costs some milliseconds
+TRANSACTION_S = 0.1  # delays readers of committed records; each transaction costs some milliseconds
 TRANSACTION_RECORDS = 10_000
 
 
@@ -34,8 +33,8 @@ class TransformConfig:
     """Topic of one member, and how it treats bad records and gaps."""
 
     topic: str
-    bad_records: str = "stop"  # stop, skip, or dead_letter
-    offset_gap: str = "fail"  # fail, earliest or latest
+    on_bad_record: str = "stop"  # stop, skip, or dead_letter
+    on_offset_gap: str = "fail"  # fail, earliest or latest
 
 
 class Transformer:
@@ -50,12 +49,13 @@ class Transformer:
         listener: Listener,
         check_threads: Callable[[], None] = lambda: None,
     ) -> None:
-        """The `source` hands over records that `outputs` has projected; `transactions` are those of the same member."""
+        """The `source` hands over records that `outputs` has projected; `transactions` belong to the same member."""
         self._config, self._source, self._transactions = config, source, transactions
         self._outputs, self._listener, self._check_threads = outputs, listener, check_threads
         self._model = outputs.model
-        self._assignment: Assignment[Position] = Assignment(
-            OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._restore, listener
+        self._bad_records = BadRecordPolicy(config.topic, config.on_bad_record, _SUSPECTS)
+        self._assignment = Assignment[Position](
+            OffsetGapPolicy(config.topic, config.on_offset_gap, _START_OVER), source, self._restore, listener
         )
         self._positions = self._assignment.progress
         self._is_first_start = True  # the group has committed no record, and this member has projected none
@@ -105,7 +105,7 @@ class Transformer:
                     self._check_topic()
                     self._next_check = clock() + CHECK_TOPIC_S
                 self._commit()
-        except TransactionFailedError as error:  # the rest of the events is read again, too
+        except TransactionFailedError as error:  # the rest of the events is read again
             self._start_over(str(error))
         self._assignment.retry_when_due(clock())
 
@@ -129,34 +129,28 @@ class Transformer:
                 self._assignment.skip_gap(event)
 
     def _write(self, event: TransformedBatch) -> None:
-        rejects = event.decoded.rejects
-        if rejects and self._config.bad_records == "stop":
-            self._stop_at(event, rejects[0])
-        if self._is_first_start and self._config.bad_records == "dead_letter":
-            refuse_wrong_settings(self._config.topic, event, "format, field")
-        self._is_first_start &= event.count == len(rejects)
+        if reject := self._bad_records.stops_at(event):
+            self._write(self._outputs.project(event.before(reject.index)))
+            self._commit()
+            raise self._bad_records.error(event, reject)
+        dead_letters = [
+            self._outputs.dead_letter(event.partition, event.records[reject.index], reject)
+            for reject in self._bad_records.dead_letters(event, accepted_any=not self._is_first_start)
+        ]
+        rejected, lag = len(event.decoded.rejects), event.end - event.next
+        self._is_first_start &= event.count == rejected
         self._transactions.send(event.outputs)
-        if rejects and self._config.bad_records == "dead_letter":
-            sent = [
-                self._outputs.dead_letter(event.partition, event.records[reject.index], reject) for reject in rejects
-            ]
-            self._transactions.send(sent)
-        for reject in rejects:
-            offset = event.records[reject.index].offset
-            self._listener.notify(events.RecordRejected(event.partition, offset, reject.reason, reject.message))
+        if dead_letters:
+            self._transactions.send(dead_letters)
+        for record_rejected in rejected_in(event):
+            self._listener.notify(record_rejected)
         last = event.last if len(event.records) else self._positions[event.partition].last
         self._positions[event.partition] = self._pending[event.partition] = Position(event.next, last)
-        self._counts.update(all=len(event.records), read=event.count, written=event.written, rejected=len(rejects))
-        read, lag = event.count - len(rejects), event.end - event.next
+        self._counts.update(all=len(event.records), read=event.count, written=event.written, rejected=rejected)
+        read = event.count - rejected
         self._listener.notify(
             events.BatchTransformed(event.partition, read, event.written, event.version, lag, event.next)
         )
-
-    def _stop_at(self, event: TransformedBatch, reject: Reject) -> NoReturn:
-        """Write the outputs of the records before the rejected one and raise `BadRecordError`."""
-        self._write(self._outputs.project(event.before(reject.index)))
-        self._commit()
-        raise bad_record(self._config.topic, event, reject)
 
     def _commit(self) -> None:
         started = time.perf_counter()
@@ -167,13 +161,16 @@ class Transformer:
     def _check_topic(self) -> None:
         """Raise if the topic is not the one that was assigned: then its records are not those at our positions."""
         try:
-            now = self._source.topic_id()
-            cause = "the topic was deleted and created again" if now and self._topic_id not in ("", now) else ""
-        except TimeoutError as error:
-            cause = str(error)
-        if cause:
+            refuse_other_topic(
+                self._config.topic,
+                self._topic_id,
+                self._source.topic_id(),
+                "while it was being read",
+                "its records are read again",
+            )
+        except (TimeoutError, TopicReplacedError) as error:
             self._transactions.abort()
-            raise TransactionFailedError(cause)
+            raise TransactionFailedError(str(error)) from None
 
     def _start_over(self, cause: str) -> None:
         """Read all partitions again from what is committed."""
@@ -211,5 +208,5 @@ class Transformer:
         self._topic_id = self._source.topic_id()
         for partition, position in committed.items():
             self._model.require_shape(position.metadata)
-            refuse_other_topic(self._config.topic, partition, position, self._topic_id)
+            refuse_offset_of_other_topic(self._config.topic, partition, position, self._topic_id)
         return {p: position_in(committed[p]) if p in committed else Position(-1) for p in partitions}

@@ -7,7 +7,7 @@ the leader epoch of the last record. Tools that set offsets write nothing.
 import re
 from typing import NamedTuple
 
-from streampca.errors import TopicReplacedError
+from streampca.errors import refuse_other_topic
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Committed
 
@@ -39,11 +39,13 @@ def position_in(committed: Committed) -> Position:
     return Position(committed.offset, last if last and last.offset < committed.offset else None)
 
 
-def refuse_other_topic(topic: str, partition: int, committed: Committed, topic_id: str) -> None:
-    """Raise `TopicReplacedError` if the offset is of another topic of the same name."""
-    match = _TOPIC.search(committed.metadata)
-    if match and topic_id and match[1] != topic_id:
-        raise TopicReplacedError(
-            f"topic {topic} was deleted and created again (its id is {topic_id}, the committed offset of partition "
-            f"{partition} is of {match[1]}); write to another output_topic with another transform_group_id"
+def refuse_offset_of_other_topic(topic: str, partition: int, committed: Committed, topic_id: str) -> None:
+    """Raise `TopicReplacedError` if the offset was committed for another topic of the same name."""
+    if match := _TOPIC.search(committed.metadata):
+        refuse_other_topic(
+            topic,
+            match[1],
+            topic_id,
+            f"in the committed offset of partition {partition}",
+            "write to another output_topic with another transform_group_id",
         )

@@ -5,20 +5,20 @@ disk. 4. The offsets are committed to the group. A save that fails is retried la
 """
 
 import contextlib
-from collections import deque
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 
 import structlog
 
-from streampca.consumer_group.events import CheckpointPostponed, CheckpointSaved, Listener, ModelPublished
-from streampca.errors import SettingsError, StoreBusyError, StoreError, TopicReplacedError
+from streampca.consumer_group.events import CheckpointPostponed, CheckpointSaved, Listener
+from streampca.errors import SettingsError, StoreBusyError, StoreError, refuse_other_topic
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.fold import Fold
 from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
+from streampca.worker.config import WorkerConfig
 from streampca.worker.group_store import GroupStore
 
 log = structlog.get_logger()
@@ -31,23 +31,18 @@ class Checkpointer:
 
     def __init__(
         self,
-        topic: str,
-        fold_config: FoldConfig,
+        config: WorkerConfig,
         source: Source,
         dead_letters: DeadLetters,
         writer: CheckpointWriter,
         listener: Listener,
-        start: str | int = "earliest",
     ) -> None:
-        """`start` is where partitions without a checkpoint begin: earliest, latest, backfill, or at a time in ms."""
-        self._topic, self._fold_config = topic, fold_config
+        self._topic, self._fold_config, self._start = config.topic, config.fold, config.start
         self._source, self._dead_letters, self._writer, self._listener = source, dead_letters, writer, listener
-        self._start = start
-        self._group_store = GroupStore(topic, source, writer.checkpoints)
+        self._group_store = GroupStore(config.topic, source, writer.checkpoints)
         self._topic_id = ""
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
         self._in_flight: Future[SaveResult] | None = None
-        self.publish_s = deque([0.0], maxlen=2)  # how long the last publications took
 
     def check(self) -> None:
         """Check the topic, the store and one checkpoint, so that a mistake is reported before the group is joined."""
@@ -117,8 +112,6 @@ class Checkpointer:
         if saved:
             self._group_store.commit({p: fold.position for p, fold in saved.items() if fold.position >= 0})
         for event in result.events:
-            if isinstance(event, ModelPublished):
-                self.publish_s.append(event.seconds)
             self._listener.notify(event)
         if result.error:
             raise result.error
@@ -126,7 +119,13 @@ class Checkpointer:
     def check_topic(self) -> None:
         """Raise if the topic was replaced. If not, all records since the last check are from this topic."""
         now = self._source.topic_id()
-        refuse_replaced(self._topic, self._topic_id, now)
+        refuse_other_topic(
+            self._topic,
+            self._topic_id,
+            now,
+            "while it was being read",
+            "what was learned since the last checkpoint is dropped; to learn the new one, use another store folder",
+        )
         self._topic_id = self._topic_id or now
 
     def _checkpoints(self, folds: Mapping[int, Fold]) -> list[Checkpoint]:
@@ -172,16 +171,3 @@ class Checkpointer:
         checkpoint = checkpoint.with_settings(self._fold_config)
         checkpoint.refuse_other_topic(self._topic_id)
         return checkpoint.fold
-
-
-def refuse_replaced(topic: str, before: str, now: str) -> None:
-    """Raise `TopicReplacedError` if the topic was replaced while this worker read it.
-
-    An empty id says nothing: brokers that are being upgraded from 2.7 begin to report ids, one after the other.
-    """
-    if before and now and now != before:
-        raise TopicReplacedError(
-            f"topic {topic} was deleted and created again while it was being read (its id was {before}, now it is "
-            f"{now}); what was learned since the last checkpoint is dropped; "
-            "to learn the new one, use another store folder"
-        )

@@ -6,40 +6,25 @@ A partition continues at the position inside its checkpoint (checkpointer.py), n
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NoReturn
 
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
-from streampca.consumer_group.events import Listener
-from streampca.consumer_group.rejects import bad_record, refuse_wrong_settings
+from streampca.consumer_group.events import Listener, Listeners
+from streampca.consumer_group.rejects import BadRecordPolicy, rejected_in
 from streampca.errors import SourceError, StreampcaError
-from streampca.fold.fold import Fold, FoldConfig
-from streampca.formats.batch import Reject
-from streampca.formats.codec import Codec
+from streampca.fold.fold import Fold
 from streampca.pca.arrays import rows_with_missing
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
-from streampca.worker import publisher
 from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer
+from streampca.worker.config import WorkerConfig
+from streampca.worker.publisher import PublishSchedule
 
 _POLL_S = 0.2
 _START_OVER = "another store folder and group_id"
-
-
-@dataclass(frozen=True)
-class WorkerConfig:
-    """Says what a worker learns, how it treats bad records, and how often it saves."""
-
-    topic: str
-    fold: FoldConfig
-    codec: Codec
-    bad_records: str = "stop"  # stop, skip, or dead_letter
-    offset_gap: str = "fail"  # fail, earliest or latest
-    checkpoint_interval_s: float = 5.0
-    start: str | int = "earliest"  # latest, backfill, or a time in milliseconds
+_SUSPECTS = "dimensions, format, field"
 
 
 class Worker:
@@ -59,15 +44,18 @@ class Worker:
         `check_threads` raises the error of a thread that has died, which ends the loop.
         """
         self._config, self._source, self._dead_letters = config, source, dead_letters
-        self._checkpointer = Checkpointer(
-            config.topic, config.fold, source, dead_letters, writer, listener, config.start
-        )
-        self._listener, self._check_threads = listener, check_threads
-        self._assignment: Assignment[Fold] = Assignment(
-            OffsetGapPolicy(config.topic, config.offset_gap, _START_OVER), source, self._checkpointer.restore, listener
+        self._bad_records = BadRecordPolicy(config.topic, config.on_bad_record, _SUSPECTS)
+        self._schedule, self._check_threads = PublishSchedule(), check_threads
+        self._listener = Listeners(self._schedule, listener)
+        self._checkpointer = Checkpointer(config, source, dead_letters, writer, self._listener)
+        self._assignment = Assignment[Fold](
+            OffsetGapPolicy(config.topic, config.on_offset_gap, _START_OVER),
+            source,
+            self._checkpointer.restore,
+            self._listener,
         )
         self._folds = self._assignment.progress
-        self._next_save, self._published_at = 0.0, -math.inf
+        self._next_save = 0.0
         self._stop_cause: str | None = None
 
     def stop(self, cause: str) -> None:
@@ -93,7 +81,8 @@ class Worker:
                 now = clock()
                 self._assignment.retry_when_due(now)
                 if not self._checkpointer.busy and now >= self._next_save:
-                    self._start_save(now)
+                    publish = self._schedule.begin_if_due(self._folds, self._source.partitions(), now)
+                    self._checkpointer.start_save(self._folds, publish=publish)
                     self._next_save = clock() + self._config.checkpoint_interval_s
                 self._checkpointer.finish_save(wait=False)
         except TimeoutError as error:  # only at the start; later the worker waits for a broker that is away
@@ -108,15 +97,15 @@ class Worker:
     def _shut_down(self) -> None:
         """Save before leaving the group, so that the next owner finds the checkpoints; publish last: it may be slow."""
         self._listener.notify(events.MemberStopping(self._stop_cause or "crashed"))
-        publishes = False
+        publish = False
         try:
             if self._stop_cause is not None:
                 self._checkpointer.save(self._folds)
-                publishes = publisher.publishes(self._folds, self._source.partitions())
+                publish = self._schedule.begin_if_due(self._folds, self._source.partitions(), math.inf)
         finally:
             self._dead_letters.close()
             self._source.close()
-        if publishes:
+        if publish:
             self._checkpointer.start_save({}, publish=True)
             self._checkpointer.finish_save(wait=True)
 
@@ -141,30 +130,22 @@ class Worker:
 
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
-        partition, config = event.partition, self._config
-        rejects = event.decoded.rejects
-        if rejects and config.bad_records == "stop":
-            self._stop_at(event, rejects[0])
-        if config.bad_records == "dead_letter":
-            if not self._has_learned():
-                refuse_wrong_settings(config.topic, event, "dimensions, format, field")
-            for reject in rejects:  # first: a fold is never past a record that could not be sent
-                self._dead_letters.send(partition, event.records[reject.index], reject.reason, reject.message)
-        self._folds[partition], losses = self._folds[partition].take(event, config.fold)
-        for reject in rejects:
-            offset = event.records[reject.index].offset
-            self._listener.notify(events.RecordRejected(partition, offset, reject.reason, reject.message))
+        partition, config = event.partition, self._config.fold
+        if reject := self._bad_records.stops_at(event):
+            self._learn(event.before(reject.index))
+            raise self._bad_records.error(event, reject)
+        # First: a fold is never past a record that could not be sent.
+        for reject in self._bad_records.dead_letters(event, accepted_any=self._has_learned()):
+            self._dead_letters.send(partition, event.records[reject.index], reject.reason, reject.message)
+        self._folds[partition], losses = self._folds[partition].take(event, config)
+        for record_rejected in rejected_in(event):
+            self._listener.notify(record_rejected)
         seconds = time.perf_counter() - started
-        messages, lag = event.count - len(rejects), event.end - event.next
-        incomplete = int(rows_with_missing(event.decoded.vectors).sum()) if config.fold.learning.impute else 0
+        messages, lag = event.count - len(event.decoded.rejects), event.end - event.next
+        incomplete = int(rows_with_missing(event.decoded.vectors).sum()) if config.learning.impute else 0
         self._listener.notify(
             events.BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, incomplete)
         )
-
-    def _stop_at(self, event: Vectors, reject: Reject) -> NoReturn:
-        """Learn the records before the rejected one and raise `BadRecordError`."""
-        self._learn(event.before(reject.index))
-        raise bad_record(self._config.topic, event, reject)
 
     def _has_learned(self) -> bool:
         """True if anything was learned in a partition of this worker; if not, its settings may be wrong."""
@@ -177,11 +158,3 @@ class Worker:
             self._assignment.read([event.partition])
         else:
             self._assignment.skip_gap(event)
-
-    def _start_save(self, now: float) -> None:
-        publish = publisher.publishes(self._folds, self._source.partitions()) and publisher.is_due(
-            now - self._published_at, self._checkpointer.publish_s
-        )
-        if publish:
-            self._published_at = now
-        self._checkpointer.start_save(self._folds, publish=publish)

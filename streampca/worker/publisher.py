@@ -1,19 +1,20 @@
 """Merges the newest checkpoints of all partitions into a model and writes it as the next version.
 
-Each request to a store in a bucket costs money: a worker's own checkpoints are in its memory, and those of others are
-cached as they were read, until the partition moves.
+Each request to a bucket costs money: a worker has its own checkpoints in memory, and caches what it reads of others.
 
 A model is a function of the positions of its folds, and of the clock only if timestamps are ahead of it.
 
 The owner of the lowest partition publishes. Where this takes long, it publishes less often.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from streampca.consumer_group.events import Listener, MemberEvent, ModelPublished
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
@@ -31,21 +32,28 @@ CACHED_BYTES = 64 * 2**20  # what does not fit is read again, so that memory doe
 _SHARE = 0.1  # of the time that publishing may take: it competes with learning, and delays checkpoints
 
 
-def publishes(partitions: Collection[int], of_topic: Collection[int]) -> bool:
-    """Decide if the owner of these partitions publishes the model of all."""
-    return bool(partitions) and min(of_topic, default=0) in partitions
+class PublishSchedule(Listener):
+    """Decides who publishes and when; events tell it how long publications took."""
 
+    def __init__(self) -> None:
+        self._began_at = -math.inf
+        self._took_s = 0.0, 0.0  # the last two; the shorter counts: a store that hangs once changes nothing
 
-def is_due(since_s: float, took_s: Collection[float]) -> bool:
-    """Decide if to publish again, this long after the start of the last publication.
+    def notify(self, event: MemberEvent) -> None:
+        if isinstance(event, ModelPublished):
+            self._took_s = self._took_s[1], event.seconds
 
-    `took_s` are the durations of the last ones; the shortest counts, so that a store that hangs once changes nothing.
-    """
-    return min(took_s, default=0.0) <= _SHARE * since_s
+    def begin_if_due(self, owned: Collection[int], of_topic: Collection[int], now: float) -> bool:
+        """Begin a publication if it is due; returns whether it is. An infinite `now` is late enough for any owner."""
+        is_owner = min(of_topic, default=0) in owned
+        is_due = is_owner and min(self._took_s) <= _SHARE * (now - self._began_at)
+        if is_due:
+            self._began_at = now
+        return is_due
 
 
 class NewestCheckpoints:
-    """Reads the newest checkpoints of all partitions, and caches those that fit."""
+    """Reads the newest checkpoints of all partitions, and caches what fits."""
 
     def __init__(self, fold_config: FoldConfig) -> None:
         self._fold_config = fold_config
@@ -54,9 +62,9 @@ class NewestCheckpoints:
     def read(
         self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]
     ) -> Iterator[Checkpoint]:
-        """The checkpoints at these offsets, by partition; those `in_memory` need not be read.
+        """Yield the checkpoint of each partition at its offset; what is `in_memory` need not be read.
 
-        At most one at a time is held that is not in memory already.
+        Memory holds at most one checkpoint beyond the cache and `in_memory`.
         """
         ours = {checkpoint.partition: checkpoint for checkpoint in in_memory}
         for partition, offset in offsets.items():
@@ -114,7 +122,7 @@ class Publisher:
     def _without_pending(
         self, stored: Checkpoints, offsets: Mapping[int, int], in_memory: Iterable[Checkpoint]
     ) -> Model | None:
-        """The model of these checkpoints without their pending messages, by which those are scored."""
+        """The model of these checkpoints without their pending messages, to score the pending ones."""
         folds, components = self._merged_folds(), self._fold_config.learning.components
         for checkpoint in NewestCheckpoints(self._fold_config).read(stored, offsets, in_memory):
             folds.add_partition(replace(checkpoint, fold=checkpoint.fold.without_pending()))
@@ -144,7 +152,7 @@ class Publisher:
 
 
 def _arrived(fold: Fold, position: int) -> Array:
-    """The pending messages (n, d) that arrived after a position, at most."""
+    """The pending messages (n, d) that may have arrived after a position."""
     n = min(fold.position - max(position, 0), len(fold.pending))
     return fold.pending[len(fold.pending) - n :].astype(np.float64)
 

@@ -68,7 +68,7 @@ def test_committed_offsets_say_what_the_outputs_are_and_of_which_topic(
     assert line == f"{read.group} has offsets of 2 of 2 partitions, 2 behind; its outputs are of k=2 d=5"
     topic.topic_id = "new"
     with pytest.raises(
-        TopicReplacedError, match=r"deleted and created again .its id is new, .* partition 0 is of former"
+        TopicReplacedError, match=r"deleted and created again .its id is new, but was former in .* partition 0\)"
     ):
         checks["transform group"]()
 

@@ -10,8 +10,8 @@ import structlog
 from numba.core.caching import UserProvidedCacheLocator
 
 from streampca.cli import worker
-from streampca.cli.member import Process
 from streampca.consumer_group.events import Listener
+from streampca.consumer_group.process import Process
 from streampca.formats import codec, reader_of
 from streampca.pca import compilation
 from streampca.pca.blocked import centring
@@ -92,7 +92,7 @@ def test_kernels_are_compiled_before_the_worker_joins_and_after_what_may_fail(
 ) -> None:
     order: list[str] = []
     settings = WorkerSettings(topic="readings", dimensions=5, components=2, format="json", store=tmp_path)
-    started = Started(None, ThreadFailures())
+    process = Process(Listener(), Started(None, ThreadFailures()), lambda decode: decode)
 
     def join(*args: Any) -> Any:
         raise JoiningError
@@ -110,6 +110,6 @@ def test_kernels_are_compiled_before_the_worker_joins_and_after_what_may_fail(
     monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
     monkeypatch.setattr(worker, "prefetching", join)
     with structlog.testing.capture_logs() as logged, pytest.raises(JoiningError):
-        worker._build(settings, Process(DirectoryStore(tmp_path), Listener(), started, lambda decode: decode))
+        worker._build(settings, DirectoryStore(tmp_path), process)
     assert order == ["reader of json", "broker", "kernels"]
     assert [line["event"] for line in logged] == ["compiling kernels", "kernels compiled"]

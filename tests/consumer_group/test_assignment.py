@@ -60,7 +60,7 @@ def figures(env: Environment) -> tuple[int, int, int]:
 def test_a_gap_stops_the_worker_and_names_the_setting(trimmed: Environment) -> None:
     match = rf"^partition 0 of {TOPIC}: offset 100 was removed by retention.* 180; set on_offset_gap .*$"
     with pytest.raises(OffsetGapError, match=match):
-        make_worker(trimmed, worker_config(offset_gap="fail")).run()
+        make_worker(trimmed, worker_config(on_offset_gap="fail")).run()
     assert trimmed.calls("save", "commit") == []
 
 
@@ -68,7 +68,7 @@ def test_a_gap_stops_the_worker_and_names_the_setting(trimmed: Environment) -> N
 def test_a_gap_is_skipped_by_policy_and_counted_once(trimmed: Environment, policy: str, position: int) -> None:
     """Although the broker is away when it is asked whether the topic is the same."""
     away = broker_away_at_lookup(trimmed, 2)
-    worker = make_worker(trimmed, worker_config(offset_gap=policy), hook=away).run()
+    worker = make_worker(trimmed, worker_config(on_offset_gap=policy), hook=away).run()
     assert [entry[1] for entry in trimmed.calls("seek")] == [{0: 100}, {0: 100}, {0: position}]
     assert worker.recorder.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 100, position)]
     assert figures(trimmed) == (N, 100 + N - position, position - 100)
@@ -80,13 +80,13 @@ def test_a_log_that_ends_before_the_checkpoint_is_an_error(filled: Environment) 
     del log.records[200:]
     log.end = 200
     with pytest.raises(OffsetGapError, match="lost data"):
-        make_worker(filled, worker_config(offset_gap="earliest")).run()
+        make_worker(filled, worker_config(on_offset_gap="earliest")).run()
     assert filled.position() == N
 
 
 def test_records_removed_before_the_first_poll_are_no_gap() -> None:
     env = filled_with(100)
-    worker = make_worker(env, worker_config(offset_gap="fail"))
+    worker = make_worker(env, worker_config(on_offset_gap="fail"))
     original_poll = worker.source.poll
     out_of_range = iter([OutOfRange(0, 0, 40, 100)])
 
@@ -105,7 +105,7 @@ def test_records_removed_before_the_first_poll_are_no_gap() -> None:
 def test_a_replaced_topic_is_not_mistaken_for_a_gap(trimmed: Environment) -> None:
     script = [lambda: trimmed.topic.create(1), 10]
     with pytest.raises(TopicReplacedError):
-        make_worker(trimmed, worker_config(offset_gap="earliest"), script).run()
+        make_worker(trimmed, worker_config(on_offset_gap="earliest"), script).run()
     assert trimmed.calls("save", "commit") == []
 
 
@@ -141,7 +141,7 @@ def test_the_worker_resumes_as_on_offset_gap_allows(
     if not running:
         cut_and_grown(env)
     script = [10, 10, lambda: cut_and_grown(env)] if running else []
-    worker = make_worker(env, worker_config(env.fold_config, offset_gap=policy), script).run()
+    worker = make_worker(env, worker_config(env.fold_config, on_offset_gap=policy), script).run()
     assert worker.recorder.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 60, position, truncated=True)]
     assert figures(env) == (150, learned, position - 60)
     again = make_worker(env).run()
@@ -277,7 +277,7 @@ def test_a_flaky_registry_loses_no_record(prefetch: int, failures: int) -> None:
     """It may answer for a batch that was read after one that still waits."""
     env, V = Environment(), vectors(100)
     env.send(0, avros(V))
-    config = config_for(env, "avro", FlakySchemas(failures), bad_records="dead_letter")
+    config = config_for(env, "avro", FlakySchemas(failures), on_bad_record="dead_letter")
     worker = make_worker(env, config, batch=10, prefetch=prefetch).run()
     assert env.dead_letters == []
     stalled = worker.recorder.of_type(PartitionStalled)[0]

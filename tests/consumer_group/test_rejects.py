@@ -8,14 +8,14 @@ import pytest
 from streampca.errors import RejectLimitError, exit_code_of
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
-from streampca.worker.loop import WorkerConfig
+from streampca.worker.config import WorkerConfig
 from tests.fold.streams import D, fold_config, vectors
 from tests.worker.environment import POISON, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
 
 def config(**options: Any) -> WorkerConfig:
-    return worker_config(**{"bad_records": "dead_letter"} | options)
+    return worker_config(**{"on_bad_record": "dead_letter"} | options)
 
 
 def refused(worker: WorkerFixture) -> str:
@@ -74,6 +74,6 @@ def test_an_operator_may_leave_out_the_first_records() -> None:
     env = Environment()
     env.send(0, [POISON] * 1200)
     refused(make_worker(env, config()))
-    make_worker(env, config(bad_records="skip")).run()
+    make_worker(env, config(on_bad_record="skip")).run()
     assert env.dead_letters == []
     env.assert_complete()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from streampca.cli.member import name_of_process
 from streampca.consumer_group import events
 from streampca.consumer_group.events import MemberEvent
+from streampca.consumer_group.process import name_of_process
 from streampca.consumer_group.status import StatusListener
 from streampca.errors import BadRecordError
 from streampca.sources.events import SourceStatus

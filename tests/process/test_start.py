@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 import structlog
 
-from streampca.cli import member
 from streampca.cli.options import settings_of
 from streampca.consumer_group import health
+from streampca.consumer_group.process import member_process
 from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
 from streampca.process import start
 from streampca.process.start import ThreadFailures
 from streampca.settings.commands import WorkerSettings
+from streampca.stores.choice import open_store
 from streampca.worker.listeners import WorkerLog, WorkerMetrics
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
@@ -107,7 +108,7 @@ def test_a_member_ends_with_the_error_of_a_thread(tmp_path: Path, monkeypatch: p
     settings = WorkerSettings.read(None, **options)
 
     def lose_the_thread() -> None:
-        with member.member_process(settings, WorkerMetrics("readings"), WorkerLog()):
+        with member_process(settings, open_store(tmp_path), WorkerMetrics("readings"), WorkerLog(), {}):
             if name == "client":
                 run_thread(name)
             for thread in threading.enumerate():

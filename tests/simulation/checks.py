@@ -80,13 +80,13 @@ class Checks:
             or (isinstance(error, RejectLimitError) and self._world.plan.reaches_reject_limit)
             or isinstance(error, NewerFormatError)  # only a start ends: the member has taken no partition
             or (isinstance(error, TopicReplacedError) and replaced)
-            or (isinstance(error, OffsetGapError) and bool(cut) and self._world.config.offset_gap == "fail")
+            or (isinstance(error, OffsetGapError) and bool(cut) and self._world.config.on_offset_gap == "fail")
         )
 
     @property
     def _skips(self) -> bool:
         """Whether workers skip bad records, or the next one that starts."""
-        return self._world.config.bad_records == "skip"
+        return self._world.config.on_bad_record == "skip"
 
     def _compare(self, partition: int, written: Mapping[int, set[bytes]]) -> None:
         """Compare a partition's checkpoints and dead letters with those of the calm runs."""
@@ -126,7 +126,7 @@ class Checks:
         if newest.topic_id != self._world.cluster.id:
             return True
         last, cut = newest.fold.last, self._world.history.cuts.get(partition)
-        if self._world.config.offset_gap != "fail" or cut is None or last is None or last.offset < cut:
+        if self._world.config.on_offset_gap != "fail" or cut is None or last is None or last.offset < cut:
             return False
         records = self._world.cluster.logs[partition].records
         return last not in {LastRecord(record.offset, record.leader_epoch) for record in records}

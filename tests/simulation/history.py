@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.fold import Fold
 from streampca.formats.record import PlainRecord
-from streampca.worker.loop import WorkerConfig
+from streampca.worker.config import WorkerConfig
 from tests.simulation.cluster import Cluster
 
 

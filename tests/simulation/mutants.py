@@ -179,7 +179,7 @@ MUTANTS: Mutants = {
     "a restore that failed is not retried": (17, patched(Assignment, _retry_restore=nothing)),
     "a stale listing counts as no checkpoint": (177, patched(Checkpoints, _raise_unusable=_ignores_stale_listing)),
     "a log that was cut is not noticed": (7, patched(Log, end_of=lambda self, epoch: sys.maxsize)),
-    "a topic that was replaced is not noticed in a save": (47, patched(checkpointer, refuse_replaced=nothing)),
+    "a topic that was replaced is not noticed in a save": (47, patched(checkpointer, refuse_other_topic=nothing)),
     "a topic that was replaced is not noticed at a start": (27, patched(Checkpoint, refuse_other_topic=nothing)),
     "records that a cut has removed are not counted":
         (22, patched(Fold, skip=lambda self, position, lost_from=None: replace(self, position=position, last=None))),

@@ -9,7 +9,7 @@ from streampca.fold.fold import FoldConfig
 from streampca.formats.judge import Judge
 from streampca.formats.schemas import Schemas
 from streampca.pca.learning import LearningConfig
-from streampca.worker.loop import WorkerConfig
+from streampca.worker.config import WorkerConfig
 from tests.simulation.registry import FramedCodec, registry
 
 TOPIC = "readings"
@@ -64,7 +64,7 @@ class AnyPlan:
     machines: int
     batch: int
     prefetch: int
-    offset_gap: str
+    on_offset_gap: str
     bursts: tuple[Burst, ...]
     faults: tuple[Fault, ...]
     gaps: bool = False  # whether vectors lack entries
@@ -101,8 +101,8 @@ class Plan(AnyPlan):
             TOPIC,
             fold,
             codec,
-            bad_records="dead_letter",
-            offset_gap=self.offset_gap,
+            on_bad_record="dead_letter",
+            on_offset_gap=self.on_offset_gap,
             checkpoint_interval_s=self.interval_s,
         )
 
@@ -115,7 +115,7 @@ class TransformPlan(AnyPlan):
     has_identity: bool  # members have a group_instance_id: a successor ends what a dead one has left open
     version: int | None  # of the model; None: the newest
     model_at: float  # when the first model is published
-    bad_records: str
+    on_bad_record: str
 
     def codec(self, schemas: Schemas) -> FramedCodec:
         return FramedCodec("float64", Judge(D, 1e150), schemas=schemas)
@@ -147,7 +147,7 @@ def plan_of(seed: int) -> Plan:
         prefetch=random.choice([20, 100, 1000]),
         keep=random.choice([2, 3]),
         half_life=random.choice(["none", "none", "seconds", "messages"]),
-        offset_gap=random.choice(["fail", "earliest", "latest"]),
+        on_offset_gap=random.choice(["fail", "earliest", "latest"]),
         gaps=seed % 5 == 2,
         quiet=60 if seed % 7 == 3 else 0,
         bursts=(*(burst_of(random, partitions) for _ in range(random.randint(4, 8))), *bad_runs(seed, partitions)),
@@ -201,8 +201,8 @@ def transform_plan_of(seed: int) -> TransformPlan:
         has_identity=random.random() < 0.5,
         version=FIRST_VERSION if random.random() < 0.2 else None,
         model_at=random.choice([0.0, 0.0, random.uniform(0, QUIET_AFTER_S / 2)]),
-        bad_records=random.choice([*["dead_letter"] * 6, "skip", "stop"]),
-        offset_gap=random.choice(["fail", "earliest", "latest"]),
+        on_bad_record=random.choice([*["dead_letter"] * 6, "skip", "stop"]),
+        on_offset_gap=random.choice(["fail", "earliest", "latest"]),
         bursts=(*bursts, *(bad_runs(seed, partitions) if seed % 3 == 0 else ())),
         faults=faults_of(random, TRANSFORM_KINDS, TRANSFORM_CALLS),
     )

@@ -45,7 +45,7 @@ class World(Site):
     def accept_all(self) -> None:
         """If bad records have ended workers, start them from now on so that they skip these, as an operator may do."""
         if any(isinstance(error, RejectLimitError) for error in self.refusals):
-            self.config = replace(self.config, bad_records="skip")
+            self.config = replace(self.config, on_bad_record="skip")
 
     def replace_topic(self, records: int) -> None:
         """Delete the topic and create it again, with so many other records in each partition."""

@@ -64,7 +64,7 @@ def test_bad_records_are_dead_letters_of_the_same_transaction() -> None:
     world = World(3)
     world.topic.append(0, b"no vector", key=b"k")
     world.append(0, 2, seed=1)
-    member = Member(world, bad_records="dead_letter")
+    member = Member(world, on_bad_record="dead_letter")
     member.transactions.failures = ["before", "after"]
     member.run()
     (letter,) = world.written[DEAD]
@@ -77,7 +77,7 @@ def test_bad_records_are_skipped_on_request() -> None:
     world = World()
     world.topic.append(0, b"no vector")
     world.append(0, 2)
-    member = Member(world, bad_records="skip").run()
+    member = Member(world, on_bad_record="skip").run()
     assert world.origins() == {0: [1, 2]}
     assert len(member.events.of_type(RecordRejected)) == 1
     counts = {"all": 3, "read": 3, "written": 2, "rejected": 1}
@@ -89,7 +89,7 @@ def test_it_ends_before_anything_is_written_when_the_first_records_are_all_bad()
     world = World(0, 5)
     world.topic.append(0, *[b"no vector"] * 120)
     with pytest.raises(RejectLimitError) as error:
-        Member(world, bad_records="dead_letter").run()
+        Member(world, on_bad_record="dead_letter").run()
     assert exit_code_of(error.value) == 3
     for part in ("partition 0 of readings: 100 records in a row", "(format, field)", "reads all of them again"):
         assert part in str(error.value)
@@ -99,10 +99,10 @@ def test_it_ends_before_anything_is_written_when_the_first_records_are_all_bad()
 
 def test_bad_records_do_not_end_a_group_that_has_committed() -> None:
     world = World(200, 200, 200, 0)
-    Member(world, bad_records="dead_letter").run()
+    Member(world, on_bad_record="dead_letter").run()
     world.topic.append(3, *[b"no vector"] * 120)
     world.append(3, 50)
-    Member(world, bad_records="dead_letter").run()
+    Member(world, on_bad_record="dead_letter").run()
     assert [int(dict(r.headers)["__connect.errors.offset"] or b"") for r in world.written[DEAD]] == [*range(120)]
     assert world.origins()[3] == [*range(120, 170)]
 
@@ -194,7 +194,7 @@ def test_records_that_retention_has_removed_end_it_or_are_skipped() -> None:
     world.topic.trim(0, 4)
     with pytest.raises(OffsetGapError):
         Member(world).run()
-    member = Member(world, offset_gap="earliest").run()
+    member = Member(world, on_offset_gap="earliest").run()
     assert world.origins() == {0: [4, 5]}
     assert member.events.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 2, 4)]
 
@@ -208,7 +208,7 @@ def test_a_log_that_was_cut_between_two_members_ends_the_next_or_is_skipped() ->
     with pytest.raises(OffsetGapError, match="it was cut at offset 4 or before and has grown again"):
         Member(world).run()
     assert world.origins() == {0: [*range(6)]}
-    member = Member(world, offset_gap="earliest").run()
+    member = Member(world, on_offset_gap="earliest").run()
     assert world.origins() == {0: [*range(6), 7, 8, 9]}
     assert member.events.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 4, 7, truncated=True)]
     world.append(0, 2, seed=2)

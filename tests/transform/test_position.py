@@ -8,7 +8,7 @@ from streampca.errors import TopicReplacedError
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Committed
 from streampca.transform.models import shape_in
-from streampca.transform.position import Position, position_in, refuse_other_topic
+from streampca.transform.position import Position, position_in, refuse_offset_of_other_topic
 
 OFFSETS = st.integers(0, 2**63 - 2)
 IDS = st.one_of(st.just(""), st.text("abcXYZ019-_", min_size=22, max_size=22))
@@ -23,7 +23,7 @@ def test_what_is_committed_can_be_read_back(data: st.DataObject, topic_id: str, 
         assert position_in(committed) == position
         assert shape_in(committed.metadata) == "k=2 d=784"
         assert len(committed.metadata) < 200
-        refuse_other_topic("readings", 0, committed, topic_id)
+        refuse_offset_of_other_topic("readings", 0, committed, topic_id)
 
 
 def test_the_text_is_legible() -> None:
@@ -34,7 +34,7 @@ def test_the_text_is_legible() -> None:
 @pytest.mark.parametrize("metadata", ["", "k=2 d=5", "by another tool", "last=x@y topic= "])
 def test_offsets_of_other_tools_are_positions(metadata: str) -> None:
     assert position_in(Committed(7, metadata)) == Position(7)
-    refuse_other_topic("readings", 0, Committed(7, metadata), "id")
+    refuse_offset_of_other_topic("readings", 0, Committed(7, metadata), "id")
 
 
 def test_a_last_record_behind_the_offset_says_nothing() -> None:
@@ -45,7 +45,7 @@ def test_a_last_record_behind_the_offset_says_nothing() -> None:
 def test_offsets_of_another_topic_of_that_name_are_refused() -> None:
     committed = Position(42).as_committed("k=2 d=5", "former")
     with pytest.raises(
-        TopicReplacedError, match=r"readings was deleted and created .*\(its id is new, .* is of former"
+        TopicReplacedError, match=r"readings was deleted and created .*\(its id is new, but was former in .*"
     ):
-        refuse_other_topic("readings", 0, committed, "new")
-    refuse_other_topic("readings", 0, committed, "")  # brokers before 2.8 know none
+        refuse_offset_of_other_topic("readings", 0, committed, "new")
+    refuse_offset_of_other_topic("readings", 0, committed, "")  # brokers before 2.8 know none

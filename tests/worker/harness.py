@@ -23,7 +23,8 @@ from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.loop import Worker, WorkerConfig
+from streampca.worker.config import WorkerConfig
+from streampca.worker.loop import Worker
 from streampca.worker.publisher import Publisher
 from tests.fold.streams import D, fold_config, learn, vectors
 from tests.formats.structured import arrow, avro, avro_datum, avro_schema
@@ -47,7 +48,7 @@ SCHEMA = avro_schema({"type": "array", "items": "double"}, "v")  # of messages w
 def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> WorkerConfig:  # noqa: B008 - frozen
     """A worker configuration that saves and publishes in every iteration of the loop; `options` override fields."""
     codec = Codec("float64", Judge.of(fold_config.learning))
-    defaults: dict[str, Any] = {"bad_records": "stop", "checkpoint_interval_s": 0.0}
+    defaults: dict[str, Any] = {"on_bad_record": "stop", "checkpoint_interval_s": 0.0}
     return WorkerConfig(TOPIC, replace(fold_config, format="float64"), codec, **defaults | options)
 
 
@@ -120,7 +121,7 @@ def make_worker(
     the assignment; a function is called before the next poll and does not replace one.
     """
     config = config or worker_config(env.fold_config)
-    env.sends_dead_letters = config.bad_records == "dead_letter"
+    env.sends_dead_letters = config.on_bad_record == "dead_letter"
     dead_letters, recorder = SpyDeadLetters(env, hook), EventRecorder()
     source = SpySource(env, hook, script, batch, partial(decode_records, config.codec) if prefetch is None else None)
     store = SpyStore(env, hook)

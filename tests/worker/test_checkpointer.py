@@ -32,7 +32,7 @@ from tests.worker.harness import (
 
 def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup_then_published_and_committed() -> None:
     env = filled_with(150, 150)
-    make_worker(env, worker_config(bad_records="dead_letter"), [50, 50, 50]).run()
+    make_worker(env, worker_config(on_bad_record="dead_letter"), [50, 50, 50]).run()
     at_start, *later = env.calls("flush", "topic id", "save", "publish", "commit")
     assert at_start == ("topic id",)
     assert later == [
@@ -83,7 +83,7 @@ def test_slow_dead_letter_flush_postpones_the_checkpoint_but_not_learning(env: E
         worker.dead_letters.away = False
 
     script = [30, disconnect, 40, 40, reconnect, 40]
-    worker: WorkerFixture = make_worker(env, worker_config(bad_records="dead_letter"), script)
+    worker: WorkerFixture = make_worker(env, worker_config(on_bad_record="dead_letter"), script)
     worker.run()
     assert seen == [(30, {0: 30})]
     postponed = worker.recorder.of_type(CheckpointPostponed)
@@ -151,8 +151,8 @@ def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: En
     worker = make_worker(filled, script=[100, 100, replace_topic, 100])
     with pytest.raises(TopicReplacedError) as error:
         worker.run()
-    assert f"{TOPIC} was deleted and created again while it was being read (its id was {before}" in str(error.value)
-    assert f"now it is {filled.topic.id}); what was learned since the last checkpoint is dropped" in str(error.value)
+    ids = f"its id is {filled.topic.id}, but was {before} while it was being read"
+    assert f"{TOPIC} was deleted and created again ({ids}); what was learned since the last" in str(error.value)
     assert "\n" not in str(error.value)
     assert filled.position() == 200
     assert filled.topic.committed == {}  # deleted with the old topic; the worker commits nothing for the new one
@@ -165,7 +165,7 @@ def test_a_topic_replaced_between_runs_is_refused_before_reading(filled: Environ
     filled.topic.create(1)
     filled.send(0, vectors(400, seed=5))
     filled.journal.clear()
-    words = f"id is {filled.topic.id}, the checkpoint of partition 0 says {before}.*another store folder$"
+    words = f"id is {filled.topic.id}, but was {before} in the checkpoint of partition 0.*another store folder$"
     with pytest.raises(TopicReplacedError, match=words):
         make_worker(filled).run()
     assert filled.calls("save", "commit", "seek", "publish") == []

@@ -110,7 +110,7 @@ def test_failed_publishing_is_logged_once_while_checkpoints_are_saved(logs: Logs
 def test_rejected_records_are_logged_at_powers_of_ten(logs: Logs) -> None:
     env = Environment()
     env.send(0, [POISON] * 120 + [None] * 3)
-    run_logged(env, [50], bad_records="skip")
+    run_logged(env, [50], on_bad_record="skip")
     logged = [line for line in logs if line["event"] == "record rejected" and line["log_level"] == "warning"]
     assert [(line["reason"], line["count"], line["offset"]) for line in logged] == [
         ("wrong_length", 1, 0),
@@ -283,7 +283,7 @@ def test_metrics_after_a_run(metrics: WorkerMetrics) -> None:
     env.send(0, vectors(580), timestamp=int(NOW * 1000) - 90_000)
     env.send(1, [POISON, None, POISON])
     env.send(1, vectors(40, seed=1))
-    worker = make_worker(env, worker_config(bad_records="skip"), [500])
+    worker = make_worker(env, worker_config(on_bad_record="skip"), [500])
     worker.add_listener(metrics)
     worker.run()
     now = Samples(metrics)

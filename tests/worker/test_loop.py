@@ -124,7 +124,7 @@ def test_a_member_without_partitions_does_nothing(filled: Environment) -> None:
 @pytest.mark.parametrize("batch", [1, 13, 1000])
 def test_stop_policy_saves_everything_before_the_bad_record_and_names_it(env: Environment, batch: int) -> None:
     send_poison(env)
-    worker = make_worker(env, worker_config(bad_records="stop"), batch=batch)
+    worker = make_worker(env, worker_config(on_bad_record="stop"), batch=batch)
     with pytest.raises(BadRecordError, match=r"partition 0 of readings, offset 50: 6 bytes .*wrong_length") as error:
         worker.run()
     assert "dead_letter_topic" in str(error.value)
@@ -135,7 +135,7 @@ def test_stop_policy_saves_everything_before_the_bad_record_and_names_it(env: En
     assert worker.recorder.of_type(RecordRejected) == []
     env.journal.clear()
     with pytest.raises(BadRecordError, match="offset 50"):  # again at every restart
-        make_worker(env, worker_config(bad_records="stop")).run()
+        make_worker(env, worker_config(on_bad_record="stop")).run()
     assert env.calls("save") == []
 
 
@@ -146,7 +146,7 @@ def test_bad_records_are_counted_and_become_dead_letters_if_asked_for(
 ) -> None:
     """Dead letters are acknowledged before a checkpoint passes them: the spies check that."""
     send_poison(env)
-    worker = make_worker(env, worker_config(bad_records=policy), batch=batch).run()
+    worker = make_worker(env, worker_config(on_bad_record=policy), batch=batch).run()
     bad = [(0, 50, "wrong_length"), (0, 51, "no_value"), (0, 112, "wrong_length")]
     rejected = worker.recorder.of_type(RecordRejected)
     assert [(event.partition, event.offset, event.reason) for event in rejected] == bad
@@ -162,7 +162,7 @@ def test_a_refused_dead_letter_stops_the_worker_before_the_record(env: Environme
 
     send_poison(env)
     with pytest.raises(SourceError, match="not there"):
-        make_worker(env, worker_config(bad_records="dead_letter"), [40, 40], hook=refuse).run()
+        make_worker(env, worker_config(on_bad_record="dead_letter"), [40, 40], hook=refuse).run()
     assert env.position() == 40
     assert env.journal[-1] == ("close",)
 
@@ -215,7 +215,7 @@ def test_same_checkpoints_for_any_polls_and_queue(
     for poll in polls:
         script += [poll, *[env.topic.rebalance] * rebalances, poll]
     # Without a limit: rejects that come first after a rebalance would be held back at the end.
-    config = worker_config(env.fold_config, bad_records="dead_letter")
+    config = worker_config(env.fold_config, on_bad_record="dead_letter")
     make_worker(env, config, script, prefetch=prefetch).run()
     env.assert_complete()
     logs = enumerate(env.topic.logs)
@@ -265,7 +265,7 @@ def test_arrow_a_message_with_one_bad_vector_is_rejected_whole() -> None:
     bad = np.array(V[:30])
     bad[17, 2] = np.nan
     env.send(0, [*arrows(V[:40], [40]), *arrows(bad, [30]), *arrows(V[40:], [50])])
-    worker = make_worker(env, config_for(env, "arrow", bad_records="dead_letter")).run()
+    worker = make_worker(env, config_for(env, "arrow", on_bad_record="dead_letter")).run()
     assert env.dead_letters == [(0, 1, "not_finite")]
     assert encode(env.newest()) == learned_in_one_batch(env, V, [40, 50], 3, ["not_finite"])
     assert env.models.versions()[-1] == 90  # the number of vectors

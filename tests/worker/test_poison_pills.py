@@ -16,7 +16,7 @@ from streampca.formats.codec import REASONS, Codec
 from streampca.formats.judge import Judge
 from streampca.formats.record import PlainRecord, last_of
 from streampca.pca.arrays import Array
-from streampca.worker.loop import WorkerConfig
+from streampca.worker.config import WorkerConfig
 from tests.fold.streams import D, fold_config, learn, vectors
 from tests.formats.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
 from tests.worker.environment import TOPIC, Environment
@@ -110,7 +110,7 @@ def fill(env: Environment, kind: str, bad: Sequence[PlainRecord]) -> set[int]:
 
 def config_for(env: Environment, kind: str) -> WorkerConfig:
     env.fold_config = replace(env.fold_config, format=kind, field=FIELDS.get(kind, ""))
-    config = worker_config(env.fold_config, bad_records="dead_letter", checkpoint_interval_s=100.0)
+    config = worker_config(env.fold_config, on_bad_record="dead_letter", checkpoint_interval_s=100.0)
     return replace(config, fold=env.fold_config, codec=CODECS[kind])
 
 

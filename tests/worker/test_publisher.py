@@ -1,6 +1,7 @@
 """The publisher: the merged model, its version, the signs of its components, and which worker publishes."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,8 @@ from streampca.pca.model import Model
 from streampca.pca.scoring import Calibration
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
-from streampca.worker.publisher import Publisher, is_due
+from streampca.worker.publisher import Publisher, PublishSchedule
+from tests.example_models import numbered
 from tests.fold.streams import WARM_UP, D, checkpoint_of, fold_config, fold_of, vectors
 from tests.in_memory import MemorySource, Step
 from tests.in_memory.store import FaultyStore
@@ -189,13 +191,30 @@ def test_only_the_owner_of_the_lowest_partition_publishes(env: Environment, lowe
     assert bool(env.calls("publish")) is lowest
 
 
-def test_publishing_takes_a_tenth_of_the_time_at_most() -> None:
+@pytest.mark.parametrize(
+    ("took_s", "since_s", "is_due"),
+    [
+        ([], 0.0, True),
+        ([0.5, 0.5], 5.0, True),
+        ([0.51, 0.52], 5.0, False),
+        ([60.0, 0.5], 5.0, True),
+        ([0.1, 5.7, 5.8], 5.0, False),
+        ([5.7, 5.8], 60.0, True),
+        ([60.0, 60.0], math.inf, True),
+    ],
+)
+def test_publishing_takes_a_tenth_of_the_time_at_most(took_s: list[float], since_s: float, is_due: bool) -> None:
     """Counted from the start of a publication to the start of the next; one that was slow alone does not count."""
-    assert is_due(5.0, [0.0])
-    assert is_due(5.0, [0.5, 0.5])
-    assert not is_due(5.0, [0.51, 0.52])
-    assert is_due(5.0, [60.0, 0.5])
-    assert is_due(60.0, [5.7, 5.8])
+    schedule = PublishSchedule()
+    assert schedule.begin_if_due([0, 1], [0, 1], 100.0)
+    for seconds in took_s:
+        schedule.notify(ModelPublished(numbered(7), seconds))
+    assert schedule.begin_if_due([0, 1], [0, 1], 100.0 + since_s) is is_due
+
+
+@pytest.mark.parametrize(("owned", "of_topic"), [([], []), ([], [0, 1]), ([1], [0, 1]), ([2, 1], [0, 1, 2])])
+def test_only_the_owner_of_the_lowest_partition_begins(owned: list[int], of_topic: list[int]) -> None:
+    assert not PublishSchedule().begin_if_due(owned, of_topic, math.inf)
 
 
 def test_a_worker_publishes_less_often_where_it_takes_long(env: Environment) -> None:

@@ -77,11 +77,12 @@ class TransformChecks:
         """Whether a member may end with this error, to be started again."""
         plan = self._world.plan
         kinds = {fault.kind for fault in plan.faults}
+        may_miss_records = plan.on_offset_gap == "fail" and bool(kinds & {"trim", "cut_log"})
         return (
             type(error) is StoreError
             or (isinstance(error, RejectLimitError) and plan.reaches_reject_limit)
-            or (isinstance(error, BadRecordError) and plan.bad_records == "stop")
-            or (isinstance(error, OffsetGapError) and plan.offset_gap == "fail" and bool(kinds & {"trim", "cut_log"}))
+            or (isinstance(error, BadRecordError) and plan.on_bad_record == "stop")
+            or (isinstance(error, OffsetGapError) and may_miss_records)
             or (isinstance(error, InputError) and (plan.version is not None or "reshape" in kinds))
             or (type(error) is SourceError and "grow" in kinds)
         )
@@ -121,7 +122,7 @@ class TransformChecks:
         good = {record.offset: record for record in records if not is_poison(record.value)}
         bad = {record.offset for record in records if is_poison(record.value)}
         self._compare(f"partition {partition}: outputs", partition, set(good), outputs)
-        skips = self._world.config.bad_records == "skip" and not letters  # an older member may not skip them
+        skips = self._world.config.on_bad_record == "skip" and not letters  # an older member may not skip them
         self._compare(f"partition {partition}: dead letters", partition, set() if skips else bad, letters)
         self._check_values(partition, [(good[at], r) for r in outputs if (at := _origin(r)[1]) in good])
 
@@ -130,7 +131,7 @@ class TransformChecks:
         courses = self._world.history.courses(partition)
         if len(courses) == 1:
             return courses[0]
-        skips, found = self._world.config.bad_records == "skip", set(self._origins[partition])
+        skips, found = self._world.config.on_bad_record == "skip", set(self._origins[partition])
         for course in courses:
             records = [record for record in course.records if record.offset < end]
             skipped = {(record.offset, record.key) for record in records if skips and is_poison(record.value)}

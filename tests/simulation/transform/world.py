@@ -34,7 +34,7 @@ class TransformWorld(Site):
 
     def __init__(self, plan: TransformPlan) -> None:
         super().__init__(plan, lambda scheduler: TransformCluster(scheduler, plan.partitions, TOPIC))
-        self.config = TransformConfig(TOPIC, plan.bad_records, plan.offset_gap)
+        self.config = TransformConfig(TOPIC, plan.on_bad_record, plan.on_offset_gap)
         self.publisher = self._machine()
         self.components: dict[int, int] = {}  # of each version published
         self.skipped: dict[int, list[tuple[int, int]]] = {}  # by partition: offsets that members count as lost
@@ -44,11 +44,11 @@ class TransformWorld(Site):
 
     def accept_all(self) -> None:
         """Start members that neither bad records nor gaps stop, and end those that were replaced."""
-        bad_records = self.config.bad_records if self.config.bad_records != "stop" else "dead_letter"
+        on_bad_record = self.config.on_bad_record if self.config.on_bad_record != "stop" else "dead_letter"
         if any(isinstance(error, RejectLimitError) for error in self.refusals):
-            bad_records = "skip"
-        offset_gap = self.config.offset_gap if self.config.offset_gap != "fail" else "earliest"
-        self.config = replace(self.config, bad_records=bad_records, offset_gap=offset_gap)
+            on_bad_record = "skip"
+        on_offset_gap = self.config.on_offset_gap if self.config.on_offset_gap != "fail" else "earliest"
+        self.config = replace(self.config, on_bad_record=on_bad_record, on_offset_gap=on_offset_gap)
         for process in self.former:
             process.kill()
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import structlog
@@ -20,9 +20,7 @@ from streampca.process.bearer_tokens import BearerTokens
 from streampca.process.listening import server_context
 from streampca.process.start import Started, started
 from streampca.settings.commands import ConsumerSettings
-from streampca.sources.clients import client_and_other
 from streampca.stores.base import Store
-from streampca.stores.choice import open_store
 from streampca.stores.process_status import ProcessStatuses
 
 log = structlog.get_logger()
@@ -31,24 +29,23 @@ log = structlog.get_logger()
 class Process(NamedTuple):
     """The parts of a process that a member uses."""
 
-    store: Store
     listener: Listener
     started: Started
-    traced: Callable[[Any], Any]
-    """Decoding that begins the spans of batches; without traces, the same."""
+    traced: Callable[[Any], Any]  # wraps decoding, to begin the spans of batches; does nothing without traces
 
 
 @contextlib.contextmanager
 def member_process(
     settings: ConsumerSettings,
+    store: Store,
     metrics: MemberMetrics,
     log_listener: MemberLog,
+    shown: Mapping[str, str],
     output_topic: str | None = None,
-    **logged: str,
 ) -> Iterator[Process]:
-    """The process of one member: its threads, metrics, health, status reports and log; `logged` is in the first line.
+    """The process of one member: its threads, metrics, health, status reports and log; `shown` is in the first line.
 
-    Raises the error that has ended a thread, at the latest at the end.
+    Only members of transform have an output topic. Raises the error that has ended a thread, at the latest at the end.
     """
     health, context = HealthListener(), server_context(settings.tls_folder)
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
@@ -57,23 +54,21 @@ def member_process(
         started() as process,
         health_server(settings.host, settings.metrics_port, metrics.registry, health, context, tokens) as server,
     ):
-        store = open_store(settings.store, metrics.store.observe)
         log.info(
             "transform starting" if output_topic else "worker starting",
             topic=settings.topic,
             brokers=settings.bootstrap_servers,
-            client=client_and_other(settings),
             group=settings.group,
             store=store.location,
             bad_records=f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record,
             metrics=server.url,
-            **logged,
+            **shown,
         )
         tracing = TracingListener(process.tracer, settings.topic, settings.group) if process.tracer else None
         reports = ProcessStatuses(store, settings.topic)
         with StatusListener(reports, name_of_process(), output_topic=output_topic) as status:
             listener = Listeners(log_listener, metrics, health, status, tracing or Listener())
-            yield Process(store, listener, process, tracing.traced if tracing else lambda decode: decode)
+            yield Process(listener, process, tracing.traced if tracing else lambda decode: decode)
 
 
 def name_of_process() -> str:
