@@ -102,7 +102,6 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
     def transform(self, X: ArrayLike) -> Array:
         """Coordinates of X (n_samples, n_features) along the components, (n_samples, n_components), as precise as X."""
-
         basis: Basis = "whitened" if self.whiten else "principal"
 
         def coordinates(model: Model, V: Array) -> Array:

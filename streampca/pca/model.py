@@ -56,7 +56,7 @@ class Model:
 
     @cached_property
     def floored_variance(self) -> F64:
-        """λ (k,); where no variance was seen, that of rounding, so that such a vector is very unusual."""
+        """λ (k,), at least the variance of rounding: a vector along an axis without variance is very unusual."""
         rounding = projection.rounding_variance(self.total_variance, self.components.dtype)
         return np.asarray(np.maximum(self.explained_variance.astype(np.float64), rounding))
 
@@ -101,7 +101,7 @@ class Model:
         return coordinates, residual
 
     def _split_single(self, vectors: Array) -> tuple[Array, Array]:
-        """As `_split`, computed in single precision: its errors are like those of having rounded the vectors to it.
+        """Compute `_split` in single precision, with errors as if the vectors had been rounded to it.
 
         Rows whose squares would overflow or underflow are computed in double precision.
         """
@@ -141,7 +141,7 @@ class Projected:
     past_scores: PastScores | None = None  # with which p-values compare
 
     def rows(self, index: slice | NDArray[Any]) -> "Projected":
-        """Those of the vectors that an index along the first axis selects."""
+        """Select vectors by an index along the first axis."""
         names = ("vectors", "coordinates", "residual", "missing_t2")
         return replace(self, **{name: getattr(self, name)[index] for name in names})
 

@@ -30,8 +30,8 @@ class Scores(NamedTuple):
 class Contributions(NamedTuple):
     """Contributions of dimensions of n vectors, (n, ·)."""
 
-    t2: F64  # those of all sum to T²; negative where a dimension makes the vector more ordinary
-    spe: F64  # with the sign of the residual; the absolute values of all sum to SPE
+    t2: F64  # all d sum to T²; negative where a dimension makes the vector more ordinary
+    spe: F64  # with the sign of the residual; the absolute values of all d sum to SPE
 
 
 def rounding_variance(total_variance: float, dtype: Any = np.float64) -> float:
@@ -122,7 +122,7 @@ def contributions(
 ) -> tuple[NDArray[np.intp], Contributions]:
     """The `limit` largest contributions of each vector, by falling absolute value, (n, limit), and their dimensions.
 
-    The dimensions (2, n, limit) are those of T² and those of SPE. Takes several times the vectors' memory.
+    The dimensions (2, n, limit) belong to T² and to SPE. Takes several times the vectors' memory.
     """
     centred = vectors - mean
     coordinates = centred @ components.T
