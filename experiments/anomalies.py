@@ -19,10 +19,9 @@ from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.batch import batch_of_rows
-from streampca.pca import scoring
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.pca.scoring import Calibration, Scores
+from streampca.pca.projection import Scores
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -51,9 +50,7 @@ def run(plan: Plan) -> None:
         if not results(plan).rows(stream=stream):
             streams, held_out = split(plan.data["mnist"], plan.data["cifar10"], share)
             published = learned(streams)
-            model, calibration = published.model, published.calibration or Calibration.empty()
-            scores = {kind: scoring.score(model, X / 255) for kind, X in held_out.items()}
-            p = {kind: calibration.p_values(of_kind, model.noise_variance) for kind, of_kind in scores.items()}
+            p = {kind: published.project(X / 255).p_values for kind, X in held_out.items()}
             for kind, name in itertools.product(held_out, Scores._fields):
                 row = row_of(getattr(p[kind], name), getattr(p[ORDINARY], name))
                 results(plan).append((stream, kind, name), row)

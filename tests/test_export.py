@@ -41,7 +41,7 @@ def with_numpy(path: Path) -> F64:
 def with_onnxruntime(path: Path) -> F64:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     coordinates, residual = session.run(["coordinates", "residual"], {"vectors": VECTORS})
-    assert residual == pytest.approx(numbered(20).model.project(VECTORS)[1], rel=1e-6, abs=1e-12)
+    assert residual == pytest.approx(numbered(20).model.project(VECTORS).residual, rel=1e-6, abs=1e-12)
     assert session.get_modelmeta().custom_metadata_map == {"topic": TOPIC, "version": "20"}
     return np.asarray(coordinates)
 
@@ -60,7 +60,7 @@ def test_the_tool_projects_as_the_model_does(
         assert done.exit_code == 0, done.output
         projected = read(out)
         assert projected.shape == (9, K)
-        assert projected == pytest.approx(numbered(20).model.project(VECTORS)[0], rel=tolerance, abs=tolerance)
+        assert projected == pytest.approx(numbered(20).model.project(VECTORS).coordinates, rel=tolerance, abs=tolerance)
 
 
 @pytest.mark.parametrize("tool", ["onnxruntime", "sklearn", "faiss"])
@@ -71,7 +71,7 @@ def test_the_recipes_project_as_the_model_does(tmp_path: Path, monkeypatch: pyte
     [code] = [code for code in RECIPES if re.search(rf"^(import|from) {tool}\b", code, re.MULTILINE)]
     names = {"Y": VECTORS}
     exec(code, names)  # noqa: S102 - our own page
-    coordinates = numbered(20).model.project(VECTORS)[0]
+    coordinates = numbered(20).model.project(VECTORS).coordinates
     assert names["coordinates"] == pytest.approx(coordinates, rel=1e-5, abs=1e-5)
 
 

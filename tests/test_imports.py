@@ -52,8 +52,7 @@ MAY_IMPORT = {
     ],
     "sidecar": [
         "sidecar", "stores.base", "stores.model_cache", "stores.models", "stores.process_status", "fold.model_file",
-        "fold.partitions", "formats", "pca.model", "pca.scoring", "pca.arrays", "errors", "settings", "process",
-        "version",
+        "fold.partitions", "formats", "pca.model", "pca.arrays", "errors", "settings", "process", "version",
     ],
     "demo": ["demo", "stores", "fold.model_file", "files", "settings", "process.start", "errors"],
     "cli": [  # the only one that chooses among concrete sources and stores

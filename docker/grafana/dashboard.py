@@ -144,7 +144,7 @@ REQUESTS = [
           query("streampca:request_errors:ratio5m", "failed"), query("streampca:request_slow:ratio5m", "slow"),
           unit="percentunit"),
     lines("Vectors", "Vectors projected, reconstructed or scored per second.",
-          query("sum by (act) (rate(streampca_projected_vectors_total[$__rate_interval]))", "{{act}}")),
+          query("sum by (operation) (rate(streampca_vectors_total[$__rate_interval]))", "{{operation}}")),
     lines("Model age", "Age of the model that each sidecar serves.",
           query("streampca_model_age_seconds", "{{instance}}"), unit="s"),
     lines("Limits reached", "Requests refused or ended per minute, by the limit that they reached.",

@@ -26,9 +26,9 @@ from streampca.stores.choice import open_store
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.models import shape_in
+from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import too_few_partitions
 from streampca.transform.position import refuse_offset_of_other_topic
-from streampca.transform.projection import Projection
 
 _TIMEOUT_S = 12.0  # of a check: a file server may hang
 _MEMBER = "streampca-doctor"  # a member that never joins, for a transactional id of its own
@@ -175,7 +175,7 @@ class TransformChecks:
             return f"none yet, so transform will wait: {cause}"
         self._has_model = True
         used = self._model.published
-        scores = "without" if used.calibration is None else "with"
+        scores = "without" if used.past_scores is None else "with"
         k, d = used.model.n_components, used.model.dimensions
         return f"version {used.version} has {k} components of {d} dimensions, {scores} past scores"
 
@@ -221,7 +221,7 @@ class TransformChecks:
         )
 
     def _output_schema(self) -> str:
-        schema = schema_of(self._settings.output_format, Projection(self._settings.emitted).layout)
+        schema = schema_of(self._settings.output_format, OutputFields(self._settings.emitted).layout)
         if schema is None:
             return f"not needed for output_format {self._settings.output_format}"
         subject = f"{self._settings.output_topic}-value"

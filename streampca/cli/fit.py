@@ -44,8 +44,8 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None = N
     before = files.model_at(start_from) if start_from else None
     if before and options != FitOptions():
         raise SettingsError("--start-from: the model's own options are used, so give no others but --column")
-    gaps = (before.settings.get("missing") if before else options.missing) == "impute"
-    rows = open_rows(file, impute=gaps, column=column)
+    impute = before.impute if before else options.missing == "impute"
+    rows = open_rows(file, impute=impute, column=column)
     fold_config = FoldConfig.from_dict(before.settings) if before else _fold_config(options, rows)
     rows.require(fold_config.learning.dimensions, f"{start_from} was learned from those of")
     files.check_writable(output)
@@ -54,7 +54,7 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None = N
     if fold.stats.learned < 2:
         raise InputError(f"{file} holds only one vector; at least two are needed")
     merged = MergedFold.alone(fold, fold_config)
-    model = merged.published(fold_config, past_scores.calibration, time.time())
+    model = merged.published(fold_config, past_scores.entered, time.time())
     files.write(output, model_file.encode(replace(model, learned=axes.continuation(merged.state))))
     _report(model.model, output, seconds, fold.stats.learned - (before.version if before else 0))
 
@@ -74,7 +74,7 @@ def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -
     if before:
         state = axes.continued(before.model, before.learned, before.version, learning_config)
         fold = replace(fold, state=state, stats=replace(fold.stats, learned=before.version))
-        past_scores.calibration = before.calibration or past_scores.calibration
+        past_scores.entered = before.past_scores or past_scores.entered
     skipped, started = fold.stats.learned, time.perf_counter()
     with progress("learning") as update:
         for vectors, share, _ in rows.chunks():

@@ -14,7 +14,6 @@ from streampca.cli.files import model_at
 from streampca.errors import InputError, SettingsError, StreampcaError, naming_the_extra
 from streampca.files import open_rows
 from streampca.files.projected import TABLES, projected_file
-from streampca.pca import scoring
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis
 from streampca.settings import store_url
@@ -26,7 +25,7 @@ class Projector(NamedTuple):
     named: str
     dimensions: int
     components: int
-    gaps: bool  # whether vectors may lack entries
+    impute: bool  # vectors may lack entries
     project: Callable[[Array], tuple[Array, Array]]
     """Coordinates (n, k) and residuals (n,) of vectors (n, d)."""
 
@@ -40,7 +39,7 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
             projector = _sidecar(location, basis, opened)
         else:
             projector = _model(location, basis, topic)
-        rows, done = open_rows(file, impute=projector.gaps, column=column, others=output.suffix in TABLES), 0
+        rows, done = open_rows(file, impute=projector.impute, column=column, others=output.suffix in TABLES), 0
         rows.require(projector.dimensions, f"{projector.named} projects those of")
         opened.enter_context(threadpool_limits(1))  # the same bits as of a sidecar
         write = opened.enter_context(projected_file(output, projector.components, rows.others))
@@ -61,11 +60,10 @@ def _model(location: str, basis: Basis, topic: str | None) -> Projector:
     model = published.model
 
     def project(vectors: Array) -> tuple[Array, Array]:
-        _, coordinates, residual, _ = scoring.project(model, vectors)
-        return model.whiten(coordinates) if basis == "whitened" else coordinates, residual
+        projected = model.project(vectors)
+        return projected.in_basis(basis), projected.residual
 
-    gaps = published.settings.get("missing") == "impute"
-    return Projector(f"version {published.version}", model.dimensions, model.n_components, gaps, project)
+    return Projector(f"version {published.version}", model.dimensions, model.n_components, published.impute, project)
 
 
 def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
@@ -89,5 +87,5 @@ def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
         answer = call(lambda: client.project(vectors, basis=basis, version=version))
         return answer.coordinates, answer.residual
 
-    gaps = about["settings"].get("missing") == "impute"
-    return Projector(f"version {version} of {url}", about["dimensions"], about["components"], gaps, project)
+    impute = about["settings"].get("missing") == "impute"
+    return Projector(f"version {version} of {url}", about["dimensions"], about["components"], impute, project)

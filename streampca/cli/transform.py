@@ -17,8 +17,8 @@ from streampca.stores.models import Models
 from streampca.transform.listeners import TransformLog, TransformMetrics
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import CurrentModel
+from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import Outputs, Packer, RecordPacker
-from streampca.transform.projection import Projection
 
 _LARGEST_VALUE = 1e150  # its square is finite
 _WAIT_S = 0.2
@@ -57,7 +57,7 @@ def run(settings: TransformSettings) -> None:
 
 def _build(settings: TransformSettings, model: CurrentModel, process: Process) -> Transformer:
     """A member that is about to join the group: every mistake that can be found earlier has been reported."""
-    codec, projection = create_codec(settings, model.published), _create_projection(settings)
+    codec, output_fields = create_codec(settings, model.published), _output_fields(settings)
     codec.decode([])  # raises if a package is missing or the schema registry is away
     packer: Packer
     if settings.output_format == "arrow":
@@ -65,13 +65,13 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
 
         packer = ArrowPacker()
     else:
-        writer = create_writer(settings, settings.output_format, settings.output_topic, projection.layout)
+        writer = create_writer(settings, settings.output_format, settings.output_topic, output_fields.layout)
         packer = RecordPacker(writer, several=settings.format == "arrow")
     outputs = Outputs(
         settings.output_topic,
         codec,
         model,
-        projection,
+        output_fields,
         packer,
         settings.topic,
         settings.dead_letter_topic,
@@ -87,17 +87,16 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
 
 def create_current_model(settings: TransformSettings, cache: ModelCache) -> CurrentModel:
     """The model that records are projected with, from a cache of the topic's models."""
-    needs_calibration = _create_projection(settings).needs_calibration
-    return CurrentModel(cache, settings.model_version, settings.output_topic, needs_calibration=needs_calibration)
+    needs_past_scores = _output_fields(settings).needs_past_scores
+    return CurrentModel(cache, settings.model_version, settings.output_topic, needs_past_scores=needs_past_scores)
 
 
-def _create_projection(settings: TransformSettings) -> Projection:
-    return Projection(settings.emitted, settings.basis, settings.only_p_below is not None)
+def _output_fields(settings: TransformSettings) -> OutputFields:
+    return OutputFields(settings.emitted, settings.basis, settings.only_p_below is not None)
 
 
 def create_codec(settings: TransformSettings, model: PublishedModel) -> Codec:
     """Decodes the vectors that a model projects. Raises `SettingsError` if a package is missing."""
     dtype = "float32" if settings.format == "float32" else "float64"
-    min_observed = 1 if model.settings.get("missing") == "impute" else None
-    judge = Judge(model.model.dimensions, _LARGEST_VALUE, dtype, min_observed)
+    judge = Judge(model.model.dimensions, _LARGEST_VALUE, dtype, 1 if model.impute else None)
     return Codec(settings.format, judge, settings.field, create_schemas(settings))

@@ -80,10 +80,8 @@ class FittedAttributes:
 
     @property
     def noise_variance_(self) -> float:
-        """Mean variance along the directions orthogonal to the components."""
-        model = self.model_
-        rest = model.dimensions - model.n_components
-        return float(max(model.total_variance - model.explained_variance.sum(), 0.0) / rest) if rest else 0.0
+        """Mean variance along the directions orthogonal to the components, at least that of rounding."""
+        return self.model_.noise_variance
 
     def get_covariance(self) -> F64:
         """The covariance by probabilistic PCA, of shape (n_features, n_features): Cᵀ(Λ − σ²)C + σ²."""

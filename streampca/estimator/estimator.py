@@ -14,10 +14,9 @@ from streampca.estimator.attributes import FittedAttributes, OnlineFit
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.past_scores import PastScoresBuilder
-from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
-from streampca.pca.model import Model
-from streampca.pca.scoring import Calibration
+from streampca.pca.model import Basis, Model
+from streampca.pca.past_scores import PastScores
 
 
 class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -47,8 +46,8 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     dtype : {"float64", "float32"}, default=None
         Precision of the factor and of the computations with it. If None, that of the first array.
     missing : {"refuse", "impute"}, default="refuse"
-        Whether NaN is an error, or a gap that is filled by what the other entries say. The
-        coordinates and scores of a row with gaps are those to be expected, given its other entries.
+        Whether NaN is an error, or an entry that is filled by what the others say. The coordinates and scores of a row
+        with missing entries are those to be expected, given its other entries.
     whiten : bool, default=False
         Whether coordinates are divided by their standard deviations.
     batch_size : int, default=None
@@ -103,10 +102,11 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
     def transform(self, X: ArrayLike) -> Array:
         """Coordinates of X (n_samples, n_features) along the components, (n_samples, n_components), as precise as X."""
+        basis: Basis = "whitened" if self.whiten else "principal"
 
         def coordinates(model: Model, V: Array) -> Array:
-            principal: Array = (scoring.complete(model, V).vectors - model.mean) @ model.components.T
-            return (model.whiten(principal) if self.whiten else principal).astype(V.dtype, copy=False)
+            in_double = model.project(V.astype(np.float64, copy=False))
+            return in_double.in_basis(basis).astype(V.dtype, copy=False)
 
         return self._of_rows(X, coordinates)
 
@@ -115,7 +115,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
         The lower, the more unusual. It is -(T2 + SPE / noise_variance_) / 2 and a constant, see docs/mathematics.md.
         """
-        return self._of_rows(X, scoring.log_likelihood)
+        return self._of_rows(X, lambda model, V: model.project(V).log_likelihood)
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Mean log-likelihood of the rows of X."""
@@ -127,12 +127,9 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         The learned rows were scored before they were learned, in blocks; without any such score (fewer than some
         hundred rows learned) all are 1.
         """
-
-        def p_values(model: Model, V: Array) -> F64:
-            calibration = self.online_.past_scores.calibration
-            return calibration.p_values(scoring.score(model, V), model.noise_variance).score
-
-        return self._of_rows(X, p_values)
+        check_is_fitted(self)
+        past = self.online_.past_scores.entered
+        return self._of_rows(X, lambda model, V: past.p_values(model.project(V).relative_scores).score)
 
     def _of_rows(self, X: ArrayLike, compute: Callable[[Model, Array], Any]) -> F64:
         """Call `compute` with the model and the rows of X, slab by slab."""
@@ -187,6 +184,6 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
     if hasattr(parts[0], "feature_names_in_"):
         merged.feature_names_in_ = parts[0].feature_names_in_
     fold = folds.fold(sum(part.n_samples_seen_ for part in parts))
-    weights = np.sum([part.online_.past_scores.calibration.weights for part in parts], axis=0)
-    merged.online_ = OnlineFit(config, fold, replace(past_scores, calibration=Calibration(weights)))
+    weights = np.sum([part.online_.past_scores.entered.weights for part in parts], axis=0)
+    merged.online_ = OnlineFit(config, fold, replace(past_scores, entered=PastScores(weights)))
     return merged

@@ -17,7 +17,7 @@ import numpy as np
 from streampca.errors import InputError
 from streampca.formats.json import loads
 from streampca.formats.packing import NumberPacker, VectorError, type_name
-from streampca.pca.arrays import Array
+from streampca.pca.arrays import Array, not_finite
 
 _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 4096
@@ -165,8 +165,7 @@ def _is_number(text: str) -> bool:
 
 def finite(vectors: Array, path: Path, start: int, impute: bool) -> Array:
     """The vectors. Raises `InputError` at a number that is not finite, with its row after `start`."""
-    bad = np.isinf(vectors) if impute else ~np.isfinite(vectors)
-    if bad.any():
+    if (bad := not_finite(vectors, impute=impute)).any():
         row, column = np.argwhere(bad)[0]
         raise InputError(f"{path}, row {start + row + 1}: number {column + 1} is {vectors[row, column]}")
     return vectors

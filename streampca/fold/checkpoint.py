@@ -17,7 +17,7 @@ from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.partitions import FIRST_BACKFILL, offsets_in, partition_name
 from streampca.fold.stats import FoldStats
 from streampca.formats.record import LastRecord
-from streampca.pca.arrays import Array
+from streampca.pca.arrays import Array, not_finite
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import MissingShares, State
 
@@ -182,8 +182,7 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
         raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
     with_gaps = ["pending"] if header.settings.get("missing") == "impute" else []
     for name, array in arrays.items():
-        bad = np.isinf(array) if name in with_gaps else ~np.isfinite(array)
-        if bad.any():
+        if not_finite(array, impute=name in with_gaps).any():
             raise DamagedFileError(f"{name} holds values that are not finite")
     limit = LearningConfig(arrays["C"].shape[0], 1, dtype=arrays["C"].dtype.name).largest_value
     if max(np.fmax.reduce(np.abs(arrays[name]), axis=None, initial=0) for name in ("pending", "mean")) > limit:

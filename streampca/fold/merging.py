@@ -16,7 +16,7 @@ from streampca.pca import axes
 from streampca.pca.jackknife import SamplingError, sampling_error
 from streampca.pca.learning import GUARD
 from streampca.pca.merge import StateMerger
-from streampca.pca.scoring import Calibration
+from streampca.pca.past_scores import PastScores
 from streampca.pca.state import State
 
 
@@ -38,7 +38,7 @@ class MergedFold:
         return cls(axes.decomposed(fold.provisional(config.learning), config.learning.components), fold.stats)
 
     def published(
-        self, config: FoldConfig, past_scores: Calibration, published_at: float, previous: PublishedModel | None = None
+        self, config: FoldConfig, past_scores: PastScores, published_at: float, previous: PublishedModel | None = None
     ) -> PublishedModel:
         """The next version. The signs of its axes follow the previous one, so that coordinates do not flip."""
         stats, error, signs = self.stats, self.error, previous.model.components if previous else None
@@ -59,7 +59,7 @@ class MergedFold:
             settings=config.as_dict(),
             subspace_error=error.subspace if error else None,
             axis_errors=error.axes.tolist() if error else None,
-            calibration=past_scores if past_scores.weight else None,
+            past_scores=past_scores if past_scores.weight else None,
         )
 
 

@@ -1,6 +1,6 @@
 """Published models and their files: the worker and `streampca fit` write them, the sidecar serves them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -9,8 +9,8 @@ from pydantic import Field
 from streampca.errors import DamagedFileError
 from streampca.fold import npz
 from streampca.pca.arrays import Array
-from streampca.pca.model import Model
-from streampca.pca.scoring import Calibration
+from streampca.pca.model import Model, Projected
+from streampca.pca.past_scores import PastScores
 
 KIND = "model"
 FORMAT_VERSION = 1
@@ -36,8 +36,17 @@ class PublishedModel:
     settings: dict[str, Any] = field(default_factory=dict)  # the settings that shape the model
     subspace_error: float | None = None  # expected Σ sin² of the angles between the model and the stream's axes
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
-    calibration: Calibration | None = None  # past scores of messages by the versions before this one
+    past_scores: PastScores | None = None  # of messages by the versions before this one
     learned: Array | None = None  # of `streampca fit`: what continuing needs beyond the model, `axes.continuation`
+
+    @property
+    def impute(self) -> bool:
+        """True if vectors may lack entries: the model has learned to fill them."""
+        return self.settings.get("missing") == "impute"
+
+    def project(self, vectors: Array) -> Projected:
+        """Project vectors (n, d), with p-values if the model has past scores."""
+        return replace(self.model.project(vectors), past_scores=self.past_scores)
 
 
 PartitionName = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
@@ -74,8 +83,8 @@ def encode(published: PublishedModel) -> bytes:
         "weight": model.weight,
     }
     arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
-    if published.calibration is not None:
-        arrays["calibration"] = published.calibration.table()
+    if published.past_scores is not None:
+        arrays["calibration"] = published.past_scores.table()
     if published.learned is not None:
         arrays["learned"] = published.learned
     return npz.encode(header, arrays)
@@ -86,7 +95,7 @@ def decode(data: bytes) -> PublishedModel:
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION)
     header = npz.validate(ModelHeader, fields)
     try:
-        calibration = Calibration.from_table(arrays.pop("calibration")) if "calibration" in arrays else None
+        past_scores = PastScores.from_table(arrays.pop("calibration")) if "calibration" in arrays else None
     except ValueError as error:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
     learned = arrays.pop("learned", None)
@@ -96,7 +105,7 @@ def decode(data: bytes) -> PublishedModel:
     values = {name: value for name, value in header if name in PublishedModel.__dataclass_fields__}
     for name in ("positions", "partition_losses"):
         values[name] = {int(partition): value for partition, value in getattr(header, name).items()}
-    published = PublishedModel(model=model, calibration=calibration, learned=learned, **values)
+    published = PublishedModel(model=model, past_scores=past_scores, learned=learned, **values)
     if problem := _problem(published):
         raise DamagedFileError(problem)
     return published

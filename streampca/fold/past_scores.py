@@ -6,29 +6,29 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
 from streampca.pca.axes import model_of
 from streampca.pca.model import Model
-from streampca.pca.scoring import Calibration, Scores
+from streampca.pca.past_scores import PastScores
+from streampca.pca.projection import Scores
 from streampca.pca.state import State
 
 
 @dataclass
 class PastScoresBuilder:
-    """Scores messages, and enters the scores into the histograms of those before."""
+    """Scores messages, and enters the scores into histograms."""
 
     components: int | float  # number, or the share of the variance that they explain; of a stream
-    calibration: Calibration = field(default_factory=Calibration.empty)
-    _new: tuple[Scores, ...] = ()  # not entered yet; SPE as a multiple of σ²
+    entered: PastScores = field(default_factory=PastScores.empty)
+    _new: tuple[Scores, ...] = ()  # not entered yet
 
     def score(self, model: Model, V: Array) -> None:
         """Score messages (n, d) that the model has not learned."""
-        self._new += (scoring.in_units(scoring.score(model, V), model.noise_variance),)
+        self._new += (model.project(V).relative_scores,)
 
     def p_values(self) -> F64 | None:
         """Compare the new scores (n,) with the older ones; None without older ones."""
-        return self.calibration.p_values(_joined(self._new), 1.0).score if self.calibration.weight else None
+        return self.entered.p_values(_joined(self._new)).score if self.entered.weight else None
 
     def enter(self, messages: int, weight: float) -> None:
         """Enter the new scores; older ones keep e^(−n/w) of their weight, after n messages and with a model's weight w.
@@ -36,7 +36,7 @@ class PastScoresBuilder:
         So a half-life forgets them, too, and without one those of models that knew little count little.
         """
         kept = math.exp(-messages / max(weight, 1.0))
-        self.calibration, self._new = self.calibration.with_scores(_joined(self._new), 1.0, kept), ()
+        self.entered, self._new = self.entered.with_scores(_joined(self._new), kept), ()
 
     def before_block(self, state: State, V: Array) -> None:
         """Score and enter a block (n, d) of a stream before its state learns it."""

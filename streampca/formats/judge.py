@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from streampca.formats.batch import Decoded, Reject
 from streampca.formats.packing import NULL_HINT
-from streampca.pca.arrays import Array
+from streampca.pca.arrays import Array, not_finite
 
 if TYPE_CHECKING:  # transform judges what it does not learn, and need not wait for what learning imports
     from streampca.pca.learning import LearningConfig
@@ -73,7 +73,7 @@ class Judge:
     def reason(self, vector: Array) -> tuple[str, str]:
         """Explain why a vector (d,) is not good: the short name and a message."""
         missing = np.isnan(vector)
-        odd = np.flatnonzero(np.isinf(vector) if self.min_observed is not None else ~np.isfinite(vector))
+        odd = np.flatnonzero(not_finite(vector, impute=self.min_observed is not None))
         if len(odd):
             hint = NULL_HINT if missing[odd[0]] else ""
             return "not_finite", f"entry {odd[0]} is {vector[odd[0]]}{hint}"

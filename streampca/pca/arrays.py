@@ -19,3 +19,8 @@ def rows_with_missing(V: Array) -> NDArray[np.bool_]:
     """Which of the vectors V (n, d) lack entries, (n,). Also true where the sum of the entries overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(np.isnan(V.sum(axis=1)))  # quicker than to look at each entry
+
+
+def not_finite(V: Array, *, impute: bool) -> NDArray[np.bool_]:
+    """Which entries can be neither learned nor projected; with `impute` they may be missing, NaN."""
+    return np.isinf(V) if impute else ~np.isfinite(V)

@@ -4,10 +4,10 @@ With y = v − m, the observed entries O, and the leading axes times their stand
 
     x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O            filled: m + Cx, and r/π more where observed, r = (y − Cx)_O
 
-Cx is the conditional mean of probabilistic PCA (Tipping & Bishop 1999). π_j, the running share of incomplete messages
-that have entry j, makes up for residuals that are not seen. It makes squares too large by r_j²(1/π_j² − 1/π_j), by
-which the total variance and the scores are corrected. The first block is filled by EM: fill, refit, repeat.
-docs/mathematics.md, section 11.
+Cx is the prediction of `projection.fill`, compiled since whole streams pass here, and clipped since what is filled is
+learned. π_j, the running share of incomplete messages that have entry j, makes up for residuals that are not seen. It
+makes squares too large by r_j²(1/π_j² − 1/π_j), by which the total variance and the scores are corrected. The first
+block is filled by EM: fill, refit, repeat. docs/mathematics.md, section 11.
 """
 
 import math
@@ -22,6 +22,7 @@ from streampca.pca.blocked import ritz
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_lock
 from streampca.pca.blocked.ritz import Limits
+from streampca.pca.projection import noise_variance
 from streampca.pca.state import MissingShares, State
 
 FILLS = 30  # of the first block
@@ -34,12 +35,10 @@ _EPS = float(np.finfo(np.float64).eps)
 
 def _predictor(mean: F64, C: Array, variance: F64, total_variance: float) -> tuple[F64, F64, F64]:
     """The mean, C (d, n) and the ridge σ²λ/(λ − σ²) (n,) of the axes with more than noise, which predict entries."""
-    d, k = C.shape
-    noise = (total_variance - variance.sum()) / (d - k) if d > k else 0.0
-    noise = max(noise, _MIN_NOISE * variance.max(initial=0.0))
+    noise = max(noise_variance(variance, len(C), total_variance), _MIN_NOISE * variance.max(initial=0.0))
     signal = variance > noise
     if not signal.any():  # nothing to predict by: the mean
-        return mean, np.zeros((d, 1)), np.ones(1)
+        return mean, np.zeros((len(C), 1)), np.ones(1)
     C, variance = C[:, signal].astype(np.float64), variance[signal]
     return mean, np.ascontiguousarray(C), noise / (1 - noise / variance)
 
@@ -159,12 +158,13 @@ def _coordinates(V: Array, missing: Any, P: F64, C: F64, whole: F64, ridge: F64)
             for m in range(k):
                 H[i, m] = (whole[i, m] - H[i, m] if fewer else H[i, m]) + (ridge[i] if i == m else 0.0)
         _solve(H, P[s], X[s])
-        _shorten(X[s])
+        _clip(X[s])
     return X
 
 
 @compiled_with_free_sums
-def _shorten(x: F64) -> None:
+def _clip(x: F64) -> None:
+    """Clip x to ‖x‖² ≤ k + √2k."""
     square, limit = 0.0, len(x) + math.sqrt(2.0 * len(x))
     for i in range(len(x)):
         square += x[i] * x[i]

@@ -1,20 +1,22 @@
-"""The model that is served: mean, principal axes and their variances, as a frozen value."""
+"""The model that is served, mean, principal axes and their variances; and vectors projected by it: frozen values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import Array
+from streampca.pca import projection
+from streampca.pca.arrays import F64, Array
+from streampca.pca.past_scores import PastScores
+from streampca.pca.projection import GEMM_ROWS, Contributions, Scores, score
 
 Basis = Literal["principal", "whitened"]
 
-GEMM_ROWS = 32  # rows of one matrix product: BLAS may round a row differently by their number, and by its index
 _PART = 2**17  # numbers that are projected at once: those of more would not fit the processor's cache
-_SMALL = 0.01  # share of ‖y‖²: a smaller residual is not computed as a difference, whose rounding would be too large
 _SMALLEST_NORM = 1e-28  # of ‖y‖² in single precision: squares of its entries must not underflow
+_ROWS = 64  # vectors whose contributions are computed at once: each takes several times its memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,68 +51,74 @@ class Model:
     @cached_property
     def noise_variance(self) -> float:
         """σ², the mean variance of the d − k directions beyond the components; never less than rounding."""
-        others = self.dimensions - self.n_components
-        rest = self.total_variance - float(self.explained_variance.sum())
-        return max(rest / others if others else 0.0, self.rounding)
+        variance, dtype = self.explained_variance, self.components.dtype
+        return projection.noise_variance(variance, self.dimensions, self.total_variance, dtype)
 
     @cached_property
-    def rounding(self) -> float:
-        """The variance that rounding may cause along one direction."""
-        return float(max(np.finfo(self.components.dtype).eps * self.total_variance, np.finfo(np.float64).tiny))
+    def floored_variance(self) -> F64:
+        """λ (k,), at least the variance of rounding: a vector along an axis without variance is very unusual."""
+        rounding = projection.rounding_variance(self.total_variance, self.components.dtype)
+        return np.asarray(np.maximum(self.explained_variance.astype(np.float64), rounding))
 
     @cached_property
     def _in_single_precision(self) -> tuple[Array, Array, Array, Array]:
         """The mean and what rounding has cut off it, (d,); the axes (d, k) and components (k, d)."""
-        with np.errstate(all="ignore"):
-            mean = self.mean.astype(np.float32)
-            rest = (self.mean - mean).astype(np.float32)
+        mean = self.mean.astype(np.float32)
+        rest = (self.mean - mean).astype(np.float32)
         return mean, rest, self._axes.astype(np.float32), self.components.astype(np.float32)
 
     @cached_property
     def _axes(self) -> Array:
-        """The components as columns, (d, k); products with them are quicker than with a transposed view."""
+        """The components as columns, (d, k)."""
         return np.ascontiguousarray(self.components.T)
 
-    def project(self, Y: Array, basis: Basis = "principal") -> tuple[Array, Array]:
-        """Coordinates (n, k) of vectors (n, d), and their squared distances (n,) from the span of the components.
+    @np.errstate(all="ignore")
+    def project(self, vectors: Array) -> "Projected":
+        """Project vectors (n, d). Missing entries, NaN, are filled with their conditional means, and add to residuals.
 
-        Vectors of float32 are projected in single precision; the results are float64.
-        "principal" coordinates have the units of the data and the explained variances; "whitened" coordinates, the
-        paper's x = C†y, have variance one.
+        Vectors of float32 are projected in single precision; coordinates and residuals are float64.
         """
+        coordinates, residual = self._project(vectors)
+        t2 = np.zeros(len(vectors))
+        if np.isnan(residual).any():
+            variance = self.explained_variance.astype(np.float64)
+            vectors, t2, spe = projection.fill(vectors, self.mean, self.components, variance, self.noise_variance)
+            coordinates, residual = self._project(vectors)
+            residual = residual + spe
+        return Projected(self, vectors, coordinates, residual, t2)
+
+    def _project(self, vectors: Array) -> tuple[Array, Array]:
+        """Coordinates (n, k) of complete vectors, and their squared distances (n,) from the span of the components."""
         rows = max(_PART // (GEMM_ROWS * self.dimensions), 1) * GEMM_ROWS
-        parts = [self._project(Y[i : i + rows], basis) for i in range(0, max(len(Y), 1), rows)]
+        split = self._split_single if vectors.dtype == np.float32 else self._split
+        parts = [split(vectors[i : i + rows]) for i in range(0, max(len(vectors), 1), rows)]
         coordinates, residual = zip(*parts, strict=True)
         return np.concatenate(coordinates), np.concatenate(residual)
 
-    def _project(self, Y: Array, basis: Basis) -> tuple[Array, Array]:
-        if Y.dtype == np.float32:
-            coordinates, residual = self._project_single(Y)
-        else:  # another order in memory would be summed in another way
-            centred = np.subtract(Y, self.mean, order="C")
-            coordinates, residual, _ = _split(centred, self._axes, self.components)
-        return (self.whiten(coordinates) if basis == "whitened" else coordinates), residual
+    def _split(self, vectors: Array) -> tuple[Array, Array]:
+        centred = np.subtract(vectors, self.mean, order="C")  # another order would be summed in another way
+        coordinates, residual, _ = projection.split(centred, self._axes, self.components)
+        return coordinates, residual
 
-    def _project_single(self, Y: Array) -> tuple[Array, Array]:
-        """As `project`, computed in single precision: its errors are like those of having rounded Y to it.
+    def _split_single(self, vectors: Array) -> tuple[Array, Array]:
+        """Compute `_split` in single precision, with errors as if the vectors had been rounded to it.
 
         Rows whose squares would overflow or underflow are computed in double precision.
         """
         mean, rest, axes, components = self._in_single_precision
-        with np.errstate(all="ignore"):
-            centred = np.subtract(Y, mean, order="C")
-            centred -= rest
-            coordinates, residual, norm = _split(centred, axes, components)
+        centred = np.subtract(vectors, mean, order="C")
+        centred -= rest
+        coordinates, residual, norm = projection.split(centred, axes, components)
         fits = (norm > _SMALLEST_NORM) & np.isfinite(norm)
         coordinates, residual = coordinates.astype(np.float64), residual.astype(np.float64)
         if not fits.all():
-            in_double = self._project(Y.astype(np.float64), "principal")
+            in_double = self._split(vectors.astype(np.float64))
             coordinates = np.where(fits[:, None], coordinates, in_double[0])
             residual = np.where(fits, residual, in_double[1])
         return coordinates, residual
 
     def whiten(self, coordinates: Array) -> Array:
-        """Principal coordinates (n, k) as whitened ones."""
+        """Principal coordinates (n, k) as whitened ones, the paper's x = C†y, with variance one."""
         sigma = np.sqrt(self.explained_variance)
         return np.asarray(coordinates / np.where(sigma > 0, sigma, np.inf))
 
@@ -121,34 +129,64 @@ class Model:
         return np.asarray(coordinates @ self.components + self.mean)
 
 
-def _split(centred: Array, axes: Array, components: Array) -> tuple[Array, Array, Array]:
-    """The coordinates, squared residuals and squared norms of rows, which are overwritten."""
-    coordinates = in_blocks(centred, axes)
-    norm = np.vecdot(centred, centred)
-    residual: Array = norm - np.vecdot(coordinates, coordinates)
-    is_small = ~(residual > _SMALL * norm)
-    if is_small.any():
-        centred -= in_blocks(coordinates, components)
-        residual = np.where(is_small, np.vecdot(centred, centred), residual)
-    return coordinates, residual, norm
+@dataclass(frozen=True, eq=False)
+class Projected:
+    """Vectors without missing entries, and where they lie by a model; scores and others are computed when asked for."""
 
+    model: Model
+    vectors: Array  # (n, d)
+    coordinates: Array  # (n, k), in the principal basis: in the units of the data and the explained variances
+    residual: Array  # (n,): the squared distance from the span of the components, SPE
+    missing_t2: F64  # (n,): what missing entries add to T²; 0 for complete vectors
+    past_scores: PastScores | None = None  # with which p-values compare
 
-def in_blocks(rows: Array, matrix: Array) -> Array:
-    """rows @ matrix, in products of `GEMM_ROWS` rows and one of the others."""
-    (n, d), k = rows.shape, matrix.shape[1]
-    product, whole = np.empty((n, k), np.result_type(rows, matrix)), n - n % GEMM_ROWS
-    if whole:
-        np.matmul(rows[:whole].reshape(-1, GEMM_ROWS, d), matrix, out=product[:whole].reshape(-1, GEMM_ROWS, k))
-    if whole < n:
-        np.matmul(rows[whole:], matrix, out=product[whole:])
-    return product
+    def rows(self, index: slice | NDArray[Any]) -> "Projected":
+        """Select vectors by an index along the first axis."""
+        names = ("vectors", "coordinates", "residual", "missing_t2")
+        return replace(self, **{name: getattr(self, name)[index] for name in names})
 
+    @np.errstate(all="ignore")
+    def in_basis(self, basis: Basis) -> Array:
+        """Coordinates (n, k); whitened ones, the paper's x = C†y, have variance one."""
+        return self.model.whiten(self.coordinates) if basis == "whitened" else self.coordinates
 
-def at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
-    """Vectors (n, d) at ascending indices of whole blocks, among zeros.
+    @cached_property
+    def scores(self) -> Scores:
+        """T², SPE and score, expected ones where entries were missing; infinite beyond the range of float64."""
+        model = self.model
+        return score(self.coordinates, self.residual, self.missing_t2, model.floored_variance, model.noise_variance)
 
-    A vector with the same index modulo `GEMM_ROWS` in every batch gets the same bits from `in_blocks` in every batch.
-    """
-    rows = np.zeros((-(-(int(indices[-1]) + 1) // GEMM_ROWS) * GEMM_ROWS, vectors.shape[1]), vectors.dtype)
-    rows[indices] = vectors
-    return rows
+    @cached_property
+    @np.errstate(over="ignore")
+    def relative_scores(self) -> Scores:
+        """The scores, SPE as a multiple of σ²: these compare with those by other models."""
+        return self.scores._replace(spe=self.scores.spe / self.model.noise_variance)
+
+    @cached_property
+    def p_values(self) -> Scores | None:
+        """Share of past scores that are at least as high, for each statistic; None without past scores."""
+        return None if self.past_scores is None else self.past_scores.p_values(self.relative_scores)
+
+    @property
+    def p(self) -> F64 | None:
+        """The p-values of the score, (n,); None without past scores."""
+        return None if self.p_values is None else self.p_values.score
+
+    @cached_property
+    def log_likelihood(self) -> F64:
+        """The log-density by probabilistic PCA, (n,): −(score + d log 2π + log det Σ)/2."""
+        model, others = self.model, self.model.dimensions - self.model.n_components
+        log_det = float(np.log(model.floored_variance).sum()) + others * np.log(model.noise_variance)
+        return np.asarray(-(self.scores.score + model.dimensions * np.log(2 * np.pi) + log_det) / 2)
+
+    @np.errstate(all="ignore")
+    def contributions(self, limit: int) -> tuple[NDArray[np.intp], Contributions]:
+        """The `limit` largest contributions of dimensions to T² and SPE, (n, limit), and the dimensions (2, n, limit).
+
+        They come by falling absolute value.
+        """
+        mean, components, variance = self.model.mean, self.model.components, self.model.floored_variance
+        some = (self.vectors[i : i + _ROWS] for i in range(0, max(len(self.vectors), 1), _ROWS))
+        parts = [projection.contributions(vectors, mean, components, variance, limit) for vectors in some]
+        dimensions, values = zip(*parts, strict=True)
+        return np.concatenate(dimensions, axis=1), Contributions(*np.concatenate(values, axis=1))

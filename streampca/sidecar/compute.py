@@ -8,14 +8,11 @@ import numpy as np
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import partition_name
 from streampca.formats import npy
-from streampca.pca import scoring
 from streampca.pca.arrays import Array
-from streampca.pca.scoring import Projection
+from streampca.pca.model import Projected
 from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.parsing import Limits, fit
 from streampca.sidecar.schemas import SCORES, ModelResponse, ProjectRequest, ReconstructRequest, ScoreRequest
-
-_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,63 +20,45 @@ class Answer:
     version: int
     fields: dict[str, Any]
     vectors: int = 0
-    projected: Array | None = None  # the request's vectors, if they were projected
+    projected: Projected | None = None  # what /v1/project answers with
 
 
-@np.errstate(all="ignore")
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
     """Coordinates of vectors in the basis of the components, and each vector's distance from their subspace."""
     projected = _projected(published, request.vectors, limits)
-    principal = projected.coordinates
-    coordinates = published.model.whiten(principal) if request.basis == "whitened" else principal
+    coordinates = projected.in_basis(request.basis)
     _check_finite("vectors", coordinates, projected.residual)
-    scores = _scores(published, projected) if request.fields else {}
+    scores = _scores(projected) if request.fields else {}
     added = {name: scores[name] for name in SCORES if name in request.fields}
     fields = {"coordinates": coordinates, "residual": projected.residual} | added
-    return _answer(published, fields, len(projected.vectors), projected.vectors)
+    return _answer(published, fields, len(projected.vectors), projected)
 
 
-@np.errstate(all="ignore")
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
     """Scores of vectors: T², squared distance, score, p-values, and the dimensions that contribute most."""
-    projected, most = _projected(published, request.vectors, limits), request.contributions
-    fields, vectors = _scores(published, projected), projected.vectors
-    if most:
-        most = min(most, published.model.dimensions)
-        if 4 * most * len(vectors) > limits.numbers:
-            text = f"the answer is too long: ask for at most {limits.numbers // (4 * len(vectors))} contributions"
+    projected = _projected(published, request.vectors, limits)
+    fields, n = _scores(projected), len(projected.vectors)
+    if most := min(request.contributions, published.model.dimensions):
+        if 4 * most * n > limits.numbers:
+            text = f"the answer is too long: ask for at most {limits.numbers // (4 * n)} contributions"
             raise RequestError(Problem.TOO_LARGE, text, limit="numbers")
-        fields |= _contributions(published, vectors, most)
-    return _answer(published, fields, len(vectors))
-
-
-def _projected(published: PublishedModel, rows: Array, limits: Limits) -> Projection:
-    """The vectors, without gaps if the model was learned with some, and where they lie."""
-    gaps = published.settings.get("missing") == "impute"
-    vectors = fit(rows, "vectors", published.model.dimensions, limits, gaps=gaps)
-    return scoring.project(published.model, vectors)
-
-
-def _contributions(published: PublishedModel, vectors: Array, most: int) -> dict[str, Any]:
-    parts: dict[str, list[Any]] = {}
-    for i in range(0, max(len(vectors), 1), _ROWS):  # a few rows at a time, for the sake of memory
-        which, values = scoring.largest_contributions(published.model, vectors[i : i + _ROWS], most)
+        which, values = projected.contributions(most)
         for name, dimensions, contributions in zip(values._fields, which, values, strict=True):
-            parts.setdefault(f"{name}_dimensions", []).append(dimensions)
-            parts.setdefault(f"{name}_contributions", []).append(contributions)
-    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+            fields |= {f"{name}_dimensions": dimensions, f"{name}_contributions": contributions}
+    return _answer(published, fields, n)
 
 
-def _scores(published: PublishedModel, projected: Projection) -> dict[str, Any]:
+def _projected(published: PublishedModel, rows: Array, limits: Limits) -> Projected:
+    return published.project(fit(rows, "vectors", published.model.dimensions, limits, impute=published.impute))
+
+
+def _scores(projected: Projected) -> dict[str, Any]:
     """The fields of `SCORES` of projected vectors; p is None if the model has no past scores."""
-    model, calibration = published.model, published.calibration
-    scores = scoring.score_projected(model, projected.coordinates, projected.residual, projected.gaps_t2)
-    _check_finite("vectors", *scores)
-    fields: dict[str, Any] = {**scores._asdict(), "p": None, "p_t2": None, "p_spe": None}
-    if calibration is not None:
-        p = calibration.p_values(scores, model.noise_variance)
-        fields |= {"p": p.score, "p_t2": p.t2, "p_spe": p.spe}
-    return fields
+    _check_finite("vectors", *projected.scores)
+    fields, p = projected.scores._asdict(), projected.p_values
+    if p is None:
+        return fields | {"p": None, "p_t2": None, "p_spe": None}
+    return fields | {"p": p.score, "p_t2": p.t2, "p_spe": p.spe}
 
 
 @np.errstate(all="ignore")
@@ -87,10 +66,10 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
     """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
     model = published.model
     if request.vectors is not None and request.coordinates is None:
-        vectors, coordinates, residual, _ = _projected(published, request.vectors, limits)
-        reconstructed = model.reconstruct(coordinates)
-        _check_finite("vectors", reconstructed, residual)
-        return _answer(published, {"vectors": reconstructed, "squared_error": residual}, len(vectors))
+        projected = _projected(published, request.vectors, limits)
+        fields = {"vectors": reconstruction(projected), "squared_error": projected.residual}
+        _check_finite("vectors", projected.residual)
+        return _answer(published, fields, len(projected.vectors))
     if request.coordinates is None or request.vectors is not None:
         raise invalid("give either coordinates or vectors")
     coordinates = fit(request.coordinates, "coordinates", model.n_components, limits)
@@ -104,6 +83,14 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
     return _answer(published, {"vectors": vectors}, len(coordinates))
 
 
+def reconstruction(projected: Projected) -> Array:
+    """Vectors (n, d) as the components reconstruct them. Raises `RequestError` if they exceed float64."""
+    with np.errstate(all="ignore"):
+        vectors = projected.model.reconstruct(projected.coordinates)
+    _check_finite("vectors", vectors)
+    return vectors
+
+
 def _check_finite(name: str, *results: Array) -> None:
     for result in results:
         if not np.isfinite(result).all():
@@ -112,7 +99,7 @@ def _check_finite(name: str, *results: Array) -> None:
 
 
 def _answer(
-    published: PublishedModel, fields: dict[str, Any], vectors: int = 0, projected: Array | None = None
+    published: PublishedModel, fields: dict[str, Any], vectors: int = 0, projected: Projected | None = None
 ) -> Answer:
     """Arrays in C order, real numbers as float64."""
     plain = {

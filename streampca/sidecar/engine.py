@@ -96,7 +96,7 @@ class Engine:
             parsed = parse(raw.unpacked(self._settings.max_body_bytes), self.limits)
             answer = compute(find(parsed.version), parsed, self.limits)
             if answer.projected is not None:
-                self.recent.add(answer.projected)
+                self.recent.add(answer.projected.vectors)
             self.metrics.vectors[operation].inc(answer.vectors)
             return respond(parsed, answer, raw)
 
@@ -109,11 +109,11 @@ class Engine:
         return await self.in_thread(partial(work, lambda _: published))
 
     def _is_quick(self, raw: RawRequest) -> bool:
-        """Return whether projecting takes little time: not if it fills gaps, unpacks, or parses much text."""
+        """Return whether projecting takes little time: not if it fills entries, unpacks, or parses much text."""
         current = self._cache.current
         if raw.is_compressed or raw.json_bytes > _QUICK_BYTES:
             return False
-        if current is None or current.settings.get("missing") == "impute":
+        if current is None or current.impute:
             return len(raw.body) <= _QUICK_BYTES
         return len(raw.body) * current.model.n_components <= _QUICK_WORK
 

@@ -33,9 +33,9 @@ class SidecarMetrics(Collector):
         self._models, self.registry = models, LabelledRegistry(topic=topic)
         self.registry.register(self)
         store.register(self.registry)
-        text = "Vectors projected, reconstructed or scored, by act."
-        vectors = Counter("streampca_projected_vectors_total", text, ["act"], registry=self.registry)
-        self.vectors = {act: vectors.labels(act) for act in ("project", "reconstruct", "score")}
+        text = "Vectors projected, reconstructed or scored, by operation."
+        vectors = Counter("streampca_vectors_total", text, ["operation"], registry=self.registry)
+        self.vectors = {operation: vectors.labels(operation) for operation in ("project", "reconstruct", "score")}
         text = "Requests refused or ended because they reached a limit."
         limits = Counter("streampca_limits_reached_total", text, ["limit"], registry=self.registry)
         self.limits = {limit: limits.labels(limit) for limit in LIMITS}

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError, ValidationInfo
 from streampca.formats import npy
 from streampca.formats.json import loads, may_hold_booleans
 from streampca.formats.packing import NumberPacker, VectorError, type_name
-from streampca.pca.arrays import Array
+from streampca.pca.arrays import Array, not_finite
 from streampca.sidecar.errors import Problem, RequestError, describe, invalid
 from streampca.sidecar.request import BINARY, BYTES, RAW, SMALL_BYTES, RawRequest
 
@@ -136,10 +136,10 @@ def _from_bytes(raw: RawRequest, name: str) -> Array:
     return array.reshape(1, -1) if array.ndim == 1 else array
 
 
-def fit(rows: Array, name: str, width: int, limits: Limits, *, gaps: bool = False) -> Array:
+def fit(rows: Array, name: str, width: int, limits: Limits, *, impute: bool = False) -> Array:
     """The rows, (n, width), in float32 or else float64, within the limits, all finite; or `RequestError`.
 
-    With `gaps` entries may be missing, NaN, but not all entries of a row.
+    With `impute` entries may be missing, NaN, but not all entries of a row.
     """
     if rows.ndim == 1:
         if rows.size % width:
@@ -156,13 +156,13 @@ def fit(rows: Array, name: str, width: int, limits: Limits, *, gaps: bool = Fals
     if rows.shape[1] != width:
         raise invalid(f"{name}[0] has {rows.shape[1]} numbers where this model has {width}")
     if not np.isfinite(rows).all():
-        _check_gaps(rows, name, gaps=gaps)
+        _refuse_bad(rows, name, impute=impute)
     return rows.astype(np.float32 if rows.dtype.newbyteorder("=") == np.float32 else np.float64, copy=False)
 
 
-def _check_gaps(rows: Array, name: str, *, gaps: bool) -> None:
+def _refuse_bad(rows: Array, name: str, *, impute: bool) -> None:
     missing = np.isnan(rows)
-    if (bad := np.isinf(rows) if gaps else ~np.isfinite(rows)).any():
+    if (bad := not_finite(rows, impute=impute)).any():
         i, j = np.argwhere(bad)[0]
         value = "null or NaN (this model was learned with missing=refuse)" if missing[i, j] else rows[i, j]
         raise invalid(f"{name}[{i}][{j}] must be a finite number, not {value}")

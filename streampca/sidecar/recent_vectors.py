@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from streampca.fold.model_file import PublishedModel
-from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
 from streampca.sidecar.errors import invalid
 
@@ -43,7 +42,6 @@ class RecentVectors:
             while self._parts and self._count - len(self._parts[0][0]) >= limit:
                 self._count -= len(self._parts.popleft()[0])
 
-    @np.errstate(all="ignore")
     def project(self, published: PublishedModel, x: int, y: int) -> dict[str, Any]:
         """The vectors along components x and y, counted from 1, the oldest first. Raises `RequestError`."""
         model = published.model
@@ -51,21 +49,20 @@ class RecentVectors:
             if not 1 <= component <= model.n_components:
                 raise invalid(f"{name} must be a component of the model, 1 to {model.n_components}, not {component}")
         vectors, at = self._snapshot(model.dimensions)
-        coordinates, residual = model.project(vectors)
-        finite = np.isfinite(residual) & np.isfinite(coordinates).all(axis=1)
-        vectors, at, coordinates, residual = vectors[finite], at[finite], coordinates[finite], residual[finite]
-        scores, calibration = scoring.score_projected(model, coordinates, residual), published.calibration
-        p = None if calibration is None else calibration.p_values(scores, model.noise_variance).score
-        worst = np.argsort(-scores.score, kind="stable")[:_WORST]
-        which, values = scoring.largest_contributions(model, vectors[worst], _DIMENSIONS)
+        projected = published.project(vectors)
+        finite = np.isfinite(projected.residual) & np.isfinite(projected.coordinates).all(axis=1)
+        projected, at = projected.rows(finite), at[finite]
+        score, p = projected.scores.score, projected.p
+        worst = np.argsort(-score, kind="stable")[:_WORST]
+        which, values = projected.rows(worst).contributions(_DIMENSIONS)
         return {
             "version": published.version,
-            "coordinates": np.ascontiguousarray(coordinates[:, [x - 1, y - 1]], np.float64),
+            "coordinates": np.ascontiguousarray(projected.coordinates[:, [x - 1, y - 1]], np.float64),
             "at": at,
-            "residual": np.asarray(residual, np.float64),
+            "residual": np.asarray(projected.residual, np.float64),
             "p": p,
             "worst": [
-                {"at": float(at[i]), "score": float(scores.score[i]), "p": None if p is None else float(p[i]),
+                {"at": float(at[i]), "score": float(score[i]), "p": None if p is None else float(p[i]),
                  "dimensions": dimensions, "contributions": contributions}
                 for i, dimensions, contributions in zip(worst, which[1].tolist(), values.spe.tolist(), strict=True)
             ],

@@ -28,16 +28,16 @@ class V1Endpoints:
 
     def add_to(self, app: FastAPI) -> None:
         errors = errors_of(schemas.ErrorResponse)
-        for act, request, query, answer in (
+        for operation, request, query, answer in (
             (compute.project, schemas.ProjectRequest, schemas.ProjectQuery, schemas.ProjectResponse),
             (compute.reconstruct, schemas.ReconstructRequest, schemas.ReconstructQuery, schemas.ReconstructResponse),
             (compute.score, schemas.ScoreRequest, schemas.ScoreQuery, schemas.ScoreResponse),
         ):
             app.post(
-                f"/v1/{act.__name__}", name=act.__name__, description=act.__doc__, tags=["vectors"],
+                f"/v1/{operation.__name__}", name=operation.__name__, description=operation.__doc__, tags=["vectors"],
                 response_model=answer, responses=errors | binary_answer(NPZ),
                 openapi_extra=body_of(request, *BINARY, query=query),
-            )(self._of_rows(act, partial(parse, schema=request, query=query)))  # fmt: skip
+            )(self._of_rows(operation, partial(parse, schema=request, query=query)))  # fmt: skip
         for path, get, model in (
             ("/model", self.model, schemas.ModelResponse),
             ("/model/components", self.components, schemas.ComponentsResponse),
@@ -54,14 +54,14 @@ class V1Endpoints:
         app.get("/readyz", tags=tags, response_model=schemas.ReadyResponse, responses=not_ready)(self.readyz)
         app.get("/metrics", tags=tags, response_class=PlainTextResponse)(self.metrics)
 
-    def _of_rows(self, act: Any, read: Any) -> Callable[[Request], Awaitable[Response]]:
-        """The endpoint of an act on rows; projecting is often quick."""
+    def _of_rows(self, operation: Any, read: Any) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint of an operation on rows; projecting is often quick."""
 
         async def endpoint(request: Request) -> Response:
             return await self._engine.answer(
-                request, operation=act.__name__, parse=read, compute=act,
+                request, operation=operation.__name__, parse=read, compute=operation,
                 respond=lambda _, answer, raw: answer_response(answer, raw.header(b"accept")),
-                if_quick=act is compute.project,
+                if_quick=operation is compute.project,
             )  # fmt: skip
 
         return endpoint

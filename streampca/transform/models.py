@@ -13,10 +13,10 @@ _SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")
 class CurrentModel:
     """The model in use, from a cache that somebody polls."""
 
-    def __init__(self, cache: ModelCache, version: int | None, output: str, *, needs_calibration: bool) -> None:
+    def __init__(self, cache: ModelCache, version: int | None, output: str, *, needs_past_scores: bool) -> None:
         """`output` is the topic that the outputs are written to, for errors."""
         self._cache, self._version, self._output = cache, version, output
-        self._needs_calibration = needs_calibration
+        self._needs_past_scores = needs_past_scores
         self._model: PublishedModel | None = None
 
     @property
@@ -45,7 +45,7 @@ class CurrentModel:
                 f"there is no model version {self._version}: never published, or removed; "
                 "`streampca inspect STORE` lists the versions"
             ) from None
-        if self._needs_calibration and model.calibration is None:
+        if self._needs_past_scores and model.past_scores is None:
             if self._version is not None:
                 raise InputError(f"model version {self._version} has no past scores, which p-values need")
             return "" if self._model else _NO_PAST_SCORES

@@ -19,7 +19,7 @@ from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.decode import decode_records
 from streampca.sources.events import Records, Undecoded, Vectors
 from streampca.transform.models import CurrentModel
-from streampca.transform.projection import Projection
+from streampca.transform.output_fields import OutputFields
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ class Outputs:
     topic: str
     codec: Codec
     model: CurrentModel
-    projection: Projection  # computes `emitted`, and p if `only_p_below` is set
+    output_fields: OutputFields  # with p if `only_p_below` is set
     packer: Packer
     source_topic: str
     dead_letter_topic: str | None = None
@@ -144,16 +144,16 @@ class Outputs:
             return [], 0
         offsets, timestamps = offsets_of(event.records)[indices], event.timestamps
         if self.codec.is_batch:
-            fields = self.projection.of_each(published, vectors, counts)
+            fields = self.output_fields.of_each(published, vectors, counts)
         else:
-            fields = self.projection.of(published, vectors, offsets)
+            fields = self.output_fields.of(published, vectors, offsets)
         if self.only_p_below is not None:
             below = np.logical_or.reduceat(fields["p"] < self.only_p_below, np.cumsum(counts) - counts)
             fields = {name: values[np.repeat(below, counts)] for name, values in fields.items()}
             indices, counts, offsets, timestamps = indices[below], counts[below], offsets[below], timestamps[below]
             if not len(indices):
                 return [], 0
-        fields = {name: fields[name] for name in self.projection.emitted}
+        fields = {name: fields[name] for name in self.output_fields.emitted}
         keys, headers = _chosen(keys_of(event.records), indices), _chosen(headers_of(event.records), indices)
         selection = Selection(event.partition, published.version, fields, counts, keys, headers, offsets, timestamps)
         return list(self.packer.messages(self.topic, selection)), len(keys)

@@ -133,8 +133,8 @@ class Publisher:
         """The next version; its pending messages are scored by a model that has not learned them."""
         folds, previous = self._merged_folds(), self._newest
         past = PastScoresBuilder(self._fold_config.learning.components)
-        if previous and previous.calibration:
-            past.calibration = previous.calibration
+        if previous and previous.past_scores:
+            past.entered = previous.past_scores
         for checkpoint in checkpoints:
             folds.add_partition(checkpoint)
             V = _arrived(checkpoint.fold, previous.positions.get(checkpoint.partition, 0) if previous else 0)
@@ -145,7 +145,7 @@ class Publisher:
             return None
         p_values = past.p_values()
         past.enter(merged.stats.learned - (previous.version if previous else 0), merged.state.weight)
-        return Publication(merged.published(self._fold_config, past.calibration, self._now(), previous), p_values)
+        return Publication(merged.published(self._fold_config, past.entered, self._now(), previous), p_values)
 
     def _merged_folds(self) -> FoldMerger:
         return FoldMerger(self._fold_config, int(1000 * self._now()))

@@ -161,8 +161,8 @@ def test_fit_and_inspect(vectors: Path, tmp_path: Path) -> None:
     exact = np.linalg.eigvalsh(np.cov(Y.T, bias=True))[::-1][:3]
     np.testing.assert_allclose(decoded.model.explained_variance, exact, rtol=1e-6)
     np.testing.assert_allclose(decoded.model.mean, Y.mean(axis=0), rtol=1e-9)
-    assert decoded.calibration is not None  # /v1/score gives p
-    assert decoded.calibration.weight > 500
+    assert decoded.past_scores is not None  # /v1/score gives p
+    assert decoded.past_scores.weight > 500
     facts = json.loads(run("inspect", model, "--json").stdout)
     assert (facts["kind"], facts["version"], facts["dimensions"], facts["components"]) == ("model", 1500, 8, 3)
     assert facts["explained_variance_ratio_sum"] > 0.999

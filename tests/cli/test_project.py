@@ -90,9 +90,10 @@ def test_every_format_holds_what_the_model_computes_wherever_it_is(
     words = ("project", "--model", location, "--basis", "whitened")
     output = printed(*words, folder / f"v.{suffix}", "-o", out, *column)
     assert "6,000 vectors projected by version 6000" in output
-    coordinates, residual = published.model.project(np.load(folder / "v.npy"), "whitened")
+    projected = published.project(np.load(folder / "v.npy"))
+    coordinates = projected.in_basis("whitened")
     assert np.array_equal(read(out)[0], coordinates)
-    assert np.array_equal(read(out)[1], residual)
+    assert np.array_equal(read(out)[1], projected.residual)
     printed(*words, folder / "v.npy", "-o", tmp_path / "out.npy")
     assert np.array_equal(np.load(tmp_path / "out.npy"), coordinates)
 

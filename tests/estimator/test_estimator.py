@@ -95,7 +95,7 @@ def test_merged_estimators_have_learned_all_parts() -> None:
     assert merged.n_samples_seen_ == len(X)
     assert merged.explained_variance_ == pytest.approx(whole.explained_variance_, rel=1e-9)
     assert merged.components_ == pytest.approx(whole.components_, abs=1e-7)
-    weights = [pca.online_.past_scores.calibration.weight for pca in (merge([a, b]), a, b)]
+    weights = [pca.online_.past_scores.entered.weight for pca in (merge([a, b]), a, b)]
     assert weights[0] == pytest.approx(sum(weights[1:]))
     assert weights[0] > 1000
     assert merged.p_values(X[:5]).shape == (5,)

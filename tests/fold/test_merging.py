@@ -12,7 +12,7 @@ from streampca.fold.merging import FoldMerger, MergedFold
 from streampca.fold.model_file import PublishedModel, decode, encode
 from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import LEARN_BLOCK
-from streampca.pca.scoring import Calibration
+from streampca.pca.past_scores import PastScores
 from streampca.pca.state import State
 from tests.fold.streams import D, checkpoint_of, fold_config, fold_of, vectors
 from tests.pca.streams import covariance, jackknife, learned, merger_of
@@ -126,7 +126,7 @@ def test_folds_of_a_replaced_topic_are_refused() -> None:
 
 
 def published(folds: Sequence[Fold]) -> PublishedModel:
-    model = all_of(merged_folds(folds, CONFIG)).published(CONFIG, Calibration.empty(), 1234.5)
+    model = all_of(merged_folds(folds, CONFIG)).published(CONFIG, PastScores.empty(), 1234.5)
     assert encode(decode(encode(model))) == encode(model)
     return model
 
@@ -137,7 +137,7 @@ def test_the_version_is_the_number_of_learned_messages() -> None:
     assert model.positions == {0: 300, 1: 7, 2: 90}
     assert (model.topic, model.topic_id, model.published_at) == ("readings", "id-1", 1234.5)
     assert model.settings == CONFIG.as_dict()
-    assert model.calibration is None
+    assert model.past_scores is None
 
 
 def test_losses_average_all_scored_messages() -> None:
@@ -167,6 +167,6 @@ def test_first_and_last_timestamps_over_all_partitions() -> None:
 
 def test_one_fold_alone_is_published_without_a_topic() -> None:
     fold = fold_of(vectors(300), CONFIG)
-    model = MergedFold.alone(fold, CONFIG).published(CONFIG, Calibration.empty(), 0.0)
+    model = MergedFold.alone(fold, CONFIG).published(CONFIG, PastScores.empty(), 0.0)
     assert (model.version, model.topic, model.positions, model.subspace_error) == (300, "", {}, None)
     assert model.model.components == pytest.approx(published([fold]).model.components, abs=1e-9)

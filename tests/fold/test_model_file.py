@@ -13,7 +13,8 @@ from streampca.errors import DamagedFileError
 from streampca.fold import model_file, npz
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.model import Model
-from streampca.pca.scoring import Calibration, Scores
+from streampca.pca.past_scores import PastScores
+from streampca.pca.projection import Scores
 from tests.pca.streams import values_in
 
 
@@ -26,9 +27,9 @@ def a_model(d: int = 6, k: int = 2, dtype: Any = np.float64, seed: int = 0) -> M
     )
 
 
-def a_calibration() -> Calibration:
+def some_past_scores() -> PastScores:
     values = np.array([0.0, 1.0, 1.0, 5.0, np.inf])
-    return Calibration.empty().with_scores(Scores(values, 2 * values, 3 * values), 1.0)
+    return PastScores.empty().with_scores(Scores(values, 2 * values, 3 * values))
 
 
 def a_published(version: int = 42, **more: Any) -> PublishedModel:
@@ -69,7 +70,7 @@ def test_the_order_of_positions_does_not_change_the_bytes() -> None:
 def test_what_not_every_model_has_survives_a_round_trip() -> None:
     learned = np.ones(21, np.float32)
     model = a_published(
-        subspace_error=0.125, axis_errors=[0.1, np.pi / 2], calibration=a_calibration(), learned=learned
+        subspace_error=0.125, axis_errors=[0.1, np.pi / 2], past_scores=some_past_scores(), learned=learned
     )
     assert_same(model_file.decode(model_file.encode(model)), model)
 
@@ -103,7 +104,7 @@ FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("words", FLAWS)
 def test_an_intact_but_inconsistent_file_is_refused_with_the_reason(words: str) -> None:
-    published = a_published(calibration=a_calibration())
+    published = a_published(past_scores=some_past_scores())
     header, arrays = npz.decode(model_file.encode(published), model_file.KIND, model_file.FORMAT_VERSION)
     FLAWS[words](header, arrays)
     with pytest.raises(DamagedFileError) as error:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streampca.errors import DamagedFileError, NewerFormatError
 from streampca.fold import checkpoint, model_file, npz
 from tests.fold.streams import bits, fold_config, fold_of, learn, vectors
-from tests.fold.test_model_file import a_calibration, a_published
+from tests.fold.test_model_file import a_published, some_past_scores
 
 CONFIGS = {
     "pending only": (fold_config(), 7),
@@ -33,7 +33,7 @@ def example(name: str) -> bytes:
 
 CHECKPOINTS = {name: npz.decode(example(name), checkpoint.KIND, checkpoint.FORMAT_VERSION) for name in CONFIGS}
 MODEL = npz.decode(
-    model_file.encode(a_published(calibration=a_calibration())), model_file.KIND, model_file.FORMAT_VERSION
+    model_file.encode(a_published(past_scores=some_past_scores())), model_file.KIND, model_file.FORMAT_VERSION
 )
 
 

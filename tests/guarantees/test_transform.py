@@ -17,7 +17,7 @@ import pytest
 from streampca.formats import writer_of
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from streampca.transform.projection import Projection
+from streampca.transform.output_fields import OutputFields
 from tests.broker_client import BrokerClient
 from tests.command_line import variables
 from tests.example_models import numbered
@@ -131,7 +131,7 @@ def expected(partition: int, records: list[Any]) -> list[tuple[int, bytes]]:
     good = [record for record in records if record.value != BAD]
     vectors = CODEC.decode([record.value for record in good]).vectors
     offsets = [record.offset for record in good]
-    fields = Projection(FIELDS).of(numbered(7, d=D, k=K), vectors, np.array(offsets))
+    fields = OutputFields(FIELDS).of(numbered(7, d=D, k=K), vectors, np.array(offsets))
     return list(zip(offsets, writer_of("json").write(fields), strict=True))
 
 

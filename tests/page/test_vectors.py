@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 from playwright.sync_api import Browser, expect
 
-from streampca.pca import scoring
-from streampca.pca.scoring import Calibration
+from streampca.pca.past_scores import PastScores
 from streampca.stores.models import Models
 from tests.example_models import example_model, numbered
 from tests.page.browser import Opened, project, status
@@ -20,7 +19,8 @@ def test_a_recent_vector_is_described_under_the_pointer_and_in_the_table(opened:
     expect(page.locator("#recent-empty")).to_be_visible()
     vectors = np.array([[1.0, 2, 3, 4, 5], [0, 0, 0, 0, 1]])
     project(page, vectors.tolist())
-    coordinates, residual = example_model(10).project(vectors)
+    projected = example_model(10).project(vectors)
+    coordinates, residual = projected.coordinates, projected.residual
     expect(page.locator("#recent-chart")).to_have_attribute(
         "aria-label", re.compile("^Recent vectors: 2 points; newest:")
     )
@@ -50,12 +50,12 @@ def test_a_pasted_vector_is_projected_by_the_selected_version(opened: Opened) ->
         page.locator("#vector").fill(text)
         page.get_by_role("button", name="Project").click()
         expect(page.locator("#try-summary")).to_contain_text(f"Model version {version}.")
-        coordinates, residual = example_model(version).project(np.array([vector]))
+        projected = example_model(version).project(np.array([vector]))
         shown = page.locator("#coordinates td:nth-child(2)").all_text_contents()
-        np.testing.assert_allclose([float(cell) for cell in shown], coordinates[0], rtol=1e-3)
+        np.testing.assert_allclose([float(cell) for cell in shown], projected.coordinates[0], rtol=1e-3)
         residual_text = re.search(r"Residual (\S+):", page.locator("#try-summary").inner_text())
         assert residual_text is not None
-        np.testing.assert_allclose(float(residual_text[1]), residual[0], rtol=1e-3)
+        np.testing.assert_allclose(float(residual_text[1]), projected.residual[0], rtol=1e-3)
     expect(page.locator("#try-strips figure")).to_have_count(3)
     expect(page.locator("#recent-empty")).to_be_hidden()
 
@@ -123,10 +123,8 @@ def test_recent_vectors_are_coloured_by_age_or_p(models: Models, opened: Opened)
     ages = "olderup to 10 minup to 1 minup to 10 s"
     shows(ages, True, False, False, True)
     expect(colour.locator("option[value=p]")).to_be_disabled()  # without past scores
-    past = scoring.score(model, np.random.default_rng(0).normal(size=(999, 5)))
-    models.save(
-        replace(numbered(11), model=model, calibration=Calibration.empty().with_scores(past, model.noise_variance))
-    )
+    past = model.project(np.random.default_rng(0).normal(size=(999, 5))).relative_scores
+    models.save(replace(numbered(11), model=model, past_scores=PastScores.empty().with_scores(past)))
     status(page, "Serving version 11")
     expect(colour.locator("option[value=p]")).to_be_enabled()
     shows("p above 0.1p up to 0.1p up to 0.01p up to 0.001", True, False, False, True)

@@ -5,12 +5,14 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
+from sklearn.decomposition import PCA
 
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
 from streampca.pca.jackknife import SamplingError, sampling_error
 from streampca.pca.learning import GUARD, LearningConfig, learn
 from streampca.pca.merge import StateMerger
+from streampca.pca.model import Model
 from streampca.pca.state import Losses, State
 
 
@@ -20,6 +22,12 @@ def gaussian(seed: int, n: int, spectrum: F64, offset: float = 0.0, turned: bool
     d = len(spectrum)
     axes = np.linalg.qr(random.standard_normal((d, d)))[0] if turned else np.eye(d)
     return (random.standard_normal((n, d)) * spectrum) @ axes + offset
+
+
+def batch_pca(X: F64, k: int) -> Model:
+    """Batch PCA of X (n, d) by scikit-learn, with variances about n instead of n − 1."""
+    pca, shrink = PCA(k).fit(X), (len(X) - 1) / len(X)
+    return Model(pca.components_, shrink * pca.explained_variance_, pca.mean_, float(X.var(axis=0).sum()), len(X))
 
 
 def one_pass(X: F64, config: LearningConfig, retention: F64 | float = 1.0) -> tuple[State, Losses]:

@@ -74,9 +74,9 @@ def test_signs_are_stable_when_axes_swap() -> None:
 def test_the_whitened_coordinate_of_a_component_without_variance_is_zero() -> None:
     line = np.outer(np.arange(500.0), np.ones(3))
     model = model_of(one_pass(line, LearningConfig(3, 2))[0], 2)
-    Z, residual = model.project(line, "whitened")
-    assert not Z[:, 1].any()
-    assert residual == pytest.approx(0, abs=1e-15 * 500**2)
+    projected = model.project(line)
+    assert not projected.in_basis("whitened")[:, 1].any()
+    assert projected.residual == pytest.approx(0, abs=1e-15 * 500**2)
     assert model.explained_variance[1] == 0
     constant = model_of(one_pass(np.ones((9, 3)), LearningConfig(3, 2))[0], 2)
     assert not constant.explained_variance_ratio.any()

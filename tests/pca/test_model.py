@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streampca.pca.arrays import Array
 from streampca.pca.model import Model
 
 SIZES = st.tuples(st.integers(1, 9), st.integers(0, 12)).map(lambda size: (size[0], sum(size)))  # k ≤ d
@@ -26,7 +25,7 @@ def test_residuals_are_squared_distances_however_small(size: tuple[int, int], n:
     random = np.random.default_rng(seed)
     in_span = random.normal(size=(n, size[0])) @ fitted.components
     Y = fitted.mean + in_span + 10.0**size10 * random.normal(size=in_span.shape)
-    _, residual = fitted.project(Y)
+    residual = fitted.project(Y).residual
     centred = Y - fitted.mean
     exact = np.linalg.norm(centred - centred @ fitted.components.T @ fitted.components, axis=1)
     norm = np.linalg.norm(Y - fitted.mean, axis=1)
@@ -48,9 +47,9 @@ def test_single_precision_costs_no_more_than_rounding_and_has_no_limits_of_its_o
     single = single[np.isfinite(single).all(axis=1)]
     single_precision, exact = fitted.project(single), fitted.project(single.astype(np.float64))
     norm = np.linalg.norm(single - fitted.mean, axis=1)
-    assert all(values.dtype == np.float64 for values in single_precision)
-    assert (np.abs(single_precision[0] - exact[0]) <= 5e-5 * norm[:, None]).all()
-    assert (np.abs(np.sqrt(single_precision[1]) - np.sqrt(exact[1])) <= 5e-5 * norm).all()
+    assert single_precision.coordinates.dtype == single_precision.residual.dtype == np.float64
+    assert (np.abs(single_precision.coordinates - exact.coordinates) <= 5e-5 * norm[:, None]).all()
+    assert (np.abs(np.sqrt(single_precision.residual) - np.sqrt(exact.residual)) <= 5e-5 * norm).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -58,11 +57,12 @@ def test_single_precision_costs_no_more_than_rounding_and_has_no_limits_of_its_o
 @pytest.mark.parametrize("d", [5, 64, 2000])
 def test_a_row_is_projected_alike_in_every_block_of_32(d: int, row_dtype: type, dtype: type) -> None:
     fitted, rows = model(4, d, 1, dtype), np.random.default_rng(2).normal(size=(32, d))
-    rows[::3] = fitted.reconstruct(fitted.project(rows[::3])[0])  # small residuals among large ones
+    rows[::3] = fitted.reconstruct(fitted.project(rows[::3]).coordinates)  # small residuals among large ones
     rows[1::9] *= 1e30  # squares beyond single precision
     rows = rows.astype(row_dtype)
-    one: tuple[Array, Array] = fitted.project(rows)
+    one = fitted.project(rows)
     many = fitted.project(np.tile(rows, (40, 1)))
-    for alone, among_others in zip(one, many, strict=True):
-        assert all(np.array_equal(alone, among_others[i : i + 32]) for i in range(0, 1280, 32))
-    assert np.array_equal(fitted.project(np.asfortranarray(rows))[1], one[1])  # in any order in memory
+    for i in range(0, 1280, 32):
+        assert np.array_equal(many.coordinates[i : i + 32], one.coordinates)
+        assert np.array_equal(many.residual[i : i + 32], one.residual)
+    assert np.array_equal(fitted.project(np.asfortranarray(rows)).residual, one.residual)  # in any order in memory

@@ -1,4 +1,4 @@
-"""Projections, reconstructions and scores over HTTP agree with NumPy, with scikit-learn and with `pca.scoring`."""
+"""Projections, reconstructions and scores over HTTP agree with NumPy, with scikit-learn and with `Model.project`."""
 
 import io
 from collections.abc import Iterator
@@ -9,9 +9,8 @@ import pytest
 from sklearn.decomposition import PCA
 
 from streampca.fold.model_file import PublishedModel
-from streampca.pca import scoring
 from streampca.pca.model import Model
-from streampca.pca.scoring import Calibration
+from streampca.pca.past_scores import PastScores
 from streampca.sidecar import engine
 from tests.example_models import TOPIC, D, example_model
 from tests.sidecar.http_client import Client, client_of, error_of, npy
@@ -113,26 +112,26 @@ def test_components_are_the_axes_in_json_and_npy(client: Client) -> None:
 PAST = CHANCE.normal(size=(500, D)) * 2
 
 
-def model_with_past() -> tuple[Model, Calibration]:
+def model_with_past(**more: Any) -> PublishedModel:
     model = example_model(30)
-    return model, Calibration.empty().with_scores(scoring.score(model, PAST), model.noise_variance)
+    past_scores = PastScores.empty().with_scores(model.project(PAST).relative_scores)
+    return PublishedModel(30, model, TOPIC, past_scores=past_scores, **more)
 
 
 @pytest.fixture
 def calibrated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setattr(engine, "_MAX_NUMBERS", 1000)
-    model, calibration = model_with_past()
-    with client_of(PublishedModel(30, model, TOPIC, calibration=calibration)) as client:
+    with client_of(model_with_past()) as client:
         yield client
 
 
 def test_vectors_with_gaps_get_what_is_to_be_expected_of_them() -> None:
-    model, calibration = model_with_past()
-    published = PublishedModel(30, model, TOPIC, calibration=calibration, settings={"missing": "impute"})
+    published = model_with_past(settings={"missing": "impute"})
     holes = np.where(CHANCE.random(VECTORS.shape) < 0.3, np.nan, VECTORS)
     holes[:, 0] = VECTORS[:, 0]
     nulls = [[None if np.isnan(entry) else entry for entry in row] for row in holes.tolist()]
-    filled, scores = scoring.complete(model, holes).vectors, scoring.score(model, holes)
+    projected = published.project(holes)
+    scores, coordinates = projected.scores, projected.coordinates
     with client_of(published) as client:
         answers = {act: post(client, f"/v1/{act}", vectors=nulls) for act in ("score", "project", "reconstruct")}
         binary = client.post("/v1/project", content=npy(holes), headers={"content-type": "application/x-npy"}).json()
@@ -142,22 +141,21 @@ def test_vectors_with_gaps_get_what_is_to_be_expected_of_them() -> None:
     assert answers["score"]["score"] == pytest.approx(scores.score)
     assert answers["score"]["t2"] == pytest.approx(scores.t2)
     assert 0 < min(answers["score"]["p"]) <= 1
-    assert np.array(answers["project"]["coordinates"]) == pytest.approx(model.project(filled)[0])
+    assert np.array(answers["project"]["coordinates"]) == pytest.approx(coordinates)
     assert answers["project"]["residual"] == answers["score"]["spe"] == answers["reconstruct"]["squared_error"]
-    assert np.array(answers["reconstruct"]["vectors"]) == pytest.approx(model.reconstruct(model.project(filled)[0]))
+    assert np.array(answers["reconstruct"]["vectors"]) == pytest.approx(published.model.reconstruct(coordinates))
     assert binary == answers["project"]
     assert np.array(single["coordinates"]) == pytest.approx(np.array(binary["coordinates"]), rel=1e-4, abs=1e-4)
     assert error_of(empty, 422) == "vectors[1] has no number"
 
 
 def test_scores(calibrated: Client) -> None:
-    model, calibration = model_with_past()
-    scores = scoring.score(model, VECTORS)
-    p = calibration.p_values(scores, model.noise_variance)
+    projected = model_with_past().project(VECTORS)
+    p = projected.p_values
     assert "too large" in error_of(calibrated.post("/v1/score", json={"vectors": [[1e200] * D]}), 422)
     answer = post(calibrated, "/v1/score", vectors=VECTORS.tolist())
     assert answer.pop("version") == 30
-    expected = scores._asdict() | {"p": p.score, "p_t2": p.t2, "p_spe": p.spe}
+    expected = projected.scores._asdict() | {"p": p.score, "p_t2": p.t2, "p_spe": p.spe}
     assert answer == {name: values.tolist() for name, values in expected.items()}
     assert min(answer["p"]) < max(answer["p"])
 
@@ -168,7 +166,7 @@ def test_contributions(calibrated: Client) -> None:
     assert "contributions" in error_of(calibrated.post("/v1/score", json={"vectors": [], "contributions": -1}), 422)
     answer = post(calibrated, "/v1/score", vectors=VECTORS.tolist(), contributions=2)
     all_of_them = post(calibrated, "/v1/score", vectors=VECTORS.tolist(), contributions=100)
-    which, values = scoring.largest_contributions(model_with_past()[0], VECTORS, 2)
+    which, values = model_with_past().project(VECTORS).contributions(2)
     assert [answer["t2_dimensions"], answer["spe_dimensions"]] == which.tolist()
     np.testing.assert_allclose(answer["t2_contributions"], values.t2)
     np.testing.assert_allclose(answer["spe_contributions"], values.spe)

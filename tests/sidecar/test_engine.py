@@ -43,7 +43,7 @@ class Dialect:
 
     def compute(self, published: Any, parsed: "Dialect", limits: Any) -> Answer:
         self._note("compute")
-        return Answer(published.version, {}, vectors=3, projected=np.ones((3, 5)))
+        return Answer(published.version, {}, vectors=3, projected=published.project(np.ones((3, 5))))
 
     def respond(self, parsed: "Dialect", answer: Answer, raw: Any) -> Response:
         self._note("respond")
@@ -105,7 +105,7 @@ def test_a_request_whose_model_is_not_loaded_is_parsed_again_when_it_is(engine: 
 def test_vectors_are_counted_by_operation_and_remembered(engine: Engine) -> None:
     ask(engine, Dialect())
     text, _ = engine.metrics.text("")
-    assert f'streampca_projected_vectors_total{{act="score",topic="{TOPIC}"}} 3.0' in text.decode()
+    assert f'streampca_vectors_total{{operation="score",topic="{TOPIC}"}} 3.0' in text.decode()
     assert len(engine.recent.project(numbered(20), 1, 2)["coordinates"]) == 3
 
 

@@ -73,8 +73,8 @@ def test_requests_are_timed_by_route_and_code_and_never_by_path(client: Client) 
     assert counted.pop('{code="404",route="other"}') in (5, 10)
     expected = [*((code, "project") for code in (200, 400, 405, 422)), (200, "reconstruct"), (200, "model")]
     assert counted == {f'{{code="{code}",route="/v1/{route}"}}': 1 for code, route in expected}
-    assert samples['streampca_projected_vectors_total{act="project"}'] == 3
-    assert samples['streampca_projected_vectors_total{act="reconstruct"}'] == 2
+    assert samples['streampca_vectors_total{operation="project"}'] == 3
+    assert samples['streampca_vectors_total{operation="reconstruct"}'] == 2
 
 
 def test_openmetrics_on_request(client: Client) -> None:

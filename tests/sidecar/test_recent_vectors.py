@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 
-from streampca.pca import scoring
-from streampca.pca.scoring import Calibration
+from streampca.pca.past_scores import PastScores
 from streampca.sidecar import recent_vectors as module
 from streampca.sidecar.recent_vectors import RecentVectors
 from streampca.stores.models import Models
@@ -43,10 +42,10 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
     project(client, VECTORS[:3])
     project(client, VECTORS[3:], basis="whitened", version=10)
     content = get_recent(client, query)
-    coordinates, residual = example_model(version).project(VECTORS)
+    projected = example_model(version).project(VECTORS)
     assert content["version"] == version
-    np.testing.assert_allclose(content["coordinates"], coordinates[:, [x - 1, y - 1]], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(content["residual"], residual, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(content["coordinates"], projected.coordinates[:, [x - 1, y - 1]], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(content["residual"], projected.residual, rtol=1e-5, atol=1e-5)
     assert all(abs(at - time.time()) < 60 for at in [*content["at"], *(vector["at"] for vector in content["worst"])])
     assert set(content) == {"version", "coordinates", "at", "residual", "p", "worst"}
     assert (content["p"], [vector["p"] for vector in content["worst"]]) == (None, [None] * 5)  # without past scores
@@ -54,10 +53,9 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
 
 def test_the_most_unusual_ones_are_described() -> None:
     model = example_model(30)
-    past = scoring.score(model, CHANCE.normal(size=(2000, D)))
-    calibration = Calibration.empty().with_scores(past, model.noise_variance)
+    past_scores = PastScores.empty().with_scores(model.project(CHANCE.normal(size=(2000, D))).relative_scores)
     odd = model.mean + np.diag([0, -90.0, 40.0, 0, 0])[[2, 1]]
-    with client_of(replace(numbered(30), calibration=calibration)) as client:
+    with client_of(replace(numbered(30), past_scores=past_scores)) as client:
         project(client, [*VECTORS, *odd])
         content, request = get_recent(client), {"vectors": [*VECTORS.tolist(), *odd.tolist()], "contributions": 3}
         scores = client.post("/v1/score", json=request).json()

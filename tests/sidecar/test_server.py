@@ -46,9 +46,9 @@ def load(url: str, seed: int, versions: list[int], done: threading.Event) -> Non
             answer = client.post("/v1/project", content=orjson.dumps({"vectors": rows.tolist()}))
             assert answer.status_code == 200, answer.text
             content = answer.json()
-            coordinates, residual = example_model(content["version"]).project(rows)
-            np.testing.assert_allclose(content["coordinates"], coordinates, rtol=1e-12, atol=1e-12)
-            np.testing.assert_allclose(content["residual"], residual, rtol=1e-12, atol=1e-12)
+            projected = example_model(content["version"]).project(rows)
+            np.testing.assert_allclose(content["coordinates"], projected.coordinates, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(content["residual"], projected.residual, rtol=1e-12, atol=1e-12)
             assert answer.headers["x-model-version"] == str(content["version"])
             versions.append(content["version"])
 

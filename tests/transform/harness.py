@@ -15,9 +15,8 @@ from streampca.fold.model_file import PublishedModel
 from streampca.formats import writer_of
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
-from streampca.pca import scoring
 from streampca.pca.arrays import Array
-from streampca.pca.scoring import Calibration
+from streampca.pca.past_scores import PastScores
 from streampca.sources.base import Outgoing
 from streampca.sources.events import Event, Records
 from streampca.stores.memory import MemoryStore
@@ -25,8 +24,8 @@ from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import CurrentModel
+from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import ORIGIN, Outputs, Packer, RecordPacker
-from streampca.transform.projection import Projection
 from tests.example_models import TOPIC, D, K, numbered
 from tests.in_memory import MemorySource, MemoryTopic, Step
 from tests.in_memory.transactions import MemoryTransactions
@@ -122,11 +121,11 @@ class Member:
         self.world, self.events = world, EventRecorder()
         self.cache = ModelCache(world.models)
         self.cache.poll()
-        projection = Projection(("coordinates", "residual"), with_p=only_p_below is not None)
-        self.model = CurrentModel(self.cache, None, OUTPUT, needs_calibration=projection.needs_calibration)
+        fields = OutputFields(("coordinates", "residual"), with_p=only_p_below is not None)
+        self.model = CurrentModel(self.cache, None, OUTPUT, needs_past_scores=fields.needs_past_scores)
         assert self.model.refresh() == ""
         codec = Codec("float64", Judge(D, 1e150))
-        outputs = Outputs(OUTPUT, codec, self.model, projection, packer or JSON, TOPIC, DEAD, only_p_below)
+        outputs = Outputs(OUTPUT, codec, self.model, fields, packer or JSON, TOPIC, DEAD, only_p_below)
         self.source = DecodingSource(world.topic, outputs.read, script, batch)
         self.transactions = MemoryTransactions(world.topic, self.source, world.written)
         self.transformer = Transformer(
@@ -159,5 +158,5 @@ class _Stop(Listener):
 def model_with_past_scores(version: int, d: int = D, k: int = K) -> PublishedModel:
     """A model that computes p-values."""
     published = numbered(version, d=d, k=k)
-    scores = scoring.score(published.model, np.random.default_rng(1).normal(size=(500, d)))
-    return replace(published, calibration=Calibration.empty().with_scores(scores, published.model.noise_variance))
+    past = published.project(np.random.default_rng(1).normal(size=(500, d))).relative_scores
+    return replace(published, past_scores=PastScores.empty().with_scores(past))

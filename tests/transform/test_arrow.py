@@ -24,8 +24,8 @@ from streampca.sources.decode import decode_records
 from streampca.sources.events import Records, Vectors
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
 from streampca.transform.listeners import TransformMetrics
+from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import Outputs, Packer, RecordPacker, TransformedBatch
-from streampca.transform.projection import Projection
 from tests.example_models import D, K, numbered
 from tests.transform.harness import Member, World, model_with_past_scores, origin_of_output
 
@@ -57,9 +57,9 @@ def written(
     fields: tuple[str, ...] = EMITTED, published: PublishedModel | None = None,
 ) -> TransformedBatch:  # fmt: skip
     used: Any = SimpleNamespace(published=published or model_with_past_scores(7))
-    projection = Projection(fields, with_p=p is not None)
+    output_fields = OutputFields(fields, with_p=p is not None)
     codec = Codec("arrow" if several else "float64", Judge(D, 1e150))
-    return Outputs("projected", codec, used, projection, packer, "readings", None, p).project(batch)
+    return Outputs("projected", codec, used, output_fields, packer, "readings", None, p).project(batch)
 
 
 def outgoing(projected: TransformedBatch) -> list[Outgoing]:
@@ -157,8 +157,8 @@ def test_a_worker_reads_the_vectors(name: str) -> None:
     assert len(values) > 1
     decoded = Codec("arrow", Judge({"coordinates": K, "reconstruction": D}[name], 1e150), name).decode(values)
     assert decoded.rejects == []
-    expected = Projection(EMITTED).of_each(model_with_past_scores(7), batch.decoded.vectors, batch.decoded.counts)[name]
-    np.testing.assert_array_equal(decoded.vectors, expected)
+    fields = OutputFields(EMITTED).of_each(model_with_past_scores(7), batch.decoded.vectors, batch.decoded.counts)
+    np.testing.assert_array_equal(decoded.vectors, fields[name])
 
 
 def test_another_member_reads_what_one_has_written() -> None:

@@ -18,8 +18,7 @@ from streampca.errors import (
     TopicReplacedError,
     exit_code_of,
 )
-from streampca.pca import scoring
-from streampca.pca.scoring import Calibration
+from streampca.pca.past_scores import PastScores
 from streampca.transform.arrow import ArrowPacker
 from streampca.transform.outputs import ORIGIN
 from tests.example_models import numbered
@@ -54,10 +53,10 @@ def test_key_timestamp_and_headers_are_kept_and_a_header_added() -> None:
     (output,) = world.outputs()
     assert (output.key, output.timestamp, output.partition) == (b"sensor", 1234, 0)
     assert output.headers == [(ORIGIN, b'{"model_version":7,"partition":0,"offset":0}')]
-    coordinates, residual = numbered(7).model.project(vector[None])
+    projected = numbered(7).model.project(vector[None])
     value = orjson.loads(output.value or b"")
-    assert value["coordinates"] == pytest.approx(coordinates[0].tolist())
-    assert value["residual"] == pytest.approx(residual[0])
+    assert value["coordinates"] == pytest.approx(projected.coordinates[0].tolist())
+    assert value["residual"] == pytest.approx(projected.residual[0])
 
 
 def test_bad_records_are_dead_letters_of_the_same_transaction() -> None:
@@ -256,12 +255,10 @@ def test_only_unusual_records_are_written_on_request_and_all_are_committed() -> 
     world = World()
     vectors = world.append(0, 200)
     model = numbered(8)
-    scores = scoring.score(model.model, vectors)
-    noise = model.model.noise_variance
-    calibration = Calibration.empty().with_scores(scores, noise)
-    world.models.save(replace(model, calibration=calibration))
+    model = replace(model, past_scores=PastScores.empty().with_scores(model.project(vectors).relative_scores))
+    world.models.save(model)
     Member(world, batch=30, only_p_below=0.1).run()
-    unusual = np.flatnonzero(calibration.p_values(scores, noise).score < 0.1)
+    unusual = np.flatnonzero(model.project(vectors).p < 0.1)
     assert world.origins() == {0: unusual.tolist()}
     assert 5 < len(unusual) < 40
     assert list(orjson.loads(world.outputs()[0].value or b"")) == ["coordinates", "residual"]

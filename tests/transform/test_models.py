@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from streampca.errors import InputError
-from streampca.pca import scoring
-from streampca.pca.scoring import Calibration
+from streampca.pca.past_scores import PastScores
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
@@ -26,7 +25,7 @@ def cache(models: Models) -> ModelCache:
 
 
 def following(cache: ModelCache, version: int | None = None, *, p: bool = False) -> CurrentModel:
-    return CurrentModel(cache, version, "output", needs_calibration=p)
+    return CurrentModel(cache, version, "output", needs_past_scores=p)
 
 
 def test_it_is_the_newest(models: Models, cache: ModelCache) -> None:
@@ -60,8 +59,8 @@ def test_p_values_need_past_scores(models: Models, cache: ModelCache) -> None:
     assert "no past scores yet" in model.refresh()
     with pytest.raises(InputError, match="version 3 has no past scores"):
         following(cache, 3, p=True).refresh()
-    scores = scoring.score(numbered(8).model, np.ones((3, 5)))
-    models.save(replace(numbered(8), calibration=Calibration.empty().with_scores(scores, 1.0)))
+    past = numbered(8).project(np.ones((3, 5))).scores
+    models.save(replace(numbered(8), past_scores=PastScores.empty().with_scores(past)))
     cache.poll()
     assert (model.refresh(), model.published.version) == ("", 8)
     models.save(numbered(9))  # without any: the one before stays in use

@@ -12,7 +12,6 @@ from streampca.estimator.estimator import ImplicitKrasulina
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.arrow import fixed_size_lists
-from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
 from tests.fold.streams import fold_config, learn
 from tests.worker.test_publisher import PublisherFixture
@@ -56,7 +55,7 @@ def check(p_values: Callable[[Array], F64], messages: Messages, most: float) -> 
 
 def of(published: PublishedModel) -> Callable[[Array], F64]:
     def p_values(V: Array) -> F64:
-        return published.calibration.p_values(scoring.score(published.model, V), published.model.noise_variance).score
+        return published.project(V).p
 
     return p_values
 

@@ -9,18 +9,16 @@ from weakref import WeakSet
 
 import numpy as np
 import pytest
-from sklearn.decomposition import PCA
 
 from streampca.consumer_group.events import ModelPublished, PartitionsAssigned
 from streampca.errors import SettingsError
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel, encode
-from streampca.pca import scoring
 from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import LEARN_BLOCK
 from streampca.pca.model import Model
-from streampca.pca.scoring import Calibration
+from streampca.pca.past_scores import PastScores
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.worker.publisher import Publisher, PublishSchedule
@@ -28,7 +26,7 @@ from tests.example_models import numbered
 from tests.fold.streams import WARM_UP, D, checkpoint_of, fold_config, fold_of, vectors
 from tests.in_memory import MemorySource, Step
 from tests.in_memory.store import FaultyStore
-from tests.pca.streams import covariance
+from tests.pca.streams import batch_pca, covariance
 from tests.worker.environment import Environment
 from tests.worker.harness import make_worker, worker_config
 
@@ -249,9 +247,8 @@ class Stream(PublisherFixture):
         return fold.pending
 
 
-def scored(by: PublishedModel, V: Array, into: Calibration | None = None, kept: float = 1.0) -> Calibration:
-    scores = scoring.score(by.model, V)
-    return (into or Calibration.empty()).with_scores(scores, by.model.noise_variance, kept)
+def scored(by: PublishedModel, V: Array, into: PastScores | None = None, kept: float = 1.0) -> PastScores:
+    return (into or PastScores.empty()).with_scores(by.project(V).relative_scores, kept)
 
 
 @pytest.fixture
@@ -259,8 +256,8 @@ def stream() -> Stream:
     return Stream(fold_config())
 
 
-def same(published: PublishedModel, expected: Calibration) -> bool:
-    return np.allclose(published.calibration.weights, expected.weights, rtol=1e-9)
+def same(published: PublishedModel, expected: PastScores) -> bool:
+    return np.allclose(published.past_scores.weights, expected.weights, rtol=1e-9)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -268,7 +265,7 @@ def test_pending_messages_are_scored_by_the_version_before(stream: Stream, resta
     """Also by another publisher; those of a partition that did not move are not scored again."""
     stream.grow(0, LEARNED)
     first = stream.publish()
-    assert first.calibration is None
+    assert first.past_scores is None
     pending = [stream.grow(0, 400), stream.grow(1, 330)]
     second = stream.publish()
     assert all(map(len, pending))
@@ -281,27 +278,19 @@ def test_pending_messages_are_scored_by_the_version_before(stream: Stream, resta
     assert same(
         third, scored(second, third_pending, scored(first, np.concatenate(pending)), np.exp(-300 / third.version))
     )
-    scores = scoring.score(second.model, third_pending)
-    expected = second.calibration.p_values(scores, second.model.noise_variance)
-    np.testing.assert_array_equal(stream.p_values, expected.score)
+    np.testing.assert_array_equal(stream.p_values, second.project(third_pending).p)
 
 
 def test_those_of_the_first_version_are_scored_by_the_merged_folds_without_them(stream: Stream) -> None:
     """So a topic that is loaded once has p-values."""
     pending = [stream.grow(0, 300), stream.grow(1, 400)]
     learned = np.concatenate([part[:LEARNED] for part in stream.streams.values()])
-    model = model_from(PCA(2).fit(learned), len(learned))  # d = 5: learned exactly
-    expected = Calibration.empty().with_scores(scoring.score(model, np.concatenate(pending)), model.noise_variance)
+    model = batch_pca(learned, 2)  # d = 5: learned exactly
+    expected = PastScores.empty().with_scores(model.project(np.concatenate(pending)).relative_scores)
     assert expected.weight == 24 + 124
-    calibration = stream.publish().calibration
-    assert np.abs(calibration.weights.cumsum(axis=1) - expected.weights.cumsum(axis=1)).max() <= 1  # at edges of bins
+    past_scores = stream.publish().past_scores
+    assert np.abs(past_scores.weights.cumsum(axis=1) - expected.weights.cumsum(axis=1)).max() <= 1  # at edges of bins
     assert stream.p_values is None
-
-
-def model_from(pca: PCA, n: int) -> Model:
-    variance = pca.explained_variance_ * (n - 1) / n
-    total = variance.sum() + pca.noise_variance_ * (pca.n_features_in_ - len(variance)) * (n - 1) / n
-    return Model(pca.components_, variance, pca.mean_, float(total), float(n))
 
 
 def test_a_message_is_scored_once(stream: Stream) -> None:
@@ -311,7 +300,7 @@ def test_a_message_is_scored_once(stream: Stream) -> None:
     weights = []
     for n in (10, 5, 1):
         stream.grow(0, n)
-        weights.append(stream.publish().calibration.weight)
+        weights.append(stream.publish().past_scores.weight)
     assert weights == pytest.approx([10, 15, 16], rel=0.02)
 
 
@@ -320,6 +309,6 @@ def test_scores_are_forgotten_as_messages_are() -> None:
     stream.grow(0, LEARNED)
     stream.publish()
     before = len(stream.grow(0, 300))
-    assert stream.publish().calibration.weight == before
+    assert stream.publish().past_scores.weight == before
     new = len(stream.grow(0, 300))
-    assert stream.publish().calibration.weight == pytest.approx(new + before / 8, rel=0.05)
+    assert stream.publish().past_scores.weight == pytest.approx(new + before / 8, rel=0.05)

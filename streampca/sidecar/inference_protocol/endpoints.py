@@ -24,7 +24,7 @@ from streampca.sidecar.openapi import binary_answer, body_of, errors_of
 from streampca.sidecar.parsing import Limits, json_object, rows_of, validate
 from streampca.sidecar.request import BYTES, LENGTH, RawRequest
 from streampca.sidecar.responses import JSON, bytes_response, json_bytes, json_response, version_header
-from streampca.sidecar.schemas import SCORES, ErrorResponse, ProjectRequest, ReconstructRequest, VersionNumber
+from streampca.sidecar.schemas import SCORES, ErrorResponse, ProjectRequest, VersionNumber
 from streampca.version import __version__
 
 ModelName = Annotated[str, Path(description="The topic.")]
@@ -179,9 +179,8 @@ def infer(published: PublishedModel, inference: Inference, limits: Limits) -> An
     answer = compute.project(published, inference.project, limits)
     if "p" in inference.outputs and answer.fields["p"] is None:
         raise invalid(f"version {answer.version} has no past scores yet, so it knows no p")
-    if "reconstruction" in inference.outputs:
-        request = ReconstructRequest.model_construct(vectors=inference.project.vectors)
-        answer.fields["reconstruction"] = compute.reconstruct(published, request, limits).fields["vectors"]
+    if "reconstruction" in inference.outputs and answer.projected:
+        answer.fields["reconstruction"] = compute.reconstruction(answer.projected)
     return answer
 
 

@@ -9,15 +9,16 @@ import numpy as np
 
 from streampca.consumer_group.assignment import Assignment
 from streampca.fold.model_file import PublishedModel
+from streampca.formats.base import Fields
 from streampca.pca.arrays import Array
 from streampca.sources.base import Committed
 from streampca.sources.events import OutOfRange
 from streampca.stores.model_cache import ModelCache
 from streampca.transform.loop import Transformer
 from streampca.transform.models import CurrentModel
+from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import TransformedBatch
 from streampca.transform.position import Position
-from streampca.transform.projection import Fields, Projection
 from tests.simulation.plan import DEAD
 from tests.simulation.transform.coordinator import Coordinator, Transaction, TransformCluster
 from tests.simulation.transform.member import ClusterTransactions, TransformSource
@@ -42,7 +43,7 @@ def nothing(*arguments: Any, **options: Any) -> None:
 
 _commit, _release, _restore = Transformer._commit, Transformer._release, Transformer._restore
 _write = Transformer._write
-_fields = Projection._fields
+_fields = OutputFields._fields
 _start_over, _skip_gap, _send = Transformer._start_over, Assignment.skip_gap, ClusterTransactions.send
 
 
@@ -104,7 +105,7 @@ def _skips_silently(self: Assignment[Position], event: OutOfRange) -> None:
         _skip_gap(self, event)
 
 
-def _rounds_by_place(self: Projection, published: PublishedModel, rows: Array) -> Fields:
+def _rounds_by_place(self: OutputFields, published: PublishedModel, rows: Array) -> Fields:
     """As some processors do, but not all: each row of a product is rounded in another way."""
     found = _fields(self, published, rows)
     return {
@@ -142,6 +143,6 @@ TRANSFORM_MUTANTS: Mutants = {
     "transform does not resume paused partitions": (11, patched(Assignment, _read_paused=nothing)),
     "what hangs is not ended": (35, patched(TransformWorld, _end_what_hangs=nothing)),
     "rows are computed in any place":
-        (16, patched(Projection, _of_run=lambda self, published, vectors, start: self._fields(published, vectors)),
-         patched(Projection, _fields=_rounds_by_place)),
+        (16, patched(OutputFields, _of_run=lambda self, published, vectors, start: self._fields(published, vectors)),
+         patched(OutputFields, _fields=_rounds_by_place)),
 }  # fmt: skip

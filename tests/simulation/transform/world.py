@@ -12,8 +12,8 @@ from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import CurrentModel
+from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import Outputs, RecordPacker
-from streampca.transform.projection import Projection
 from tests.example_models import numbered
 from tests.simulation.history import Jump
 from tests.simulation.plan import DEAD, FIRST_VERSION, OUTPUT, TOPIC, D, K, TransformPlan
@@ -88,7 +88,7 @@ class TransformWorld(Site):
         machine.worker = machine.source = None
         models = Models(self._store(machine), TOPIC)
         cache = ModelCache(models, self._wall)
-        model = CurrentModel(cache, self.plan.version, OUTPUT, needs_calibration=False)
+        model = CurrentModel(cache, self.plan.version, OUTPUT, needs_past_scores=False)
         cache.poll()
         process.start(lambda: self._poll_models(cache))
         while model.refresh():
@@ -98,7 +98,7 @@ class TransformWorld(Site):
         source = machine.source = TransformSource(self.cluster, process, self.plan.batch)
         transactions = ClusterTransactions(self.cluster, source, self._new_id(machine))
         codec = self.plan.codec(ProcessSchemas(self.registry, process))
-        outputs = Outputs(OUTPUT, codec, model, Projection(FIELDS), PACKER, TOPIC, DEAD)
+        outputs = Outputs(OUTPUT, codec, model, OutputFields(FIELDS), PACKER, TOPIC, DEAD)
         read = Prefetch(source, self.plan.prefetch, 10**6, outputs.read, threads_of(process))
         listener = _MemberListener(self)
         machine.worker = Transformer(self.config, read, transactions, outputs, listener)

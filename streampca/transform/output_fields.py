@@ -1,10 +1,11 @@
-"""Projects the vectors of records with a model, as values of outputs.
+"""Which fields outputs have, and their values: the vectors of records, projected.
 
 The result for a record does not depend on the batch that it came in: BLAS may round a row differently depending
 on the number of rows and the row's index. So rows are computed in blocks of a fixed height, each at the index that its
 offset gives.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,25 +14,25 @@ from numpy.typing import NDArray
 
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields, Layout
-from streampca.pca import scoring
-from streampca.pca.arrays import F64, Array
-from streampca.pca.model import GEMM_ROWS, Basis, at_indices
+from streampca.pca.arrays import Array
+from streampca.pca.model import Basis
+from streampca.pca.projection import GEMM_ROWS, at_indices, in_blocks
 
 
 @dataclass(frozen=True)
-class Projection:
+class OutputFields:
     """The fields to compute: any of coordinates, residual, score, p and reconstruction; always in float64."""
 
     emitted: tuple[str, ...]
     basis: Basis = "principal"
-    with_p: bool = False  # compute p, too
+    with_p: bool = False  # compute p even if it is not emitted
 
     @property
     def layout(self) -> Layout:
         return Layout({name: name in ("coordinates", "reconstruction") for name in self.emitted}, record="Projection")
 
     @property
-    def needs_calibration(self) -> bool:
+    def needs_past_scores(self) -> bool:
         """True if the model must have past scores to compare with."""
         return self.with_p or "p" in self.emitted
 
@@ -65,28 +66,16 @@ class Projection:
         return {name: values[indices] for name, values in fields.items()}
 
     def _fields(self, published: PublishedModel, rows: Array) -> Fields:
-        model = published.model
-        _, coordinates, residual, gaps_t2 = scoring.project(model, rows)
-        with np.errstate(all="ignore"):
-            shown = model.whiten(coordinates) if self.basis == "whitened" else coordinates
-        fields = {"coordinates": shown, "residual": residual}
-        if "score" in self.emitted or self.needs_calibration:
-            scores = scoring.score_projected(model, coordinates, residual, gaps_t2)
-            fields["score"] = scores.score
-            fields["p"] = _p_values(published, scores)
-        if "reconstruction" in self.emitted:
-            blocks = range(0, len(rows), GEMM_ROWS)
-            fields["reconstruction"] = np.concatenate(
-                [model.reconstruct(coordinates[i : i + GEMM_ROWS]) for i in blocks]
-            )
-        names = (*self.emitted, "p") if self.needs_calibration else self.emitted
-        return {name: fields[name].astype(np.float64, copy=False) for name in names}
-
-
-def _p_values(published: PublishedModel, scores: scoring.Scores) -> F64:
-    if published.calibration is None:
-        return np.full(len(scores.score), np.nan)
-    return published.calibration.p_values(scores, published.model.noise_variance).score
+        projected, model = published.project(rows), published.model
+        compute: dict[str, Callable[[], Array]] = {
+            "coordinates": lambda: projected.in_basis(self.basis),
+            "residual": lambda: projected.residual,
+            "score": lambda: projected.scores.score,
+            "p": lambda: np.full(len(rows), np.nan) if projected.p is None else projected.p,
+            "reconstruction": lambda: in_blocks(projected.coordinates, model.components) + model.mean,
+        }
+        names = (*self.emitted, "p") if self.needs_past_scores else self.emitted
+        return {name: compute[name]().astype(np.float64, copy=False) for name in names}
 
 
 def _joined(runs: list[Fields]) -> Fields:

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 from streampca.formats import writer_of
-from streampca.pca import scoring
 from streampca.settings.commands import EMITTED
-from streampca.transform.projection import Projection
+from streampca.transform.output_fields import OutputFields
 from tests.example_models import numbered
 from tests.transform.harness import model_with_past_scores
 
-ALL = Projection(EMITTED)
+ALL = OutputFields(EMITTED)
 model = partial(model_with_past_scores, 3)
 
 
@@ -52,12 +51,9 @@ def test_the_fields_are_those_of_the_model(gaps: bool) -> None:
     if gaps:
         vectors[::3, 2] = np.nan
     fields = ALL.of(published, vectors, np.arange(100, 140))
-    coordinates, residual = published.model.project(scoring.complete(published.model, vectors).vectors)
-    scores = scoring.score(published.model, vectors)
-    assert gaps or np.array_equal(residual, scores.spe)
-    residual = scores.spe
-    p = published.calibration.p_values(scores, published.model.noise_variance).score
-    expected = [coordinates, residual, scores.score, p, published.model.reconstruct(coordinates)]
+    projected = published.project(vectors)
+    reconstruction = published.model.reconstruct(projected.coordinates)
+    expected = [projected.coordinates, projected.residual, projected.scores.score, projected.p, reconstruction]
     assert list(fields) == list(EMITTED)
     for values, exact in zip(fields.values(), expected, strict=True):
         np.testing.assert_allclose(values, exact, rtol=1e-9, atol=1e-12)
@@ -65,7 +61,7 @@ def test_the_fields_are_those_of_the_model(gaps: bool) -> None:
 
 def test_whitened_coordinates_change_neither_score_nor_reconstruction() -> None:
     published, vectors = model(6, 2), np.random.default_rng(2).normal(size=(4, 6))
-    principal, whitened = (Projection(EMITTED, basis).of(published, vectors, np.arange(4)) for basis in BASES)
+    principal, whitened = (OutputFields(EMITTED, basis).of(published, vectors, np.arange(4)) for basis in BASES)
     np.testing.assert_allclose(whitened["coordinates"], published.model.whiten(principal["coordinates"]))
     for name in EMITTED[1:]:
         np.testing.assert_array_equal(whitened[name], principal[name])
@@ -89,12 +85,12 @@ def test_records_of_several_vectors_give_what_they_give_alone(counts: list[int])
 
 
 def test_p_is_unknown_without_past_scores() -> None:
-    fields = Projection(("p",)).of(numbered(3), np.zeros((1, 5)), np.arange(1))
+    fields = OutputFields(("p",)).of(numbered(3), np.zeros((1, 5)), np.arange(1))
     assert writer_of("json").write(fields) == [b'{"p":null}']
     assert np.isnan(np.frombuffer(writer_of("float32").write(fields)[0], "<f4")).all()
 
 
 @pytest.mark.parametrize("fields", [("residual",), ("score", "residual")])
 def test_only_what_was_asked_for_is_written_in_that_order(fields: tuple[str, ...]) -> None:
-    (value,) = writer_of("json").write(Projection(fields).of(model(5, 2), np.zeros((1, 5)), np.arange(1)))
+    (value,) = writer_of("json").write(OutputFields(fields).of(model(5, 2), np.zeros((1, 5)), np.arange(1)))
     assert list(orjson.loads(value)) == list(fields)

@@ -1,0 +1,135 @@
+"""Functions of arrays that project vectors on the axes of a model: fill missing entries, project, and score.
+
+With y = v − m, principal axes U, their variances λ and the mean variance σ² of the other d − k directions:
+
+    z = Uᵀy        SPE = ‖y‖² − ‖z‖²        T² = Σ zᵢ²/λᵢ        score = T² + SPE/σ²
+
+The score is −2 log-likelihood of probabilistic PCA up to a constant (Tipping & Bishop 1999). docs/mathematics.md,
+sections 8, 10 and 11.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampca.pca.arrays import F64, Array, rows_with_missing
+
+GEMM_ROWS = 32  # rows of one matrix product: BLAS may round a row differently by their number, and by its index
+_SMALL = 0.01  # share of ‖y‖²: a smaller residual is not computed as a difference, whose rounding would be too large
+
+
+class Scores(NamedTuple):
+    """The statistics of n vectors."""
+
+    t2: F64  # (n,): without unit, k on average
+    spe: F64  # (n,): the squared residual, in the data's units squared
+    score: F64  # (n,): without unit, d on average
+
+
+class Contributions(NamedTuple):
+    """Contributions of dimensions of n vectors, (n, ·)."""
+
+    t2: F64  # all d sum to T²; negative where a dimension makes the vector more ordinary
+    spe: F64  # with the sign of the residual; the absolute values of all d sum to SPE
+
+
+def rounding_variance(total_variance: float, dtype: Any = np.float64) -> float:
+    """The variance that rounding may cause along one direction."""
+    return float(max(np.finfo(dtype).eps * total_variance, np.finfo(np.float64).tiny))
+
+
+def noise_variance(variance: Array, dimensions: int, total_variance: float, dtype: Any = np.float64) -> float:
+    """σ², the mean variance of the directions beyond those with these variances (k,); never less than rounding."""
+    others = dimensions - len(variance)
+    rest = (total_variance - float(variance.sum())) / others if others else 0.0
+    return max(rest, rounding_variance(total_variance, dtype))
+
+
+def fill(vectors: Array, mean: Array, components: Array, variance: F64, sigma2: float) -> tuple[Array, F64, F64]:
+    """Fill the missing entries of vectors (n, d), each by itself; complete vectors stay as they are.
+
+    Also returns what the uncertainty of the filled entries adds to T² and to SPE, (n,).
+    By probabilistic PCA, with Φ = U(Λ − σ²)^½, observed entries o, missing ones m, and Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹:
+
+        E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
+    """
+    t2, spe = np.zeros(len(vectors)), np.zeros(len(vectors))
+    if not rows_with_missing(vectors).any():
+        return vectors, t2, spe
+    is_missing = np.isnan(vectors)
+    filled, signal = np.array(vectors, np.float64), variance > sigma2
+    U, variance = components.T[:, signal].astype(np.float64), variance[signal]
+    Phi = U * np.sqrt(variance - sigma2)
+    for i in np.flatnonzero(is_missing.any(axis=1)):
+        missing, observed = is_missing[i], ~is_missing[i]
+        Psi = np.linalg.inv(Phi[observed].T @ Phi[observed] + sigma2 * np.eye(len(variance)))
+        z = Psi @ (Phi[observed].T @ (filled[i, observed] - mean[observed]))
+        filled[i, missing] = mean[missing] + Phi[missing] @ z
+        U_Phi = U[missing].T @ Phi[missing]
+        spread = sigma2 * (np.square(U[missing]).sum(axis=0) + np.vecdot(U_Phi @ Psi, U_Phi))  # of Uᵀy, along each axis
+        t2[i] = (spread / variance).sum()
+        of_all = sigma2 * (missing.sum() + np.vdot(Phi[missing].T @ Phi[missing], Psi))
+        spe[i] = max(of_all - spread.sum(), 0.0)
+    return filled.astype(vectors.dtype, copy=False), t2, spe
+
+
+def split(centred: Array, axes: Array, components: Array) -> tuple[Array, Array, Array]:
+    """The coordinates, squared residuals and squared norms of rows, which are overwritten.
+
+    `axes` (d, k) are the `components` (k, d) as columns: products with them are quicker than with a transposed view.
+    """
+    coordinates = in_blocks(centred, axes)
+    norm = np.vecdot(centred, centred)
+    residual: Array = norm - np.vecdot(coordinates, coordinates)
+    is_small = ~(residual > _SMALL * norm)
+    if is_small.any():
+        centred -= in_blocks(coordinates, components)
+        residual = np.where(is_small, np.vecdot(centred, centred), residual)
+    return coordinates, residual, norm
+
+
+@np.errstate(over="ignore")
+def score(coordinates: Array, residual: Array, missing_t2: F64, variance: F64, sigma2: float) -> Scores:
+    """Scores by principal coordinates (n, k), squared residuals (n,), and what missing entries add to T² (n,)."""
+    t2: F64 = (coordinates.astype(np.float64) ** 2 / variance).sum(axis=1) + missing_t2
+    return Scores(t2, residual.astype(np.float64), t2 + residual / sigma2)
+
+
+def in_blocks(rows: Array, matrix: Array) -> Array:
+    """rows @ matrix, in products of `GEMM_ROWS` rows and one of the others."""
+    (n, d), k = rows.shape, matrix.shape[1]
+    product, whole = np.empty((n, k), np.result_type(rows, matrix)), n - n % GEMM_ROWS
+    if whole:
+        np.matmul(rows[:whole].reshape(-1, GEMM_ROWS, d), matrix, out=product[:whole].reshape(-1, GEMM_ROWS, k))
+    if whole < n:
+        np.matmul(rows[whole:], matrix, out=product[whole:])
+    return product
+
+
+def at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
+    """Vectors (n, d) at ascending indices of whole blocks, among zeros.
+
+    A vector with the same index modulo `GEMM_ROWS` in every batch gets the same bits from `in_blocks` in every batch.
+    """
+    rows = np.zeros((-(-(int(indices[-1]) + 1) // GEMM_ROWS) * GEMM_ROWS, vectors.shape[1]), vectors.dtype)
+    rows[indices] = vectors
+    return rows
+
+
+def contributions(
+    vectors: Array, mean: Array, components: Array, variance: F64, limit: int
+) -> tuple[NDArray[np.intp], Contributions]:
+    """The `limit` largest contributions of each vector, by falling absolute value, (n, limit), and their dimensions.
+
+    The dimensions (2, n, limit) belong to T² and to SPE. Takes several times the vectors' memory.
+    """
+    centred = vectors - mean
+    coordinates = centred @ components.T
+    residual = centred - coordinates @ components
+    every = centred * (coordinates / variance @ components), np.copysign(residual**2, residual)
+    dimensions = [np.argsort(-np.abs(values), axis=1, kind="stable")[:, :limit] for values in every]
+    largest = [
+        np.take_along_axis(values, of_values, axis=1) for values, of_values in zip(every, dimensions, strict=True)
+    ]
+    return np.stack(dimensions), Contributions(*largest)
