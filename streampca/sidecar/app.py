@@ -78,7 +78,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     app.add_middleware(Middleware, metrics=metrics, tokens=tokens)
     app.add_middleware(GZipMiddleware, **_GZIP)  # around the others: last in, first called
     add_error_handlers(app, metrics)
-    engine = Engine(cache, metrics, settings)
+    engine = Engine(cache, metrics, settings.topic, settings.max_body_bytes, settings.model_max_age_s)
     for endpoints in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
         endpoints(engine).add_to(app)
     add_schemas(

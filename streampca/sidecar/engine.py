@@ -10,7 +10,6 @@ from fastapi import Request, Response
 
 from streampca.fold.model_file import PublishedModel
 from streampca.process.machine import usable_cores
-from streampca.settings.commands import ServeSettings
 from streampca.sidecar.compute import Answer
 from streampca.sidecar.errors import Problem, RequestError
 from streampca.sidecar.metrics import SidecarMetrics
@@ -40,11 +39,13 @@ Returned = TypeVar("Returned")
 
 
 class Engine:
-    def __init__(self, cache: ModelCache, metrics: SidecarMetrics, settings: ServeSettings) -> None:
-        self._cache, self._settings = cache, settings
-        self.metrics, self.topic, self.recent = metrics, settings.topic, RecentVectors()
+    def __init__(
+        self, cache: ModelCache, metrics: SidecarMetrics, topic: str, max_body_bytes: int, model_max_age_s: float | None
+    ) -> None:
+        self._cache, self._max_body_bytes, self._model_max_age_s = cache, max_body_bytes, model_max_age_s
+        self.metrics, self.topic, self.recent = metrics, topic, RecentVectors()
         # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
-        self.limits = Limits(_MAX_ROWS, min(_MAX_NUMBERS, settings.max_body_bytes // 2))
+        self.limits = Limits(_MAX_ROWS, min(_MAX_NUMBERS, max_body_bytes // 2))
         # Each may hold a parsed body and its results; parsing holds the GIL, so more threads would gain little.
         self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, usable_cores()))
         self._loads = anyio.CapacityLimiter(1)  # reads of the store: who waits finds what another has loaded
@@ -68,7 +69,7 @@ class Engine:
 
     def reasons_not_ready(self) -> list[str]:
         """Why requests should not be sent here; empty if it is ready."""
-        return self._cache.reasons_not_ready(self._settings.model_max_age_s)
+        return self._cache.reasons_not_ready(self._model_max_age_s)
 
     def check_ready(self) -> None:
         """Raise `RequestError` unless requests should be sent here."""
@@ -90,10 +91,10 @@ class Engine:
         If the model must be loaded first, the request is parsed again afterwards: its numbers, which may need several
         times as many bytes as its body, do not stay in memory meanwhile.
         """
-        raw = await read_request(request, self._settings.max_body_bytes)
+        raw = await read_request(request, self._max_body_bytes)
 
         def work(find: Callable[[int | None], PublishedModel]) -> Response:
-            parsed = parse(raw.unpacked(self._settings.max_body_bytes), self.limits)
+            parsed = parse(raw.unpacked(self._max_body_bytes), self.limits)
             answer = compute(find(parsed.version), parsed, self.limits)
             if answer.projected is not None:
                 self.recent.add(answer.projected.vectors)

@@ -55,7 +55,7 @@ def engine(models: Models) -> Engine:
     cache, settings = ModelCache(models), ServeSettings(topic=TOPIC)
     cache.poll()
     metrics = SidecarMetrics(cache, TOPIC, StoreMetrics())
-    return Engine(cache, metrics, settings)
+    return Engine(cache, metrics, settings.topic, settings.max_body_bytes, settings.model_max_age_s)
 
 
 def ask(engine: Engine, dialect: Dialect, body: bytes = b"{}", *, if_quick: bool = True) -> bytes:
