@@ -37,7 +37,7 @@ def fold_chunk(chunk: Chunk, plan: BackfillPlan) -> Part:
 
 
 def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, BackfillPlan], Part] = fold_chunk) -> Engine:
-    """On any executor. It has so many chunks at a time, and gets another when a part is taken: few parts wait."""
+    """On any executor, `at_once` chunks at a time; the next starts when a part is taken, so few parts wait."""
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
         remaining, names = iter(chunks.items()), dict[Future[Part], str]()
@@ -96,7 +96,7 @@ def on_dask(scheduler: str) -> Engine:
     dask: Any = distributed  # it has no types
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors are raised, too
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors are raised as well
         with dask.Client(scheduler) as client:
             at_once = max(_AT_LEAST, 2 * sum(client.nthreads().values()))
             try:

@@ -42,7 +42,7 @@ def execute(
     if checkpoint is None:
         raise StoreError(f"parts of {folder} were deleted while they were merged: run it again")
     rejects = _table(store, f"{folder}/rejects.parquet")
-    for key in keys:  # others are those of another process
+    for key in keys:  # others belong to another process
         for suffix in ("npz", "parquet"):
             store.delete(f"{folder}/parts/{key}.{suffix}")
     return checkpoint, rejects

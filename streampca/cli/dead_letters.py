@@ -21,7 +21,7 @@ _MAX_LETTERS, _MAX_BYTES = 1000, 8 * 2**20  # of one transaction
 
 @dataclass(frozen=True)
 class LetterFilter:
-    """Selects the letters to replay; empty: all. Times are those of the records, in milliseconds."""
+    """Selects the letters to replay; empty: all. Times are the records' timestamps, in milliseconds."""
 
     reasons: Sequence[str] = ()
     partitions: Sequence[int] = ()

@@ -102,7 +102,7 @@ def audit(
 ) -> None:
     """Learn the records between two checkpoints again, and compare the bytes.
 
-    Changes nothing. Settings are those of the workers. Exits with 1 if the bytes differ.
+    Changes nothing. Takes the workers' settings. Exits with 1 if the bytes differ.
 
     Example: streampca audit --partition 3 --from 0
     """
@@ -131,7 +131,7 @@ def backfill(
 ) -> None:
     """Learn the past of a topic from files.
 
-    Every model that workers publish from then on contains it. Settings are those of the workers. One that was
+    Every model that workers publish from then on contains it. It takes the workers' settings. One that was
     interrupted continues.
 
     Example: streampca backfill s3://lake/readings --column embedding --timestamp-column time --until 2026-01-31T12:00Z

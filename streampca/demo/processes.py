@@ -51,7 +51,7 @@ def _assign_at_once(client: Any) -> None:
     from confluent_kafka import cimpl
 
     with contextlib.suppress(AttributeError):  # an older librdkafka
-        library = ctypes.CDLL(cimpl.__file__)  # finds the functions of librdkafka, too
+        library = ctypes.CDLL(cimpl.__file__)  # also finds the functions of librdkafka
         handle = ctypes.c_void_p.from_address(id(client) + object.__basicsize__)  # its first field
         library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
         cluster = ctypes.c_void_p(library.rd_kafka_handle_mock_cluster(handle))

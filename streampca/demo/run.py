@@ -55,7 +55,7 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
         connected = {"topic": TOPIC, "bootstrap_servers": broker.address, "format": "float32"}
         member = {
             **connected,
-            "kafka_client": "kafka-python",  # confluent would be several times as fast, and works here, too
+            "kafka_client": "kafka-python",  # confluent also works here, and is several times as fast
             "store": location,
             "dead_letter_topic": DEAD_LETTERS,
             "on_offset_gap": "latest",  # the broker drops its earliest record at each new one, once it has 5 MB

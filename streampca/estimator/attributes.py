@@ -26,7 +26,7 @@ class OnlineFit:
     past_scores: PastScoresBuilder
 
     def followed_by(self, V: Array) -> "OnlineFit":
-        """With the rows V (n, d) learned, too."""
+        """The fit after learning the rows V (n, d)."""
         past_scores, end = copy(self.past_scores), self.fold.stats.learned + len(V)
         fold, _ = self.fold.take(batch_of_rows(V, end), self.config, past_scores.before_block)
         return replace(self, fold=fold, past_scores=past_scores)
@@ -80,7 +80,7 @@ class FittedAttributes:
 
     @property
     def noise_variance_(self) -> float:
-        """Mean variance along the directions orthogonal to the components, at least that of rounding."""
+        """Mean variance along the directions orthogonal to the components, at least the variance of rounding."""
         return self.model_.noise_variance
 
     def get_covariance(self) -> F64:

@@ -14,7 +14,7 @@ from streampca.pca.learning import LearningConfig
 _SLAB = 32 * 2**20  # bytes of an array, as float64, that are converted and checked at a time
 
 
-def config_of(estimator: Any, V: NDArray[Any]) -> LearningConfig:
+def create_config(estimator: Any, V: NDArray[Any]) -> LearningConfig:
     """The configuration for arrays like V (n, d). Raises `ValueError` that names a wrong parameter."""
     d = V.shape[1]
     k = d if estimator.n_components is None or share_of(estimator) else estimator.n_components
@@ -45,7 +45,7 @@ def share_of(estimator: Any) -> float | None:
 
 
 def slabs(X: Any, rows: int | None = None) -> Iterator[Any]:
-    """Rows of X in their order, so many in memory at a time, by default 32 MiB; X itself if it is no array."""
+    """Yield X in slabs of `rows` rows (default: 32 MiB), or X itself if it is no array."""
     if is_sparse := sparse.issparse(X):
         X = X.tocsr()
     if is_sparse or (isinstance(X, np.ndarray) and X.ndim == 2):

@@ -44,7 +44,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     warm_up : int, default=None
         Number of messages from which the first factor is computed. If None, max(200, twice the columns of the factor).
     dtype : {"float64", "float32"}, default=None
-        Precision of the factor and of the computations with it. If None, that of the first array.
+        Precision of the factor and of the computations with it. If None, the first array's.
     missing : {"refuse", "impute"}, default="refuse"
         Whether NaN is an error, or an entry that is filled by what the others say. The coordinates and scores of a row
         with missing entries are those to be expected, given its other entries.
@@ -157,7 +157,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         return self.n_components_
 
     def _nothing_learned(self, V: Array) -> OnlineFit:
-        config = FoldConfig(checks.config_of(self, V), half_life_messages=self.half_life)
+        config = FoldConfig(checks.create_config(self, V), half_life_messages=self.half_life)
         past_scores = PastScoresBuilder(checks.share_of(self) or config.learning.components)
         return OnlineFit(config, Fold.empty(config.learning), past_scores)
 

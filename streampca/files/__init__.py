@@ -11,7 +11,7 @@ def open_rows(path: Path, *, impute: bool = False, column: str | None = None, ot
 
     With `impute` entries may be missing, and become NaN: NaN, an empty field of CSV, null in JSON and Parquet. `column`
     names the column of lists in a table that has others, or is a pattern of several columns of numbers. With `others`
-    the other columns of a table are read, too.
+    the other columns of a table are read as well.
     """
     try:
         match path.suffix.lower():

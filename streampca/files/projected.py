@@ -29,7 +29,7 @@ def projected_file(path: Path, k: int, others: Mapping[str, Any]) -> Iterator[Wr
     if opener is None:
         raise InputError(f"{path}: only .npy, .csv, .jsonl and .parquet files can be written")
     if clash := others.keys() & {"residual", "coordinates", *_headings(k)}:
-        raise InputError(f"a column {min(clash)} would be written to {path}, but the file that is read has one, too")
+        raise InputError(f"a column {min(clash)} would be written to {path}, but the file that is read has that column")
     temporary = path.with_name(f"~{path.name}")
     try:
         with temporary.open("wb") as file, contextmanager(opener)(file, k, others) as write:

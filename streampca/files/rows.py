@@ -174,7 +174,7 @@ def finite(vectors: Array, path: Path, start: int, impute: bool) -> Array:
 def mapped_npy(path: Path) -> Array:
     """The array (n, d) of a file, mapped into memory. Raises `InputError`."""
     try:
-        array = np.lib.format.open_memmap(path, mode="r")  # `np.load` opens archives, too, and advises to unpickle
+        array = np.lib.format.open_memmap(path, mode="r")  # `np.load` would open archives, and advises to unpickle
     except ValueError as error:
         raise InputError(f"{path} is not an .npy array of numbers, as numpy.save writes it: {error}") from None
     if array.ndim != 2 or not array.shape[1] or array.dtype.kind not in "fiub":

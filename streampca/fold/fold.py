@@ -123,7 +123,7 @@ class FoldConfig:
 
 
 def _of_vectors(steps: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Time steps of records as those of their vectors: a record's time passes before its first vector."""
+    """The time steps of the records' vectors: a record's time passes before its first vector."""
     if len(steps) == (n := int(counts.sum())):  # one vector each
         return steps
     of_vectors = np.zeros(n, np.int64)

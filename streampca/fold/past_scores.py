@@ -33,7 +33,7 @@ class PastScoresBuilder:
     def enter(self, messages: int, weight: float) -> None:
         """Enter the new scores; older ones keep e^(−n/w) of their weight, after n messages and with a model's weight w.
 
-        So a half-life forgets them, too, and without one those of models that knew little count little.
+        So a half-life forgets scores; without one, scores by models that knew little count little.
         """
         kept = math.exp(-messages / max(weight, 1.0))
         self.entered, self._new = self.entered.with_scores(_joined(self._new), kept), ()

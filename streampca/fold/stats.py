@@ -20,7 +20,7 @@ class FoldStats:
     learned: int = 0  # vectors, including the pending ones
     rejected: Mapping[str, int] = field(default_factory=dict)  # rejected records by reason
     gap: int = 0  # offsets that Kafka's retention removed before they were read
-    with_loss: int = 0  # messages with a loss: all but those of the first block
+    with_loss: int = 0  # messages with a loss: all after the first block
     loss: float = 0.0  # mean ‖r‖², each message projected before it was learned
     norm: float = 0.0  # mean ‖y‖² of the same
     loss_ewma: float = 0.0  # the same means, exponentially weighted over about 1000 messages

@@ -28,7 +28,7 @@ def reader_of(
 def writer_of(format: str, around: Sequence[str] = (), frame: bytes = b"") -> Writer:  # noqa: A002
     """The writer of a format, for fields inside of objects with the names `around`. Raises as `reader_of` does.
 
-    `frame` comes before the values of Avro and Protobuf, and names their schema, that of `schema_of`.
+    `frame` comes before the values of Avro and Protobuf, and names their schema (`schema_of`).
     """
     writer: Writer = _member(format, "{}Writer")(WriterOptions(format, tuple(around), frame))
     return writer

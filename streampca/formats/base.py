@@ -65,7 +65,7 @@ class Writer(ABC):
 
     @abstractmethod
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        """The values of n > 0 rows: one for each, or one for so many each. Avro and Protobuf hold one row only."""
+        """One value a row, or one per group of `counts` rows; n > 0. Avro and Protobuf hold one row only."""
 
 
 class Layout(NamedTuple):

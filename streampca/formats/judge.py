@@ -33,9 +33,9 @@ class Judge:
     ) -> Decoded:
         """Move the bad ones of decoded vectors (n, d) to the rejects.
 
-        They come from the values of a batch with these indices (m,), so many from each (m,).
+        `indices` (m,) and `counts` (m,) say which values the vectors come from.
         """
-        with np.errstate(invalid="ignore"):  # of signalling NaNs, too
+        with np.errstate(invalid="ignore"):  # signalling NaNs would warn
             if not self._are_surely_good(vectors):
                 if self.min_observed is not None:
                     vectors = np.where(np.isnan(vectors), np.nan, vectors)  # one NaN of the many, for the same bits

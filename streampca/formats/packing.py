@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streampca.pca.arrays import Array
 
 VectorBytes = bytes | memoryview
-"""The numbers of a vector in memory, or those of several vectors, one after the other."""
+"""The numbers of a vector in memory, or of several vectors one after the other."""
 
 NULL_HINT = " (missing=impute learns vectors with gaps)"
 _MAX_NAMES, _NAME_LENGTH, _MAX_LENGTH = 8, 32, 400
@@ -119,7 +119,7 @@ def side_by_side(fields: Mapping[str, Array]) -> Array:
 
 
 def bytes_of_rows(rows: NDArray[Any], counts: NDArray[np.int64] | None = None) -> list[bytes]:
-    """The bytes of each row, or of so many rows each."""
+    """Each row's bytes; with `counts`, the bytes of each group of rows."""
     rows = np.ascontiguousarray(rows)
     if counts is None:
         values: list[bytes] = rows.view(f"V{rows.strides[0]}")[:, 0].tolist()

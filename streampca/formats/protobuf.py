@@ -219,7 +219,7 @@ def _parsed(kind: Callable[[], Message], payload: bytes) -> Message:
 def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
     """The indexes of the message's type, and where the message begins.
 
-    They are written as zigzag varints, a count and so many indexes; a count of zero means (0,).
+    They are written as zigzag varints, a count and that number of indexes; a count of zero means (0,).
     """
     head = value[: FRAME + _MAX_INDEX_BYTES]
     count, start = _zigzag(head, FRAME)

@@ -25,7 +25,7 @@ _LOOKED_AT_EVERY_S = 1.0
 
 
 class AccessError(Exception):
-    """A request is refused; the status and the header are those of RFC 6750."""
+    """A request is refused; status and header follow RFC 6750."""
 
     status = 401
     challenge = "Bearer"

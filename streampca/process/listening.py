@@ -16,7 +16,7 @@ BACKLOG = 128  # connections that are not accepted yet
 
 
 def listen(host: str, port: int, port_setting: str) -> socket.socket:
-    """A socket that listens on the address, on `::` for IPv4, too. Raises `SettingsError` that names the settings."""
+    """A socket that listens on the address; `::` includes IPv4. Raises `SettingsError` that names the settings."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
@@ -64,7 +64,7 @@ def server_context(folder: Path | None) -> ssl.SSLContext | None:
 
     try:
         version, current, context = versions(), read(), read()
-    except OSError as error:  # ssl.SSLError is one, too
+    except OSError as error:  # ssl.SSLError is one of them
         raise SettingsError(f"{cert} and {key} cannot be used for TLS: {error}") from None
 
     def choose(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:

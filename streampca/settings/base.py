@@ -46,7 +46,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     RULES: ClassVar[Rules] = ()
-    """The constraints that a class adds to those of its bases."""
+    """The constraints that a class adds to its bases'."""
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:

@@ -18,7 +18,7 @@ _NO_PLAIN_HTTP = r"^(https://|http://(localhost|127\.0\.0\.1)[:/])[^@\s]+$"  # o
 
 
 def msk_region(bootstrap_servers: str) -> str | None:
-    """The region of brokers of AWS MSK: the one in their names, else that of the environment."""
+    """The region of brokers of AWS MSK: the one in their names, else the environment's."""
     named = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", bootstrap_servers)
     return named[1] if named else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 

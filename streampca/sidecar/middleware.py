@@ -69,7 +69,7 @@ class Middleware:
             raise
         finally:
             answer.release()
-            # Unknown paths and those of /docs have no route: as labels, paths would have no bound.
+            # Unknown paths and paths of /docs have no route: as labels, paths would have no bound.
             route = getattr(scope.get("route"), "path", None) or "other"
             self._metrics.durations(route, answer.status or 500).observe(time.perf_counter() - began)
 
@@ -119,6 +119,6 @@ class _Answer:
 
 def _scope_of(path: str) -> TokenScope | None:
     """The scope that a token must have for a path; None: probes, and the files of the page and the description."""
-    if path.startswith("/metrics"):  # routes match before a newline, too
+    if path.startswith("/metrics"):  # routes also match before a newline
         return "metrics"
     return None if path in _OPEN or path.startswith(("/docs/", "/page/")) else "read"

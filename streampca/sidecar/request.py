@@ -15,7 +15,7 @@ NPY, BYTES = "application/x-npy", "application/octet-stream"
 RAW = {f"{BYTES};dtype=float32": "<f4", f"{BYTES};dtype=float64": "<f8"}
 BINARY = (NPY, *RAW)
 
-LENGTH = "Inference-Header-Content-Length"  # of the Open Inference Protocol: bytes of JSON before those of tensors
+LENGTH = "Inference-Header-Content-Length"  # of the Open Inference Protocol: bytes of JSON before the tensors' bytes
 
 _COMPRESSED = (b"gzip", b"deflate")
 _NUMBER = re.compile("[0-9]{1,18}")
@@ -29,7 +29,7 @@ class RawRequest:
     """The parts of a request that are needed to parse and answer it."""
 
     body: bytes
-    media_type: str = ""  # any other than those of BINARY means JSON
+    media_type: str = ""  # any that is not in BINARY means JSON
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
 

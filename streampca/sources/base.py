@@ -14,10 +14,10 @@ from streampca.formats.record import NO_RECORDS, LastRecord, Record
 from streampca.sources.events import Event, SourceStatus
 
 MAX_POLL_RECORDS = 2000
-"""At most so many records a poll: enough to share its overhead, few enough that the next poll is soon."""
+"""Maximum records per poll: enough to share its overhead, few enough that the next poll is soon."""
 
 MAX_POLL_INTERVAL_S = 60
-"""The group removes a member that polls less often; so long a rebalance waits for the slowest."""
+"""The group removes a member that polls less often; a rebalance waits this long for the slowest."""
 
 PREFETCH_MIB = 32
 """Limit of the records read ahead: several fetches, so that learning never waits for one."""
@@ -159,7 +159,7 @@ class Transactions(Protocol):
     def recover(self) -> None:
         """Be ready for a transaction: end the one that failed, or that an earlier process of this id has left open.
 
-        To be called before the first one, too. Raises `TimeoutError` while the brokers do not answer.
+        Also to be called before the first one. Raises `TimeoutError` while the brokers do not answer.
         """
 
     def send(self, records: Iterable[OutgoingFields]) -> None:

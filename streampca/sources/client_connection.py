@@ -29,7 +29,7 @@ class NoBrokerError(SourceError):
 
 
 class BrokerErrors:
-    """The messages for one topic on one cluster; codes are those of Kafka's protocol."""
+    """The messages for one topic on one cluster; codes are Kafka's protocol's."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._topic, self._at = topic, f"at {settings.bootstrap_servers}"

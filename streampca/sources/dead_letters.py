@@ -23,7 +23,7 @@ _REPLAYS = "streampca.replays"
 _LETTER = "streampca.dead-letter"
 
 ReadTopic: TypeAlias = Callable[[], Iterator[tuple[int, Record]]]
-"""Reads the committed records with their partitions, those of a partition in order; the same ones at every call."""
+"""Reads the committed records with their partitions, each partition's in order; the same ones at every call."""
 
 
 def dead_letter_headers(topic: str, partition: int, record: Record, reason: str, message: str) -> Headers:
@@ -49,7 +49,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
-    """The origin that the headers of a dead letter name; None if they are not those of a dead letter."""
+    """The origin that the headers of a dead letter name; None if the record is no dead letter."""
     own, errors = list(headers[: -len(_NAMES)]), headers[-len(_NAMES) :]
     if [name for name, _ in errors] != _NAMES:
         return None
@@ -104,7 +104,7 @@ class DeadLetterTopic:
                 self.others += 1
 
     def letters(self) -> Iterator[DeadLetter]:
-        """All letters, those of a partition in order."""
+        """All letters, each partition's in order."""
         seen: set[bytes] = set()
         for partition, record in self._read():
             origin = origin_of(record.headers)

@@ -49,5 +49,5 @@ class EventQueue:
 
 
 def partition_of(event: Event) -> int | None:
-    """The partition of an event; None for those of a rebalance."""
+    """The partition of an event; None for events of a rebalance."""
     return None if isinstance(event, Assigned | Revoked | Lost) else event.partition

@@ -2,7 +2,7 @@
 
 Only this thread uses the source: it executes all calls, in their order, between two polls. Decoded events wait in a
 queue that is bounded in records and bytes (the last poll may exceed the bounds). Records that become large when decoded
-are decoded in several steps, so that the bound holds between these, too. The contract of `sources.base` holds:
+are decoded in several steps, so that the bound holds between these as well. The contract of `sources.base` holds:
 - After a rebalance event or an error the thread does not poll until the worker has taken it and called `poll` again,
   which says that it was handled. So a revoked partition stays ours until then.
 - The thread does not poll, which joins the group, before the worker does.

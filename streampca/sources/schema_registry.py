@@ -12,9 +12,9 @@ from streampca.process import watchdog
 from streampca.settings.kafka import FormatSettings
 from streampca.sources.client_connection import one_line
 
-_TIMEOUT_S = 3.0  # decoding waits so long
+_TIMEOUT_S = 3.0  # timeout of a request, which decoding waits for
 _NOT_FOUND, _NO_ACCESS, _LATER = 404, (401, 403), (408, 429)
-_FAILING_S = 300.0  # an id that cannot be had for so long, although the registry answers, is unknown
+_FAILING_S = 300.0  # after failing this long while the registry answers, an id counts as unknown
 
 
 def create_schemas(settings: FormatSettings) -> Schemas | None:

@@ -27,7 +27,7 @@ class ArrowPacker:
         self._most_bytes = most_bytes
 
     def messages(self, topic: str, selection: Selection) -> Iterator[Outgoing]:
-        """A message has no key; its header is that of its first row, its timestamp is the latest of its rows."""
+        """A message has no key; its header is its first row's, its timestamp its rows' latest."""
         keys, headers = pa.array(selection.keys, pa.binary()), _headers(selection.headers)
         records = np.repeat(np.arange(len(keys)), selection.counts)  # of each row
         widths = sum(values[:1].size for values in selection.fields.values())

@@ -173,7 +173,7 @@ class Outputs:
 
 
 def too_few_partitions(topic: str, count: int, source_topic: str) -> SourceError:
-    """The error of an output topic of so many partitions."""
+    """The error of an output topic with `count` partitions, too few."""
     return SourceError(
         f"{topic} has {count} partitions, fewer than {source_topic}: add some, since each partition is written to the "
         "one of the same number, to keep the order"

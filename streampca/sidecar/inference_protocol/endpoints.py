@@ -175,7 +175,7 @@ def _array(tensor: Tensor, rest: bytes) -> Array:
 
 
 def infer(published: PublishedModel, inference: Inference, limits: Limits) -> Answer:
-    """The fields that the outputs name, and those of /v1/project."""
+    """The fields that the outputs name, and the fields of /v1/project."""
     answer = compute.project(published, inference.project, limits)
     if "p" in inference.outputs and answer.fields["p"] is None:
         raise invalid(f"version {answer.version} has no past scores yet, so it knows no p")

@@ -43,7 +43,7 @@ class RequestedOutput(BaseModel):
 
 
 class InferenceParameters(BaseModel):
-    """Parameters of a request; those of other servers are ignored."""
+    """Parameters of a request; parameters of other servers are ignored."""
 
     basis: Basis = "principal"
     binary_data_output: bool = False

@@ -65,7 +65,7 @@ class HistoryReader:
     """Reads the file of each version at most once, and caches its metrics."""
 
     def __init__(self, models: Models, closed: threading.Event | None = None) -> None:
-        """`closed` ends a call of `after` once the current file is read; it may be that of another reader."""
+        """`closed` ends a call of `after` once the current file is read; readers may share it."""
         self._models, self.closed = models, closed or threading.Event()
         self._figures: dict[int, Figures | None] = {}  # None: its file is damaged
 
@@ -84,7 +84,7 @@ class HistoryReader:
         }
 
     def after(self, version: int) -> list[Figures]:
-        """The metrics of the versions above this one, in ascending order, without those of damaged files.
+        """The metrics of the versions above this one, in ascending order; damaged files are left out.
 
         It may read many files: call it from one thread at a time, and not from the event loop.
         Raises `StoreError`; what was read before that stays cached.

@@ -26,7 +26,7 @@ from streampca.sources.confluent import connection
 from streampca.sources.confluent.connection import Connection, create
 from streampca.sources.events import Assigned, Lost, Revoked, SourceStatus
 
-_MAX_WAIT_S = 0.05  # an event of a rebalance is returned after at most so long
+_MAX_WAIT_S = 0.05  # longest delay of a rebalance event
 _OFFSETS_S = 3.0
 _CLOSE_S = 2.0
 

@@ -32,7 +32,7 @@ _TOPIC_ERRORS = (errors.UnknownTopicOrPartitionError, errors.InvalidTopicError, 
 
 
 class _TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-    """Gives each connection a token; its errors are those of a connection that fails."""
+    """Gives each connection a token; its errors count as a connection that fails."""
 
     def __init__(self, tokens: OAuthTokens) -> None:
         self._tokens = tokens

@@ -189,7 +189,7 @@ def committed_offsets(
     """Those partitions of one topic for which the group has committed an offset."""
     consumer._coordinator._offset_fetch_futures.clear()
     offsets = consumer._coordinator.fetch_committed_offsets(list(partitions), timeout_ms=timeout_ms)
-    # librdkafka commits the zero at the end of a C string, too.
+    # librdkafka also commits the zero at the end of a C string.
     return {tp.partition: Committed(at.offset, (at.metadata or "").rstrip("\0")) for tp, at in offsets.items()}
 
 
