@@ -24,7 +24,7 @@ class Checkpoints:
     """The checkpoints of one topic. Each is a correct state, so the newest undamaged one is used."""
 
     def __init__(self, store: Store, topic: str, keep: int = 3) -> None:
-        self._store, self._topic, self._folder, self._keep = store, topic, f"checkpoints/{topic}", keep
+        self._store, self.topic, self._folder, self._keep = store, topic, f"checkpoints/{topic}", keep
         self._skipped: set[tuple[int, int]] = set()  # partition, offset: damaged, so an older one was used
         self._held: dict[int, int] = {}  # partition → offset of the newest checkpoint loaded or saved
 
@@ -103,7 +103,7 @@ class Checkpoints:
         if committed > max(newest or 0, 0):
             held = "no checkpoint" if newest is None else f"no checkpoint beyond offset {newest}"
             raise ForeignStoreError(
-                f"the consumer group has committed offset {committed} of partition {partition} of {self._topic}, but "
+                f"the consumer group has committed offset {committed} of partition {partition} of {self.topic}, but "
                 f"the store holds {held} of it: is the volume mounted, is it this group's store, or was it restored "
                 "from an older backup? To continue from this store all the same, run `streampca reset`"
             )
@@ -159,7 +159,7 @@ class Checkpoints:
     def _load(self, partition: int, offset: int, *, trusted: bool = False) -> Checkpoint:
         checkpoint = files.decode(self._store.read(self._path(partition, offset)), trusted=trusted)
         held = (checkpoint.topic, checkpoint.partition, checkpoint.fold.position)
-        if held != (self._topic, partition, offset):
+        if held != (self.topic, partition, offset):
             raise DamagedFileError("it holds the checkpoint of topic {}, partition {}, offset {}".format(*held))
         return checkpoint
 
@@ -167,7 +167,7 @@ class Checkpoints:
         return numbered.path(self._folder_of(partition), offset)
 
     def _folder_of(self, partition: int) -> str:
-        return folder_of(self._topic, partition)
+        return folder_of(self.topic, partition)
 
 
 def folder_of(topic: str, partition: int) -> str:

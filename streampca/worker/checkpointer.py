@@ -39,7 +39,7 @@ class Checkpointer:
     ) -> None:
         self._topic, self._fold_config, self._start = config.topic, config.fold, config.start
         self._source, self._dead_letters, self._writer, self._listener = source, dead_letters, writer, listener
-        self._group_store = GroupStore(config.topic, source, writer.checkpoints)
+        self._group_store = GroupStore(source, writer.checkpoints)
         self._topic_id = ""
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
         self._in_flight: Future[SaveResult] | None = None

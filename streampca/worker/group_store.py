@@ -17,8 +17,8 @@ class GroupStore:
     of our checkpoints, somebody checkpoints elsewhere.
     """
 
-    def __init__(self, topic: str, source: Source, checkpoints: Checkpoints) -> None:
-        self._topic, self._source, self._checkpoints = topic, source, checkpoints
+    def __init__(self, source: Source, checkpoints: Checkpoints) -> None:
+        self._source, self._checkpoints = source, checkpoints
         self._ours: StoreIdentity | None = None  # as of the last assignment
         self._is_new_member = False  # nothing was committed since partitions were assigned
         self._is_check_due = False
@@ -30,7 +30,7 @@ class GroupStore:
         """
         with contextlib.suppress(TimeoutError):
             if named := _metadata(self._committed()):
-                identity.refuse_other_store(self._topic, named, self._checkpoints.identity())
+                identity.refuse_other_store(self._checkpoints.topic, named, self._checkpoints.identity())
 
     def check_assigned(self, partitions: Collection[int]) -> None:
         """Raise `ForeignStoreError` if the group has another store, or is ahead of ours in one of these partitions.
@@ -39,7 +39,7 @@ class GroupStore:
         """
         committed = self._committed()  # before the checkpoints: the group is never ahead of them
         if named := _metadata(committed):
-            identity.refuse_other_store(self._topic, named, self._checkpoints.identity())
+            identity.refuse_other_store(self._checkpoints.topic, named, self._checkpoints.identity())
         for partition in sorted(committed.keys() & set(partitions)):
             watchdog.tick(watchdog.STORE_S)
             self._checkpoints.refuse_group_ahead(partition, committed[partition].offset)
@@ -60,7 +60,7 @@ class GroupStore:
         """
         if self._ours and self._is_check_due:
             with contextlib.suppress(TimeoutError):
-                identity.refuse_other_store(self._topic, _metadata(self._committed()), self._ours)
+                identity.refuse_other_store(self._checkpoints.topic, _metadata(self._committed()), self._ours)
                 self._is_check_due = False
 
     def _committed(self) -> Mapping[int, Committed]:
