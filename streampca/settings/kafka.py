@@ -17,6 +17,11 @@ _WITHOUT_PASSWORD = (None, "AWS_MSK_IAM", "GSSAPI")
 _NO_PLAIN_HTTP = r"^(https://|http://(localhost|127\.0\.0\.1)[:/])[^@\s]+$"  # only this machine may see the secret
 
 
+def _region_of(bootstrap_servers: str) -> str | None:
+    named = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", bootstrap_servers)
+    return named[1] if named else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+
+
 class KafkaSettings(Settings):
     bootstrap_servers: str = Field("localhost:9092", description="Bootstrap brokers, host:port,host:port.")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
@@ -47,8 +52,7 @@ class KafkaSettings(Settings):
     @property
     def msk_region(self) -> str | None:
         """The region of brokers of AWS MSK: the one in their names, else the environment's."""
-        named = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", self.bootstrap_servers)
-        return named[1] if named else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        return _region_of(self.bootstrap_servers)
 
     RULES: ClassVar[Rules] = (
         (lambda s: s.security_protocol.startswith("SASL") and s.sasl_mechanism is None,
@@ -62,7 +66,7 @@ class KafkaSettings(Settings):
          needs("sasl_mechanism OAUTHBEARER", "httpx", "oauth")),
         (lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None,
          needs("sasl_mechanism AWS_MSK_IAM", "aws-msk-iam-sasl-signer-python", "msk")),
-        (lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and not s.msk_region,
+        (lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and not _region_of(s.bootstrap_servers),
          "sasl_mechanism AWS_MSK_IAM needs the environment variable AWS_REGION: bootstrap_servers name no region"),
         (lambda s: s.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None,
          "sasl_mechanism GSSAPI needs the package gssapi and Kerberos' libraries: pip install gssapi"),
