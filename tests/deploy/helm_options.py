@@ -13,9 +13,11 @@ from streampca.settings.commands import ConsumerSettings, TransformSettings, Wor
 from tests.deploy.rendering import (
     BACKFILL,
     CHANGED,
+    CHART,
     OPERATORS,
     PUBLIC,
     egress_of,
+    helm,
     identity,
     of_kind,
     pods,
@@ -132,6 +134,16 @@ def test_outputs_of_each_topic_go_to_its_own_topic_by_default() -> None:
     assert outputs("transform.enabled=false") is None
     assert outputs("transform.enabled=true") == "clicks-projected"
     assert outputs("transform.enabled=true,settings.output_topic=mine") == "mine"
+
+
+def test_the_notes_name_objects_of_the_release() -> None:
+    values = "store.url=,ingress.enabled=true,ingress.host=pca.test"
+    shown = helm("install", "other", str(CHART), "--dry-run=client", "--set", values).stdout
+    notes = shown.partition("NOTES:")[2]
+    assert "set tokens.secret" in notes
+    named = set(re.findall(r"(statefulset|service)/([\w-]+)", notes))
+    assert len(named) == 2
+    assert named <= {(kind.lower(), name) for kind, name in map(identity, rendered(values, release="other"))}
 
 
 def test_names_stay_short_enough_for_labels() -> None:

@@ -1,13 +1,12 @@
 """docs/performance.md has a block for every benchmark; the bars are in benchmarks/README.md."""
 
-import csv
 import re
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import report, streams
+from benchmarks import report
 from benchmarks.report import BARS, PAGE, PARTS, Bar
 from experiments.report import block, replaced
 
@@ -38,16 +37,6 @@ def test_a_table_names_its_machine_if_the_page_names_another(tmp_path: Path, mon
         report.publish("start", Namespace(folder=tmp_path, smallest=True), ["| 1 |"], [Bar("a", [1], "≤", 2, "s")])
         assert block(page.read_text(), "start") == expected
         assert block(bars.read_text(), "bars").splitlines()[2:] == ["| a | 1 s | ≤ 2 s | yes | `start` |"]
-
-
-def test_the_accuracy_page_has_rows_of_the_csv_file() -> None:
-    with streams.PAGE.with_suffix(".csv").open(newline="", encoding="utf-8") as file:
-        head, *rows = csv.reader(file)
-    assert tuple(head) == streams.HEAD
-    shown, met = streams.on_page(rows), sum(row[-1] == "yes" for row in rows)
-    assert len(shown) == len(streams.SHOWN) + 2
-    found = block(streams.PAGE.read_text(encoding="utf-8"), "streams")
-    assert found.startswith("\n".join([*shown, "", f"{met} of {len(rows)} rows meet their bar."]))
 
 
 def test_only_the_block_is_replaced() -> None:
