@@ -1,6 +1,5 @@
 """A real worker under the memory limit that it is shipped with, on records that become large when decoded."""
 
-import io
 import re
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.formats.structured import stream
 from tests.guarantees.harness import group
 from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker
@@ -20,13 +20,7 @@ WIDE = 128  # dimensions: fewer vectors a MiB, which are learned sooner
 
 
 def arrow(rows: np.ndarray, batches: int = 1) -> bytes:
-    column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), WIDE)
-    batch = pa.record_batch([column], ["v"])
-    out = io.BytesIO()
-    with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        for _ in range(batches):
-            writer.write_batch(batch)
-    return out.getvalue()
+    return stream(pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), WIDE), "zstd", batches)
 
 
 def peak_mib(worker: WorkerProcess) -> float:

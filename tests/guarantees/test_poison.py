@@ -132,25 +132,6 @@ def assert_dead_letters(broker: Broker, topic: str, dead_letter_topic: str, pois
         assert first.setdefault(offset, (value, headers)) == (value, headers), "repeated dead letters are identical"
 
 
-def test_no_checkpoint_passes_a_record_whose_dead_letter_fails(broker: Broker, topic: str, tmp_path: Path) -> None:
-    dead_letter_topic = broker.create_topic(f"{topic}-dead", 1, max_message_bytes=100)  # too small for any dead letter
-    broker.create_topic(topic, 1)
-    values = as_json(vectors(600, seed=4))
-    broker.produce(topic, 0, values[:300])
-    with group(broker, topic, tmp_path, dead_letter_topic=dead_letter_topic, checkpoint_interval_s=0.1) as members:
-        worker = members.start()
-        members.wait_until_learned()
-        broker.produce(topic, 0, [b"poison", *values[300:]])
-        assert worker.wait() == 1
-        assert "max.message.bytes" in worker.text()
-        assert members.positions() == {0: 300}
-        broker.configure_topic(dead_letter_topic, max_message_bytes=1_000_000)
-        members.start()
-        members.wait_until_learned()
-        assert members.newest()[0].fold.stats.learned == 600
-    assert [(offset, value) for offset, value, _ in read_dead_letters(broker, dead_letter_topic)] == [(300, b"poison")]
-
-
 def test_without_a_dead_letter_topic_the_worker_stops_at_the_record(broker: Broker, topic: str, tmp_path: Path) -> None:
     values = as_json(vectors(600, seed=1))
     values.insert(450, b"[1, 2]")

@@ -1,6 +1,5 @@
 """No record stops a worker: it is learned or it becomes a dead letter, and the records around it are learned."""
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -18,7 +17,7 @@ from streampca.formats.record import PlainRecord, last_of
 from streampca.pca.arrays import Array
 from streampca.worker.config import WorkerConfig
 from tests.fold.streams import D, fold_config, learn, vectors
-from tests.formats.structured import READING, arrow, avro, avro_datum, avro_schema, memory, protobuf, reading
+from tests.formats.structured import READING, arrow, avro, avro_datum, avro_schema, memory, npy, protobuf, reading
 from tests.worker.environment import TOPIC, Environment
 from tests.worker.harness import WorkerFixture, make_worker, worker_config
 
@@ -27,12 +26,6 @@ SCHEMAS = {"avro": memory(AVRO), "protobuf": memory(READING)}
 FIELDS = {"avro": "v", "protobuf": "doubles", "arrow": "v"}
 LARGEST = fold_config().learning.largest_value
 FAR = 2**63 - 1  # milliseconds
-
-
-def npy(row: Array) -> bytes:
-    out = io.BytesIO()
-    np.save(out, row)
-    return out.getvalue()
 
 
 ENCODE: dict[str, Callable[[Array], bytes]] = {
