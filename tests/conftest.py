@@ -53,7 +53,6 @@ LONGEST = (
     "worker/test_p_values.py", "guarantees/test_poison.py", "guarantees/test_transform_outages.py",
     "cli/test_dead_letters_on_broker.py", "sources/test_static_membership.py", "monitoring/test_live.py",
     "cli/test_worker.py", "pca/test_learning.py", "deploy/test_locks.py", "monitoring/test_procedures.py",
-    "guarantees/test_large_records.py",
 )  # fmt: skip
 
 
