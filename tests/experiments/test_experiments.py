@@ -54,16 +54,6 @@ def test_foreign_pictures_have_small_p_values(plan):
     assert anomalies.auc(foreign, ordinary) == pytest.approx(expected)
 
 
-def test_only_missing_runs_are_repeated(plan):
-    plan = replace(plan, ks=(5,))
-    passes.run(plan, ("implicit",), (1.0,))
-    path = plan.folder / "passes.csv"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:2] + lines[3:]))
-    passes.run(plan, ("implicit",), (1.0,))
-    assert path.read_text().splitlines(keepends=True) == [*lines[:2], *lines[3:], lines[2]], "the same row, at the end"
-
-
 def test_chosen_has_the_least_mean_loss_of_the_finalists(tmp_path):
     results = passes.validations(Plan({}, tmp_path))
     for eta0, seed, loss in [(0.1, 0, 5), (1.0, 0, 1), (3.0, 0, 2), (10.0, 0, 3), (1.0, 1, 9), (3.0, 1, 2.1)]:
