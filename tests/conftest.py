@@ -137,7 +137,7 @@ def s3(s3_process: S3Process, monkeypatch: pytest.MonkeyPatch) -> S3Process:
 def proxy(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
     """A proxy in front of the S3 server, which clients use."""
     with S3Proxy(s3.port) as running:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", running.root)
         yield running
 
 
