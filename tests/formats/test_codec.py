@@ -94,6 +94,7 @@ def test_every_value_is_decoded_or_rejected_as_it_is_alone(kind: str, values: li
 
 
 GOOD = avro_schema(ARRAY, "v")
+PIECES = [b"\xff" * 4, b"\x80" * 12, b"\x7f\xff\xff\xff", bytes(50)]
 
 KINDS: dict[str, tuple[Callable[[], Codec], bytes]] = {
     "avro": (lambda: codec("avro", "v", memory(GOOD)), avro(GOOD, avro_datum(ROW, "v"))),
@@ -113,7 +114,7 @@ def test_corrupted_values_are_decoded_or_rejected_without_an_exception(kind: str
         data = bytearray(good)
         for _ in range(rng.randint(0, 3)):
             at = rng.randrange(5 if "arrow" not in kind and rng.random() < 0.9 else 0, len(data))
-            data[at : at + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 2))
+            data[at : at + rng.randint(0, 2)] = rng.choice([rng.randbytes(rng.randint(0, 2))] * 9 + PIECES)
         values.append(bytes(data[: rng.choice([None, None, rng.randrange(len(data))])]))
     together, one = make().decode(values), make()
     alone = [one.decode([value]) for value in values]
