@@ -15,7 +15,7 @@ install = $(UV) --version >/dev/null 2>&1 || { \
 	$(UV) pip install --quiet --python $(BIN)/python $(1) || $(PIP) $(1)
 
 .PHONY: help setup demo test test-fast test-processors simulate lint format bench experiments screenshots wheel lock \
-	clean image-test helm-test k8s-test java prometheus browser load-generators image-tools kubernetes kubectl helm go
+	clean image-test helm-test java prometheus browser load-generators image-tools helm go
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /' | sort
@@ -60,11 +60,8 @@ image-test: setup java image-tools  ## Build the image and run it against a real
 simulate: setup  ## Run the simulation on many seeds; make simulate SEEDS=100000 FROM=1 ROLE=worker
 	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),10000) --from $(or $(FROM),1) --role $(or $(ROLE),worker)
 
-helm-test: setup helm  ## Render the Helm chart and check what it makes; builds Helm first (3 min)
+helm-test: setup helm  ## Render the Helm chart and check what it makes against the schemas; builds Helm first (3 min)
 	STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/helm.py tests/deploy/helm_options.py $(ARGS)
-
-k8s-test: setup kubernetes helm kubectl  ## Apply the Helm chart to a real Kubernetes API server, which is built first (10 min)
-	STREAMPCA_KUBERNETES=$(KUBERNETES) STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/kubernetes.py $(ARGS)
 
 lint: setup  ## Check style, format and types
 	$(BIN)/ruff check .
@@ -134,25 +131,12 @@ image-tools:
 				apt-get install -y -qq --no-install-recommends buildah debootstrap runc >/dev/null; \
 		else echo "please install buildah, debootstrap and runc" >&2; exit 1; fi; }
 
-# etcd is unpacked instead of installed, because Debian would start it as a service.
-KUBERNETES := $(HOME)/.cache/streampca-kubernetes
-kubernetes: $(KUBERNETES)/etcd $(KUBERNETES)/kube-apiserver
-kubectl: $(KUBERNETES)/kubectl
-HELM := $(KUBERNETES)/helm-v3.19.5
+HELM := $(HOME)/.cache/streampca-helm/helm-v3.19.5
 helm: $(HELM)
 
-$(KUBERNETES)/etcd:
-	{ [ "$$(id -u)" != 0 ] || apt-get update -qq; } && mkdir -p $(KUBERNETES)/fetched && cd $(KUBERNETES)/fetched && \
-		apt-get download -qq -o APT::Sandbox::User=root etcd-server && dpkg -x etcd-server_*.deb . && \
-		mv usr/bin/etcd .. && cd .. && rm -r fetched
-
-$(KUBERNETES)/kube-apiserver $(KUBERNETES)/kubectl: tests/deploy/cluster/go.mod tests/deploy/cluster/go.sum | go
-	cd tests/deploy/cluster && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
-		go build -o $(KUBERNETES)/ -ldflags "-X k8s.io/component-base/version.gitVersion=$$version" k8s.io/kubernetes/cmd/$(@F)
-
 $(HELM): | go
-	GOBIN=$(KUBERNETES) go install helm.sh/helm/v3/cmd/helm@$(@F:helm-%=%)
-	mv $(KUBERNETES)/helm $@
+	GOBIN=$(@D) go install helm.sh/helm/v3/cmd/helm@$(@F:helm-%=%)
+	mv $(@D)/helm $@
 
 go:
 	@command -v go >/dev/null || { echo "please install Go 1.24 or newer" >&2; exit 1; }

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.admin import OffsetSpec
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import InvalidReplicationFactorError, KafkaError, TopicAlreadyExistsError
 from kafka.protocol.consumer import IsolationLevel
@@ -42,18 +42,6 @@ class BrokerClient:
         wait_until(is_created, what=f"the creation of {name}")
         self._wait_for_leaders(name, partitions)
         return name
-
-    def configure_topic(self, name: str, **configs: str | int) -> None:
-        """Change options of a topic, named as in `create_topic`."""
-        options = {key.replace("_", "."): str(value) for key, value in configs.items()}
-        topic = ConfigResource(ConfigResourceType.TOPIC, name, configs=options)
-        self.admin.alter_configs([topic])
-
-        def is_changed() -> bool:
-            configs = self.admin.describe_configs([topic])["topic"][name]
-            return all(configs[key]["value"] == value for key, value in options.items())
-
-        wait_until(is_changed, PATIENCE_S, f"{options} of {name}")
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; return when the broker no longer lists it."""

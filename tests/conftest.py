@@ -7,7 +7,6 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from tests.java_server import available
 from tests.kafka_broker import Broker
 from tests.object_server import S3Proxy
-from tests.s3_process import S3Process, shared_s3
+from tests.s3_process import S3Process
 
 # As in streampca/process/logs.py; otherwise a failing test prints hundreds of log lines about an unreachable broker.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
@@ -53,7 +52,6 @@ LONGEST = (
     "worker/test_p_values.py", "guarantees/test_poison.py", "guarantees/test_transform_outages.py",
     "cli/test_dead_letters_on_broker.py", "sources/test_static_membership.py", "monitoring/test_live.py",
     "cli/test_worker.py", "pca/test_learning.py", "deploy/test_locks.py", "monitoring/test_procedures.py",
-    "guarantees/test_large_records.py", "guarantees/test_standby.py",
 )  # fmt: skip
 
 
@@ -122,12 +120,9 @@ def stoppable(broker: Broker) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def s3_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Process]:
-    """A running S3 server, shared by all test processes. If it cannot run here, the test is skipped, or fails in CI."""
-    session = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        session = session.parent  # of all processes
-    with ExitStack() as stack:
-        yield available(lambda: stack.enter_context(shared_s3(session / "s3")), "S3 server")
+    """A running S3 server. If it cannot run here, the test is skipped, or fails in CI."""
+    with available(lambda: S3Process(tmp_path_factory.mktemp("s3")), "S3 server") as server:
+        yield server
 
 
 @pytest.fixture
@@ -142,7 +137,7 @@ def s3(s3_process: S3Process, monkeypatch: pytest.MonkeyPatch) -> S3Process:
 def proxy(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
     """A proxy in front of the S3 server, which clients use."""
     with S3Proxy(s3.port) as running:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", running.root)
         yield running
 
 

@@ -1,13 +1,16 @@
 """Models that a test can construct from their version alone."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from streampca.fold import checkpoint, model_file, npz
 from streampca.fold.model_file import PublishedModel
+from streampca.pca.arrays import Array
 from streampca.pca.model import Model
+from streampca.pca.past_scores import PastScores
 from streampca.process.metrics import StoreMetrics
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.stores.memory import MemoryStore
@@ -40,6 +43,12 @@ def numbered(version: int, published_at: float | None = None, **model: Any) -> P
         first_timestamp_ms=1, last_timestamp_ms=2, published_at=time.time() if published_at is None else published_at,
         settings={"components": K},
     )  # fmt: skip
+
+
+def with_past_scores(published: PublishedModel, vectors: Array) -> PublishedModel:
+    """The model with the scores of these vectors, so that it computes p-values."""
+    scores = published.model.project(vectors).relative_scores
+    return replace(published, past_scores=PastScores.empty().with_scores(scores))
 
 
 def sidecar_metrics() -> dict[str, str]:

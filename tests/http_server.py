@@ -2,20 +2,31 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 from tests.ports import free_ports
 
-Answer = Callable[[BaseHTTPRequestHandler, bytes], tuple[int, object]]
+Answer = Callable[[BaseHTTPRequestHandler, bytes], tuple[int, object] | None]
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignore clients that have given up."""
 
 
 class HttpServer:
     """Serves while entered; it can be stopped, and started again on its port."""
 
+    protocol = "HTTP/1.0"  # with 1.1, connections stay open
+
     def __init__(self, answer: Answer) -> None:
-        """`answer` takes a request and its body, and returns the status and a value that is sent as JSON."""
+        """`answer` takes a request and its body, and returns the status and a value that is sent as JSON.
+
+        It returns None if it has dealt with the request.
+        """
         (self._port,) = free_ports(1)
         self._answer, self._server = answer, None
 
@@ -27,20 +38,24 @@ class HttpServer:
         answer = self._answer
 
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                status, value = answer(self, self.rfile.read(int(self.headers.get("Content-Length", 0))))
-                text = json.dumps(value).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
+            protocol_version = self.protocol
 
-            do_GET = do_POST  # noqa: N815 - the library's names
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                if answered := answer(self, body):
+                    status, value = answered
+                    text = json.dumps(value).encode()
+                    send(self, status, text, {"Content-Type": "application/json", "Content-Length": str(len(text))})
+
+            do_GET = do_HEAD = do_PUT = do_DELETE = do_POST  # noqa: N815 - the library's names
+
+            def finish(self) -> None:
+                with suppress(OSError, ValueError):  # the connection may be reset
+                    super().finish()
 
             def log_message(self, *_: Any) -> None: ...
 
-        self._server: ThreadingHTTPServer | None = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
+        self._server: ThreadingHTTPServer | None = _Server(("127.0.0.1", self._port), Handler)
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self) -> None:
@@ -55,3 +70,12 @@ class HttpServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def send(request: BaseHTTPRequestHandler, status: int, content: bytes, headers: Mapping[str, str]) -> None:
+    """Answer a request."""
+    request.send_response_only(status)
+    for name, value in headers.items():
+        request.send_header(name, value)
+    request.end_headers()
+    request.wfile.write(content)

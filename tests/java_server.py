@@ -138,12 +138,6 @@ class JavaServer(JavaProcess):
         """Kill the process."""
         self.end(kill=True)
 
-    def leave(self) -> None:
-        """Leave the process, if this object has started one, to whoever kills it."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.returncode = 0  # otherwise `Popen` warns that it still runs
-        self.process = None
-
     def __enter__(self) -> Self:
         self.start()
         return self

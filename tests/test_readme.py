@@ -46,10 +46,9 @@ def test_links_have_targets(page: Path) -> None:
 
 def test_documented_commands_and_options_exist() -> None:
     commands = flat(get_command(command_line).commands)
-    for page in PAGES:
-        for name, rest in re.findall(
-            r"^(?:\$ )?(?:STREAMPCA_\S+ )*streampca ((?:dead-letters )?[\w-]+)(.*)$", page.read_text(), re.MULTILINE
-        ):
+    line = r"^(?:\$ |[A-Z]+ = \")?(?:STREAMPCA_\S+ )*streampca ((?:dead-letters )?[\w-]+)(.*)$"
+    for page in [*PAGES, *(DOCS / "examples").glob("*.py")]:
+        for name, rest in re.findall(line, page.read_text(), re.MULTILINE):
             assert name in commands, f"{page.name}: streampca {name}"
             known = {option for parameter in commands[name].params for option in parameter.opts}
             for option in re.findall(r"(?<=\s)--[a-z-]+", rest):

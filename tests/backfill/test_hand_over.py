@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streampca.pca.axes import model_of
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.backfill.rows import START_MS, table
 from tests.command_line import variables
-from tests.guarantees.harness import CONFIG, D, Group, K, as_json, expected_folds, group, vectors
+from tests.guarantees.harness import D, Group, K, as_json, group, vectors
 from tests.kafka_broker import Broker
 
 pytestmark = pytest.mark.broker
@@ -74,22 +73,3 @@ def test_every_row_counts_once(broker: Broker, topic: str, tmp_path: Path, clien
     exact = np.linalg.eigvalsh(np.cov(Y.T, bias=True))[::-1]
     np.testing.assert_allclose(published.model.explained_variance, exact[:K], rtol=1e-6)
     assert (published.positions[2**31], published.model.weight) == (1200, 2000.0)
-
-
-def test_a_worker_may_begin_at_the_end_and_a_crash_does_not_move_that(
-    broker: Broker, topic: str, tmp_path: Path
-) -> None:
-    broker.create_topic(topic)
-    broker.produce(topic, 0, as_json(vectors(300, seed=0)))
-    with group(broker, topic, tmp_path, start="latest") as members:
-        worker = members.start()
-        members.wait(lambda: worker.count("partition begun"), "the beginning")
-        worker.kill()
-        broker.produce(topic, 0, as_json(vectors(500, seed=1)))
-        members.start()
-        members.wait_until_learned()
-        (checkpoint,) = members.newest().values()
-    assert (checkpoint.fold.stats.learned, checkpoint.fold.position) == (500, 800)
-    later = expected_folds(broker, topic)[0]
-    assert later.stats.learned == 800
-    assert model_of(checkpoint.fold.provisional(CONFIG.learning), K).weight == 500

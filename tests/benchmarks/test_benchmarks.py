@@ -4,16 +4,11 @@ import contextlib
 import os
 import runpy
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import workers
 from benchmarks.report import BARS, PAGE, PARTS
 from experiments.report import block
 from tests.forked import ForkedProcess
@@ -62,33 +57,10 @@ def test_a_benchmark_on_a_broker_runs(broker: Broker, part: str, tmp_path: Path)
     assert set(broker.admin.list_topics()) - topics <= {"__consumer_offsets", "__transaction_state"}
 
 
-def test_a_benchmark_without_a_running_broker_starts_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps: list[str] = []
-
-    @contextmanager
-    def start(folder: Path) -> Iterator[str]:
-        assert folder.parent.is_dir()
-        steps.append("started")
-        yield "broker"
-        steps.append("stopped")
-
-    monkeypatch.setattr(workers, "Broker", start)
-    with workers.broker_of(workers.parser_with_broker("").parse_args([])) as broker:
-        steps.append(broker)
-    assert steps == ["started", "broker", "stopped"]
-
-
 def test_the_serving_benchmark_runs(tmp_path: Path) -> None:
     if tools := [tool for tool in ("wrk", "hey") if shutil.which(tool) is None]:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"not installed: {' '.join(tools)}")
     run("serving", tmp_path)
-
-
-def test_the_stderr_of_a_failing_child_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    broker, load = SimpleNamespace(bootstrap="127.0.0.1:1"), workers.Load("json", 3, 2, 1)
-    with pytest.raises(subprocess.CalledProcessError):
-        workers.bare_rate("consumer", broker, load, "confluent", speed=1)
-    assert "unexpected keyword argument 'speed'" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,9 @@ from streampca.formats.record import PlainRecord
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from tests.command_line import assert_one_line, printed, run
 from tests.forked import ForkedProcess
-from tests.guarantees.harness import D, as_json, fold_of, group, vectors
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnKafka
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 
@@ -134,31 +133,6 @@ def test_replays_that_are_killed_send_every_record_once(broker: Broker, topic: s
     copies = Counter(int(record.value) for record in broker.read_all(topic))
     assert sorted(copies) == list(range(count))
     assert set(copies.values()) == {1}
-
-
-def test_a_worker_learns_what_is_replayed(broker: Broker, topic: str, tmp_path: Path) -> None:
-    """Wrong dimensions of a slow stream: all records are dead letters. Then they are right, and replayed."""
-    dead = broker.create_topic(f"{topic}-dead")
-    broker.create_topic(topic, 2)
-    values = {partition: as_json(vectors(500, seed=partition)) for partition in range(2)}
-    # A worker that is evicted repeats dead letters.
-    with group(broker, topic, tmp_path, dead_letter_topic=dead, session_timeout_s=PATIENCE_S) as members:
-        wrong = members.start(dimensions=D + 1)
-        for start in range(0, 500, 50):
-            for partition in values:
-                broker.produce(topic, partition, values[partition][start : start + 50])
-            members.wait_until_learned()
-        wrong.stop()
-        assert broker.end_offsets(dead) == {0: 1000}
-        members.start()
-        assert f"1000 records were sent to {topic}" in replayed(broker, topic, "--send")
-        members.wait(lambda: sum(c.fold.stats.learned for c in members.newest().values()) == 1000, "all learned")
-        folds = {partition: checkpoint.fold for partition, checkpoint in members.newest().items()}
-    for partition, fold in folds.items():
-        expected = fold_of([PlainRecord(i, v) for i, v in enumerate(as_json(vectors(500, seed=partition)))], 500)
-        assert fold.state.C.tobytes() == expected.state.C.tobytes()
-        assert fold.pending.tobytes() == expected.pending.tobytes()
-        assert dict(fold.stats.rejected) == {"wrong_length": 500}
 
 
 def test_mistakes_are_one_line(broker: Broker, topic: str) -> None:

@@ -1,22 +1,28 @@
-"""`streampca doctor` for transform against the real broker: topics, rights, and what the group has committed."""
+"""`streampca doctor` against the real broker: topics, logins, rights, and what the groups have committed."""
 
 import json
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 from kafka.structs import OffsetAndMetadata
 
 from streampca.stores.directory import DirectoryStore
+from streampca.stores.identity import StoreIdentity
 from streampca.stores.models import Models
+from tests.cli.test_produce import vectors as vectors
+from tests.cli.test_reset import commit
 from tests.command_line import doctor as run_doctor
+from tests.command_line import printed, run
 from tests.example_models import numbered
 from tests.guarantees.harness import BOTH_CLIENTS
 from tests.kafka_broker import PASSWORD, USER, Broker
 
-pytestmark = [pytest.mark.broker, pytest.mark.parametrize("client", BOTH_CLIENTS)]
+pytestmark = pytest.mark.broker
+both_clients = pytest.mark.parametrize("client", BOTH_CLIENTS)
 
 
 @pytest.fixture
@@ -31,6 +37,13 @@ def doctor(topic: str, store: Path, **environment: str) -> tuple[int, dict[str, 
     return run_doctor("--topic", topic, "--output-topic", f"{topic}-out", "--store", store, **environment)
 
 
+def worker_doctor(broker: Broker, topic: str, store: Path, **environment: str) -> tuple[int, dict[str, str]]:
+    """The same for a worker."""
+    words = ("--topic", topic, "--dimensions", 4, "--components", 2, "--store", store)
+    return run_doctor(*words, "--bootstrap-servers", broker.bootstrap, **environment)
+
+
+@both_clients
 def test_both_roles_pass(broker: Broker, topic: str, store: Path, client: str) -> None:
     broker.create_topic(topic, 2)
     broker.create_topic(f"{topic}-out", 3)
@@ -48,6 +61,7 @@ def test_both_roles_pass(broker: Broker, topic: str, store: Path, client: str) -
     assert lines.keys() == alone.keys() | {"store", "consumer group", "checkpoints"}
 
 
+@both_clients
 def test_mistakes_are_found_before_transform_is_started(broker: Broker, topic: str, store: Path, client: str) -> None:
     broker.create_topic(topic, 2)
     environment = {"STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap, "STREAMPCA_KAFKA_CLIENT": client}
@@ -65,6 +79,7 @@ def test_mistakes_are_found_before_transform_is_started(broker: Broker, topic: s
     assert f"✗ {topic}-out holds outputs of 3 components of 5 dimensions" in lines["transform group"]
 
 
+@both_clients
 def test_missing_rights_are_named(broker: Broker, topic: str, store: Path, client: str) -> None:
     for name in (topic, f"{topic}-out", f"{topic}-dead"):
         broker.create_topic(name)
@@ -88,3 +103,87 @@ def test_missing_rights_are_named(broker: Broker, topic: str, store: Path, clien
     assert {name for name, line in lines.items() if line[0] == "✗"} == {"dead-letter topic", "transactions"}
     assert f"does not allow this user: writing to topic {topic}-dead; grant it the right" in lines["dead-letter topic"]
     assert f"the rights Write and Describe for transactional ids that begin with {ids}" in lines["transactions"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_doctor_says_when_records_carry_float32(broker: Broker, topic: str, tmp_path: Path, dtype: str) -> None:
+    np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((5, 4)).astype(dtype))
+    broker.create_topic(topic, 1)
+    options = ("--topic", topic, "--bootstrap-servers", broker.bootstrap, "--format", "npy")
+    printed("produce", tmp_path / "v.npy", *options)
+    for asked in ({}, {"STREAMPCA_DTYPE": "float32"}):
+        _, lines = worker_doctor(broker, topic, tmp_path / "store", STREAMPCA_FORMAT="npy", **asked)
+        assert ("dtype=float32" in lines["newest record"]) == (dtype == "float32" and not asked)
+
+
+@both_clients
+def test_doctor_and_produce_over_tls_with_a_login(
+    broker: Broker, topic: str, tmp_path: Path, vectors: Path, client: str
+) -> None:
+    broker.create_topic(topic)
+    broker.create_topic(f"{topic}-dead")
+    secure = {
+        "STREAMPCA_BOOTSTRAP_SERVERS": broker.tls_bootstrap, "STREAMPCA_SECURITY_PROTOCOL": "SASL_SSL",
+        "STREAMPCA_SASL_MECHANISM": "SCRAM-SHA-512", "STREAMPCA_SASL_USERNAME": USER,
+        "STREAMPCA_SASL_PASSWORD": PASSWORD, "STREAMPCA_SSL_CAFILE": str(broker.certificates.authority),
+        "STREAMPCA_TOPIC": topic, "STREAMPCA_DIMENSIONS": "4", "STREAMPCA_COMPONENTS": "2",
+        "STREAMPCA_STORE": str(tmp_path / "store"), "STREAMPCA_KAFKA_CLIENT": client,
+        "STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-dead",
+    }  # fmt: skip
+    printed("produce", vectors, **secure)
+    code, lines = run_doctor(**secure)
+    assert (code, {line[0] for line in lines.values()}) == (0, {"✓"}), lines
+    assert lines["broker"] == f"✓ {broker.tls_bootstrap} answers {client} (SASL_SSL, logged in as {USER})"
+    assert "1 partitions and 1,001 records" in lines["topic"]
+    assert "0 of 1 partitions, 1,001 behind" in lines["consumer group"]
+    assert "a vector of 4 numbers" in lines["newest record"]
+    wrong = run("doctor", **secure | {"STREAMPCA_SSL_CAFILE": str(vectors)})
+    assert wrong.returncode == 1
+    assert "✗ broker: ssl_cafile" in wrong.stdout
+
+
+def test_doctor_reports_failed_checks(broker: Broker, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, lines = worker_doctor(broker, topic, tmp_path)
+    assert (code, lines["broker"][0], lines["newest record"][0]) == (1, "✓", "–")
+    assert f"✗ there is no topic {topic}" in lines["topic"]
+    broker.create_topic(topic)
+    broker.produce(topic, 0, [b"[1, 2]"])
+    environment = {"STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-absent"}
+    code, lines = worker_doctor(broker, topic, tmp_path / "file" / "store", **environment)
+    assert (code, lines["broker"][0], lines["topic"][0]) == (1, "✓", "✓")
+    assert {name for name, line in lines.items() if line[0] == "✗"} >= {"store", "dead-letter topic", "newest record"}
+    assert "2 numbers, not 4" in lines["newest record"]
+
+
+def test_doctor_of_an_absent_broker(tmp_path: Path) -> None:
+    options = ("--topic", "t", "--dimensions", 4, "--components", 2, "--bootstrap-servers", "127.0.0.1:1")
+    outcome = run("doctor", *options, STREAMPCA_STORE=str(tmp_path), timeout=40)
+    assert outcome.returncode == 1
+    assert "✗ broker: no broker answers at 127.0.0.1:1" in outcome.stdout
+    assert "✓ store" in outcome.stdout
+    assert outcome.stdout.endswith("\n1 check failed\n")
+
+
+def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: str, tmp_path: Path) -> None:
+    broker.create_topic(topic, 1)
+    broker.produce(topic, 0, [b"[1, 2, 3, 4]"] * 9)
+    commit(broker, topic, {(topic, 0): 5})
+    code, lines = worker_doctor(broker, topic, tmp_path, STREAMPCA_GROUP_ID=topic)
+    assert code == 1
+    assert lines["checkpoints"].startswith("✗ the consumer group has committed offset 5 of partition 0")
+
+
+@both_clients
+def test_doctor_reports_another_store_than_the_groups(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
+    broker.create_topic(topic, 2)
+    other = StoreIdentity("ab" * 16, "s3://bucket/other", "worker-7")
+    commit(broker, topic, {(topic, 1): 0}, other.as_metadata())
+    environment = {"STREAMPCA_GROUP_ID": topic, "STREAMPCA_KAFKA_CLIENT": client}
+    code, lines = worker_doctor(broker, topic, tmp_path / "store", **environment)
+    assert code == 1
+    assert lines["checkpoints"].startswith("✗ the consumer group's worker of partition 1")
+    for part in (str(other), other.id, str(tmp_path / "store"), "streampca reset"):
+        assert part in lines["checkpoints"]
+    assert f"{tmp_path / 'store'} can be written and read; it has no id yet" in lines["store"]
+    assert not (tmp_path / "store" / "store.json").exists()

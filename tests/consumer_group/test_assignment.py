@@ -232,19 +232,6 @@ def test_messages_before_the_registry_failed_are_saved() -> None:
     assert encode(env.newest()) == learned_in_one_batch(env, V, [1] * 60, 60)
 
 
-def test_a_stalled_partition_is_released_in_a_rebalance() -> None:
-    env, V, schemas = Environment(partitions=2), vectors(40), memory(SCHEMA)
-    schemas.away = True
-    env.send(0, avros(V))
-    env.send(1, avros(V))
-    first = make_worker(env, config_for(env, "avro", schemas), [5, env.topic.rebalance, *([None] * 3)])
-    first.source.stop = None
-    at_poll(first, {9: lambda: setattr(schemas, "away", False), 31: lambda: first.stop("enough")})
-    first.run()
-    assert env.violations == []
-    assert [env.position(p) for p in (0, 1)] == [40, 40]
-
-
 def test_a_registry_that_denies_access_ends_the_worker() -> None:
     class ForbiddenSchemas(MemorySchemas):
         def get(self, schema_id: int) -> WriterSchema:

@@ -123,6 +123,20 @@ def test_containers_get_the_images_user_no_token_and_their_secrets_alone(values:
 
 
 @every_variant
+def test_pods_meet_the_restricted_pod_security_standard(values: str) -> None:
+    for pod in pods(rendered(values), *WORKLOADS, "Job").values():
+        spec = pod["spec"]
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        volumes = {kind for volume in spec["volumes"] for kind in volume.keys() - {"name"}}
+        assert volumes <= {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in [*spec["containers"], *spec.get("initContainers", [])]:
+            allowed = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+            assert container["securityContext"].items() >= allowed.items()
+
+
+@every_variant
 def test_the_store_is_a_bucket_without_a_volume_or_a_claim_where_the_image_expects_it(values: str) -> None:
     found, path = rendered(values), files.image_environment()["STREAMPCA_STORE"]
     claims = of_kind(found, "PersistentVolumeClaim")
@@ -180,7 +194,9 @@ def test_topics_are_created_before_anything_else_exists(values: str, monkeypatch
     effective = effective_settings(container["args"], environment, monkeypatch)
     for name in ("topic", "dead_letter_topic", "output_topic"):
         assert effective[name] == variables.get(f"STREAMPCA_{name.upper()}", "")
-    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    assert job["metadata"]["annotations"] == {
+        "helm.sh/hook": "pre-install,pre-upgrade", "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
+    }  # fmt: skip
     assert "serviceAccountName" not in pod  # as all that the release makes, it does not exist yet
     assert "configMapRef" not in str(container["envFrom"])
     assert not any("persistentVolumeClaim" in volume for volume in pod["volumes"])

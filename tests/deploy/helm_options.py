@@ -4,6 +4,8 @@
 """
 
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +15,12 @@ from streampca.settings.commands import ConsumerSettings, TransformSettings, Wor
 from tests.deploy.rendering import (
     BACKFILL,
     CHANGED,
+    CHART,
+    KUBERNETES,
     OPERATORS,
     PUBLIC,
     egress_of,
+    helm,
     identity,
     of_kind,
     pods,
@@ -132,6 +137,22 @@ def test_outputs_of_each_topic_go_to_its_own_topic_by_default() -> None:
     assert outputs("transform.enabled=false") is None
     assert outputs("transform.enabled=true") == "clicks-projected"
     assert outputs("transform.enabled=true,settings.output_topic=mine") == "mine"
+
+
+def test_the_notes_name_objects_of_the_release(tmp_path: Path) -> None:
+    """`helm template` does not show them, so a copy of the chart has them in an object."""
+    chart = shutil.copytree(CHART, tmp_path / "chart")
+    (chart / "templates" / "NOTES.txt").rename(chart / "files" / "notes.txt")
+    notes = 'kind: Notes\nmetadata: {name: notes}\ntext: {{ tpl (.Files.Get "files/notes.txt") . | toJson }}\n'
+    (chart / "templates" / "notes.yaml").write_text(notes)
+    values = "store.url=,ingress.enabled=true,ingress.host=pca.test"
+    outcome = helm("template", "other", str(chart), "--kube-version", KUBERNETES, "--set", values)
+    found = {identity(o): o for o in yaml.safe_load_all(outcome.stdout) if o}
+    text = found["Notes", "notes"]["text"]
+    assert "set tokens.secret" in text
+    named = set(re.findall(r"(statefulset|service)/([\w-]+)", text))
+    assert len(named) == 2
+    assert named <= {(kind.lower(), name) for kind, name in found}
 
 
 def test_names_stay_short_enough_for_labels() -> None:

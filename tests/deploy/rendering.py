@@ -1,4 +1,4 @@
-"""The chart, rendered by the Helm that `make helm-test` and `make k8s-test` build."""
+"""The chart, rendered by the Helm that `make helm-test` builds."""
 
 import json
 import os
@@ -13,7 +13,6 @@ import yaml
 from tests.deploy import files
 
 Object = dict[str, Any]
-TOOLS = Path(os.environ.get("STREAMPCA_KUBERNETES", "/nowhere"))  # of make
 HELM = os.environ.get("STREAMPCA_HELM", "/nowhere")
 CHART = files.ROOT / "helm" / "streampca"
 NAMESPACE = "streampca"

@@ -113,23 +113,6 @@ def test_columns_are_orthonormal_and_one_message_is_a_batch_of_one(
     assert close(step(orthonormal(C), np.zeros(len(C)), eta), orthonormal(C), 1e-12)
 
 
-@both
-def test_one_pass_comes_close_to_batch_pca(step: Step) -> None:
-    Y = gaussian(3, 6000, np.array([3, 2, 1.5, 0.2, 0.2, 0.1]))
-    C, _ = start(6, 3, 1, 4)
-    for t, y in enumerate(Y, start=1):
-        C = step(C, y, 1 / t**0.9)
-    assert Batch.of(lambda: [Y]).excess(C.T, Y.mean(axis=0)) <= 2
-
-
-def test_qr_keeps_an_orthonormal_basis_with_its_signs() -> None:
-    C, _ = start(7, 4, 1, 5)
-    assert close(orthonormal(orthonormal(C)), orthonormal(C), 1e-12)
-    assert close(orthonormal(-np.eye(3)), -np.eye(3), 1e-12)
-    R = np.triu(np.ones((4, 4)))
-    assert close(orthonormal(orthonormal(C) @ R), orthonormal(C), 1e-12)
-
-
 # Combination of models, eq. 17.
 
 
@@ -191,28 +174,6 @@ def test_it_equals_the_truncated_second_moment(a: int, b: int, seed: int, n: int
     assert state.count == n
 
 
-def test_low_rank_messages_and_zeros() -> None:
-    Y = np.zeros((12, 5))
-    Y[1::3, 2], Y[2::3, 4] = 2.0, 1.0
-    state = learned(Y, 3)
-    assert state.s == pytest.approx([4 * 4 / 12, 4 * 1 / 12, 0])
-    assert close((state.U * state.s) @ state.U.T, Y.T @ Y / 12, 1e-12)
-    assert np.abs(state.U.T @ state.U - np.eye(3)).max() <= 1e-12
-
-
-def test_many_messages_leave_the_basis_orthonormal_and_close_to_batch_pca() -> None:
-    Y = gaussian(1, 20_000, 1 / np.arange(1, 13.0))
-    state = learned(Y, 4)
-    assert np.abs(state.U.T @ state.U - np.eye(4)).max() <= 1e-10
-    assert Batch.of(lambda: [Y]).excess(state.U.T, Y.mean(axis=0)) <= 2
-
-
-def test_messages_almost_in_the_span_leave_the_basis_orthonormal() -> None:
-    Y = gaussian(2, 400, np.array([1, 1, 1, 1e-9, 1e-9, 1e-9]))
-    state = learned(Y, 4)
-    assert np.abs(state.U.T @ state.U - np.eye(4)).max() <= 1e-12
-
-
 # scikit-learn's IncrementalPCA by Gram matrices, and the running covariance.
 
 
@@ -233,13 +194,6 @@ def test_it_is_scikit_learns_incremental_pca(d: int) -> None:
     assert np.allclose(ours.mean, oracle.mean_)
     cosines = np.abs(np.sum(ours.components(12) * oracle.components_, axis=1))
     assert np.allclose(cosines, 1, atol=1e-10)
-
-
-def test_float32_stays_float32() -> None:
-    X, ours, covariance = stream(300).astype("f4"), GramIncrementalPCA(300, 5, "f4"), RunningCovariance(300, "f4")
-    ours.partial_fit(X)
-    covariance.partial_fit(X)
-    assert ours.factor.dtype == covariance.covariance.dtype == np.float32
 
 
 def test_the_running_covariance_is_that_of_all_rows() -> None:

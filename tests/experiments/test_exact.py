@@ -70,17 +70,6 @@ def test_incremental(block):
     assert blocked.count == plain.count == N
 
 
-def test_incremental_within_the_span():
-    """Messages in a k-dimensional space have no residual."""
-    rng = np.random.default_rng(0)
-    Y = rng.standard_normal((60, K)) @ rng.standard_normal((K, D))
-    plain = blocked = incremental.start(D, K)
-    for y in Y:
-        plain = incremental.step(plain, y)
-    blocked = exact.increment(blocked, Y)
-    np.testing.assert_allclose(blocked.U @ blocked.U.T, plain.U @ plain.U.T, atol=1e-8)
-
-
 @pytest.mark.parametrize("name", ["oja", "krasulina"])
 def test_the_signs_of_lapack(name):
     """One QR at the end gives the same signs as a QR after every message: they do not depend on the earlier ones."""

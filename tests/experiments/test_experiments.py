@@ -1,14 +1,16 @@
-"""Every experiment runs, resumes after an interruption, and makes its tables."""
+"""Every experiment runs, resumes after an interruption, and makes its tables, which are those of the pages."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from experiments import ablation, anomalies, datasets, methods, passes, rate
+from experiments import ablation, anomalies, methods, passes, rate
 from experiments import all as experiments
-from experiments.plan import FOLDER, Job, Plan, Results, complete
+from experiments.plan import FOLDER, Plan
+from experiments.report import DOCS, block
 from tests.test_imports import names_imported
 
 
@@ -52,27 +54,6 @@ def test_foreign_pictures_have_small_p_values(plan):
     assert anomalies.auc(foreign, ordinary) == pytest.approx(expected)
 
 
-def test_gaps_at_random_cost_little():
-    def excess(k, filled):
-        results = experiments.gaps.results(Plan({}, FOLDER))
-        return results.numbers("excess", impute="30 % at random", k=k, filled=filled)[0]
-
-    assert excess(20, "impute") <= 0.05
-    assert excess(5, "impute") <= 0.01
-    for k in (5, 20):
-        assert excess(k, "impute") < 0.7 * excess(k, "mean")
-
-
-def test_only_missing_runs_are_repeated(plan):
-    plan = replace(plan, ks=(5,))
-    passes.run(plan, ("implicit",), (1.0,))
-    path = plan.folder / "passes.csv"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:2] + lines[3:]))
-    passes.run(plan, ("implicit",), (1.0,))
-    assert path.read_text().splitlines(keepends=True) == [*lines[:2], *lines[3:], lines[2]], "the same row, at the end"
-
-
 def test_chosen_has_the_least_mean_loss_of_the_finalists(tmp_path):
     results = passes.validations(Plan({}, tmp_path))
     for eta0, seed, loss in [(0.1, 0, 5), (1.0, 0, 1), (3.0, 0, 2), (10.0, 0, 3), (1.0, 1, 9), (3.0, 1, 2.1)]:
@@ -97,8 +78,8 @@ def test_the_predicted_rate_solves_its_recursion(q):
 def test_the_unit_gauge_with_all_columns_is_the_second_moment():
     Y, way = np.random.default_rng(0).standard_normal((300, 6)), methods.method("gauge", 6)
     state = way.start(np.eye(6))
-    for block in passes.in_blocks(Y):
-        state = way.learn(state, block)
+    for part in passes.in_blocks(Y):
+        state = way.learn(state, part)
     assert np.allclose(state[0] @ state[0].T, Y.T @ Y / len(Y), rtol=1e-9, atol=1e-12)
 
 
@@ -118,23 +99,16 @@ def test_loss_from_the_covariance_is_the_mean_squared_residual(plan):
     assert data.excess(best) == pytest.approx(0, abs=1e-9)
 
 
-def test_batch_solution_is_cached(tmp_path, monkeypatch, plan):
-    data = plan.data["mnist"]
-    np.savez(tmp_path / "mnist.npz", X=data.X, y=data.y)
-    monkeypatch.setattr(datasets, "CACHE", tmp_path / "cache")
-    first = datasets.Data.cached("mnist", tmp_path)
-    monkeypatch.setattr(datasets.Batch, "of", None)
-    again = datasets.Data.cached("mnist", tmp_path)
-    np.testing.assert_array_equal(again.batch.covariance, first.batch.covariance)
-    assert again.batch.loss(5) == data.batch.loss(5)
+def test_pages_are_up_to_date():
+    for name, lines in experiments.blocks(Plan({})).items():
+        page = experiments.page_with(name).read_text(encoding="utf-8")
+        assert block(page, name) == "\n".join(lines), f"{name}: run python -m experiments.all"
 
 
-def test_a_failing_run_keeps_the_rows_before_it(plan):
-    results = Results(plan.folder / "some.csv", ("i",), ("value",))
-    with pytest.raises(ZeroDivisionError):
-        complete("some", plan, results, [Job((i,), _inverse, "", (i,)) for i in (2, 1, 0)])
-    assert results.numbers("value") == [0.5, 1.0]
-
-
-def _inverse(_data, i):
-    return (1 / i,)
+def test_pictures_exist_and_are_small():
+    names = re.findall(
+        r"\]\(\.\./experiments/results/([^)]+\.svg)\)", (DOCS / "experiments.md").read_text(encoding="utf-8")
+    )
+    assert names
+    for name in names:
+        assert 0 < (FOLDER / name).stat().st_size < 300_000, name

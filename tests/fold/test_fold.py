@@ -200,7 +200,10 @@ def test_losses_are_averaged_over_all_messages_and_over_about_the_last_thousand(
     assert 0 < stats.loss_ewma < stats.norm_ewma
 
 
-@given(stamps=st.lists(st.integers(-1, 10**13), max_size=30), cuts=st.lists(st.integers(0, 30), max_size=4))
+STAMPS = st.integers(-1, 10**13) | st.sampled_from([-(2**63), -2, 2**63 - 2, 2**63 - 1])
+
+
+@given(stamps=st.lists(STAMPS, max_size=30), cuts=st.lists(st.integers(0, 30), max_size=4))
 @settings(max_examples=50, deadline=None)
 def test_first_and_last_timestamp_are_minimum_and_maximum(stamps: list[int], cuts: list[int]) -> None:
     config, n = fold_config(), len(stamps)

@@ -11,12 +11,108 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pool, message_factory
+from hypothesis import strategies as st
 
 from streampca.formats.batch import Decoded
-from streampca.formats.codec import REASONS
+from streampca.formats.codec import REASONS, Codec
+from streampca.formats.judge import Judge
 from streampca.formats.protobuf import compiled
 from streampca.formats.schemas import WriterSchema
 from tests.in_memory.schemas import MemorySchemas
+
+D, WIDE = 3, 8
+ROW = [1.0, -2.5, 3.25]
+GAPPY = np.array(
+    [[1.0, np.nan, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0], [np.nan, np.nan, np.nan, 4.0], [np.nan, 2.0, np.nan, 4.0]]
+)  # the third has too few entries for `min_observed=2`
+
+
+DOUBLES = st.lists(st.floats(-1e149, 1e149), min_size=D, max_size=D)
+
+
+SINGLES = st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=D, max_size=D)
+
+
+INTEGERS = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=D, max_size=D)
+
+
+ARRAY = {"type": "array", "items": "double"}
+
+
+def codec(
+    kind: str = "json", field: str = "", schemas: MemorySchemas | None = None, d: int = D, **judging: Any
+) -> Codec:
+    return Codec(kind, Judge(d, **{"largest_value": 1e150} | judging), field, schemas)
+
+
+def assert_rejected(decoded: Decoded, reason: str, words: str) -> None:
+    """The only value of a batch is a reject with this reason, and a message with these words."""
+    actual, message = only_reject(decoded)
+    assert actual == reason
+    assert words in message
+
+
+@cache
+def readings(field: str) -> Codec:
+    """Cached, because compiling the schema takes a while."""
+    return codec("protobuf", field, memory(READING))
+
+
+def long(number: int) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema("long"), number)
+    return out.getvalue()
+
+
+class CountingSchemas(MemorySchemas):
+    """Counts the requests."""
+
+    requests = 0
+
+    def get(self, schema_id: int) -> WriterSchema:
+        self.requests += 1
+        return super().get(schema_id)
+
+
+def zeros(rows: int, compression: str | None = "zstd", batches: int = 1, dtype: str = "f8") -> bytes:
+    """An Arrow IPC stream of equal batches of zeros."""
+    column = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(rows * WIDE, dtype)), WIDE)
+    return stream(column, compression, batches)
+
+
+def stream(column: Any, compression: str | None = None, batches: int = 1) -> bytes:
+    out, batch = io.BytesIO(), pa.record_batch([column], ["v"])
+    with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        for _ in range(batches):
+            writer.write_batch(batch)
+    return out.getvalue()
+
+
+FORMATS = ("json", "float32", "float64", "npy")
+
+
+def npy_of(header: str | bytes, data: bytes = b"", version: int = 1) -> bytes:
+    """An .npy file with any header."""
+    text = header.encode() if isinstance(header, str) else header
+    length = struct.pack("<H" if version == 1 else "<I", len(text))
+    return b"\x93NUMPY" + bytes([version, 0]) + length + text + data
+
+
+def header_of(descr: str, shape: str) -> str:
+    return f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n"
+
+
+def encoded(kind: str, row: list[float]) -> bytes:
+    """The row, encoded by the standard library alone (.npy: by NumPy)."""
+    match kind:
+        case "json":
+            return json.dumps(row).encode()
+        case "npy":
+            return npy(np.array(row))
+    return struct.pack(f"<{len(row)}{'f' if kind == 'float32' else 'd'}", *row)
+
+
+rows = st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=D, max_size=D)
 
 
 def framed(schema_id: int, payload: bytes) -> bytes:
@@ -107,6 +203,7 @@ def arrow(*batches: Sequence[Sequence[float]], kind: Any = None, name: str = "v"
 
 
 def npy(array: Any) -> bytes:
+    """The array as an .npy file."""
     file = io.BytesIO()
     np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=True)
     return file.getvalue()

@@ -1,14 +1,19 @@
 """Numbers in JSON are rounded to the nearest float64, as Python's parser rounds them, and nothing else is one."""
 
 import json
+import math
+import random
+from typing import Any
 
 import numpy as np
+import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streampca.formats.json import loads, may_hold_booleans
-from streampca.formats.packing import VectorError
+from streampca.formats.json import loads
+from streampca.formats.packing import VectorError, missing_field
+from tests.formats.structured import D, assert_rejected, codec, only_reject
 
 NUMBERS = [
     "0", "0.0", "-0.0", "-0e0", "0e5", "-0E-5", "1e0", "1E5", "1e+05", "1e-05", "1e22", "1e23", "8.5e22", "0.1", "0.3",
@@ -47,6 +52,179 @@ def test_what_is_a_number_and_what_is_none(entries: list[str]) -> None:
     check(",".join(entries))
 
 
-@given(st.lists(st.sampled_from([b"t", b"f", b"true", b"false", b"tru", b" "]), max_size=50).map(b"".join))
-def test_booleans_are_found_as_bytes_are(text: bytes) -> None:
-    assert may_hold_booleans(text) is (b"true" in text or b"false" in text)
+@pytest.mark.parametrize(
+    ("value", "reason", "words"),
+    [
+        (None, "no_value", "tombstone"),
+        (b"", "undecodable", "not JSON"),
+        (b"[NaN,2,3]", "undecodable", "not JSON"),
+        (b"[1e999,2,3]", "undecodable", "not JSON"),
+        (b"[" + b"9" * 400 + b",2,3]", "undecodable", "not JSON"),
+        (b"[" * 100_000, "undecodable", "not JSON"),
+        (b"1.5", "undecodable", "not a number"),
+        (b'"abc"', "undecodable", "not a string"),
+        (b"null", "undecodable", "not null"),
+        (b"true", "undecodable", "not a boolean"),
+        (b'{"0":1}', "undecodable", "not an object"),
+        (b"[null,2,3]", "undecodable", "entry 0 must be a number, not null (missing=impute learns vectors with gaps)"),
+        (b'[1,true,"2"]', "undecodable", "entry 1 must be a number, not a boolean"),
+        (b'[1,"2",true]', "undecodable", "entry 1 must be a number, not a string"),
+        (b"[1,[2],3]", "undecodable", "entry 1 must be a number, not an array"),
+        (b"[1,2,{}]", "undecodable", "entry 2 must be a number, not an object"),
+        (b"[[1,2,3]]", "wrong_length", "1 numbers, not 3"),
+        (b"[1,2,3,4]", "wrong_length", "4 numbers, not 3"),
+        (b"[1,2e200,3]", "too_large", r"entry 1 is 2e\+200"),
+        (b"[1,-1.7e308,3]", "too_large", r"entry 1 is -1.7e\+308"),
+        (b"[1," + b"9" * 300 + b",3]", "too_large", r"entry 1 is 1e\+300"),
+    ],
+)  # fmt: skip
+def test_invalid_json_vectors_are_rejected(value: bytes | None, reason: str, words: str) -> None:
+    assert_rejected(codec().decode([value]), reason, words.replace("\\", ""))
+
+
+def test_a_number_too_small_for_single_precision_is_rounded_silently() -> None:
+    [vector] = codec(dtype="float32").decode([b"[1e-60,1e-40,1]"]).vectors
+    assert vector.tolist() == [0, float(np.float32(1e-40)), 1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("a", b"[1,2,3]", "an array has no field 'a'"),
+        ("a", b"{}", "there is none, but not 'a'"),
+        ("a", b'{"A":[1,2,3],"id":7}', "there is 'A', 'id', but not 'a'"),
+        ("a.b", b"7", "a number has no field 'a'"),
+        ("a.b", b'{"a":[1,2,3]}', "an array has no field 'b'"),
+        ("a.b", b'{"a.b":[1,2,3]}', "there is 'a.b', but not 'a'"),
+        ("a.b", b'{"a":{"c":[1,2,3]}}', "there is 'c', but not 'b'"),
+    ],
+)
+def test_the_message_for_a_missing_field_names_those_that_there_are(field: str, value: bytes, message: str) -> None:
+    reject = only_reject(codec(field=field).decode([value]))
+    assert reject == ("undecodable", f"no field {field!r} in the JSON object: {message}")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [
+        ("a", b'{"a":null}', "null"),
+        ("a", b'{"a":{"b":[1,2,3]}}', "an object with 'b': set `field` to where the vector is"),
+        ("", b'{"id":7,"a":[1,2,3]}', "an object with 'id', 'a': set `field` to where the vector is"),
+    ],
+)
+def test_a_value_that_is_no_array_is_rejected(field: str, value: bytes, kind: str) -> None:
+    message = f"expected a JSON array of numbers, not {kind}"
+    assert only_reject(codec(field=field).decode([value])) == ("undecodable", message)
+
+
+@given(st.dictionaries(st.text().map(lambda name: name * 200), st.none(), max_size=12))
+def test_the_message_for_a_missing_field_is_short(fields: dict[str, None]) -> None:
+    fields.pop("v", None)
+    text = str(missing_field("v", "v", fields, "JSON object"))
+    assert len(text) < 700
+    assert "\n" not in text
+
+
+# The fast paths, beside a slow reference that checks every entry.
+
+
+def reference(value: bytes, field: str = "") -> list[float] | None:
+    """The vector of a value; None if it has none."""
+    try:
+        content = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return None
+    for name in field.split(".") if field else ():
+        if type(content) is not dict or name not in content:
+            return None
+        content = content[name]
+    if type(content) is not list or len(content) != D or any(type(entry) not in (int, float) for entry in content):
+        return None
+    return [float(entry) for entry in content]
+
+
+numbers = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False, min_value=-1e100, max_value=1e100),
+    st.integers(-(2**63), 2**64 - 1),
+    st.sampled_from([0, 1, -1, 0.0, -0.0, 1.0]),
+)
+
+
+odd_entries = st.one_of(
+    numbers,
+    st.booleans(),
+    st.none(),
+    st.sampled_from(["true", "1", "", "t", "f"]),
+    st.integers(2**64, 10**30),
+    st.lists(numbers, max_size=2),
+    st.dictionaries(st.sampled_from("tf"), numbers, max_size=1),
+)
+
+
+arrays = st.one_of(
+    st.lists(numbers, min_size=D, max_size=D),
+    st.lists(numbers, min_size=D - 1, max_size=D + 1),
+    st.lists(st.one_of(numbers, odd_entries), min_size=D, max_size=D),
+)
+
+
+others = st.one_of(odd_entries, st.dictionaries(st.text("truefalse v", max_size=8), odd_entries, max_size=3))
+
+
+def check_json(value: bytes, field: str = "") -> None:
+    expected, decoded = reference(value, field), codec("json", field, largest_value=math.inf).decode([value])
+    if expected is None:
+        assert decoded.vectors.shape == (0, D)
+        assert [reject.reason in ("undecodable", "wrong_length") for reject in decoded.rejects] == [True]
+    else:
+        assert decoded.rejects == []
+        assert decoded.vectors.tobytes() == np.array([expected]).tobytes()
+
+
+@settings(deadline=None)
+@given(value=arrays)
+@example(value=[True, 0, 0])
+@example(value=[1.5, 2, False])
+def test_arrays_are_decoded_like_the_reference(value: list[Any]) -> None:
+    check_json(json.dumps(value).encode())
+
+
+@settings(deadline=None)
+@given(value=arrays, more=others, name=st.sampled_from(["v", "t", "true", "v.false", "é"]))
+def test_arrays_in_objects_are_decoded_like_the_reference(value: list[Any], more: Any, name: str) -> None:
+    inner: Any = value
+    for part in reversed(name.split(".")):
+        inner = {"before": more, part: inner, "after": [more, True]}
+    check_json(json.dumps(inner, ensure_ascii=False).encode(), name)
+
+
+@settings(deadline=None, max_examples=300)
+@given(value=arrays, seed=st.integers(0, 2**32))
+def test_corrupted_text_is_decoded_like_the_reference(value: list[Any], seed: int) -> None:
+    rng = random.Random(seed)
+    text = bytearray(json.dumps(value).encode())
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(text) + 1)
+        text[at : at + rng.randint(0, 2)] = rng.choice(
+            [b"", b",", b"[", b"]", b"e", b"true", b"false", b"null", b"0", b"-", b".", b'"', b"\0", b"\xef\xbb\xbf"]
+        )
+    check_json(bytes(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"[1, true, null, 2]", b'[1, "NaN", null, 2]', b"[1, [2], null, 3]", b"[1, null, 2]", b"[NaN, 1, 2, Infinity]"],
+)
+def test_json_that_is_no_vector_is_still_rejected(text: bytes) -> None:
+    decoded = codec(d=4, min_observed=2).decode([text])
+    assert len(decoded.vectors) == 0
+    assert len(decoded.rejects) == 1
+
+
+def test_a_field_of_json_may_have_gaps() -> None:
+    decoded = codec("json", "a.b", d=4, min_observed=2).decode(
+        [b'{"a": {"b": [1, null, 3, NaN], "c": null}}', b'{"a": {"b": null}}']
+    )
+    assert decoded.vectors.tolist()[0][::2] == [1, 3]
+    assert np.isnan(decoded.vectors[0, 1::2]).all()
+    assert decoded.rejects[0].message == "expected a JSON array of numbers, not null"

@@ -85,30 +85,6 @@ def test_a_replaced_topic_is_refused(broker: Broker, topic: str, tmp_path: Path,
         assert members.files() == files
 
 
-@pytest.mark.parametrize("policy", ["fail", "earliest", "latest"])
-def test_offsets_that_retention_removed(broker: Broker, topic: str, tmp_path: Path, policy: str) -> None:
-    broker.create_topic(topic, 1)
-    rows = as_json(vectors(1500, seed=9))
-    broker.produce(topic, 0, rows[:500])
-    with group(broker, topic, tmp_path, BOTH_CLIENTS, on_offset_gap=policy) as members:
-        members.start()
-        members.wait_until_learned()
-        members.workers[0].stop()
-        broker.produce(topic, 0, rows[500:1000])
-        broker.delete_records(topic, 0, before=700)
-        worker = members.start()
-        if policy == "fail":
-            assert worker.wait() == 1
-            assert "offset 500 was removed by retention, the log starts at 700" in worker.text()
-            assert members.positions() == {0: 500}
-            return
-        members.wait(lambda: worker.count("offsets removed by retention"), "a gap")
-        broker.produce(topic, 0, rows[1000:])
-        members.wait_until_learned()
-        stats = members.newest()[0].fold.stats
-        assert (stats.gap, stats.learned) == ((200, 1300) if policy == "earliest" else (500, 1000))
-
-
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
 def test_a_start_whose_handshake_stalls_ends(stoppable: Broker, topic: str, tmp_path: Path, client: str) -> None:
     stoppable.create_topic(topic, 1)

@@ -2,12 +2,14 @@
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from threadpoolctl import threadpool_limits
 
@@ -18,7 +20,9 @@ from streampca.formats.record import PlainRecord
 from streampca.pca import axes
 from streampca.sources.decode import decode_records
 from streampca.sources.events import Records
+from tests.formats.structured import stream
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, CONFIG, D, K, as_json, fold_of, group, vectors
+from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker
 from tests.pca.streams import excess
 from tests.waiting import PATIENCE_S
@@ -132,25 +136,6 @@ def assert_dead_letters(broker: Broker, topic: str, dead_letter_topic: str, pois
         assert first.setdefault(offset, (value, headers)) == (value, headers), "repeated dead letters are identical"
 
 
-def test_no_checkpoint_passes_a_record_whose_dead_letter_fails(broker: Broker, topic: str, tmp_path: Path) -> None:
-    dead_letter_topic = broker.create_topic(f"{topic}-dead", 1, max_message_bytes=100)  # too small for any dead letter
-    broker.create_topic(topic, 1)
-    values = as_json(vectors(600, seed=4))
-    broker.produce(topic, 0, values[:300])
-    with group(broker, topic, tmp_path, dead_letter_topic=dead_letter_topic, checkpoint_interval_s=0.1) as members:
-        worker = members.start()
-        members.wait_until_learned()
-        broker.produce(topic, 0, [b"poison", *values[300:]])
-        assert worker.wait() == 1
-        assert "max.message.bytes" in worker.text()
-        assert members.positions() == {0: 300}
-        broker.configure_topic(dead_letter_topic, max_message_bytes=1_000_000)
-        members.start()
-        members.wait_until_learned()
-        assert members.newest()[0].fold.stats.learned == 600
-    assert [(offset, value) for offset, value, _ in read_dead_letters(broker, dead_letter_topic)] == [(300, b"poison")]
-
-
 def test_without_a_dead_letter_topic_the_worker_stops_at_the_record(broker: Broker, topic: str, tmp_path: Path) -> None:
     values = as_json(vectors(600, seed=1))
     values.insert(450, b"[1, 2]")
@@ -196,3 +181,38 @@ def test_a_kill_changes_no_bit_of_a_model_of_messages_with_nulls(broker: Broker,
     few = {int(place) for place in np.flatnonzero((~missing).sum(axis=1) < CONFIG.learning.min_observed)}
     assert {reject.reason for reject in event.decoded.rejects} <= {"too_few_observed"}
     assert {offset for offset, _, _ in read_dead_letters(broker, dead_letter_topic)} == few
+
+
+LIMIT_MIB = 512  # docker-compose.yml and helm
+MIB = 2**20
+WIDE = 128  # dimensions: fewer vectors a MiB, which are learned sooner
+
+
+def arrow(rows: np.ndarray, batches: int = 1) -> bytes:
+    return stream(pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), WIDE), "zstd", batches)
+
+
+def peak_mib(worker: WorkerProcess) -> float:
+    status = Path(f"/proc/{worker.process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+def test_a_small_record_that_becomes_large_is_rejected(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
+    zeros = np.zeros((MIB // 8 // WIDE * 8, WIDE))  # 8 MiB
+    good = [arrow(row[None]) for row in np.random.default_rng(2).standard_normal((300, WIDE))]
+    large = [arrow(zeros)] * 60 + [arrow(zeros, 3)] * 12  # 480 MiB, and 12 times 24 MiB, all allowed
+    bomb = arrow(zeros, 128)
+    assert len(bomb) < 200_000
+    dead = broker.create_topic(f"{topic}-dead", 1)
+    broker.create_topic(topic, 1)
+    broker.produce(topic, 0, [*good, bomb, *large, bomb])
+    settings = {"dead_letter_topic": dead, "dimensions": WIDE, "format": "arrow", "field": "v"}
+    with group(broker, topic, tmp_path, [client], False, **settings) as members:
+        worker = members.start()
+        members.wait_until_learned(120)
+        assert peak_mib(worker) < LIMIT_MIB
+        stats = members.newest()[0].fold.stats
+    assert dict(stats.rejected) == {"too_many_bytes": 2}
+    assert stats.learned == len(good) + len(zeros) * (60 + 12 * 3)
+    assert [record.value for record in broker.read_all(dead)] == [bomb, bomb]

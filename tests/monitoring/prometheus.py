@@ -5,12 +5,14 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.ports import free_ports
 from tests.waiting import wait_until
@@ -42,6 +44,21 @@ def described(registry: CollectorRegistry) -> dict[str, str]:
     families = [family for family in registry.collect() if family.name.startswith("streampca_")]
     suffixes = {"counter": "_total", "info": "_info"}
     return {f.name + suffixes.get(f.type, ""): f.documentation for f in families}
+
+
+def samples_of(text: str, topic: str) -> dict[str, float]:
+    """Samples by name and labels, as `name{label="value"}`; without the topic, which all have."""
+    found = {}
+    for sample in (sample for family in text_string_to_metric_families(text) for sample in family.samples):
+        assert sample.labels.pop("topic") == topic
+        labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
+        found[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
+    return found
+
+
+def assert_includes(samples: Mapping[str, float], expected: Mapping[str, Any]) -> None:
+    """Assert that the samples have these values."""
+    assert {name: samples.get(name) for name in expected} == expected
 
 
 class PrometheusProcess:

@@ -10,10 +10,9 @@ import numpy as np
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from streampca.pca.past_scores import PastScores
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.example_models import example_model, numbered
+from tests.example_models import numbered, with_past_scores
 from tests.page.browser import Opened, report_member, status, watched
 from tests.process.test_bearer_tokens import line
 from tests.sidecar.process import SidecarProcess
@@ -44,8 +43,7 @@ def test_fits_a_phone_in_the_dark(browser: Browser, models: Models, sidecar: str
 
 def test_axe_finds_nothing(browser: Browser, models: Models, store: DirectoryStore, sidecar: str) -> None:
     for version in (10, 20):
-        past_scores = PastScores.empty().with_scores(example_model(version).project(np.eye(5)).scores)
-        models.save(replace(numbered(version), past_scores=past_scores, partition_losses={0: 0.1, 1: 0.2}))
+        models.save(replace(with_past_scores(numbered(version), np.eye(5)), partition_losses={0: 0.1, 1: 0.2}))
     Models(store, "orders").save(numbered(10))
     for name, silent_s in (("busy", 0), ("ended", 100)):
         report_member(store, name, silent_s, {"0": 1_000})

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 from playwright.sync_api import Browser, expect
 
-from streampca.pca.past_scores import PastScores
 from streampca.stores.models import Models
-from tests.example_models import example_model, numbered
+from tests.example_models import example_model, numbered, with_past_scores
 from tests.page.browser import Opened, project, status
 
 
@@ -123,8 +122,8 @@ def test_recent_vectors_are_coloured_by_age_or_p(models: Models, opened: Opened)
     ages = "olderup to 10 minup to 1 minup to 10 s"
     shows(ages, True, False, False, True)
     expect(colour.locator("option[value=p]")).to_be_disabled()  # without past scores
-    past = model.project(np.random.default_rng(0).normal(size=(999, 5))).relative_scores
-    models.save(replace(numbered(11), model=model, past_scores=PastScores.empty().with_scores(past)))
+    past = np.random.default_rng(0).normal(size=(999, 5))
+    models.save(with_past_scores(replace(numbered(11), model=model), past))
     status(page, "Serving version 11")
     expect(colour.locator("option[value=p]")).to_be_enabled()
     shows("p above 0.1p up to 0.1p up to 0.01p up to 0.001", True, False, False, True)

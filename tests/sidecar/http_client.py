@@ -1,12 +1,10 @@
 """A client that calls the application without a network; it also runs startup and shutdown."""
 
-import io
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Self
 
 import httpx
-import numpy as np
 from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 
@@ -58,13 +56,6 @@ def client_of(*published: PublishedModel, **settings: Any) -> Client:
     for model in published:
         Models(store, TOPIC, keep=10).save(model)
     return Client(create_app(store, ServeSettings(topic=TOPIC, **settings)))
-
-
-def npy(array: Any, **options: Any) -> bytes:
-    """The array as an .npy file."""
-    buffer = io.BytesIO()
-    np.save(buffer, array, **options)
-    return buffer.getvalue()
 
 
 def error_of(answer: httpx.Response, expected: int | Problem) -> str:

@@ -13,7 +13,8 @@ from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.sidecar import engine
 from tests.example_models import TOPIC, D, example_model
-from tests.sidecar.http_client import Client, client_of, error_of, npy
+from tests.formats.structured import npy
+from tests.sidecar.http_client import Client, client_of, error_of
 
 CHANCE = np.random.default_rng(0)
 VECTORS = CHANCE.normal(size=(7, D)) * 3

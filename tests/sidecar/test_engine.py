@@ -102,13 +102,6 @@ def test_a_request_whose_model_is_not_loaded_is_parsed_again_when_it_is(engine: 
     assert dialect.calls[4:] == [(name, True) for name in ALL]
 
 
-def test_vectors_are_counted_by_operation_and_remembered(engine: Engine) -> None:
-    ask(engine, Dialect())
-    text, _ = engine.metrics.text("")
-    assert f'streampca_vectors_total{{operation="score",topic="{TOPIC}"}} 3.0' in text.decode()
-    assert len(engine.recent.project(numbered(20), 1, 2)["coordinates"]) == 3
-
-
 # --- old versions ---
 
 PATHS = ["/v1/model?version={}", "/v1/page/recent?version={}", "/v1/model/components?version={}"]

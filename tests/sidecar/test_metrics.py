@@ -4,27 +4,20 @@ from dataclasses import replace
 
 import pytest
 from fastapi import FastAPI
-from prometheus_client.parser import text_string_to_metric_families
 
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, D, example_model, file_of, numbered
 from tests.in_memory.store import FaultyStore
+from tests.monitoring.prometheus import assert_includes, samples_of
 from tests.sidecar.http_client import Client, client_of
 
 ROW = [1.0] * D
 
 
 def scraped(client: Client) -> dict[str, float]:
-    """Samples by name and labels, as `name{label="value"}`; without the topic, which all have."""
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
-    samples = {}
-    for family in text_string_to_metric_families(answer.text):
-        for sample in family.samples:
-            assert sample.labels.pop("topic") == TOPIC
-            labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
-            samples[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
-    return samples
+    return samples_of(answer.text, TOPIC)
 
 
 def test_metrics_describe_the_model_in_use(client: Client) -> None:
@@ -52,9 +45,8 @@ def test_failures_are_counted(client: Client, app: FastAPI, models: Models, stor
     store.fail_reads(1)
     models.save(numbered(40))
     app.state.model_cache.poll()
-    samples = scraped(client)
-    assert samples['streampca_model_load_failures_total{cause="damaged"}'] == 1
-    assert samples['streampca_model_load_failures_total{cause="store"}'] == 1
+    failures = {f'streampca_model_load_failures_total{{cause="{cause}"}}': 1 for cause in ("damaged", "store")}
+    assert_includes(scraped(client), failures)
 
 
 def test_requests_are_timed_by_route_and_code_and_never_by_path(client: Client) -> None:

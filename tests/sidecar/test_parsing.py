@@ -24,7 +24,8 @@ from streampca.sidecar.schemas import ProjectQuery, ProjectRequest
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, D, K, numbered
-from tests.sidecar.http_client import Client, error_of, npy
+from tests.formats.structured import npy
+from tests.sidecar.http_client import Client, error_of
 
 NPY, RAW, NPZ = "application/x-npy", "application/octet-stream;dtype=float32", "application/x-npz"
 CHANCE = np.random.default_rng(0)
@@ -141,7 +142,7 @@ WRONG_BODIES: list[tuple[bytes, str, int, str]] = [
     (npy(VECTORS) + b"\0", NPY, 400, "its data are not as long as its header says"),
     (npy(VECTORS.astype(complex)), NPY, 400, "an .npy array of <c16, not of real numbers"),
     (npy(VECTORS > 0), NPY, 400, "an .npy array of |b1, not of real numbers"),
-    (npy(np.array([None] * D), allow_pickle=True), NPY, 400, "an .npy array of |O, not of real numbers"),
+    (npy(np.array([None] * D)), NPY, 400, "an .npy array of |O, not of real numbers"),
     (b"", NPY, 400, "its header cannot be read"),
     (b'{"vectors": []}', NPY, 400, "its header cannot be read"),
     (b"[1]", RAW, 422, "vectors: 3 bytes are not a whole number of float32 numbers"),

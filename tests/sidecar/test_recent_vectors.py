@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 
-from streampca.pca.past_scores import PastScores
 from streampca.sidecar import recent_vectors as module
 from streampca.sidecar.recent_vectors import RecentVectors
 from streampca.stores.models import Models
-from tests.example_models import D, K, example_model, numbered
+from tests.example_models import D, K, example_model, numbered, with_past_scores
 from tests.sidecar.http_client import Client, client_of, error_of
 
 CHANCE = np.random.default_rng(0)
@@ -52,10 +51,9 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
 
 
 def test_the_most_unusual_ones_are_described() -> None:
-    model = example_model(30)
-    past_scores = PastScores.empty().with_scores(model.project(CHANCE.normal(size=(2000, D))).relative_scores)
-    odd = model.mean + np.diag([0, -90.0, 40.0, 0, 0])[[2, 1]]
-    with client_of(replace(numbered(30), past_scores=past_scores)) as client:
+    published = with_past_scores(numbered(30), CHANCE.normal(size=(2000, D)))
+    odd = published.model.mean + np.diag([0, -90.0, 40.0, 0, 0])[[2, 1]]
+    with client_of(published) as client:
         project(client, [*VECTORS, *odd])
         content, request = get_recent(client), {"vectors": [*VECTORS.tolist(), *odd.tolist()], "contributions": 3}
         scores = client.post("/v1/score", json=request).json()

@@ -4,7 +4,7 @@ import argparse
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import Pool
@@ -13,7 +13,6 @@ from unittest import mock
 
 import structlog.testing
 
-from streampca.fold import checkpoint, model_file
 from streampca.pca.compilation import compile_kernels
 from streampca.process import watchdog
 from streampca.process.watchdog import HANG_S
@@ -95,34 +94,12 @@ def _environment() -> Iterator[list[structlog.typing.EventDict]]:
     """The disk in place of the real one; log lines in a list; fewer idle polls; stores' ids numbered."""
     with ExitStack() as stack:
         stack.enter_context(mounted_path.installed())
-        for module in (checkpoint, model_file):
-            stack.enter_context(_remembering(module))
         stack.enter_context(mock.patch.object(prefetch, "_POLL_S", 1.0))
         stack.enter_context(mock.patch.object(worker_loop, "_POLL_S", 1.0))
         stack.enter_context(mock.patch.object(transform_loop, "_POLL_S", 0.5))
         ids = (f"{number:032x}" for number in itertools.count())
         stack.enter_context(mock.patch.object(identity, "new_id", side_effect=ids))
         yield stack.enter_context(structlog.testing.capture_logs())
-
-
-def _remembering(module: Any) -> AbstractContextManager[Any]:
-    """Lets a module remember what it has encoded, and seldom decode: most of the time would go there.
-
-    Contents that no worker encoded, such as damaged ones, are decoded as ever. That `decode` inverts `encode` is a law
-    of its own (tests/fold).
-    """
-    encode, decode, encoded = module.encode, module.decode, dict[bytes, Any]()
-
-    def remember(thing: Any) -> bytes:
-        data: bytes = encode(thing)
-        encoded[data] = thing
-        return data
-
-    def recall(data: bytes, **options: bool) -> Any:
-        found = encoded.get(data)
-        return decode(data, **options) if found is None else found
-
-    return mock.patch.multiple(module, encode=remember, decode=recall)
 
 
 def shrink(plan: AnyPlan, fails: Callable[[AnyPlan], bool] = lambda plan: bool(simulate(plan).violations)) -> AnyPlan:

@@ -2,17 +2,19 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from streampca.errors import StreampcaError
+from streampca.consumer_group import events
+from streampca.consumer_group.events import Listener, MemberEvent
+from streampca.errors import RejectLimitError, StreampcaError
 from streampca.stores.directory import DirectoryStore
 from tests.simulation.cluster import Cluster, ClusterSource
 from tests.simulation.disk import Mount, Volume
-from tests.simulation.history import History
+from tests.simulation.history import History, Jump
 from tests.simulation.mounted_path import MountedPath
 from tests.simulation.plan import Burst
 from tests.simulation.registry import poison_of, registry, value_of
@@ -75,6 +77,7 @@ class Site(ABC):
         self.violations: list[str] = []
         self.refusals: list[StreampcaError] = []  # errors with which members ended
         self.changed: Callable[[str], object] = lambda path: None
+        self.assigned: Callable[[Mount, Mapping[int, int]], object] = lambda mount, positions: None
         self.history = History(self.cluster)
         self.machines = [self._machine() for _ in range(plan.machines)]
 
@@ -133,6 +136,11 @@ class Site(ABC):
         if gone := self.history.cut(partition, records):
             self.append_later(partition, gone + 2)
 
+    def skip(self, partition: int, jump: Jump, truncated: bool) -> None:
+        """Note that a member has skipped records, which it may only where the log was cut."""
+        if not self.history.jump(partition, jump):
+            self.report(f"partition {partition}: {jump}, but nothing was cut there")
+
     def start_worker(self, machine: Machine) -> None:
         """Start a member of the group, or what else the machine runs, as the supervisor does."""
         if not machine.is_up and self.is_supervised:
@@ -155,6 +163,16 @@ class Site(ABC):
         for machine in self.all_machines:
             machine.kill()
         self.scheduler.run(self.scheduler.now)
+
+    def _run(self, machine: Machine, member: Any, has_continued: Callable[[], bool]) -> None:
+        """Run a member, which bad records may end only if it has continued nobody's work."""
+        machine.worker = member
+        try:
+            member.run(lambda: self.scheduler.now)
+        except RejectLimitError as error:
+            if has_continued():
+                self.report(f"bad records ended a member that had continued: {error}")
+            raise
 
     def _results(self) -> Sequence[Any]:
         """What is not in the store."""
@@ -194,6 +212,31 @@ class Site(ABC):
         self.cluster.expire_sessions()
         self._end_what_hangs()
         self.scheduler.at(self.scheduler.now + _CHECK_SESSIONS_S, self._check_sessions)
+
+
+class MemberListener(Listener):
+    """Notes from where partitions are read, what a process skips, and the versions of the models that it uses."""
+
+    def __init__(self, site: Site, mount: Mount) -> None:
+        self._site, self._mount, self._positions, self._version = site, mount, dict[int, int](), 0
+        self.has_continued = False  # from a position that is saved
+
+    def notify(self, event: MemberEvent) -> None:
+        match event:
+            case events.PartitionsAssigned(positions):
+                self._positions |= positions
+                self.has_continued |= max(positions.values(), default=0) > 0
+                self._site.assigned(self._mount, positions)
+            case events.BatchLearned(partition, fold):
+                self._positions[partition] = fold.position
+            case events.BatchTransformed(partition, version=version, next=next_):
+                self._positions[partition] = next_
+                if version < self._version:
+                    self._site.report(f"a member went back from model version {self._version} to {version}")
+                self._version = version
+            case events.OffsetsSkipped(partition, lost_from, to, truncated):
+                self._site.skip(partition, Jump(self._positions[partition], lost_from, to), truncated)
+                self._positions[partition] = to
 
 
 def _value(burst: Burst, number: int, place: int, vector: bytes) -> bytes:

@@ -10,12 +10,11 @@ import pytest
 
 from streampca.pca.compilation import compile_kernels
 from tests.simulation.mutants import MUTANTS, TRANSFORM_MUTANTS, finds
-from tests.simulation.plan import KINDS, RARE_KINDS, TRANSFORM_KINDS, Fault, Plan, plan_of
-from tests.simulation.run import PLANS, report_of, shrink, simulate
+from tests.simulation.plan import KINDS, RARE_KINDS, TRANSFORM_KINDS, plan_of
+from tests.simulation.run import PLANS, report_of, simulate
 
 SEEDS = {"worker": 300, "transform": 60}
 ALL_KINDS = {"worker": KINDS | RARE_KINDS, "transform": TRANSFORM_KINDS}
-SHRUNK = 6  # a seed with many faults
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,15 +67,3 @@ def test_a_seed_decides_everything(role: str) -> None:
 @pytest.mark.parametrize("role", PLANS)
 def test_all_kinds_of_faults_are_drawn(role: str) -> None:
     assert {fault.kind for seed in range(200) for fault in PLANS[role](seed).faults} == ALL_KINDS[role].keys()
-
-
-def test_shrinking_leaves_the_faults_that_are_needed() -> None:
-    needed = set(plan_of(SHRUNK).faults[1:6:4])
-
-    def fails(plan: Plan) -> bool:
-        return needed <= set(plan.faults)
-
-    assert len(plan_of(SHRUNK).faults) > 6
-    assert set(shrink(plan_of(SHRUNK), fails).faults) == needed
-    faults: tuple[Fault, ...] = shrink(plan_of(SHRUNK), lambda plan: True).faults
-    assert faults == ()

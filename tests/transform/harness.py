@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple, Self
 
@@ -16,7 +15,6 @@ from streampca.formats import writer_of
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.pca.arrays import Array
-from streampca.pca.past_scores import PastScores
 from streampca.sources.base import Outgoing
 from streampca.sources.events import Event, Records
 from streampca.stores.memory import MemoryStore
@@ -26,7 +24,7 @@ from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import ORIGIN, Outputs, Packer, RecordPacker
-from tests.example_models import TOPIC, D, K, numbered
+from tests.example_models import TOPIC, D, K, numbered, with_past_scores
 from tests.in_memory import MemorySource, MemoryTopic, Step
 from tests.in_memory.transactions import MemoryTransactions
 from tests.worker.environment import EventRecorder
@@ -157,6 +155,4 @@ class _Stop(Listener):
 @cache
 def model_with_past_scores(version: int, d: int = D, k: int = K) -> PublishedModel:
     """A model that computes p-values."""
-    published = numbered(version, d=d, k=k)
-    past = published.project(np.random.default_rng(1).normal(size=(500, d))).relative_scores
-    return replace(published, past_scores=PastScores.empty().with_scores(past))
+    return with_past_scores(numbered(version, d=d, k=k), np.random.default_rng(1).normal(size=(500, d)))

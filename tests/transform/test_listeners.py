@@ -1,10 +1,12 @@
 """Log and metrics of `streampca transform`."""
 
 import structlog
+from prometheus_client import generate_latest
 
 from streampca.consumer_group import events
 from streampca.sources.events import SourceStatus
 from streampca.transform.listeners import TransformLog, TransformMetrics
+from tests.monitoring.prometheus import assert_includes, samples_of
 from tests.transform.harness import Member, World
 from tests.waiting import Clock
 
@@ -13,8 +15,8 @@ FAILED = events.TransactionEnded("failed", {"all": 4, "read": 4, "written": 4, "
 COMMITTED = events.TransactionEnded("committed", {"all": 6, "read": 5, "written": 3, "rejected": 1}, 0.2)
 
 
-def value(metrics: TransformMetrics, name: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(f"streampca_transform_{name}", {"topic": "t", **labels})
+def scraped(metrics: TransformMetrics) -> dict[str, float]:
+    return samples_of(generate_latest(metrics.registry).decode(), "t")
 
 
 def test_records_count_when_their_transaction_is_committed() -> None:
@@ -24,17 +26,24 @@ def test_records_count_when_their_transaction_is_committed() -> None:
         events.PartitionsAssigned({0: -1, 1: 3}), BATCH, FAILED, COMMITTED,
     ):  # fmt: skip
         metrics.notify(event)
-    counts = [value(metrics, "records_total", outcome=outcome) for outcome in ("read", "written", "rejected")]
-    assert counts == [5, 3, 1]
-    assert value(metrics, "transactions_total", outcome="failed") == 1
-    assert value(metrics, "transactions_total", outcome="committed") == 1
-    assert value(metrics, "lag_messages", partition="0") == 5
-    assert value(metrics, "model_version") == 7
-    assert value(metrics, "partitions_owned") == 2
-    assert value(metrics, "broker_connected") == 1
+    assert_includes(
+        scraped(metrics),
+        {
+            'streampca_transform_records_total{outcome="read"}': 5,
+            'streampca_transform_records_total{outcome="written"}': 3,
+            'streampca_transform_records_total{outcome="rejected"}': 1,
+            'streampca_transform_transactions_total{outcome="failed"}': 1,
+            'streampca_transform_transactions_total{outcome="committed"}': 1,
+            'streampca_transform_lag_messages{partition="0"}': 5,
+            "streampca_transform_model_version": 7,
+            "streampca_transform_partitions_owned": 2,
+            "streampca_transform_broker_connected": 1,
+        },
+    )
     metrics.notify(events.PartitionsReleased([0, 1], lost=False))
-    assert value(metrics, "lag_messages", partition="0") is None
-    assert value(metrics, "partitions_owned") == 0
+    released = scraped(metrics)
+    assert 'streampca_transform_lag_messages{partition="0"}' not in released
+    assert released["streampca_transform_partitions_owned"] == 0
 
 
 def test_partitions_that_are_read_again_count_once() -> None:
@@ -42,9 +51,14 @@ def test_partitions_that_are_read_again_count_once() -> None:
     member = Member(world, listener=metrics)
     member.transactions.failures = ["before", "after"]
     member.run()
-    assert value(metrics, "partitions_owned") == 1
-    assert value(metrics, "records_total", outcome="written") == 0  # committed, but it did not know
-    assert value(metrics, "transactions_total", outcome="failed") == 2
+    assert_includes(
+        scraped(metrics),
+        {
+            "streampca_transform_partitions_owned": 1,
+            'streampca_transform_records_total{outcome="written"}': 0,  # committed, but it did not know
+            'streampca_transform_transactions_total{outcome="failed"}': 2,
+        },
+    )
 
 
 def test_failures_and_waiting_are_logged_once() -> None:

@@ -155,17 +155,6 @@ def test_an_output_topic_with_fewer_partitions_is_refused() -> None:
         member.run()
 
 
-def test_brokers_that_are_away_are_waited_for() -> None:
-    world = World(6)
-
-    def away(value: bool) -> Step:
-        return lambda: setattr(world.topic, "away", value)
-
-    member = Member(world, [2, away(True), *[None] * 8, away(False)], batch=2).run()
-    world.assert_each_once()
-    assert member.events.of_type(TransactionEnded)[0].outcome in ("committed", "failed")
-
-
 def test_a_member_that_is_stopped_while_it_restores_takes_no_further_step() -> None:
     world = World(3)
     member = Member(world)

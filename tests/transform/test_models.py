@@ -1,17 +1,14 @@
 """Which model is used: the newest, or one version, of a shape that does not change."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from streampca.errors import InputError
-from streampca.pca.past_scores import PastScores
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.models import CurrentModel
-from tests.example_models import TOPIC, numbered
+from tests.example_models import TOPIC, numbered, with_past_scores
 
 
 @pytest.fixture
@@ -59,8 +56,7 @@ def test_p_values_need_past_scores(models: Models, cache: ModelCache) -> None:
     assert "no past scores yet" in model.refresh()
     with pytest.raises(InputError, match="version 3 has no past scores"):
         following(cache, 3, p=True).refresh()
-    past = numbered(8).project(np.ones((3, 5))).scores
-    models.save(replace(numbered(8), past_scores=PastScores.empty().with_scores(past)))
+    models.save(with_past_scores(numbered(8), np.ones((3, 5))))
     cache.poll()
     assert (model.refresh(), model.published.version) == ("", 8)
     models.save(numbered(9))  # without any: the one before stays in use

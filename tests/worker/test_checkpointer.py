@@ -24,7 +24,6 @@ from tests.worker.harness import (
     WorkerFixture,
     broker_away_at_lookup,
     make_worker,
-    run_until,
     send_poison,
     worker_config,
 )
@@ -42,17 +41,6 @@ def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup_then_publ
             ("flush",), ("topic id",), ("save", 0, n), ("save", 1, n), ("publish", 2 * n), ("commit", {0: n, 1: n}),
         ]
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("committed", [{}, {0: 0}, {0: 17}, {0: 150}])
-def test_restart_resumes_at_the_checkpoint_not_the_committed_offset(
-    filled: Environment, committed: dict[int, int]
-) -> None:
-    run_until(filled, 150)
-    filled.topic.committed = dict(committed)
-    make_worker(filled).run()
-    assert filled.calls("seek") == [("seek", {0: 150})]
-    filled.assert_complete()
 
 
 def test_restart_without_new_messages_writes_nothing(filled: Environment) -> None:
@@ -90,16 +78,6 @@ def test_slow_dead_letter_flush_postpones_the_checkpoint_but_not_learning(env: E
     assert postponed == [CheckpointPostponed("2 dead letters are not acknowledged yet")] * 2
     assert worker.recorder.positions == {0: 213}
     env.assert_complete()
-
-
-def test_full_disk_postpones_checkpoints_and_commits(filled: Environment) -> None:
-    worker = make_worker(filled, script=[50, lambda: filled.store.fail_writes(4), 50, 50, 50, 50, 50]).run()
-    # The third and fourth fault hit the model and the checkpoint of the second iteration.
-    postponed = worker.recorder.of_type(CheckpointPostponed)
-    assert postponed == [CheckpointPostponed("cannot write: No space left on device")] * 4
-    assert [entry[2] for entry in filled.calls("save")] == [50, 300]
-    assert {entry[1][0] for entry in filled.calls("commit")} == {50, 300}
-    filled.assert_complete()
 
 
 def test_worker_leaves_the_group_when_the_disk_stays_full(filled: Environment) -> None:

@@ -19,7 +19,7 @@ from streampca.fold.checkpoint import encode
 from streampca.sources.events import Assigned
 from tests.fold.streams import fold_config, vectors
 from tests.in_memory import MemorySource, Step
-from tests.worker.environment import POISON, Environment, N, filled_with
+from tests.worker.environment import POISON, Environment, N
 from tests.worker.harness import (
     WorkerFixture,
     arrows,
@@ -31,39 +31,6 @@ from tests.worker.harness import (
 )
 
 ONLY_AT_END: dict[str, Any] = {"checkpoint_interval_s": 1e9}
-
-
-@pytest.mark.parametrize("batch", [1, 7, 64, 1000])
-def test_learns_every_message_of_every_partition(batch: int) -> None:
-    env = filled_with(200, 10, 1)
-    worker = make_worker(env, worker_config(checkpoint_interval_s=20.0), batch=batch).run()
-    assert worker.recorder.of_type(PartitionsAssigned) == [PartitionsAssigned({0: -1, 1: -1, 2: -1})]
-    assert env.calls("seek") == [("seek", {0: None, 1: None, 2: None})]
-    env.assert_complete()
-
-
-def test_offsets_without_records_are_skipped_and_saved(env: Environment) -> None:
-    env.send(0, vectors(30))
-    env.topic.skip(0, 5)
-    make_worker(env).run()
-    assert env.position() == 35
-    env.topic.skip(0, 5)
-    make_worker(env).run()
-    assert env.position() == 40
-    env.send(0, vectors(30, seed=2))
-    make_worker(env).run()
-    assert env.position() == 70
-    env.assert_complete()
-
-
-def test_added_partitions_are_learned_from_their_start(filled: Environment) -> None:
-    def add() -> None:
-        filled.topic.add_partitions(3)
-        filled.send(1, vectors(80, seed=1))
-        filled.send(2, vectors(90, seed=2))
-
-    make_worker(filled, script=[100, add]).run()
-    filled.assert_complete()
 
 
 def test_saves_at_every_interval_and_at_the_end(filled: Environment) -> None:

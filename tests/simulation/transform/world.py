@@ -3,8 +3,6 @@
 import itertools
 from dataclasses import replace
 
-from streampca.consumer_group import events
-from streampca.consumer_group.events import Listener, MemberEvent
 from streampca.errors import RejectLimitError
 from streampca.formats import writer_of
 from streampca.sources.prefetch import Prefetch
@@ -19,7 +17,7 @@ from tests.simulation.history import Jump
 from tests.simulation.plan import DEAD, FIRST_VERSION, OUTPUT, TOPIC, D, K, TransformPlan
 from tests.simulation.registry import ProcessSchemas
 from tests.simulation.scheduler import Process
-from tests.simulation.site import Machine, Site
+from tests.simulation.site import Machine, MemberListener, Site
 from tests.simulation.threads import threads_of
 from tests.simulation.transform.coordinator import TransformCluster
 from tests.simulation.transform.member import ClusterTransactions, TransformSource
@@ -63,6 +61,12 @@ class TransformWorld(Site):
             self.skipped.setdefault(partition, []).append((0, start))
         self.history.trim(partition, start)
 
+    def skip(self, partition: int, jump: Jump, truncated: bool) -> None:
+        if truncated:
+            super().skip(partition, jump, truncated)
+        else:
+            self.skipped.setdefault(partition, []).append((jump.lost_from, jump.to))
+
     def start_double(self, machine: Machine) -> None:
         """Start another process in place of one that lives, as when its machine is believed to be dead."""
         if machine.process and machine.is_up:
@@ -100,14 +104,9 @@ class TransformWorld(Site):
         codec = self.plan.codec(ProcessSchemas(self.registry, process))
         outputs = Outputs(OUTPUT, codec, model, OutputFields(FIELDS), PACKER, TOPIC, DEAD)
         read = Prefetch(source, self.plan.prefetch, 10**6, outputs.read, threads_of(process))
-        listener = _MemberListener(self)
-        machine.worker = Transformer(self.config, read, transactions, outputs, listener)
-        try:
-            machine.worker.run(lambda: self.scheduler.now)
-        except RejectLimitError as error:
-            if listener.has_continued:
-                self.report(f"bad records ended a member that has continued others' work: {error}")
-            raise
+        listener = MemberListener(self, machine.mount)
+        member = Transformer(self.config, read, transactions, outputs, listener)
+        self._run(machine, member, lambda: listener.has_continued)
 
     def _poll_models(self, cache: ModelCache) -> None:
         while True:
@@ -118,30 +117,3 @@ class TransformWorld(Site):
         number = self.machines.index(machine) if self.plan.has_identity else next(self._numbers)
         self.ids[machine] = f"group-{number}"
         return self.ids[machine]
-
-
-class _MemberListener(Listener):
-    """Notes what a process skips, and the versions of the models that it uses."""
-
-    def __init__(self, world: TransformWorld) -> None:
-        self._world, self._version = world, 0
-        self.has_continued = False  # from an offset that is committed
-        self._positions: dict[int, int] = {}
-
-    def notify(self, event: MemberEvent) -> None:
-        match event:
-            case events.PartitionsAssigned(positions):
-                self._positions |= positions
-                self.has_continued |= max(positions.values(), default=0) > 0
-            case events.OffsetsSkipped(partition, lost_from, to, truncated):
-                jump = Jump(self._positions[partition], lost_from, to)
-                self._positions[partition] = to
-                if not truncated:
-                    self._world.skipped.setdefault(partition, []).append((lost_from, to))
-                elif not self._world.history.jump(partition, jump):
-                    self._world.report(f"partition {partition}: {jump}, but nothing was cut there")
-            case events.BatchTransformed(partition, version=version, next=next_):
-                self._positions[partition] = next_
-                if version < self._version:
-                    self._world.report(f"a member went back from model version {self._version} to {version}")
-                self._version = version

@@ -1,4 +1,4 @@
-"""`streampca reset` against the real broker."""
+"""`streampca reset` against the real broker: where a worker continues can be moved, never backwards."""
 
 from pathlib import Path
 
@@ -7,12 +7,10 @@ from kafka import TopicPartition
 from kafka.errors import CoordinatorNotAvailableError, NoError
 from kafka.structs import OffsetAndMetadata
 
-from streampca.stores.identity import StoreIdentity
-from tests.cli.test_commands_on_broker import doctor
 from tests.command_line import assert_one_line, printed, run
-from tests.guarantees.harness import BOTH_CLIENTS
+from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
 from tests.kafka_broker import Broker
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -44,30 +42,6 @@ def test_reset_deletes_the_offsets_of_the_topic_alone(broker: Broker, topic: str
     assert "no committed offsets" in printed(*reset, "--yes")
 
 
-def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: str, tmp_path: Path) -> None:
-    broker.create_topic(topic, 1)
-    broker.produce(topic, 0, [b"[1, 2, 3, 4]"] * 9)
-    commit(broker, topic, {(topic, 0): 5})
-    code, lines = doctor(broker, topic, tmp_path, STREAMPCA_GROUP_ID=topic)
-    assert code == 1
-    assert lines["checkpoints"].startswith("✗ the consumer group has committed offset 5 of partition 0")
-
-
-@pytest.mark.parametrize("client", BOTH_CLIENTS)
-def test_doctor_reports_another_store_than_the_groups(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
-    broker.create_topic(topic, 2)
-    other = StoreIdentity("ab" * 16, "s3://bucket/other", "worker-7")
-    commit(broker, topic, {(topic, 1): 0}, other.as_metadata())
-    environment = {"STREAMPCA_GROUP_ID": topic, "STREAMPCA_KAFKA_CLIENT": client}
-    code, lines = doctor(broker, topic, tmp_path / "store", **environment)
-    assert code == 1
-    assert lines["checkpoints"].startswith("✗ the consumer group's worker of partition 1")
-    for part in (str(other), other.id, str(tmp_path / "store"), "streampca reset"):
-        assert part in lines["checkpoints"]
-    assert f"{tmp_path / 'store'} can be written and read; it has no id yet" in lines["store"]
-    assert not (tmp_path / "store" / "store.json").exists()
-
-
 def test_reset_moves_to_no_place_that_is_not_there(broker: Broker, topic: str, tmp_path: Path) -> None:
     """A checkpoint beyond the end could not be undone."""
     broker.create_topic(topic, 2)
@@ -82,3 +56,29 @@ def test_reset_moves_to_no_place_that_is_not_there(broker: Broker, topic: str, t
     assert not list(tmp_path.rglob("*.npz"))
     printed(*reset, "--to", 9, "--partition", 0)
     assert [path.name for path in tmp_path.rglob("*.npz")] == [f"{9:020d}.npz"]
+
+
+def test_a_reset_moves_where_workers_continue_but_never_back(broker: Broker, topic: str, tmp_path: Path) -> None:
+    broker.create_topic(topic, 2)
+    for partition in range(2):
+        broker.produce(topic, partition, as_json(vectors(400, partition)))
+    # A worker that is evicted before it commits does so at its next checkpoint, and is no active member.
+    with group(broker, topic, tmp_path, BOTH_CLIENTS, session_timeout_s=PATIENCE_S) as members:
+        reset = ["reset", "--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap, "--yes"]
+        reset += ["--store", str(members.store)]
+        assert "partition 1 continues at offset 300" in printed(*reset, "--to", 300, "--partition", 1)
+        members.start()
+        members.wait_until_learned()
+        members.wait(lambda: len(broker.committed(topic, topic)) == 2, "committed offsets")
+        assert_one_line(run(*reset, "--to", "latest"), "has active members")
+        members.workers[0].stop()
+        assert {p: checkpoint.fold.stats.learned for p, checkpoint in members.newest().items()} == {0: 400, 1: 100}
+        assert_one_line(run(*reset, "--to", "earliest"), "records would be learned twice", code=2)
+        for partition in range(2):
+            broker.produce(topic, partition, as_json(vectors(200, 7)))
+        assert "continues at offset 600" in printed(*reset, "--to", "latest")
+        broker.produce(topic, 0, as_json(vectors(50, 8)))
+        members.start()
+        members.wait_until_learned()
+        counts = {p: (newest.fold.stats.learned, newest.fold.stats.gap) for p, newest in members.newest().items()}
+    assert counts == {0: (450, 200), 1: (100, 200)}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from tests.cli.test_commands_on_broker import doctor
+from tests.cli.test_doctor_on_broker import worker_doctor
 from tests.command_line import assert_one_line, printed, run
 from tests.kafka_broker import Broker
 
@@ -28,7 +28,7 @@ def test_it_creates_what_a_worker_needs_and_can_be_repeated(broker: Broker, topi
         lines = [f"{topic}: {action}, partitions: 3", f"{dead}: {action}, partitions: 1"]
         assert outcome.stdout.splitlines() == [*lines, f"{output}: {action}, partitions: 3"]
     assert partitions(broker, topic, dead, output) == {topic: 3, dead: 1, output: 3}
-    code, lines_of_doctor = doctor(broker, topic, tmp_path, STREAMPCA_DEAD_LETTER_TOPIC=dead)
+    code, lines_of_doctor = worker_doctor(broker, topic, tmp_path, STREAMPCA_DEAD_LETTER_TOPIC=dead)
     assert code == 0, lines_of_doctor
 
 

@@ -1,0 +1,137 @@
+"""Arrow: rows of pyarrow are decoded bit for bit, up to a limit of bytes; a message is accepted or rejected whole."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.formats.structured import (
+    DOUBLES,
+    GAPPY,
+    ROW,
+    WIDE,
+    D,
+    arrow,
+    assert_rejected,
+    codec,
+    stream,
+    zeros,
+)
+
+LISTS = [
+    pa.list_(pa.float64(), D), pa.list_(pa.float32(), D), pa.list_(pa.float64()), pa.large_list(pa.float32()),
+    pa.list_(pa.int32()), pa.list_(pa.float16(), D),
+]  # fmt: skip
+
+
+@settings(deadline=None)
+@given(batches=st.lists(st.lists(st.lists(st.integers(-100, 100), min_size=D, max_size=D), max_size=4), max_size=3))
+@pytest.mark.parametrize("kind", LISTS, ids=str)
+def test_arrow_rows_are_vectors(kind: Any, batches: list[list[list[int]]]) -> None:
+    rows = [row for batch in batches for row in batch]
+    if pa.types.is_float16(kind.value_type):
+        batches = [[[np.float16(entry) for entry in row] for row in batch] for batch in batches]  # type: ignore[misc]
+    value = arrow(*batches, kind=kind, other=1)
+    decoded = codec("arrow", "v").decode([value, None, value])
+    assert decoded.vectors.tolist() == rows * 2
+    assert decoded.indices.tolist() == ([0, 2] if rows else [])
+    assert decoded.counts.tolist() == ([len(rows)] * 2 if rows else [])
+    assert [reject.reason for reject in decoded.rejects] == ["no_value"]
+
+
+@settings(deadline=None)
+@given(rows=st.lists(DOUBLES, min_size=1, max_size=5))
+def test_arrow_doubles_are_decoded_bit_for_bit(rows: list[list[float]]) -> None:
+    assert codec("arrow").decode([arrow(rows)]).vectors.tobytes() == np.array(rows).tobytes()
+
+
+def test_arrow_slices_and_compressed_buffers() -> None:
+    kind = pa.list_(pa.float64(), D)
+    batch = pa.record_batch([pa.array([[9.0] * D, ROW, ROW, [9.0] * D], kind)], ["v"]).slice(1, 2)
+    for compression in (None, "lz4", "zstd"):
+        out = io.BytesIO()
+        with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+            writer.write_batch(batch)
+        assert codec("arrow").decode([out.getvalue()]).vectors.tolist() == [ROW, ROW]
+
+
+ARROW = arrow([ROW, ROW])
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "reason", "words"),
+    [
+        (b"", "", "undecodable", "not an Arrow IPC stream"),
+        (ARROW[:-20], "", "undecodable", "not an Arrow IPC stream"),
+        (ARROW, "w", "undecodable", "no column 'w' in the record batch: there is 'v'"),
+        (arrow([ROW], other=1), "", "undecodable", "2 columns in the record batch: field must name one"),
+        (arrow([ROW], other=1), "other", "undecodable", "not int64"),
+        (arrow([ROW, [1.0, 2.0]], kind=pa.list_(pa.float64())), "", "wrong_length", "2 numbers, not 3"),
+        (arrow([[1.0, 2.0]], kind=pa.list_(pa.float64(), 2)), "", "wrong_length", "2 numbers, not 3"),
+        (arrow([ROW, None]), "", "undecodable", "a row of the record batch is null"),  # type: ignore[list-item]
+        (arrow([[1.0, None, 2.0]]), "", "undecodable", "an entry of the record batch is null"),  # type: ignore[list-item]
+        (arrow([["a", "b", "c"]], kind=pa.list_(pa.string())), "", "undecodable", "lists of numbers"),  # type: ignore[list-item]
+        (arrow([[True, False, True]], kind=pa.list_(pa.bool_())), "", "undecodable", "lists of numbers"),
+        (arrow([ROW, [1.0, float("inf"), 2.0], ROW]), "", "not_finite", "entry 1 is inf"),
+        (arrow([ROW], [ROW, [1.0, 1e200, 2.0]]), "", "too_large", "entry 1"),
+    ],
+)
+def test_invalid_arrow_messages_are_rejected(value: bytes, field: str, reason: str, words: str) -> None:
+    assert_rejected(codec("arrow", field).decode([value]), reason, words)
+
+
+def test_an_arrow_message_is_accepted_or_rejected_as_a_whole() -> None:
+    bad = arrow([ROW, [1.0, float("nan"), 2.0], [float("inf")] * 3])
+    decoded = codec("arrow").decode([ARROW, bad, ARROW, b"?", bad])
+    assert decoded.vectors.tolist() == [ROW] * 4
+    assert decoded.indices.tolist() == [0, 2]
+    assert decoded.counts.tolist() == [2, 2]
+    assert [(reject.index, reject.reason, reject.message[:7]) for reject in decoded.rejects] == [
+        (1, "not_finite", "entry 1"), (3, "undecodable", "not an "), (4, "not_finite", "entry 1"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float64(), 4), pa.list_(pa.float32()), pa.large_list(pa.int32())])
+@pytest.mark.parametrize("min_observed", [2, None])
+def test_arrow_hands_over_nulls(kind: Any, min_observed: int | None) -> None:
+    rows = [[None if np.isnan(entry) else int(entry) for entry in row] for row in GAPPY.tolist()]
+    values = [arrow(rows[:2], kind=kind), arrow(rows[2:], kind=kind), arrow([rows[1], None], kind=kind)]
+    decoded = codec("arrow", "", None, 4, min_observed=min_observed).decode(values)
+    assert decoded.vectors.tobytes() == (GAPPY[:2].tobytes() if min_observed else b"")
+    reasons = [(reject.index, reject.reason) for reject in decoded.rejects]
+    second = [(1, "too_few_observed" if min_observed else "undecodable"), (2, "undecodable")]
+    assert reasons == (second if min_observed else [(0, "undecodable"), *second])
+    assert min_observed or "missing=impute" in decoded.rejects[0].message
+
+
+MIB = 2**20
+
+
+def reasons(value: bytes) -> list[str]:
+    """The reason for which the value is rejected, if it is."""
+    return [reject.reason for reject in codec("arrow", "v", d=WIDE).decode([value]).rejects]
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4", None])
+@pytest.mark.parametrize("dtype", ["f8", "i1"])  # of a byte, which becomes eight
+def test_arrow_is_learned_up_to_64_mib(compression: str | None, dtype: str) -> None:
+    row = WIDE * (8 + np.dtype(dtype).itemsize)
+    batches, most = 8, 64 * MIB // row // 8
+    assert reasons(zeros(most, compression, batches, dtype)) == []
+    assert reasons(zeros(most + 1, compression, batches, dtype)) == ["too_many_bytes"]
+
+
+def test_arrow_beyond_64_mib_is_not_decoded() -> None:
+    assert reasons(bytes(64 * MIB)) == ["undecodable"]
+    assert reasons(bytes(64 * MIB + 1)) == ["too_many_bytes"]
+
+
+def test_arrow_lists_of_no_numbers() -> None:
+    """Two billion of them are a short value."""
+    kind = pa.list_(pa.float64(), 0)
+    column = pa.Array.from_buffers(kind, 2**31 - 1, [None], children=[pa.array([], pa.float64())])
+    assert reasons(stream(column)) == ["too_many_bytes"]

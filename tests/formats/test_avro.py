@@ -1,0 +1,236 @@
+"""Avro: values of fastavro are decoded bit for bit; hostile schemas and values reject their records alone."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.formats.packing import varint
+from streampca.formats.schemas import WriterSchema
+from tests.formats.structured import (
+    ARRAY,
+    DOUBLES,
+    GAPPY,
+    INTEGERS,
+    READING,
+    ROW,
+    SINGLES,
+    D,
+    assert_rejected,
+    avro,
+    avro_datum,
+    avro_schema,
+    bytes_of,
+    codec,
+    framed,
+    long,
+    memory,
+    only_reject,
+)
+
+
+@settings(deadline=None)
+@given(data=st.data(), path=st.sampled_from(["", "v", "a.b", "a.b.c"]))
+@pytest.mark.parametrize(
+    ("vector", "rows", "packed"),
+    [
+        (ARRAY, DOUBLES, ""), (["null", ARRAY], DOUBLES, ""), ({"type": "array", "items": "float"}, SINGLES, ""),
+        ({"type": "array", "items": "long"}, INTEGERS, ""), ("bytes", DOUBLES, "<f8"), ("bytes", SINGLES, "<f4"),
+        ({"type": "fixed", "name": "F", "size": 8 * D}, DOUBLES, "<f8"),
+    ],
+)  # fmt: skip
+def test_avro_numbers_are_decoded_bit_for_bit(
+    vector: Any, rows: Any, packed: str, data: st.DataObject, path: str
+) -> None:
+    """Integers are rounded as in Python."""
+    row = data.draw(rows)
+    steps = path.split(".") if path else []
+    schema = avro_schema(vector, *steps)
+    datum = bytes_of(row, packed) if packed else row
+    decoded = codec("avro", path, memory(schema)).decode([avro(schema, avro_datum(datum, *steps))] * 2)
+    assert decoded.rejects == []
+    assert decoded.vectors.tobytes() == np.array([row, row], np.float64).tobytes()
+
+
+@pytest.mark.parametrize("cuts", [[3], [1, 2], [2, 1], [1, 1, 1], [-3], [-1, 2], [2, -1], [0, 3], [4], [2], [3, 1]])
+def test_avro_arrays_may_be_split_into_any_blocks(cuts: list[int]) -> None:
+    """A negative count is followed by the block's size in bytes; a count of zero ends the array."""
+    schema, numbers, payload, taken = WriterSchema("AVRO", json.dumps(ARRAY)), [*ROW, 9.0], b"", 0
+    for cut in cuts:
+        if cut == 0:
+            break
+        payload += long(cut) + (long(abs(cut) * 8) if cut < 0 else b"")
+        payload += bytes_of(numbers[taken : taken + abs(cut)], "<f8")
+        taken += abs(cut)
+    decoded = codec("avro", "", memory(schema)).decode([framed(1, payload + long(0))])
+    if taken == D:
+        assert decoded.vectors.tolist() == [ROW]
+    else:
+        assert only_reject(decoded) == ("wrong_length", f"{taken} numbers, not 3")
+
+
+def test_avro_a_named_type_may_be_used_twice() -> None:
+    """At its second use the vector's type is given by name only, which the fast path does not resolve."""
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "v", "type": ARRAY}]}
+    outer = {"type": "record", "name": "Outer", "fields": [
+        {"name": "first", "type": inner}, {"name": "second", "type": "Inner"},
+    ]}  # fmt: skip
+    schema = WriterSchema("AVRO", json.dumps(outer))
+    value = avro(schema, {"first": {"v": [0.0] * 5}, "second": {"v": ROW}})
+    assert codec("avro", "second.v", memory(schema)).decode([value]).vectors.tolist() == [ROW]
+    value = avro(schema, {"first": {"v": ROW}, "second": {"v": [0.0] * 5}})
+    assert codec("avro", "first.v", memory(schema)).decode([value]).vectors.tolist() == [ROW]
+
+
+def test_avro_a_schema_may_refer_to_another() -> None:
+    part = {"type": "record", "name": "Part", "namespace": "x", "fields": [{"name": "v", "type": ARRAY}]}
+    whole = {"type": "record", "name": "Whole", "fields": [{"name": "part", "type": "x.Part"}]}
+    schema = WriterSchema("AVRO", json.dumps(whole), {"x.Part": json.dumps(part)})
+    payload = long(3) + bytes_of(ROW, "<f8") + long(0)
+    assert codec("avro", "part.v", memory(schema)).decode([framed(1, payload)]).vectors.tolist() == [ROW]
+
+
+GOOD = avro_schema(ARRAY, "v")
+
+
+WHOLE = avro(GOOD, avro_datum(ROW, "v"))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "words"),
+    [
+        (None, "no_value", "tombstone"),
+        (b"", "undecodable", "not framed"),
+        (b"\0\0\0\0", "undecodable", "not framed"),
+        (b"\1" + WHOLE[1:], "undecodable", "not framed"),
+        (framed(77, WHOLE[5:]), "unknown_schema", "no schema 77"),
+        (framed(2, WHOLE[5:]), "undecodable", "schema 2 is PROTOBUF, not AVRO"),
+        (framed(3, WHOLE[5:]), "undecodable", "schema 3 cannot be used"),
+        (framed(4, b""), "undecodable", "no field 'v'"),
+        (WHOLE[:-1], "undecodable", "not Avro of its schema"),
+        (WHOLE + b"\0", "undecodable", "left over"),
+        (WHOLE[:5], "undecodable", "not Avro of its schema"),
+        (avro(GOOD, avro_datum([1.0, 2.0], "v")), "wrong_length", "2 numbers, not 3"),
+        (avro(GOOD, avro_datum([1.0, float("nan"), 2.0], "v")), "not_finite", "entry 1 is nan"),
+        (avro(GOOD, avro_datum([1.0, 2.0, -1e200], "v")), "too_large", "entry 2"),
+        (framed(5, b"\0"), "undecodable", "not null"),
+        (framed(6, long(3) + b"\1\0\1" + long(0)), "undecodable", "entry 0 must be a number, not a boolean"),
+        (framed(7, long(5) + b"12345"), "wrong_length", "5 bytes are not 3 numbers"),
+        (framed(8, long(1) + b"x"), "undecodable", "not a string"),
+    ],
+)
+def test_invalid_avro_vectors_are_rejected(value: bytes | None, reason: str, words: str) -> None:
+    schemas = memory(GOOD, READING, WriterSchema("AVRO", "{"), *(
+        WriterSchema("AVRO", json.dumps(kind))
+        for kind in (
+            {"type": "record", "name": "None", "fields": []},
+            ["null", ARRAY], {"type": "array", "items": "boolean"}, "bytes", "string",
+        )
+    ))  # fmt: skip
+    schema_id = value[4] if value and len(value) > 4 and value[0] == 0 else 1
+    assert_rejected(codec("avro", "" if schema_id in (5, 6, 7, 8) else "v", schemas).decode([value]), reason, words)
+
+
+@pytest.mark.parametrize("min_observed", [2, None])
+def test_avro_hands_over_null_and_nan(min_observed: int | None) -> None:
+    rows = [[None if np.isnan(entry) else entry for entry in row] for row in GAPPY.tolist()]
+    nulls, plain = avro_schema({"type": "array", "items": ["null", "double"]}, "v"), avro_schema(ARRAY, "v")
+    values = [avro(nulls, avro_datum(row, "v")) for row in rows]
+    values += [avro(plain, avro_datum(row, "v"), schema_id=2) for row in GAPPY.tolist()]
+    decoded = codec("avro", "v", memory(nulls, plain), 4, min_observed=min_observed).decode(values)
+    good = [0, 1, 3] if min_observed else [1]
+    assert decoded.vectors.tobytes() == np.tile(GAPPY[good], (2, 1)).tobytes()
+    assert {reject.reason for reject in decoded.rejects} == (
+        {"too_few_observed"} if min_observed else {"undecodable", "not_finite"}
+    )
+    assert min_observed or all("missing=impute" in reject.message for reject in decoded.rejects)
+
+
+# Schemas and values made to break a decoder.
+
+
+VECTOR = varint(2 * D) + np.zeros(D).tobytes() + b"\0"  # counts are zigzag varints
+
+
+def avro_beside(other: Any, name: str = "R") -> WriterSchema:
+    """A record of a vector and something else."""
+    fields = [{"name": "v", "type": ARRAY}, {"name": "other", "type": other}]
+    return WriterSchema("AVRO", json.dumps({"type": "record", "name": name, "fields": fields}))
+
+
+def rejected(schema: WriterSchema, value: bytes) -> tuple[str, str]:
+    return only_reject(codec("avro", "v", memory(schema)).decode([value]))
+
+
+RECURSIVE = avro_beside(["null", "R"])
+
+
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": {"type": "array", "items": "Node"}}]}
+
+
+@pytest.mark.parametrize("schema", [RECURSIVE, avro_beside({"type": "map", "values": "R"}), avro_beside(NODE)])
+def test_recursive_avro_schemas_are_refused(schema: WriterSchema) -> None:
+    assert rejected(schema, framed(1, VECTOR + b"\0")) == (
+        "undecodable", f"schema 1: recursive schemas are not supported ({'Node' if 'Node' in schema.text else 'R'!r} "
+        "contains itself)",
+    )  # fmt: skip
+
+
+def test_deeply_nested_avro_does_not_overflow_the_stack() -> None:
+    script = """
+from tests.formats.test_avro import *
+print(rejected(RECURSIVE, framed(1, (VECTOR + b"\\2") * 50_000 + VECTOR + b"\\0"))[0])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "undecodable")
+
+
+EMPTY = {"type": "record", "name": "Empty", "fields": [{"name": "n", "type": "null"}]}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("items", ["null", EMPTY, {"type": "fixed", "name": "F", "size": 0}])
+def test_avro_arrays_of_nothing_are_refused(items: Any) -> None:
+    """10¹² items in six bytes."""
+    schemas = memory(avro_beside({"type": "array", "items": items}))
+    decoded = codec("avro", "v", schemas).decode([framed(1, VECTOR + varint(2 * 10**12))])
+    assert_rejected(decoded, "undecodable", "items without bytes")
+
+
+def test_avro_schemas_that_grow_exponentially_are_refused() -> None:
+    """Each type holds the previous one twice: no bytes, 2⁶⁰ objects."""
+    types = {f"T{i}": json.dumps({"type": "record", "name": f"T{i}", "fields": [
+        {"name": name, "type": f"T{i - 1}" if i else "null"} for name in "ab"
+    ]}) for i in range(60)}  # fmt: skip
+    schema = avro_beside("T59")._replace(references=types)
+    assert "more than 10000 types" in rejected(schema, framed(1, VECTOR))[1]
+
+
+@pytest.mark.parametrize("depth", [150, 5000])
+def test_deeply_nested_avro_schemas_are_read_or_refused(depth: int) -> None:
+    types = {f"T{i}": json.dumps({"type": "record", "name": f"T{i}", "fields": [
+        {"name": "a", "type": f"T{i - 1}" if i else "long"},
+    ]}) for i in range(depth)}  # fmt: skip
+    schema = avro_beside(f"T{depth - 1}")._replace(references=types)
+    rejects = codec("avro", "v", memory(schema)).decode([framed(1, VECTOR + b"\0")]).rejects
+    assert [reject.reason for reject in rejects] == ([] if depth == 150 else ["undecodable"])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "null", ["null", "string"], {"type": "enum", "name": "E", "symbols": ["A"]}, EMPTY,
+        {"type": "map", "values": "null"}, {"type": "array", "items": ["null", "long"]},
+        {"type": "long", "logicalType": "timestamp-millis"}, {"type": "string"},
+    ],
+)  # fmt: skip
+def test_usual_avro_schemas_are_supported(other: Any) -> None:
+    value = framed(1, VECTOR + (b"" if other in ("null", EMPTY) else b"\0"))
+    decoded = codec("avro", "v", memory(avro_beside(other))).decode([value])
+    assert decoded.rejects == []
+    assert decoded.vectors.shape == (1, D)

@@ -1,0 +1,152 @@
+"""Protobuf: values of its own library are decoded bit for bit; a schema's fault is no fault of the machine."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.formats import protobuf as module
+from streampca.formats.packing import VectorError
+from streampca.formats.protobuf import compiled
+from streampca.formats.schemas import WriterSchema
+from tests.formats.structured import (
+    DOUBLES,
+    GAPPY,
+    INTEGERS,
+    READING,
+    ROW,
+    SINGLES,
+    D,
+    assert_rejected,
+    bytes_of,
+    codec,
+    framed,
+    memory,
+    only_reject,
+    protobuf,
+    reading,
+    readings,
+)
+
+MESSAGES: list[tuple[str, st.SearchStrategy[list[float]], Callable[[list[float]], Any]]] = [
+    ("doubles", DOUBLES, lambda row: reading(sensor="é", doubles=row, singles=[1])),
+    ("loose", DOUBLES, lambda row: reading(loose=row)),
+    ("blob", DOUBLES, lambda row: reading(blob=bytes_of(row, "<f8"))),
+    ("blob", SINGLES, lambda row: reading(blob=bytes_of(row, "<f4"))),
+    ("step.deep.v", DOUBLES, lambda row: reading(step={"deep": {"v": row, "unit": "m"}})),
+    ("singles", SINGLES, lambda row: reading(singles=row)),
+    ("counts", INTEGERS, lambda row: reading(counts=row)),
+    ("part.v", SINGLES, lambda row: reading(part={"v": row})),  # defined in an imported file
+]
+
+
+@settings(deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize(("field", "rows", "message"), MESSAGES)
+def test_protobuf_numbers_are_decoded_bit_for_bit(field: str, rows: Any, message: Any, data: st.DataObject) -> None:
+    row = data.draw(rows)
+    decoded = readings(field).decode([protobuf(message(row))] * 2)
+    assert decoded.rejects == []
+    assert decoded.vectors.tobytes() == np.array([row, row], np.float64).tobytes()
+
+
+def field_3(data: bytes) -> bytes:
+    """Field `doubles`, packed, as on the wire."""
+    return b"\x1a" + bytes([len(data)]) + data
+
+
+def loose_3(number: float) -> bytes:
+    """One entry of `doubles`, unpacked, as on the wire."""
+    return b"\x19" + bytes_of([number], "<f8")
+
+
+@pytest.mark.parametrize(
+    ("payload", "count"),
+    [
+        (field_3(bytes_of(ROW, "<f8")), 3),
+        (field_3(bytes_of(ROW[:1], "<f8")) + field_3(bytes_of(ROW[1:], "<f8")), 3),
+        (b"".join(map(loose_3, ROW)), 3),
+        (field_3(bytes_of(ROW[:2], "<f8")) + loose_3(ROW[2]), 3),
+        (field_3(bytes_of(ROW, "<f8")) + loose_3(9.0), 4),
+        (field_3(bytes_of(ROW[:2], "<f8")), 2),
+        (b"", 0),
+        (field_3(bytes_of(ROW, "<f8")[:11]) + field_3(bytes_of(ROW, "<f8")[11:]), None),
+        (field_3(bytes_of(ROW, "<f8")[:-1]), None),
+        (field_3(bytes_of(ROW, "<f8"))[:-1], None),
+    ],
+)
+def test_protobuf_arrays_may_be_packed_or_unpacked(payload: bytes, count: int | None) -> None:
+    """A reader must accept both, even mixed."""
+    decoded = readings("doubles").decode([framed(1, b"\x02\x02" + payload)])
+    if count == D:
+        assert decoded.vectors.tolist() == [ROW]
+    elif count is None:
+        assert only_reject(decoded) == ("undecodable", "not Protobuf of its schema")
+    else:
+        assert only_reject(decoded) == ("wrong_length", f"{count} numbers, not 3")
+
+
+def test_protobuf_indexes_select_the_message_type() -> None:
+    schema = WriterSchema(
+        "PROTOBUF", 'syntax = "proto3"; message A { repeated double v = 1; message B { bytes v = 1; } }'
+    )
+    row = bytes_of(ROW, "<f8")
+    first, inner = b"\x0a\x18" + row, b"\x0a\x18" + row
+    values = [framed(1, indexes + body) for indexes, body in [(b"\0", first), (b"\x02\0", first), (b"\x04\0\0", inner)]]
+    assert codec("protobuf", "v", memory(schema)).decode(values).vectors.tolist() == [ROW] * 3
+
+
+@pytest.mark.parametrize(
+    ("indexes", "words"),
+    [
+        (b"", "ends within"), (b"\x02", "ends within"), (b"\x80", "ends within"), (b"\xff" * 200, "ends within"),
+        (b"\x01", "negative"), (b"\x02\x01", "negative"), (b"\x02\x08", "no such message"),
+        (b"\x04\x02\x06", "no such message"), (b"\x7f", "negative"),
+    ],
+)  # fmt: skip
+def test_invalid_protobuf_indexes_are_rejected(indexes: bytes, words: str) -> None:
+    assert_rejected(readings("doubles").decode([framed(1, indexes)]), "undecodable", words)
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("vector", "no field 'vector'"), ("step.v", "no field 'step.v'"), ("sensor.v", "no field"),
+        ("steps.deep.v", "no field"), ("one", "neither repeated numbers nor bytes"), ("words", "neither"),
+        ("flags", "neither"), ("sensor", "neither"), ("step", "neither"),
+    ],
+)  # fmt: skip
+def test_protobuf_fields_without_a_vector_are_rejected(field: str, words: str) -> None:
+    assert_rejected(readings(field).decode([protobuf(reading(one=1))]), "undecodable", words)
+
+
+def test_protobuf_hands_over_nan() -> None:
+    values = [protobuf(reading(doubles=row.tolist())) for row in GAPPY]
+    decoded = codec("protobuf", "doubles", memory(READING), 4, min_observed=2).decode(values)
+    assert decoded.vectors.tobytes() == GAPPY[[0, 1, 3]].tobytes()
+
+
+def test_a_full_disk_is_not_the_schemas_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", fails)
+    with pytest.raises(TimeoutError, match="No space left"):
+        compiled(WriterSchema("PROTOBUF", 'syntax = "proto3";'))
+
+
+WORK, WAIT = "while True: pass", "import time; time.sleep(60)"
+
+
+@pytest.mark.parametrize(("program", "timeout_s", "error"), [(WORK, 60, VectorError), (WAIT, 1, TimeoutError)])
+def test_a_slow_machine_is_not_the_schemas_fault(
+    monkeypatch: pytest.MonkeyPatch, program: str, timeout_s: float, error: type[Exception]
+) -> None:
+    limit = module._PROTOC.partition("runpy.run")[0].replace("(10,", "(1,")
+    monkeypatch.setattr(module, "_PROTOC", f"{limit}exec({program!r})")
+    monkeypatch.setattr(module, "_TIMEOUT_S", timeout_s)
+    with pytest.raises(error):
+        compiled(WriterSchema("PROTOBUF", 'syntax = "proto3";'))

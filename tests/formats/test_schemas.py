@@ -1,0 +1,75 @@
+"""Schemas of a registry: unavailable, registered later, or unusable."""
+
+import pytest
+
+from streampca.formats.packing import VectorError
+from streampca.formats.schemas import SchemaCache, WriterSchema
+from tests.formats.structured import (
+    ARRAY,
+    READING,
+    ROW,
+    CountingSchemas,
+    avro,
+    avro_datum,
+    avro_schema,
+    codec,
+    framed,
+    memory,
+    only_reject,
+    protobuf,
+    reading,
+)
+
+
+@pytest.mark.parametrize(("kind", "field"), [("avro", "v"), ("protobuf", "doubles")])
+def test_an_unavailable_registry_rejects_no_records(kind: str, field: str) -> None:
+    good = avro_schema(ARRAY, "v") if kind == "avro" else READING
+    value = avro(good, avro_datum(ROW, "v")) if kind == "avro" else protobuf(reading(doubles=ROW))
+    schemas = memory(good)
+    one = codec(kind, field, schemas)
+    schemas.away = True
+    assert [reject.reason for reject in one.decode([None, b"?"]).rejects] == ["no_value", "undecodable"]
+    with pytest.raises(TimeoutError):
+        one.decode([value])
+    schemas.away = False
+    assert one.decode([value]).vectors.tolist() == [ROW]
+    schemas.away = True  # cached schemas are still used
+    assert one.decode([value]).vectors.tolist() == [ROW]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        WriterSchema("PROTOBUF", 'syntax = "proto3"; // \ud800'),
+        WriterSchema("PROTOBUF", 'syntax = "proto3";', {"\ud800.proto": ""}),
+        WriterSchema("PROTOBUF", 'syntax = "proto3";', {"a\0b.proto": ""}),
+        WriterSchema("PROTOBUF", 'syntax = "proto3";', {"x" * 5000: ""}),
+        WriterSchema("PROTOBUF", 'syntax = "proto3";', {"a": "", "a/b.proto": ""}),
+        WriterSchema("PROTOBUF", 'syntax = "proto3";', {"../a.proto": ""}),
+        WriterSchema("PROTOBUF", 'syntax = "proto3";', {".": ""}),
+        WriterSchema("PROTOBUF", "\0" * 100),
+        WriterSchema("PROTOBUF", 'syntax = "proto3"; message M {' + "message M {" * 5000),
+        WriterSchema("AVRO", "\ud800"),
+        WriterSchema("AVRO", '{"type": "record", "name": "\\ud800", "fields": []}'),
+        WriterSchema("AVRO", "[" * 100_000),
+        WriterSchema("AVRO", '{"type": "record"}'),
+    ],
+)
+def test_schemas_that_cannot_be_compiled_reject_their_records(schema: WriterSchema) -> None:
+    for _ in range(2):
+        reason, message = only_reject(codec(schema.kind.lower(), "v", memory(schema)).decode([framed(1, b"\0")]))
+        assert reason == "undecodable"
+        assert "\n" not in message
+        message.encode()
+
+
+def test_a_schema_that_is_registered_later_is_found() -> None:
+    registry = CountingSchemas({})
+    cache = SchemaCache(registry, "AVRO", lambda schema: schema.text)
+    with pytest.raises(VectorError, match="no schema 7") as caught:
+        cache.get(framed(7, b""))
+    assert caught.value.reason == "unknown_schema"
+    registry.schemas[7] = WriterSchema("AVRO", "text")
+    assert cache.get(framed(7, b"")) == "text"
+    assert cache.get(framed(7, b"")) == "text"
+    assert registry.requests == 2
