@@ -46,7 +46,7 @@ def test_a_table_keeps_its_columns(tmp_path: Path, suffix: str) -> None:
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     with (
-        pytest.raises(InputError, match=r"a column residual would be written to .* has one, too"),
+        pytest.raises(InputError, match=r"a column residual would be written to .* has that column"),
         projected_file(out, 2, {"residual": None}),
     ):
         pass
