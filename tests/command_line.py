@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.forked import ForkedProcess
 
@@ -39,11 +40,19 @@ def printed(*arguments: object, **environment: str) -> str:
     return outcome.stdout
 
 
+def succeeded(*command: object, timeout: float = 300, **options: Any) -> str:
+    """What another command prints that must succeed; the options are those of `subprocess.run`."""
+    words = [str(word) for word in command]
+    outcome: subprocess.CompletedProcess[str] = subprocess.run(
+        words, capture_output=True, text=True, timeout=timeout, check=False, **options
+    )
+    assert outcome.returncode == 0, f"{words}\n{outcome.stdout[-4000:]}\n{outcome.stderr[-4000:]}"
+    return outcome.stdout
+
+
 def output_of(program: str, *arguments: str, **environment: str) -> str:
     """What a Python program prints, without whitespace around it; it must succeed."""
-    command = [sys.executable, "-c", program, *arguments]
-    own = os.environ | environment
-    return subprocess.run(command, env=own, capture_output=True, text=True, timeout=300, check=True).stdout.strip()
+    return succeeded(sys.executable, "-c", program, *arguments, env=os.environ | environment).strip()
 
 
 def doctor(*words: object, **environment: str) -> tuple[int, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.process.metrics import StoreMetrics
 from streampca.sidecar.metrics import SidecarMetrics
+from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
@@ -55,6 +57,11 @@ def sidecar_metrics() -> dict[str, str]:
     """Name and help text of each metric."""
     cache = ModelCache(Models(MemoryStore(), TOPIC))
     return described(SidecarMetrics(cache, TOPIC, StoreMetrics()).registry)
+
+
+def models_in(folder: Path, topic: str = TOPIC, **options: int) -> Models:
+    """The models of a topic in a folder."""
+    return Models(DirectoryStore(folder), topic, **options)
 
 
 def file_of(version: int) -> str:

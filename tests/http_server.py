@@ -5,9 +5,10 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 
 from tests.ports import free_ports
+from tests.service import Service
 
 Answer = Callable[[BaseHTTPRequestHandler, bytes], tuple[int, object] | None]
 
@@ -17,7 +18,7 @@ class _Server(ThreadingHTTPServer):
         """Ignore clients that have given up."""
 
 
-class HttpServer:
+class HttpServer(Service):
     """Serves while entered; it can be stopped, and started again on its port."""
 
     protocol = "HTTP/1.0"  # with 1.1, connections stay open
@@ -53,7 +54,8 @@ class HttpServer:
                 with suppress(OSError, ValueError):  # the connection may be reset
                     super().finish()
 
-            def log_message(self, *_: Any) -> None: ...
+            def log_message(self, *_: Any) -> None:
+                """Log nothing."""
 
         self._server: ThreadingHTTPServer | None = _Server(("127.0.0.1", self._port), Handler)
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -63,13 +65,6 @@ class HttpServer:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
 
 def send(request: BaseHTTPRequestHandler, status: int, content: bytes, headers: Mapping[str, str]) -> None:

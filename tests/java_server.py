@@ -9,17 +9,16 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import urllib.error
-import urllib.request
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.service import Service
+from tests.waiting import is_ready, wait_until
 
 T = TypeVar("T")
 
@@ -32,14 +31,19 @@ class ServerUnavailableError(Exception):
     """This machine cannot run the server; the message says what is missing, such as Java or Maven."""
 
 
+def unavailable(reason: str) -> NoReturn:
+    """Skip the test for this reason, or fail in CI."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 def available(make: Callable[[], T], what: str) -> T:
     """What `make` returns; if that cannot run here, the test is skipped, or fails in CI."""
     try:
         return make()
     except ServerUnavailableError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"no {what} in CI: {error}")
-        pytest.skip(f"no {what} here: {error}")
+        unavailable(f"no {what}: {error}")
 
 
 def downloaded(server: str, name: str, *goal: str, pom: Path | None = None) -> Path:
@@ -118,7 +122,7 @@ class JavaProcess:
         assert self.running, f"the server ended: {self.log.read_text()[-2000:]}"
 
 
-class JavaServer(JavaProcess):
+class JavaServer(JavaProcess, Service):
     """A process that answers HTTP."""
 
     @abstractmethod
@@ -138,18 +142,6 @@ class JavaServer(JavaProcess):
         """Kill the process."""
         self.end(kill=True)
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def _is_ready(self) -> bool:
         self.assert_running()
-        with (
-            suppress(OSError, urllib.error.URLError),
-            urllib.request.urlopen(self._probe(), timeout=10) as answer,  # noqa: S310 - ours
-        ):
-            return bool(answer.status == 200)
-        return False
+        return is_ready(self._probe())

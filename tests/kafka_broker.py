@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, TransactionalIdNotFoundError
@@ -21,6 +21,7 @@ from tests.broker_config import MECHANISMS, PASSWORD, SASL, USER, configure, wri
 from tests.broker_process import CLUSTER_ID, KafkaProcess
 from tests.certificates import KEY_PASSWORD, Certificates
 from tests.ports import free_ports
+from tests.service import Service
 from tests.waiting import PATIENCE_S, wait_until
 
 __all__ = ["MECHANISMS", "PASSWORD", "SASL", "USER", "Broker"]
@@ -30,13 +31,13 @@ __all__ = ["MECHANISMS", "PASSWORD", "SASL", "USER", "Broker"]
 LISTENERS = ("PLAINTEXT", "LOGIN", "TOKENS", "SECURE", "MUTUAL")
 
 
-class Broker(KafkaProcess, BrokerClient):
+class Broker(KafkaProcess, BrokerClient, Service):
     """A broker process with helpers for topics, records and groups."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        # The proxied listener, without authentication, is for a proxy, if a test starts one.
         *ports, self._controller, self.proxied, self.proxy = free_ports(len(LISTENERS) + 3)
-        """The proxied listener, without authentication, is for a proxy, if a test starts one."""
         self._ports = dict(zip(LISTENERS, ports, strict=True))
         self.tokens = self._ports["TOKENS"]
         self.bootstrap, self.sasl_bootstrap, self.tokens_bootstrap, *secure = (f"127.0.0.1:{port}" for port in ports)
@@ -114,13 +115,6 @@ class Broker(KafkaProcess, BrokerClient):
                     derived.unlink()
         (self.folder / "data" / ".kafka_cleanshutdown").unlink()  # so that the broker recovers the log
         self.start()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def _start(self, *options: str) -> None:
         self.launch(*options, "-Xmx512m")

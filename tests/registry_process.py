@@ -43,10 +43,8 @@ class RegistryProcess(JavaServer):
 
     def freeze(self) -> None:
         """Suspend the process: it keeps its schemas but does not respond."""
-        assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Resume the process."""
-        assert self.process is not None
         self.process.send_signal(signal.SIGCONT)

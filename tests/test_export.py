@@ -21,10 +21,8 @@ from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
-from streampca.stores.directory import DirectoryStore
-from streampca.stores.models import Models
 from tests.command_line import assert_one_line, run
-from tests.example_models import TOPIC, K, numbered
+from tests.example_models import TOPIC, K, models_in, numbered
 
 PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
 RECIPES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -50,7 +48,7 @@ def with_onnxruntime(path: Path) -> F64:
 def test_the_tool_projects_as_the_model_does(
     tmp_path: Path, kind: str, read: Callable[[Path], F64], tolerance: float
 ) -> None:
-    models = Models(DirectoryStore(tmp_path / "store"), TOPIC)
+    models = models_in(tmp_path / "store")
     for version in (10, 20):
         models.save(numbered(version))
     (tmp_path / "model.npz").write_bytes(model_file.encode(numbered(20)))
@@ -85,7 +83,7 @@ def test_the_recipes_project_as_the_model_does(tmp_path: Path, monkeypatch: pyte
 )
 def test_errors_say_what_to_do(tmp_path: Path, words: list[str], text: str) -> None:
     for topic in (TOPIC, "other"):
-        Models(DirectoryStore(tmp_path / "store"), topic).save(numbered(20))
+        models_in(tmp_path / "store", topic).save(numbered(20))
     done = CliRunner().invoke(app, ["export", str(tmp_path / "store"), *words, "-o", str(tmp_path / "out")])
     assert text in str(done.exception)
     assert not (tmp_path / "out").exists()

@@ -13,6 +13,8 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.command_line import succeeded
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -20,8 +22,7 @@ ROOT = Path(__file__).parent.parent
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    outcome = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    succeeded(*command)
     (built,) = folder.glob("streampca-*.whl")
     return built
 
@@ -32,8 +33,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, with_pip=False, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
-    command = [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(command, check=True, timeout=120, env=bare_environment())
+    succeeded(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, env=bare_environment())
     (packages,) = folder.glob("lib/python*/site-packages")
     # On the path, but not as a site directory: its .pth files, such as an editable install's, have no effect.
     (packages / "needs.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
@@ -45,17 +45,8 @@ def bare_environment() -> dict[str, str]:
 
 
 def run(installed: Path, *command: str) -> str:
-    outcome = subprocess.run(
-        [str(installed / "bin" / command[0]), *command[1:]],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=installed,
-        env=bare_environment() | {"NUMBA_DISABLE_JIT": "1"},  # compiling takes longer than the rest
-        check=False,
-    )
-    assert outcome.returncode == 0, outcome.stderr
-    return outcome.stdout
+    environment = bare_environment() | {"NUMBA_DISABLE_JIT": "1"}  # compiling takes longer than the rest
+    return succeeded(installed / "bin" / command[0], *command[1:], cwd=installed, env=environment)
 
 
 def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
@@ -100,7 +91,6 @@ def test_the_installed_sidecar_serves_its_page_and_writes_no_files(installed: Pa
         env=bare_environment(),
     )
     try:
-        assert process.stderr is not None
         lines = (json.loads(line) for line in process.stderr)
         address = next(line["url"] for line in lines if line["event"] == "serving")
         assert httpx.get(address, timeout=60).content == (folder / "index.html").read_bytes()

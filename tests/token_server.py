@@ -45,10 +45,8 @@ class TokenServer(HttpServer):
         assert isinstance(key, RSAPrivateKey)
         self._key = key
         self.lifetime_s, self.audience, self.knows_client = 300.0, AUDIENCE, True
-        self.failure: int | None = None
-        """The status of all answers, if they are errors."""
-        self.asked: list[dict[str, list[str]]] = []
-        """The forms of all requests."""
+        self.failure: int | None = None  # the status of all answers, if they are errors
+        self.asked: list[dict[str, list[str]]] = []  # the forms of all requests
 
     @property
     def url(self) -> str:

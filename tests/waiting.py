@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
+
 PATIENCE_S = 60  # what takes longer has failed; an idle machine takes a tenth of it at most
 
 
@@ -20,13 +22,31 @@ class Clock:
         return self.now
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S, what: str = "the condition") -> Any:
-    """The first true value of `condition`; fails if there is none within `timeout_s`."""
+def wait_until(
+    condition: Callable[[], Any], timeout_s: float = PATIENCE_S, what: str | Callable[[], str] = "the condition"
+) -> Any:
+    """The first true value of `condition`; fails if there is none within `timeout_s`. `what` may be computed then."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
+        assert time.monotonic() < deadline, (
+            f"{what() if callable(what) else what} did not come true within {timeout_s} s"
+        )
         time.sleep(0.02)
     return value
+
+
+def answer_of(url: str) -> httpx.Response | None:
+    """What a server answers; None while there is none."""
+    try:
+        return httpx.get(url, timeout=30)
+    except httpx.TransportError:
+        return None
+
+
+def is_ready(url: str) -> bool:
+    """Whether a URL answers with success."""
+    answer = answer_of(url)
+    return answer is not None and answer.is_success
 
 
 @contextmanager

@@ -73,11 +73,11 @@ def test_a_backfill_without_a_row_is_not_saved(tmp_path: Path) -> None:
 
 def test_errors_say_what_is_wrong(lake: Path, tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
-    for source, text in ((tmp_path / "none", "there is no"), (tmp_path / "empty", r"no \.parquet, \.arrow")):
-        (tmp_path / "empty").mkdir(exist_ok=True)
+    (tmp_path / "empty").mkdir()
+    for name, text in {
+        "none": "there is no", "empty": r"no \.parquet, \.arrow", "x.parquet": r"x\.parquet cannot be read",
+    }.items():  # fmt: skip
         with pytest.raises(InputError, match=text):
-            chunks_of([str(source)])
-    with pytest.raises(InputError, match=r"x\.parquet cannot be read"):
-        chunks_of([str(tmp_path / "x.parquet")])
+            chunks_of([str(tmp_path / name)])
     with pytest.raises(InputError, match="there is no column other; there are"):
         learned(here, BackfillPlan("readings", backfill_of().fold_config, ("embedding",), "other"), lake)

@@ -1,7 +1,6 @@
 """Where history ends, the topic begins: lake and topic overlap, and every row counts once."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streampca.stores.directory import DirectoryStore
-from streampca.stores.models import Models
 from tests.backfill.rows import START_MS, table
-from tests.command_line import variables
+from tests.command_line import succeeded, variables
+from tests.example_models import models_in
 from tests.guarantees.harness import D, Group, K, as_json, group, vectors
 from tests.kafka_broker import Broker
 
@@ -47,9 +45,7 @@ def backfill(broker: Broker, members: Group, folder: Path, *until: str) -> str:
     # Not forked from a process of the tests: those may have no children.
     command = [sys.executable, "-m", "streampca", "backfill", folder / "lake.parquet", "--column", "embedding"]
     command += ["--timestamp-column", "time", *until]
-    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert outcome.returncode == 0, outcome.stderr
-    return outcome.stdout
+    return succeeded(*command, env=environment)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +59,7 @@ def test_every_row_counts_once(broker: Broker, topic: str, tmp_path: Path, clien
     with group(broker, topic, tmp_path, [client], start="backfill") as members:
         output = backfill(broker, members, tmp_path, "--until", until)
         members.start()
-        models = Models(DirectoryStore(members.store), topic)
+        models = models_in(members.store, topic)
         members.wait(lambda: (newest := models.newest()) and newest.version == 2000, "a model of all rows")
         published: Any = models.newest()
         events = [e for e in members.workers[0].events() if e["event"] == "partition begun"]

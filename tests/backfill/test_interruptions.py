@@ -64,9 +64,7 @@ def die() -> None:
 
 
 def saved(store: Path) -> Checkpoint:
-    checkpoint = Checkpoints(DirectoryStore(store), "readings").newest(FIRST_BACKFILL)
-    assert checkpoint
-    return checkpoint
+    return Checkpoints(DirectoryStore(store), "readings").newest(FIRST_BACKFILL)
 
 
 def checkpoints(store: Path) -> list[Path]:

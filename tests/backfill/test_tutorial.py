@@ -8,14 +8,14 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-import httpx
 import pyarrow.parquet as pq
 import pytest
 
 from tests.backfill.rows import rows, table
+from tests.command_line import succeeded
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.waiting import answer_of, wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "backfill.md").read_text(encoding="utf-8")
 D = 128
@@ -53,15 +53,10 @@ def test_a_folder_of_parquet_becomes_a_model_that_is_served_and_goes_on(
                 running.callback(process.wait)
                 running.callback(process.terminate)
             else:
-                done = subprocess.run(
-                    command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
-                )
-                assert done.returncode == 0, done.stderr
+                succeeded(*command, cwd=tmp_path, env=environment)
         wait_until(lambda: version(f"http://127.0.0.1:{ports[1]}/v1/model") == 1300, 90, "a model of all rows")
 
 
 def version(url: str) -> int:
-    try:
-        return int(httpx.get(url, timeout=10).json().get("version", 0))
-    except httpx.TransportError:
-        return 0
+    answer = answer_of(url)
+    return int(answer.json().get("version", 0)) if answer is not None else 0

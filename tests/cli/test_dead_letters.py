@@ -124,7 +124,6 @@ def test_what_the_memory_sink_writes_is_read() -> None:
     letters.send(2, PlainRecord(3, b"x", 4, b"k", [("own", None)]), "undecodable", "why \ud800")
     letters.flush(0)
     origin = origin_of(letters.records[0].headers)
-    assert origin
     assert origin[:5] == (TOPIC, 2, 3, "undecodable", "why \\ud800")
     assert (origin.headers, origin.timestamp) == ([("own", None)], 4)
 

@@ -69,9 +69,10 @@ def test_rejected_records_are_sent_again_once_as_they_were(broker: Broker, topic
     broker.produce(f"{topic}-dead", 0, [b"somebody else's"])
     write_letters(log, letters)
     wrong = listed(broker, topic)["wrong_length"]
-    assert (wrong["letters"], wrong["waiting"], wrong["repeated"], wrong["partitions"]) == (3, 2, 1, {"0": 2, "2": 1})
-    assert wrong["first_timestamp"] == iso(NOON_MS)
-    assert wrong["last_timestamp"] == iso(NOON_MS + 2 * HOUR_MS)
+    assert wrong.items() >= {
+        "letters": 3, "waiting": 2, "repeated": 1, "partitions": {"0": 2, "2": 1},
+        "first_timestamp": iso(NOON_MS), "last_timestamp": iso(NOON_MS + 2 * HOUR_MS),
+    }.items()  # fmt: skip
     assert wrong["examples"][1] == {"partition": 2, "offset": 11, "message": "message 11"}
 
     assert f"4 records would be sent to {topic}" in replayed(broker, topic)

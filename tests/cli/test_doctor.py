@@ -12,21 +12,15 @@ from streampca.errors import InputError, StoreError, TopicReplacedError
 from streampca.formats.record import LastRecord
 from streampca.settings.commands import TransformSettings
 from streampca.sources.base import Committed
-from streampca.stores.directory import DirectoryStore
-from streampca.stores.models import Models
 from streampca.transform.position import Position
 from tests.command_line import assert_one_line, run
-from tests.example_models import TOPIC, numbered
+from tests.example_models import TOPIC, models_in, numbered
 
 
 def checks_of(store: Path, **settings: str) -> dict[str, Check]:
     """The checks by name; they have no broker."""
     read = TransformSettings.read(topic=TOPIC, output_topic="projected", store=str(store), **settings)
     return dict(doctor.checks_of(None, read, TopicChecks(read)))
-
-
-def models_in(store: Path) -> Models:
-    return Models(DirectoryStore(store), TOPIC)
 
 
 def test_the_model_and_what_transform_waits_for(tmp_path: Path) -> None:

@@ -10,14 +10,12 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 from kafka.structs import OffsetAndMetadata
 
-from streampca.stores.directory import DirectoryStore
 from streampca.stores.identity import StoreIdentity
-from streampca.stores.models import Models
 from tests.cli.test_produce import vectors as vectors
 from tests.cli.test_reset import commit
 from tests.command_line import doctor as run_doctor
 from tests.command_line import printed, run
-from tests.example_models import numbered
+from tests.example_models import models_in, numbered
 from tests.guarantees.harness import BOTH_CLIENTS
 from tests.kafka_broker import PASSWORD, USER, Broker
 
@@ -28,7 +26,7 @@ both_clients = pytest.mark.parametrize("client", BOTH_CLIENTS)
 @pytest.fixture
 def store(tmp_path: Path, topic: str) -> Path:
     """A store with a model."""
-    Models(DirectoryStore(tmp_path), topic).save(numbered(7))
+    models_in(tmp_path, topic).save(numbered(7))
     return tmp_path
 
 

@@ -13,9 +13,8 @@ from streampca.fold import model_file
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.arrow import fixed_size_lists
 from streampca.pca.arrays import F64
-from streampca.stores.directory import DirectoryStore
-from streampca.stores.models import Models
 from tests.command_line import assert_one_line, printed, run
+from tests.example_models import models_in
 from tests.forked import ForkedProcess
 from tests.waiting import wait_until
 
@@ -83,7 +82,7 @@ def test_every_format_holds_what_the_model_computes_wherever_it_is(
     folder: Path, sidecar: str, tmp_path: Path, by: str, suffix: str, read: Callable[[Path], tuple[F64, F64]]
 ) -> None:
     published = model_of(folder / "model.npz")
-    Models(DirectoryStore(tmp_path / "store"), "readings").save(published)
+    models_in(tmp_path / "store").save(published)
     location = {"store": tmp_path / "store", "sidecar": sidecar}.get(by, folder / by)
     column = ["--column", "vector"] if suffix == "parquet" else []
     out = tmp_path / f"out.{suffix}"

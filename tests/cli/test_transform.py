@@ -10,9 +10,7 @@ import pytest
 
 from streampca.cli import transform
 from streampca.settings.commands import TransformSettings
-from streampca.stores.directory import DirectoryStore
-from streampca.stores.models import Models
-from tests.example_models import TOPIC, numbered
+from tests.example_models import TOPIC, models_in, numbered
 
 
 @pytest.fixture
@@ -27,7 +25,7 @@ def restored_process() -> Iterator[None]:
 
 @pytest.mark.usefixtures("restored_process", "restored_logging")
 def test_a_signal_while_it_connects_to_brokers_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Models(DirectoryStore(tmp_path), TOPIC).save(numbered(7))
+    models_in(tmp_path).save(numbered(7))
     causes: list[str] = []
 
     def build(*arguments: object) -> SimpleNamespace:

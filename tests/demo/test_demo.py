@@ -76,13 +76,11 @@ def has_shown_all(output: str) -> bool:
 def output_until(condition: Callable[[str], bool], process: subprocess.Popen[str]) -> str:
     """The demo's output when the condition holds; it prints a line every two seconds."""
     output, deadline = "", time.monotonic() + WITHIN_S
-    assert process.stdout is not None
     for line in process.stdout:
         output += line
         if condition(output):
             return output
         assert time.monotonic() < deadline, output
-    assert process.stderr is not None
     raise AssertionError(f"the demo ended: {output}\n{process.stderr.read()}")
 
 

@@ -18,13 +18,11 @@ def compose() -> dict[str, Any]:
     """docker-compose.yml with its variables at their defaults."""
     text = re.sub(r"(?<!\$)\$\{\w+:-([^}]*)\}", r"\1", COMPOSE.read_text(encoding="utf-8"))
     assert not re.findall(r"(?<!\$)\$[{A-Za-z_]", text), "a variable without a default"
-    loaded: dict[str, Any] = yaml.load(text, yaml.CSafeLoader)
-    return loaded
+    return yaml.load(text, yaml.CSafeLoader)
 
 
 def services() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = compose()["services"]
-    return found
+    return compose()["services"]
 
 
 def streampca_services() -> dict[str, dict[str, Any]]:
@@ -65,14 +63,10 @@ def image_environment(architecture: str = "amd64") -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def baseline(architecture: str) -> dict[str, str]:
-    """The variables that select the processor for which numba compiles."""
+def baseline() -> dict[str, str]:
+    """The variables that select the processor of this architecture for which numba compiles."""
+    architecture = {"aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), "amd64")  # by BuildKit's names
     return {name: value for name, value in image_environment(architecture).items() if name.startswith("NUMBA_CPU_")}
-
-
-def architecture() -> str:
-    """This machine's architecture, by BuildKit's name."""
-    return {"aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), "amd64")
 
 
 def last_argument(instruction: str) -> str:

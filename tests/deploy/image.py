@@ -12,15 +12,13 @@ import httpx
 import numpy as np
 import pytest
 
-from streampca.stores.directory import DirectoryStore
-from streampca.stores.models import Models
 from streampca.version import __version__
 from tests.deploy import files, oci
 from tests.deploy.oci import wait_while_running
-from tests.example_models import numbered
+from tests.example_models import models_in, numbered
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
-from tests.waiting import every
+from tests.waiting import every, is_ready
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -41,14 +39,6 @@ def memory_limit(service: str) -> int:
     """A service's limit of memory, in bytes."""
     limit = files.services()[service]["deploy"]["resources"]["limits"]["memory"]
     return int(limit[:-1]) * {"M": 1 << 20, "G": 1 << 30}[limit[-1]]
-
-
-def is_ready(url: str) -> bool:
-    """Whether a URL answers with 200."""
-    try:
-        return httpx.get(url, timeout=30).is_success
-    except httpx.TransportError:
-        return False
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +71,7 @@ def test_the_sidecars_own_image_is_small_and_serves(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     model = numbered(20)
-    Models(DirectoryStore(tmp_path / "store"), model.topic).save(model)
+    models_in(tmp_path / "store", model.topic).save(model)
     for path in (tmp_path / "store").rglob("*"):
         os.chown(path, 10001, 10001)
     with oci.built("--target", "sidecar") as small:
@@ -145,7 +135,7 @@ def test_worker_sidecar_and_producer_work_together_within_the_shipped_memory(
 
     create_topics(image, broker, topic, tmp_path)
     with start("worker") as worker, start("producer") as producer, start("sidecar") as sidecar:
-        models = Models(DirectoryStore(tmp_path / "store"), topic)
+        models = models_in(tmp_path / "store", topic)
         wait_while_running(worker, lambda: models.newest() is not None, "a model", 180)
         wait_while_running(sidecar, lambda: is_ready(f"{addresses['sidecar']}/readyz"), "a ready sidecar")
         wait_while_running(worker, lambda: is_ready(f"{addresses['worker']}/readyz"), "a ready worker")

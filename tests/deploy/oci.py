@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.command_line import succeeded
 from tests.deploy import files
 from tests.waiting import wait_until
 
@@ -28,9 +29,7 @@ class Image(NamedTuple):
 
 def call(*command: object) -> str:
     """The output of a command, which must succeed."""
-    outcome = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=900, check=False)
-    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    return outcome.stdout.strip()
+    return succeeded(*command, timeout=900).strip()
 
 
 def build_base() -> None:

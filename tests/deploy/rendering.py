@@ -79,8 +79,7 @@ def pods(found: list[Object], *kinds: str) -> dict[str, Object]:
 def settings_of(found: list[Object]) -> dict[str, str]:
     """The data of the ConfigMap."""
     (settings,) = (o for o in of_kind(found, "ConfigMap") if "streampca.json" not in o["data"])
-    data: dict[str, str] = settings["data"]
-    return data
+    return settings["data"]
 
 
 def egress_of(found: list[Object]) -> dict[str, set[int]]:

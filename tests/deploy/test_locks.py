@@ -1,11 +1,11 @@
 """The locks: up to date, complete, and installable on every supported system."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests import locks
+from tests.command_line import succeeded
 
 PYTHONS = ("3.11", "3.12", "3.13")
 SYSTEMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin")
@@ -28,9 +28,7 @@ def test_a_lock_names_no_index_and_agrees_with_the_others(lock: Path) -> None:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_supported_systems_have_a_wheel_of_everything(system: str, python: str, tmp_path: Path) -> None:
     """As `pip install '.[arrow,avro,fast,protobuf]'` on that system would choose, in the versions of the lock."""
-    command = [
+    succeeded(
         locks.UV, "pip", "install", "--quiet", "--no-config", "--dry-run", "--target", tmp_path, "--only-binary=:all:",
         "--require-hashes", f"--python-platform={system}", f"--python-version={python}", "--requirements", locks.IMAGE,
-    ]  # fmt: skip
-    outcome = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert outcome.returncode == 0, outcome.stderr
+    )  # fmt: skip

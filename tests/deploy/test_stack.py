@@ -3,7 +3,6 @@
 import importlib.resources
 import json
 import re
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -15,6 +14,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from streampca.stores.choice import open_store
 from streampca.version import __version__
+from tests.command_line import succeeded
 from tests.deploy import files
 from tests.deploy.commands import PORTS, effective_settings
 from tests.java_server import available
@@ -39,18 +39,14 @@ def test_the_compose_file_matches_the_specification() -> None:
 
 def test_hadolint_accepts_the_dockerfile() -> None:
     lint = Path(sysconfig.get_path("scripts")) / "hadolint"
-    outcome = subprocess.run([lint, files.DOCKERFILE], capture_output=True, text=True, timeout=60, check=False)
-    assert (outcome.returncode, outcome.stdout) == (0, ""), outcome.stderr
+    assert succeeded(lint, files.DOCKERFILE) == ""
 
 
 def test_compiled_kernels_do_not_depend_on_the_processor_of_the_build() -> None:
     """numba's cache key contains the baseline and no feature of this machine's processor."""
     look = "from numba.core.registry import cpu_target; print(cpu_target.target_context.codegen().magic_tuple()[1:])"
-    baseline = files.baseline(files.architecture())
-    found = subprocess.run(
-        [sys.executable, "-c", look], env=baseline, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert found.stdout == f"('{baseline['NUMBA_CPU_NAME']}', '')\n"
+    baseline = files.baseline()
+    assert succeeded(sys.executable, "-c", look, env=baseline) == f"('{baseline['NUMBA_CPU_NAME']}', '')\n"
 
 
 def test_images_have_the_version_of_the_package() -> None:

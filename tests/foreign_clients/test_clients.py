@@ -2,13 +2,13 @@
 
 import fcntl
 import hashlib
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.command_line import succeeded
 from tests.example_models import numbered
 from tests.sidecar.process import serving
 
@@ -28,16 +28,10 @@ def python() -> Path:
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other processes of the tests wait here
         if not (folder / "complete").exists():
-            subprocess.run([*uv, "venv", "--clear", "--python", sys.executable, str(folder)], check=True)
-            subprocess.run([*uv, "pip", "sync", "--python", str(python), str(LOCK)], check=True)
+            succeeded(*uv, "venv", "--clear", "--python", sys.executable, folder)
+            succeeded(*uv, "pip", "sync", "--python", python, LOCK)
             (folder / "complete").touch()
     return python
-
-
-def run(*command: object) -> None:
-    """Run a command, which must succeed."""
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +43,15 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("script", ["triton", "kserve_rest", "mlflow_scoring"])
 def test_a_client_gets_the_numbers_of_project(python: Path, url: str, script: str) -> None:
-    run(python, SCRIPTS / f"{script}.py", url)
+    succeeded(python, SCRIPTS / f"{script}.py", url)
 
 
 def test_a_client_made_from_the_description_can_call_everything(python: Path, url: str, tmp_path: Path) -> None:
-    run(python, SCRIPTS / "generated.py", url, tmp_path)
+    succeeded(python, SCRIPTS / "generated.py", url, tmp_path)
 
 
 @pytest.mark.parametrize("options", [["GET"], ["POST", "--exclude-checks", "positive_data_acceptance"]])
 def test_schemathesis_finds_nothing(python: Path, url: str, options: list[str]) -> None:
     """No schema says how long a model's vectors are, so bodies that fit theirs may be refused."""
     where = ("schemathesis.cli", "run", f"{url}/openapi.json")
-    run(python, "-m", *where, "--max-examples", "8", "--seed", "1", "--include-method", *options)
+    succeeded(python, "-m", *where, "--max-examples", "8", "--seed", "1", "--include-method", *options)

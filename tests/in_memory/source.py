@@ -8,11 +8,9 @@ from streampca.sources.base import Committed
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, SourceStatus
 from tests.in_memory.topic import Log, MemoryTopic
 
+# A poll that returns at most that number of records of each partition, or for None nothing; an exception is raised.
+# A function is called just before a poll: it may append records, evict a member, or replace the topic.
 Step = int | Callable[[], object] | Exception | None
-"""A poll that returns at most so many records of each partition, or for None nothing; an exception is raised.
-
-A function is called just before a poll: it may append records, evict a member, or replace the topic.
-"""
 
 
 class MemorySource:

@@ -1,6 +1,5 @@
 """A real Prometheus on the loopback interface, and the metrics that an expression uses."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
-import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.java_server import unavailable
 from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.waiting import is_ready, wait_until
 
 DOCKER = Path(__file__).parents[2] / "docker"
 RULES = DOCKER.parent / "helm" / "streampca" / "files" / "rules.yaml"
@@ -26,10 +25,7 @@ def program(name: str) -> str:
     """The path of prometheus or promtool. Without it the test is skipped, and fails in CI."""
     found = shutil.which(name) or shutil.which(name, path=UNPACKED)
     if found is None:
-        reason = f"{name} is not installed: make prometheus"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        unavailable(f"{name} is not installed: make prometheus")
     return found
 
 
@@ -54,6 +50,11 @@ def samples_of(text: str, topic: str) -> dict[str, float]:
         labels = ",".join(f'{key}="{value}"' for key, value in sorted(sample.labels.items()))
         found[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
     return found
+
+
+def samples_in(registry: CollectorRegistry, topic: str) -> dict[str, float]:
+    """The samples as a registry exposes them."""
+    return samples_of(generate_latest(registry).decode(), topic)
 
 
 def assert_includes(samples: Mapping[str, float], expected: Mapping[str, Any]) -> None:
@@ -100,7 +101,4 @@ class PrometheusProcess:
 
     def _ready(self) -> bool:
         assert self._process.poll() is None, (self._config.parent / "prometheus.log").read_text()
-        try:
-            return self._http.get("/-/ready").status_code == 200
-        except httpx.TransportError:
-            return False
+        return is_ready(f"http://127.0.0.1:{self._port}/-/ready")

@@ -6,7 +6,6 @@ The runbook has a section for every alert and every reason of dead letters, and 
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import streampca
 from streampca.formats.codec import REASONS
 from streampca.transform.listeners import TransformMetrics
 from streampca.worker.listeners import WorkerMetrics
+from tests.command_line import succeeded
 from tests.deploy import files
 from tests.example_models import sidecar_metrics
 from tests.monitoring.prometheus import DOCKER, RULES, described, metrics_in, program
@@ -41,11 +41,7 @@ SCENARIOS = ("tests.yml", "tests_of_hours.yml")
 def promtool(*arguments: str, folder: Path = FOLDER) -> None:
     """Run promtool, which must accept the files."""
     environment = {**os.environ, "GOGC": "400"}  # collects garbage less often, which takes a fifth of the time
-    outcome = subprocess.run(
-        [program("promtool"), *arguments],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    succeeded(program("promtool"), *arguments, cwd=folder, env=environment)
 
 
 def test_promtool_accepts_the_configuration_as_the_compose_file_mounts_it(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """A browser for all tests of the page, and for each a store, a sidecar and a page that must log no errors."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC
+from tests.java_server import unavailable
 from tests.page.browser import chromium, installed, status, watched
 from tests.sidecar.process import SidecarProcess
 
@@ -21,8 +21,7 @@ expect.set_options(timeout=60_000)
 def browser() -> Iterator[Browser]:
     """Of module scope: while the browser is open, its event loop runs in this thread, and asyncio allows only one."""
     if installed() is None:
-        reason = "Chromium is needed: `make browser` installs it"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+        unavailable("Chromium is needed: `make browser` installs it")
     with chromium() as browser:
         yield browser
 

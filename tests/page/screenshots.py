@@ -10,14 +10,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 from playwright.sync_api import Browser, expect
 
 from experiments import datasets
 from tests.page.browser import chromium
 from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.waiting import answer_of, wait_until
 
 _IMAGES = Path(__file__).parents[2] / "docs" / "images"
 _VERSIONS = 30  # enough points for the curves
@@ -55,10 +54,8 @@ def _take(browser: Browser, url: str, image: str, **options: Any) -> None:
 
 
 def _versions(url: str) -> int:
-    try:
-        return len(httpx.get(f"{url}/v1/models").json()["versions"])
-    except httpx.TransportError:
-        return 0
+    answer = answer_of(f"{url}/v1/models")
+    return len(answer.json()["versions"]) if answer else 0
 
 
 if __name__ == "__main__":

@@ -54,7 +54,6 @@ def test_a_range_of_time_applies_to_all_charts_over_time(models: Models, opened:
     area = page.locator("#rate-chart .u-over")
     area.scroll_into_view_if_needed()
     box = area.bounding_box()
-    assert box is not None
     page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 50)
     page.mouse.down()
     page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 60, steps=4)
@@ -93,7 +92,6 @@ def test_losses_on_a_log_scale(models: Models, opened: Opened) -> None:
             area.hover(position={"x": min(width * i / 3 + 1, width - 1), "y": 5})
             expect(page.locator("#loss-chart .u-legend")).to_contain_text(("50 %", "5 %", "0.5 %")[i])
             box = page.locator("#loss-chart .u-cursor-pt").bounding_box()
-            assert box is not None
             heights.append(box["y"])
         return np.diff(heights).tolist()
 

@@ -53,7 +53,6 @@ def test_a_pasted_vector_is_projected_by_the_selected_version(opened: Opened) ->
         shown = page.locator("#coordinates td:nth-child(2)").all_text_contents()
         np.testing.assert_allclose([float(cell) for cell in shown], projected.coordinates[0], rtol=1e-3)
         residual_text = re.search(r"Residual (\S+):", page.locator("#try-summary").inner_text())
-        assert residual_text is not None
         np.testing.assert_allclose(float(residual_text[1]), projected.residual[0], rtol=1e-3)
     expect(page.locator("#try-strips figure")).to_have_count(3)
     expect(page.locator("#recent-empty")).to_be_hidden()

@@ -14,11 +14,9 @@ from tests.sidecar.process import SidecarProcess
 
 def test_shows_the_newest_model(models: Models, opened: Opened) -> None:
     page = opened("", numbered(1200))
-    expect(page.locator("#topic")).to_have_text(TOPIC)
-    expect(page.locator("#version")).to_have_text("1,200")
-    expect(page.locator("#loss")).to_have_text("12.5 %")
-    expect(page.locator("#explained")).to_have_text("50 %")
-    expect(page.locator("#shape-of-model")).to_have_text("5 → 2")
+    figures = {"topic": TOPIC, "version": "1,200", "loss": "12.5 %", "explained": "50 %", "shape-of-model": "5 → 2"}
+    for name, text in figures.items():
+        expect(page.locator(f"#{name}")).to_have_text(text)
     for tab, chart in {"Components": "scree", "Vectors": "recent", "Over time": "loss"}.items():
         page.get_by_role("radio", name=tab).check()
         expect(page.locator(f"#{chart}-chart canvas")).to_be_visible()

@@ -18,9 +18,7 @@ from streampca.consumer_group.health import HealthListener, HealthServer, health
 from streampca.errors import SettingsError
 from streampca.process.bearer_tokens import BearerTokens
 from streampca.process.listening import address_of, listen, server_context
-from streampca.stores.directory import DirectoryStore
-from streampca.stores.models import Models
-from tests.example_models import TOPIC, numbered
+from tests.example_models import models_in, numbered
 from tests.process.test_bearer_tokens import bearer, line
 from tests.sidecar.process import SidecarProcess
 
@@ -70,7 +68,7 @@ def check_renewal(certificates: Certificates, url: str, headers: dict[str, str])
 
 @pytest.mark.slow
 def test_the_sidecar_serves_with_a_certificate_and_reads_it_again(certificates: Certificates, tmp_path: Path) -> None:
-    Models(DirectoryStore(tmp_path / "store"), TOPIC).save(numbered(1))
+    models_in(tmp_path / "store").save(numbered(1))
     with SidecarProcess(tmp_path / "store", tls_folder=str(tmp_path)) as sidecar:
         url = sidecar.url()
         assert url.startswith("https://")

@@ -17,9 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from streampca.fold.model_file import PublishedModel
-from streampca.stores.directory import DirectoryStore
-from streampca.stores.models import Models
-from tests.example_models import TOPIC
+from tests.example_models import TOPIC, models_in
 from tests.forked import ForkedProcess
 
 PROGRAM = """
@@ -128,7 +126,7 @@ class SidecarProcess:
 @contextmanager
 def serving(folder: Path, *published: PublishedModel, **options: Any) -> Iterator[SidecarProcess]:
     """A sidecar on a store with these models."""
-    models = Models(DirectoryStore(folder), TOPIC)
+    models = models_in(folder)
     for model in published:
         models.save(model)
     with SidecarProcess(folder, **options) as process:

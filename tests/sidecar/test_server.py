@@ -16,7 +16,7 @@ from streampca.settings.commands import ServeSettings
 from streampca.sidecar.server import run
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.example_models import TOPIC, D, example_model, numbered
+from tests.example_models import TOPIC, D, example_model, models_in, numbered
 from tests.sidecar.process import SidecarProcess, connect
 from tests.waiting import wait_until
 
@@ -27,7 +27,7 @@ ROW = [1.0] * D
 
 @pytest.fixture
 def models(tmp_path: Path) -> Models:
-    models = Models(DirectoryStore(tmp_path), TOPIC, keep=5)
+    models = models_in(tmp_path, keep=5)
     models.save(numbered(1))
     return models
 
@@ -161,7 +161,7 @@ def test_a_store_that_does_not_exist_yet_is_named_and_waited_for(tmp_path: Path)
         reason = f"there is no store at {folder} yet: no worker has written to it, or its volume is not mounted"
         assert answer.json()["reasons"] == [reason]
         assert not folder.exists()
-        Models(DirectoryStore(folder), TOPIC).save(numbered(1))
+        models_in(folder).save(numbered(1))
         wait_until(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 200, 60)
         assert sidecar.end(within_s=60)[0] == 0
 
