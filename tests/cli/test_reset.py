@@ -67,8 +67,7 @@ def test_a_reset_moves_where_workers_continue_but_never_back(broker: Broker, top
         reset = ["reset", "--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap, "--yes"]
         reset += ["--store", str(members.store)]
         assert "partition 1 continues at offset 300" in printed(*reset, "--to", 300, "--partition", 1)
-        members.start()
-        members.wait_until_learned()
+        members.learn()
         members.wait(lambda: len(broker.committed(topic, topic)) == 2, "committed offsets")
         assert_one_line(run(*reset, "--to", "latest"), "has active members")
         members.workers[0].stop()
@@ -78,7 +77,6 @@ def test_a_reset_moves_where_workers_continue_but_never_back(broker: Broker, top
             broker.produce(topic, partition, as_json(vectors(200, 7)))
         assert "continues at offset 600" in printed(*reset, "--to", "latest")
         broker.produce(topic, 0, as_json(vectors(50, 8)))
-        members.start()
-        members.wait_until_learned()
+        members.learn()
         counts = {p: (newest.fold.stats.learned, newest.fold.stats.gap) for p, newest in members.newest().items()}
     assert counts == {0: (450, 200), 1: (100, 200)}

@@ -1,6 +1,6 @@
 """Groups of real workers on the real broker, and the folds that they must arrive at."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
+from streampca.formats.record import PlainRecord
 from streampca.pca.learning import LearningConfig
 from streampca.sources.base import MAX_POLL_RECORDS
 from streampca.stores.checkpoints import Checkpoints
@@ -97,6 +98,12 @@ class Group:
         self.workers.append(worker)
         return worker
 
+    def learn(self, timeout_s: float = 60, **settings: Any) -> WorkerProcess:
+        """Start another worker; return when everything is learned."""
+        worker = self.start(**settings)
+        self.wait_until_learned(timeout_s)
+        return worker
+
     def _environment(self, settings: Mapping[str, Any]) -> dict[str, str]:
         return variables({
             "bootstrap_servers": self.broker.bootstrap, "topic": self.topic, "group_id": self.topic,
@@ -133,8 +140,7 @@ class Group:
             worker = self.start()
             self.wait_for_progress(worker, saves)
             worker.kill()
-        self.start()
-        self.wait_until_learned()
+        self.learn()
 
     def wait_for_progress(self, worker: WorkerProcess, saves: int) -> None:
         """Wait until the worker has saved this many checkpoints, or everything is saved."""
@@ -145,7 +151,7 @@ class Group:
         """The end offsets of the partitions that have records."""
         return {p: end for p, end in self.broker.end_offsets(self.topic).items() if end}
 
-    def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 60) -> None:
+    def wait(self, condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = 60) -> None:
         """Wait until the condition holds; a worker that ends unexpectedly fails the test with its log."""
 
         def holds() -> bool:
@@ -153,11 +159,11 @@ class Group:
                 worker.assert_alive_or_end_expected()
             return bool(condition())
 
-        try:
-            wait_until(holds, timeout_s, what)
-        except AssertionError as error:
-            tails = "\n".join(f"--- {w.log.name}\n{w.text()[-2000:]}" for w in self.workers)
-            raise AssertionError(f"{error}\n{tails}") from None
+        def awaited() -> str:
+            tails = [f"--- {w.log.name}\n{w.text()[-2000:]}" for w in self.workers]
+            return "\n".join([*tails, what() if callable(what) else what])
+
+        wait_until(holds, timeout_s, awaited)
 
     def assert_commits_not_ahead(self) -> None:
         """No committed offset exceeds its checkpoint. Committed offsets are read first: checkpoints only advance."""
@@ -170,6 +176,16 @@ class Group:
         """The newest checkpoints have the bytes of the folds that this process computes of all records."""
         newest, folds = self.newest(), expected_folds(self.broker, self.topic)
         assert self.files() == {p: encode(replace(newest[p], fold=fold)) for p, fold in folds.items() if fold.position}
+
+    def rejected_beside(self, rows: NDArray[np.float64]) -> dict[str, int]:
+        """The rejected records of partition 0; its fold must have the bits of one that learned just these rows."""
+        found = self.newest()[0].fold
+        expected = fold_of([PlainRecord(i, value) for i, value in enumerate(as_json(rows))], len(rows))
+        assert found.state.C.tobytes() == expected.state.C.tobytes()
+        assert found.state.mean.tobytes() == expected.state.mean.tobytes()
+        assert found.pending.tobytes() == expected.pending.tobytes()
+        assert found.stats.learned == len(rows)
+        return dict(found.stats.rejected)
 
     def close(self) -> None:
         for worker in self.workers:
@@ -198,8 +214,3 @@ def group(
         yield members
     finally:
         members.close()
-
-
-def temporary_files(store: Path) -> Iterable[Path]:
-    """Checkpoint files that are being written."""
-    return [path for path in store.glob("checkpoints/*/*/*") if path.suffix != ".npz"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.forked import COMMAND_LINE
-from tests.guarantees.harness import BOTH_CLIENTS, Group, as_json, group, temporary_files, vectors
+from tests.guarantees.harness import BOTH_CLIENTS, Group, as_json, group, vectors
 from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker
 
@@ -66,19 +66,17 @@ def fill(broker: Broker, topic: str, count: int, seed: int) -> None:
 def uninterrupted(broker: Broker, topic: str, folder: Path) -> dict[int, bytes]:
     """The checkpoints of one worker that reads the whole topic undisturbed, with another group and store."""
     with group(broker, topic, folder, group_id=f"{topic}-undisturbed") as members:
-        members.start(checkpoint_interval_s=2)
-        members.wait_until_learned(120)
+        members.learn(120, checkpoint_interval_s=2)
         return members.files()
 
 
-def assert_same_bits(members: Group, folder: Path) -> None:
+def assert_all_learned_once(members: Group, messages: int, folder: Path) -> None:
     """The files have the bytes of an uninterrupted worker's, and the folds that this process computes."""
+    members.wait_until_learned(120)
+    assert sum(checkpoint.fold.stats.learned for checkpoint in members.newest().values()) == messages
+    members.assert_commits_not_ahead()
     members.assert_same_bits()
     assert members.files() == uninterrupted(members.broker, members.topic, folder)
-
-
-def learned(members: Group) -> int:
-    return sum(checkpoint.fold.stats.learned for checkpoint in members.newest().values())
 
 
 def test_workers_killed_at_random_moments_give_the_same_bits(broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -103,10 +101,7 @@ def test_workers_killed_at_random_moments_give_the_same_bits(broker: Broker, top
             members.assert_commits_not_ahead()
         fill(broker, topic, MESSAGES - KILLS * MESSAGES_PER_KILL, seed=KILLS)
         members.start()
-        members.wait_until_learned(120)
-        assert learned(members) == MESSAGES
-        members.assert_commits_not_ahead()
-        assert_same_bits(members, tmp_path / "undisturbed")
+        assert_all_learned_once(members, MESSAGES, tmp_path / "undisturbed")
 
 
 def kill_during_write(worker: WorkerProcess, members: Group, disk: HangingDisk) -> None:
@@ -114,4 +109,4 @@ def kill_during_write(worker: WorkerProcess, members: Group, disk: HangingDisk) 
     members.wait(disk.hangs, "the write of a checkpoint")
     worker.kill()
     disk.recover()
-    assert temporary_files(members.store)
+    assert [path for path in members.store.glob("checkpoints/*/*/*") if path.suffix != ".npz"], "a temporary file"

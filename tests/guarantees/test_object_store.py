@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
-from tests.guarantees.test_exactly_once import assert_same_bits, learned
+from tests.guarantees.test_exactly_once import assert_all_learned_once
 from tests.guarantees.worker_process import WorkerProcess
 from tests.kafka_broker import Broker
 from tests.object_server import Fault, S3Proxy
@@ -54,10 +54,7 @@ def test_workers_that_are_killed_join_and_leave_give_the_bits_of_a_disk(
                 time.sleep(0.001)
             leaving.kill()
             members.assert_commits_not_ahead()
-        members.wait_until_learned(120)
-        assert learned(members) == MESSAGES
-        members.assert_commits_not_ahead()
-        assert_same_bits(members, tmp_path / "undisturbed")
+        assert_all_learned_once(members, MESSAGES, tmp_path / "undisturbed")
 
 
 def test_learning_continues_while_the_store_is_away(

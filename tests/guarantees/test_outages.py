@@ -57,8 +57,7 @@ def test_sigterm_stops_a_worker_during_an_outage(stoppable: Broker, topic: str, 
     stoppable.create_topic(topic, 1)
     stoppable.produce(topic, 0, as_json(vectors(500, seed=5)))
     with group(stoppable, topic, tmp_path, [client]) as members:
-        worker = members.start()
-        members.wait_until_learned()
+        worker = members.learn()
         stoppable.stop()
         assert worker.stop() == 0, worker.text()[-2000:]
 
@@ -69,8 +68,7 @@ def test_a_replaced_topic_is_refused(broker: Broker, topic: str, tmp_path: Path,
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, as_json(vectors(500, seed=1)))
     with group(broker, topic, tmp_path, [client]) as members:
-        worker = members.start()
-        members.wait_until_learned()
+        worker = members.learn()
         if not is_running:
             worker.stop()
         files = members.files()

@@ -3,7 +3,7 @@
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +15,10 @@ import pyarrow as pa
 import pytest
 
 from streampca.formats import writer_of
-from streampca.stores.directory import DirectoryStore
-from streampca.stores.models import Models
 from streampca.transform.output_fields import OutputFields
 from tests.broker_client import BrokerClient
 from tests.command_line import variables
-from tests.example_models import numbered
+from tests.example_models import models_in, numbered
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors, with_polls_of
 from tests.kafka_broker import Broker
@@ -63,11 +61,11 @@ class Members:
     def position(self) -> int:
         return sum(self.broker.committed(f"streampca-transform-{self.topic}", self.topic).values())
 
-    def wait_for(self, position: int, timeout_s: float = 60) -> None:
-        try:
-            wait_until(lambda: self.position() >= position, timeout_s, f"position {position}")
-        except AssertionError as error:
-            raise AssertionError(f"{error}, but {self.position()}\n{self.text()}") from None
+    def wait_for(self, position: int) -> None:
+        self.wait(lambda: self.position() >= position, f"position {position}")
+
+    def wait(self, condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+        wait_until(condition, timeout_s, lambda: f"{self.text()}\nat {self.position()}: {what}")
 
     def wait_for_all(self) -> None:
         self.wait_for(sum(self.broker.settled_ends(self.topic).values()))
@@ -79,7 +77,7 @@ def members(broker: BrokerClient, topic: str, folder: Path) -> Iterator[Members]
     broker.create_topic(topic, PARTITIONS)
     broker.create_topic(f"{topic}-output", PARTITIONS)
     broker.create_topic(f"{topic}-dead")
-    Models(DirectoryStore(folder / "store"), topic).save(numbered(7, d=D, k=K))
+    models_in(folder / "store", topic).save(numbered(7, d=D, k=K))
     group = Members(broker, topic, folder)
     try:
         yield group

@@ -17,7 +17,6 @@ from tests.forked import COMMAND_LINE, ForkedProcess
 from tests.guarantees import test_transform
 from tests.guarantees.test_transform import Feed, Members, assert_each_once, members
 from tests.kafka_broker import Broker
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
@@ -69,10 +68,7 @@ class Supervised:
                     self.running[number] = self._start(number)
             return self._group.position() >= ends
 
-        try:
-            wait_until(are_read, timeout_s, f"position {ends}")
-        except AssertionError as error:
-            raise AssertionError(f"{error}, but {self._group.position()}\n{self._group.text()}") from None
+        self._group.wait(are_read, f"position {ends}", timeout_s)
 
     def _start(self, number: int) -> ForkedProcess:
         log = self._group.folder / f"member-{len(self._group.started)}.log"

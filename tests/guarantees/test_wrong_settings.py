@@ -26,8 +26,7 @@ def test_with_the_right_dimensions_everything_is_learned_after_all(broker: Broke
         assert broker.end_offsets(dead) == {0: 0}
         assert members.positions() == {}
         broker.produce(topic, 2, as_json(vectors(300, seed=2)))
-        members.start()
-        members.wait_until_learned()
+        members.learn()
         members.assert_same_bits()
     assert broker.end_offsets(dead) == {0: 0}
 

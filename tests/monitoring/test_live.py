@@ -85,16 +85,16 @@ class Stack:
         (folder / "prometheus.yml").write_text(yaml.safe_dump(shipped))
         return folder / "prometheus.yml"
 
-    def wait(self, condition: Callable[[], bool], what: str, *, send_traffic: bool = False) -> None:
+    def wait(self, condition: Callable[[], bool], what: str | Callable[[], str], *, send_traffic: bool = False) -> None:
         def holds() -> bool:
             if send_traffic:
                 self.send_traffic()
             return condition()
 
-        try:
-            self.workers.wait(holds, what, 45)
-        except AssertionError as error:
-            raise AssertionError(f"{error}; firing: {sorted(self.prometheus.firing())}") from None
+        def awaited() -> str:
+            return f"firing: {sorted(self.prometheus.firing())}; {what() if callable(what) else what}"
+
+        self.workers.wait(holds, awaited, 45)
 
 
 @pytest.fixture(scope="module")
@@ -126,10 +126,7 @@ def test_every_panel_has_data(stack: Stack) -> None:
         missing.difference_update([expr for expr in missing if stack.prometheus.query(expr)])
         return not missing
 
-    try:
-        stack.wait(all_seen, "data for every panel", send_traffic=True)
-    except AssertionError as error:
-        raise AssertionError(f"without data: {sorted(missing)}\n{error}") from None
+    stack.wait(all_seen, lambda: f"data for every panel, also for {sorted(missing)},", send_traffic=True)
 
 
 def test_dead_letters_raise_an_alert_until_they_stop(stack: Stack) -> None:

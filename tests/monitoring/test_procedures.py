@@ -8,9 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from streampca.stores.directory import DirectoryStore
-from streampca.stores.models import Models
-from tests import command_line
+from tests.command_line import printed
+from tests.example_models import models_in
 from tests.guarantees.harness import D, Group, K, as_json, group, vectors
 from tests.kafka_broker import Broker
 from tests.monitoring.test_rules import section
@@ -44,9 +43,7 @@ def lines(text: str, prefix: str) -> list[str]:
 
 def run_command(members: Group, *words: str) -> str:
     """Run a streampca command with the workers' settings and return its output."""
-    outcome = command_line.run(*words, **members._environment({}))
-    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    return outcome.stdout
+    return printed(*words, **members._environment({}))
 
 
 def produce(members: Group, round_: int) -> None:
@@ -75,7 +72,7 @@ def learned(members: Group, shell: Shell) -> Group:
         produce(members, round_)
         if round_ == 1:
             members.wait(lambda: members.positions().keys() == {0, 1}, "checkpoints of both partitions")
-            members.wait(lambda: Models(DirectoryStore(members.store), members.topic).versions(), "a model")
+            members.wait(lambda: models_in(members.store, members.topic).versions(), "a model")
             shell(backup_command)
     members.wait_until_learned()
     members.workers[0].stop()
@@ -84,11 +81,10 @@ def learned(members: Group, shell: Shell) -> Group:
 
 def assert_relearned(members: Group, bits: dict[int, bytes]) -> None:
     """Start a worker and check that it arrives at the same bits and a model of all messages."""
-    worker = members.start()
-    members.wait_until_learned()
+    worker = members.learn()
     assert members.files() == bits
     members.assert_same_bits()
-    models = Models(DirectoryStore(members.store), members.topic)
+    models = models_in(members.store, members.topic)
     members.wait(lambda: models.versions()[-1:] == [ROUNDS * 2000], "a model of everything")
     worker.stop()
 
@@ -131,7 +127,7 @@ def test_another_model_is_learned_beside_the_old_one(learned: Group) -> None:
     learned.start()  # the old one continues
     other = learned.folder / "other"
     learned.start(components=K + 1, store=other, group_id=f"{learned.topic}-other")
-    models = Models(DirectoryStore(other), learned.topic)
+    models = models_in(other, learned.topic)
     learned.wait(lambda: models.versions()[-1:] == [ROUNDS * 2000], "a model of everything")
     with SidecarProcess(other, topic=learned.topic) as sidecar:
         url = sidecar.url()
