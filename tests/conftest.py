@@ -148,6 +148,13 @@ def topic() -> str:
 
 
 @pytest.fixture
+def logs() -> Iterator[list[structlog.typing.EventDict]]:
+    """What streampca logs."""
+    with structlog.testing.capture_logs() as logs:
+        yield logs
+
+
+@pytest.fixture
 def restored_logging() -> Iterator[None]:
     """Undoes what a test changes in the configuration of logging."""
     gc.collect()  # sockets that an earlier test has left would warn into the log of this one

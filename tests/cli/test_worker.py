@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from numba.core.caching import UserProvidedCacheLocator
+from structlog.typing import EventDict
 
 from streampca.cli import worker
 from streampca.consumer_group.events import Listener
@@ -88,7 +88,7 @@ class JoiningError(Exception):
 
 
 def test_kernels_are_compiled_before_the_worker_joins_and_after_what_may_fail(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, logs: list[EventDict]
 ) -> None:
     order: list[str] = []
     settings = WorkerSettings(topic="readings", dimensions=5, components=2, format="json", store=tmp_path)
@@ -109,7 +109,7 @@ def test_kernels_are_compiled_before_the_worker_joins_and_after_what_may_fail(
     monkeypatch.setattr(worker, "create_client", lambda settings: order.append("broker"))
     monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
     monkeypatch.setattr(worker, "prefetching", join)
-    with structlog.testing.capture_logs() as logged, pytest.raises(JoiningError):
+    with pytest.raises(JoiningError):
         worker._build(settings, DirectoryStore(tmp_path), process)
     assert order == ["reader of json", "broker", "kernels"]
-    assert [line["event"] for line in logged] == ["compiling kernels", "kernels compiled"]
+    assert [line["event"] for line in logs] == ["compiling kernels", "kernels compiled"]

@@ -18,6 +18,7 @@ from streampca.errors import SettingsError
 from streampca.sources.events import SourceStatus
 from tests.ports import free_ports
 from tests.waiting import Clock, wait_until
+from tests.worker.environment import notify
 
 MEMBER, NON_MEMBER = SourceStatus(connected=True, member=True), SourceStatus(connected=True, member=False)
 
@@ -96,8 +97,7 @@ def test_a_standby_worker_is_ready_after_ten_seconds_of_membership(health: Healt
     health.notify(events.SourcePolled(MEMBER))
     assert health.why_not_ready() is not None  # an empty assignment that may be followed by another
     clock.now += 9
-    for status in (MEMBER, NON_MEMBER, MEMBER):
-        health.notify(events.SourcePolled(status))
+    notify(health, *map(events.SourcePolled, (MEMBER, NON_MEMBER, MEMBER)))
     clock.now += 9
     health.notify(events.SourcePolled(MEMBER))
     assert health.why_not_ready() is not None
@@ -112,8 +112,7 @@ def test_a_standby_worker_is_ready_after_ten_seconds_of_membership(health: Healt
 
 
 def test_revoked_partitions_leave_it_ready_and_lost_ones_do_not(health: HealthListener, clock: Clock) -> None:
-    health.notify(events.SourcePolled(MEMBER))
-    health.notify(events.PartitionsAssigned({0: 5}))
+    notify(health, events.SourcePolled(MEMBER), events.PartitionsAssigned({0: 5}))
     clock.now += 100
     health.notify(events.PartitionsReleased([0], lost=False))
     assert health.why_not_ready() is None
@@ -126,9 +125,8 @@ def test_revoked_partitions_leave_it_ready_and_lost_ones_do_not(health: HealthLi
 
 
 def test_other_paths_are_not_found_and_queries_are_ignored(server: HealthServer) -> None:
-    assert get(server, "/")[0] == 404
-    assert get(server, "/metrics/")[0] == 404
-    assert get(server, "/healthz?verbose=1")[0] == 200
+    statuses = {"/": 404, "/metrics/": 404, "/healthz?verbose=1": 200}
+    assert {path: get(server, path)[0] for path in statuses} == statuses
 
 
 def test_a_silent_client_is_disconnected(server: HealthServer, monkeypatch: pytest.MonkeyPatch) -> None:

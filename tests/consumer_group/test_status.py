@@ -18,7 +18,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
 from tests.fold.streams import fold_config, fold_of, vectors
 from tests.in_memory.store import FaultyStore
-from tests.worker.environment import TOPIC
+from tests.worker.environment import TOPIC, notify
 from tests.worker.harness import SynchronousExecutor
 
 NAME = "host-7"
@@ -47,8 +47,7 @@ class Member:
         )
 
     def notify(self, *happened: MemberEvent) -> None:
-        for event in happened:
-            self.listener.notify(event)
+        notify(self.listener, *happened)
 
     def run(self, seconds: float) -> None:
         """Tick five times a second for this many seconds."""

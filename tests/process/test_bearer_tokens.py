@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog.testing
 from starlette.routing import Route
+from structlog.typing import EventDict
 
 from streampca.errors import SettingsError
 from streampca.process.bearer_tokens import BearerTokens, UnknownTokenError
@@ -123,7 +123,7 @@ def test_a_changed_file_is_read_again(path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["nonsense", "read abc", "write " + "0" * 64, None])
 def test_a_file_that_cannot_be_read_is_an_error_at_a_start_and_changes_nothing_later(
-    path: Path, text: str | None
+    path: Path, text: str | None, logs: list[EventDict]
 ) -> None:
     tokens = BearerTokens(path, clock := Clock())
     rewrite(path, text or "")
@@ -132,9 +132,8 @@ def test_a_file_that_cannot_be_read_is_an_error_at_a_start_and_changes_nothing_l
     with pytest.raises(SettingsError, match=r"tokens_file .*(line 1 is not scopes|cannot be read)"):
         BearerTokens(path)
     clock.now = 2.0
-    with structlog.testing.capture_logs() as logged:
-        tokens.check("read", "Bearer ada")
-    assert [entry["event"] for entry in logged] == ["tokens not read again"]
+    tokens.check("read", "Bearer ada")
+    assert [entry["event"] for entry in logs] == ["tokens not read again"]
     clock.now = 4.0
     rewrite(path, line("read", "eve"))
     tokens.check("read", "Bearer eve")

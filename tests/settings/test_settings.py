@@ -15,6 +15,7 @@ from streampca.settings.base import MASK, Settings, all_fields
 from streampca.settings.commands import ResetSettings, ServeSettings, TransformSettings, WorkerSettings
 from streampca.stores.choice import open_store, store_and_name
 from streampca.stores.directory import DirectoryStore
+from tests.errors import refusal
 
 REQUIRED = {"topic": "readings", "dimensions": 8, "components": 2}
 TOKENS = {
@@ -77,11 +78,11 @@ def test_options_override_the_environment_which_overrides_the_file(
     settings = WorkerSettings.read(topic="option", group_id=None)
     assert (settings.topic, settings.group_id, settings.format) == ("option", "environment", "npy")
     shown = effective(WorkerSettings, topic="option")
-    assert shown["topic"] == ("option", "option --topic")
-    assert shown["group_id"] == ("environment", "environment STREAMPCA_GROUP_ID")
-    assert shown["format"] == ("npy", f"file {file}")
-    assert shown["store"] == ("streampca-store", "default")
-    assert shown["oversampling"] == ("", "default")  # it depends on the components
+    assert shown.items() >= {
+        "topic": ("option", "option --topic"), "group_id": ("environment", "environment STREAMPCA_GROUP_ID"),
+        "format": ("npy", f"file {file}"), "store": ("streampca-store", "default"),
+        "oversampling": ("", "default"),  # it depends on the components
+    }.items()  # fmt: skip
     other = tmp_path / "other.toml"
     other.write_text('format = "float32"\ndimensions = 9\ncomponents = 3\n')
     assert WorkerSettings.read(config=other).format == "float32"
@@ -118,10 +119,7 @@ def test_all_mistakes_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_read_raises_one_line_with_all_mistakes() -> None:
-    with pytest.raises(SettingsError) as caught:
-        WorkerSettings.read(dimensions=0)
-    text = str(caught.value)
-    assert "\n" not in text
+    text = refusal(SettingsError, lambda: WorkerSettings.read(dimensions=0))
     for needle in ("topic is required: set STREAMPCA_TOPIC or pass --topic", "components is required", "dimensions: "):
         assert needle in text
 
@@ -137,7 +135,6 @@ def test_secrets_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     file.write_text('sasl_password = "hush-hush"\n')
     assert effective(WorkerSettings, file, **REQUIRED)["sasl_password"][0] == MASK
     settings = WorkerSettings.read(file, **REQUIRED)
-    assert settings.sasl_password is not None
     assert settings.sasl_password.get_secret_value() == "hush-hush"
     assert "hush-hush" not in repr(settings)
     for url in ("http://me:secret@registry:8081", "http://me:secret@one,http://you:other/secret@two"):

@@ -132,6 +132,11 @@ class Member:
         )  # fmt: skip
         self.turns = 0
 
+    def publish(self, version: int, components: int = K) -> None:
+        """Publish a model that the member knows at once."""
+        self.world.models.save(numbered(version, k=components))
+        self.cache.poll()
+
     def run(self) -> Self:
         now = iter(range(10**9))
         self.transformer.run(lambda: float(next(now)))

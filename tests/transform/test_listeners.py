@@ -1,33 +1,28 @@
 """Log and metrics of `streampca transform`."""
 
-import structlog
-from prometheus_client import generate_latest
+from structlog.typing import EventDict
 
 from streampca.consumer_group import events
 from streampca.sources.events import SourceStatus
 from streampca.transform.listeners import TransformLog, TransformMetrics
-from tests.monitoring.prometheus import assert_includes, samples_of
+from tests.monitoring.prometheus import assert_includes, samples_in
 from tests.transform.harness import Member, World
 from tests.waiting import Clock
+from tests.worker.environment import notify
 
 BATCH = events.BatchTransformed(0, 4, 3, 7, 5, 9)
 FAILED = events.TransactionEnded("failed", {"all": 4, "read": 4, "written": 4, "rejected": 0}, 0.0, "why")
 COMMITTED = events.TransactionEnded("committed", {"all": 6, "read": 5, "written": 3, "rejected": 1}, 0.2)
 
 
-def scraped(metrics: TransformMetrics) -> dict[str, float]:
-    return samples_of(generate_latest(metrics.registry).decode(), "t")
-
-
 def test_records_count_when_their_transaction_is_committed() -> None:
     metrics = TransformMetrics("t")
-    for event in (
-        events.LoopTicked(), events.SourcePolled(SourceStatus(True, member=True)),
+    notify(
+        metrics, events.LoopTicked(), events.SourcePolled(SourceStatus(True, member=True)),
         events.PartitionsAssigned({0: -1, 1: 3}), BATCH, FAILED, COMMITTED,
-    ):  # fmt: skip
-        metrics.notify(event)
+    )  # fmt: skip
     assert_includes(
-        scraped(metrics),
+        samples_in(metrics.registry, "t"),
         {
             'streampca_transform_records_total{outcome="read"}': 5,
             'streampca_transform_records_total{outcome="written"}': 3,
@@ -41,7 +36,7 @@ def test_records_count_when_their_transaction_is_committed() -> None:
         },
     )
     metrics.notify(events.PartitionsReleased([0, 1], lost=False))
-    released = scraped(metrics)
+    released = samples_in(metrics.registry, "t")
     assert 'streampca_transform_lag_messages{partition="0"}' not in released
     assert released["streampca_transform_partitions_owned"] == 0
 
@@ -52,7 +47,7 @@ def test_partitions_that_are_read_again_count_once() -> None:
     member.transactions.failures = ["before", "after"]
     member.run()
     assert_includes(
-        scraped(metrics),
+        samples_in(metrics.registry, "t"),
         {
             "streampca_transform_partitions_owned": 1,
             'streampca_transform_records_total{outcome="written"}': 0,  # committed, but it did not know
@@ -61,23 +56,21 @@ def test_partitions_that_are_read_again_count_once() -> None:
     )
 
 
-def test_failures_and_waiting_are_logged_once() -> None:
+def test_failures_and_waiting_are_logged_once(logs: list[EventDict]) -> None:
     clock = Clock(0.0)
     log = TransformLog(clock)
-    with structlog.testing.capture_logs() as lines:
-        for event in (
-            events.ModelAwaited("none"), events.ModelAwaited("none"), events.PartitionsAssigned({0: -1}), BATCH,
-            FAILED, FAILED, COMMITTED, events.BatchTransformed(0, 1, 1, 8, 0, 10),
-        ):  # fmt: skip
-            log.notify(event)
-        clock.now = 61.0
-        log.notify(events.SourcePolled(SourceStatus(True, member=True)))
-        log.ended()
-    logged = [line["event"] for line in lines if line["log_level"] != "debug"]
+    notify(
+        log, events.ModelAwaited("none"), events.ModelAwaited("none"), events.PartitionsAssigned({0: -1}), BATCH,
+        FAILED, FAILED, COMMITTED, events.BatchTransformed(0, 1, 1, 8, 0, 10),
+    )  # fmt: skip
+    clock.now = 61.0
+    log.notify(events.SourcePolled(SourceStatus(True, member=True)))
+    log.ended()
+    logged = [line["event"] for line in logs if line["log_level"] != "debug"]
     assert logged == [
         "waiting for model", "partitions assigned", "model in use", "transaction failed",
         "transactions committed again", "caught up", "transforming", "transform ended",
     ]  # fmt: skip
-    assert lines[-2]["messages"] == 5
-    assert lines[-1] == {"event": "transform ended", "log_level": "info", "committed": 6, "partitions": 1, "lag": 0,
+    assert logs[-2]["messages"] == 5
+    assert logs[-1] == {"event": "transform ended", "log_level": "info", "committed": 6, "partitions": 1, "lag": 0,
                          "written": 4, "rejected": 0, "model": 8}  # fmt: skip

@@ -117,13 +117,7 @@ def test_it_stops_at_a_bad_record_after_those_before_it() -> None:
 
 def test_the_newest_model_is_used_as_soon_as_it_is_known() -> None:
     world = World(4)
-
-    def publish() -> None:
-        world.models.save(numbered(9))
-        member.cache.poll()
-
-    steps: list[Step] = [1, 1, publish, 1, 1]
-    member = Member(world, [2, *steps], batch=1)
+    member = Member(world, [2, 1, 1, lambda: member.publish(9), 1, 1], batch=1)
     member.run()
     versions = [origin_of_output(output.headers).model_version for output in world.outputs()]
     assert versions == sorted(versions)
@@ -132,12 +126,7 @@ def test_the_newest_model_is_used_as_soon_as_it_is_known() -> None:
 
 def test_a_model_of_another_shape_ends_it_before_outputs_are_mixed() -> None:
     world = World(4)
-
-    def publish() -> None:
-        world.models.save(numbered(9, k=3))
-        member.cache.poll()
-
-    member = Member(world, [1, 1, 1, publish], batch=1)
+    member = Member(world, [1, 1, 1, lambda: member.publish(9, components=3)], batch=1)
     with pytest.raises(InputError, match=r"holds outputs of 2 components of 5 dimensions, but model version 9 has 3"):
         member.run()
     before = list(world.outputs())

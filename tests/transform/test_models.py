@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from streampca.errors import InputError
+from streampca.fold.model_file import PublishedModel
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
@@ -21,6 +22,13 @@ def cache(models: Models) -> ModelCache:
     return ModelCache(models)
 
 
+def publish(models: Models, cache: ModelCache, *published: PublishedModel) -> None:
+    """Save models, and let the cache find the last."""
+    for model in published:
+        models.save(model)
+    cache.poll()
+
+
 def following(cache: ModelCache, version: int | None = None, *, p: bool = False) -> CurrentModel:
     return CurrentModel(cache, version, "output", needs_past_scores=p)
 
@@ -29,52 +37,43 @@ def test_it_is_the_newest(models: Models, cache: ModelCache) -> None:
     model = following(cache)
     assert "no model has been published yet" in model.refresh()
     for version in (3, 8):
-        models.save(numbered(version))
-        cache.poll()
+        publish(models, cache, numbered(version))
         assert model.refresh() == ""
         assert model.published.version == version
     assert model.shape == "k=2 d=5"
 
 
 def test_it_is_the_version_asked_for(models: Models, cache: ModelCache) -> None:
-    models.save(numbered(3))
-    models.save(numbered(8))
-    cache.poll()
+    publish(models, cache, numbered(3), numbered(8))
     model = following(cache, 3)
     assert (model.refresh(), model.published.version) == ("", 3)
-    models.save(numbered(9, k=3))
-    cache.poll()
+    publish(models, cache, numbered(9, k=3))
     assert (model.refresh(), model.published.version) == ("", 3)
     with pytest.raises(InputError, match="no model version 4"):
         following(cache, 4).refresh()
 
 
 def test_p_values_need_past_scores(models: Models, cache: ModelCache) -> None:
-    models.save(numbered(3))
-    cache.poll()
+    publish(models, cache, numbered(3))
     model = following(cache, p=True)
     assert "no past scores yet" in model.refresh()
     with pytest.raises(InputError, match="version 3 has no past scores"):
         following(cache, 3, p=True).refresh()
-    models.save(with_past_scores(numbered(8), np.ones((3, 5))))
-    cache.poll()
+    publish(models, cache, with_past_scores(numbered(8), np.ones((3, 5))))
     assert (model.refresh(), model.published.version) == ("", 8)
-    models.save(numbered(9))  # without any: the one before stays in use
-    cache.poll()
+    publish(models, cache, numbered(9))  # without any: the one before stays in use
     assert (model.refresh(), model.published.version) == ("", 8)
 
 
 def test_another_shape_is_refused(models: Models, cache: ModelCache) -> None:
-    models.save(numbered(3))
-    cache.poll()
+    publish(models, cache, numbered(3))
     model = following(cache)
     model.refresh()
     model.require_shape("")
     model.require_shape("k=2 d=5")
     with pytest.raises(InputError, match="output holds outputs of 3 components of 5 dimensions, but model version 3"):
         model.require_shape("k=3 d=5")
-    models.save(numbered(8, d=6))
-    cache.poll()
+    publish(models, cache, numbered(8, d=6))
     with pytest.raises(InputError, match="holds outputs of 2 components of 5 dimensions, but model version 8"):
         model.refresh()
     assert model.published.version == 3  # by which records are still being projected

@@ -227,6 +227,12 @@ class SpyStore:
         return getattr(self._store, name)
 
 
+def notify(listener: Listener, *happened: MemberEvent) -> None:
+    """Notify a listener of these events, in order."""
+    for event in happened:
+        listener.notify(event)
+
+
 @dataclass
 class EventRecorder(Listener):
     """Records the events of a worker, except its ticks and polls."""

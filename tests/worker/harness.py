@@ -52,11 +52,6 @@ def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> Wo
     return WorkerConfig(TOPIC, replace(fold_config, format="float64"), codec, **defaults | options)
 
 
-def ticking_clock() -> Callable[[], float]:
-    """A clock that advances by one second each time it is read."""
-    return itertools.count(1.0).__next__
-
-
 class SynchronousExecutor(Executor):
     """Runs saves in the calling thread, so that the order of all calls is the same in every run."""
 
@@ -87,7 +82,7 @@ class WorkerFixture:
         timer = threading.Timer(RUN_TIMEOUT_S, stop)
         timer.start()
         try:
-            self.worker.run(ticking_clock())
+            self.worker.run(itertools.count(1.0).__next__)  # a clock that advances by a second each time it is read
         finally:
             timer.cancel()
         assert not overdue.is_set(), f"the worker did not end within {RUN_TIMEOUT_S:g} s"
@@ -96,9 +91,10 @@ class WorkerFixture:
     def stop(self, cause: str) -> None:
         self.worker.stop(cause)
 
-    def add_listener(self, listener: Listener) -> None:
-        """Pass the worker's events to another listener, too."""
+    def add_listener(self, listener: Listener) -> Self:
+        """Pass the worker's events to another listener also."""
         self.listeners._listeners += (listener,)
+        return self
 
 
 def make_worker(

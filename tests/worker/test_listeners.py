@@ -1,7 +1,6 @@
 """The worker's log, in which every condition is logged once, and its metrics, as Prometheus reads them."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from structlog.testing import capture_logs
 
 from streampca.consumer_group import events
 from streampca.fold.fold import Fold
@@ -20,26 +18,19 @@ from streampca.stores.object_errors import store_error
 from streampca.worker.listeners import BulkHistogram, WorkerLog, WorkerMetrics
 from tests.fold.streams import D, fold_config, fold_of, vectors
 from tests.in_memory import Step
-from tests.monitoring.prometheus import assert_includes, samples_of
+from tests.monitoring.prometheus import assert_includes, samples_in
 from tests.waiting import Clock
-from tests.worker.environment import POISON, TOPIC, Environment, filled_with
-from tests.worker.harness import WorkerFixture, make_worker, worker_config
+from tests.worker.environment import POISON, TOPIC, Environment, filled_with, notify
+from tests.worker.harness import make_worker, worker_config
 
 Logs = list[dict[str, Any]]
 MEMBER = SourceStatus(connected=True, member=True)
 NOW = 1_700_000_000.0
-
-
-@pytest.fixture
-def logs() -> Iterator[Logs]:
-    with capture_logs() as logs:
-        yield logs  # type: ignore[misc]  # mutable mappings, as dicts are
+SAVED = events.CheckpointSaved(0, fold_of(vectors(5), fold_config()), 0.1)
 
 
 def run_logged(env: Environment, script: list[Step], **options: Any) -> None:
-    worker: WorkerFixture = make_worker(env, worker_config(env.fold_config, **options), script)
-    worker.add_listener(WorkerLog())
-    worker.run()
+    make_worker(env, worker_config(env.fold_config, **options), script).add_listener(WorkerLog()).run()
 
 
 def events_of(logs: Logs, *levels: str) -> list[str]:
@@ -67,42 +58,37 @@ def test_an_undisturbed_run_logs_a_few_lines(logs: Logs) -> None:
 
 
 def test_errors_that_differ_only_in_file_or_count_are_logged_once_and_again_when_they_end(logs: Logs) -> None:
-    listener = WorkerLog()
+    log = WorkerLog()
     full = [f"cannot write /store/checkpoints/t/0/{n:020d}.npz: No space left on device" for n in (100, 200, 3000)]
-    for cause in (*full, *(f"{count} dead letters are not acknowledged yet" for count in (1, 12))):
-        listener.notify(events.CheckpointPostponed(cause))
+    causes = [*full, *(f"{count} dead letters are not acknowledged yet" for count in (1, 12))]
+    notify(log, *map(events.CheckpointPostponed, causes))
     assert [(line["log_level"], line["cause"][:12]) for line in logs] == [
         ("error", "cannot write"),
         ("error", "1 dead lette"),
     ]
-    listener.notify(events.CheckpointSaved(0, fold_of(vectors(5), fold_config()), 0.1))
+    log.notify(SAVED)
     after = [line["after"] for line in logs if line["event"] == "checkpoint saved again"]
     assert after == ["12 dead letters are not acknowledged yet"]
 
 
 def test_an_outage_of_the_object_store_is_logged_once_and_again_when_it_ends(logs: Logs) -> None:
     """However each request fails; a cause that does not end by itself is logged too."""
-    listener, fold = WorkerLog(), fold_of(vectors(5), fold_config())
+    log = WorkerLog()
 
-    def fail(text: str) -> None:
-        listener.notify(events.CheckpointPostponed(str(store_error("write", "s3://bucket", "a", OSError(text)))))
+    def failed(text: str) -> events.CheckpointPostponed:
+        return events.CheckpointPostponed(str(store_error("write", "s3://bucket", "a", OSError(text))))
 
-    for text in ("status code: 503 <Code>SlowDown</Code>", "kind: Timeout", "HttpError", "status code: 500"):
-        fail(text)
-    listener.notify(events.CheckpointSaved(0, fold, 0.1))
+    causes = ("status code: 503 <Code>SlowDown</Code>", "kind: Timeout", "HttpError", "status code: 500")
+    notify(log, *map(failed, causes), SAVED)
     assert events_of(logs) == ["checkpoint postponed", "checkpoint saved again"]
-    fail("status code: 503")
-    fail("status code: 403 <Code>AccessDenied</Code>")
+    notify(log, failed("status code: 503"), failed("status code: 403 <Code>AccessDenied</Code>"))
     assert events_of(logs)[2:] == ["checkpoint postponed", "checkpoint postponed"]
     assert "no permission" in logs[-1]["cause"]
 
 
 def test_failed_publishing_is_logged_once_while_checkpoints_are_saved(logs: Logs) -> None:
     """Saved checkpoints do not end the error of publishing."""
-    listener, fold = WorkerLog(), fold_of(vectors(5), fold_config())
-    for _ in range(5):
-        listener.notify(events.CheckpointSaved(0, fold, 0.1))
-        listener.notify(events.PublishFailed("cannot write: No space left on device"))
+    notify(WorkerLog(), *[SAVED, events.PublishFailed("cannot write: No space left on device")] * 5)
     assert events_of(logs) == ["publishing failed"]
 
 
@@ -123,53 +109,50 @@ def test_rejected_records_are_logged_at_powers_of_ten(logs: Logs) -> None:
 
 def test_catching_up_is_logged_once_per_assignment(logs: Logs) -> None:
     """Partitions that are lost are a warning; those without any message do not count."""
-    listener = WorkerLog()
-    listener.notify(events.BatchLearned(0, fold_of(vectors(0), fold_config()), 0, [], 0.1, 0))
+    log = WorkerLog()
+    log.notify(events.BatchLearned(0, fold_of(vectors(0), fold_config()), 0, [], 0.1, 0))
     assert logs == []
-    listener.notify(events.PartitionsAssigned({0: 0, 1: 7}))
-    for lag in (5, 0, 3, 0):
-        listener.notify(learned(lag))
+    notify(log, events.PartitionsAssigned({0: 0, 1: 7}), *map(learned, (5, 0, 3, 0)))
     assert events_of(logs) == ["partitions assigned"]
-    listener.notify(learned(0, partition=1))
-    listener.notify(learned(4))
-    listener.notify(learned(0))
+    notify(log, learned(0, partition=1), learned(4), learned(0))
     assert events_of(logs)[1:] == ["caught up"]
     assert (logs[-1]["partitions"], logs[-1]["learned"]) == (2, 10)
-    listener.notify(events.PartitionsReleased([0, 1], lost=False))
-    listener.notify(events.PartitionsAssigned({1: 7}))
-    listener.notify(learned(0, partition=1))
+    released = events.PartitionsReleased([0, 1], lost=False)
+    notify(log, released, events.PartitionsAssigned({1: 7}), learned(0, partition=1))
     assert events_of(logs)[2:] == ["partitions revoked", "partitions assigned", "caught up"]
-    listener.notify(events.PartitionsReleased([1, 0], lost=True))
+    log.notify(events.PartitionsReleased([1, 0], lost=True))
     assert logs[-1] == {"event": "partitions lost", "log_level": "warning", "partitions": [0, 1]}
 
 
-def poll_for_a_minute(listener: WorkerLog, clock: Clock, status: SourceStatus = MEMBER) -> None:
-    """Notify of four polls, 15 s apart."""
-    for _ in range(4):
-        clock.now += 15
-        listener.notify(events.SourcePolled(status))
+class TimedLog(WorkerLog):
+    """Its clock moves with the polls."""
+
+    def __init__(self) -> None:
+        self._time = Clock()
+        super().__init__(self._time)
+
+    def poll_for_minutes(self, minutes: int = 1, status: SourceStatus = MEMBER) -> None:
+        """Notify of four polls a minute, 15 s apart."""
+        for _ in range(4 * minutes):
+            self._time.now += 15
+            self.notify(events.SourcePolled(status))
 
 
 def test_progress_is_logged_once_a_minute(logs: Logs) -> None:
-    clock = Clock()
-    listener = WorkerLog(clock)
-    listener.notify(events.PartitionsAssigned({0: -1, 1: -1}))
-    listener.notify(events.RecordRejected(0, 7, "no_value", "?"))
+    log = TimedLog()
+    notify(log, events.PartitionsAssigned({0: -1, 1: -1}), events.RecordRejected(0, 7, "no_value", "?"))
     for _ in range(2):
-        for _ in range(6):
-            listener.notify(learned(lag=40))
-        listener.notify(learned(lag=2, partition=1))
-        poll_for_a_minute(listener, clock)
+        notify(log, *[learned(lag=40)] * 6, learned(lag=2, partition=1))
+        log.poll_for_minutes()
     logged = [line for line in logs if line["event"] == "learning"]
     assert [(line["messages"], line["per_second"], line["lag"]) for line in logged] == [(35, 0.6, 42)] * 2
     assert (logged[0]["partitions"], logged[0]["rejected"], logged[0]["last_model"]) == (2, 1, None)
 
 
 def test_the_logged_loss_is_the_recent_loss_ratio(logs: Logs) -> None:
-    clock = Clock()
-    listener, fold = WorkerLog(clock), fold_of(vectors(500), fold_config())
-    listener.notify(events.BatchLearned(0, fold, 500, [], 0.1, 0))
-    poll_for_a_minute(listener, clock)
+    log, fold = TimedLog(), fold_of(vectors(500), fold_config())
+    log.notify(events.BatchLearned(0, fold, 500, [], 0.1, 0))
+    log.poll_for_minutes()
     assert logs[-1]["loss"] == pytest.approx(fold.stats.loss_ewma / fold.stats.norm_ewma, abs=1e-5)
     assert 0 < logs[-1]["loss"] < 1
 
@@ -184,70 +167,51 @@ def test_the_logged_loss_is_the_recent_loss_ratio(logs: Logs) -> None:
     ],
 )
 def test_the_reason_for_not_learning_is_logged_once(logs: Logs, status: SourceStatus, owned: bool, event: str) -> None:
-    clock = Clock()
-    listener = WorkerLog(clock)
+    log = TimedLog()
     if owned:
-        listener.notify(events.PartitionsAssigned({0: 5}))
-    for _ in range(3):
-        poll_for_a_minute(listener, clock, status)
+        log.notify(events.PartitionsAssigned({0: 5}))
+    log.poll_for_minutes(3, status)
     assert events_of(logs)[-1:] == [event]
     assert events_of(logs).count(event) == 1
-    listener.notify(learned(lag=0))
+    log.notify(learned(lag=0))
     if not owned:
-        listener.notify(events.PartitionsReleased([0], lost=False))
-    poll_for_a_minute(listener, clock, status)
-    poll_for_a_minute(listener, clock, status)
+        log.notify(events.PartitionsReleased([0], lost=False))
+    log.poll_for_minutes(2, status)
     assert events_of(logs)[-2:] == ["learning", event]
 
 
 def test_a_stalled_partition_is_logged_once_while_others_continue(logs: Logs) -> None:
-    clock = Clock()
-    listener = WorkerLog(clock)
-    listener.notify(events.PartitionsAssigned({0: 5, 1: 5}))
-    listener.notify(learned(lag=0, partition=1))
+    log = TimedLog()
+    notify(log, events.PartitionsAssigned({0: 5, 1: 5}), learned(lag=0, partition=1))
     for lag in (10, 20, 30):
-        listener.notify(events.PartitionStalled(1, lag, "the registry does not answer"))
-        listener.notify(learned(lag=0))
-    poll_for_a_minute(listener, clock)
+        notify(log, events.PartitionStalled(1, lag, "the registry does not answer"), learned(lag=0))
+    log.poll_for_minutes()
     assert logs[-1]["lag"] == 30
-    poll_for_a_minute(listener, clock)
+    log.poll_for_minutes()
     assert events_of(logs)[-3:] == ["decoding stalled", "learning", "waiting for schema registry"]
-    listener.notify(events.PartitionResumed(1))
-    listener.notify(learned(lag=0, partition=1))
-    poll_for_a_minute(listener, clock)
-    poll_for_a_minute(listener, clock)
-    assert events_of(logs)[-4:-2] == ["decoding resumed", "caught up"]
-    assert events_of(logs)[-1] == "idle"
+    notify(log, events.PartitionResumed(1), learned(lag=0, partition=1))
+    log.poll_for_minutes(2)
+    assert events_of(logs)[-4:] == ["decoding resumed", "caught up", "learning", "idle"]
 
 
 def test_a_partition_that_stalls_again_after_it_was_released_is_logged_again(logs: Logs) -> None:
-    listener = WorkerLog(Clock())
-    for _ in range(2):
-        listener.notify(events.PartitionsAssigned({0: 5}))
-        listener.notify(events.PartitionStalled(0, 10, "the registry does not answer"))
-        listener.notify(events.PartitionsReleased([0], lost=False))
+    stalled = events.PartitionStalled(0, 10, "the registry does not answer")
+    notify(WorkerLog(), *[events.PartitionsAssigned({0: 5}), stalled, events.PartitionsReleased([0], lost=False)] * 2)
     assert events_of(logs).count("decoding stalled") == 2
 
 
 def test_the_last_line_has_the_saved_positions(logs: Logs) -> None:
-    clock = Clock()
-    listener, fold = WorkerLog(clock), fold_of(vectors(5), fold_config())
-    listener.notify(events.PartitionsAssigned({0: 2, 1: 40, 2: 80, 3: -1}))
-    listener.notify(learned(lag=0))
-    listener.notify(events.CheckpointSaved(0, fold, 0.1))
-    listener.notify(events.PartitionsReleased([2], lost=False))
-    listener.notify(events.RecordRejected(0, 6, "no_value", "?"))
-    listener.ended()
-    last = logs[-1]
-    assert (last["event"], last["learned"], last["rejected"]) == ("worker ended", 5, 1)
-    assert (last["saved_up_to"], last["last_model"]) == ({"0": fold.position, "1": 40}, None)
+    log = WorkerLog()
+    released, rejected = events.PartitionsReleased([2], lost=False), events.RecordRejected(0, 6, "no_value", "?")
+    notify(log, events.PartitionsAssigned({0: 2, 1: 40, 2: 80, 3: -1}), learned(lag=0), SAVED, released, rejected)
+    log.ended()
+    assert logs[-1].items() >= {
+        "event": "worker ended", "learned": 5, "rejected": 1, "saved_up_to": {"0": SAVED.fold.position, "1": 40},
+        "last_model": None,
+    }.items()  # fmt: skip
 
 
 # The metrics.
-
-
-def scraped(metrics: WorkerMetrics) -> dict[str, float]:
-    return samples_of(generate_latest(metrics.registry).decode(), TOPIC)
 
 
 @pytest.fixture
@@ -265,11 +229,9 @@ def test_metrics_after_a_run(metrics: WorkerMetrics) -> None:
     env.send(0, vectors(580), timestamp=int(NOW * 1000) - 90_000)
     env.send(1, [POISON, None, POISON])
     env.send(1, vectors(40, seed=1))
-    worker = make_worker(env, worker_config(on_bad_record="skip"), [500])
-    worker.add_listener(metrics)
-    worker.run()
+    make_worker(env, worker_config(on_bad_record="skip"), [500]).add_listener(metrics).run()
     stats, newest = env.newest().fold.stats, env.models.newest().model
-    now = scraped(metrics)
+    now = samples_in(metrics.registry, TOPIC)
     assert_includes(
         now,
         {
@@ -304,12 +266,10 @@ def test_metrics_after_a_run(metrics: WorkerMetrics) -> None:
 
 def test_a_stalled_partition_is_shown_and_its_lag_grows(metrics: WorkerMetrics) -> None:
     fold = fold_of(vectors(300), fold_config(), [int(NOW * 1000)] * 300)
-    metrics.notify(events.PartitionsAssigned({0: -1, 1: -1}))
-    for partition in (0, 1):
-        metrics.notify(batch(fold, partition=partition))
-    metrics.notify(events.PartitionStalled(1, 500, "no registry"))
+    batches = [batch(fold, partition=partition) for partition in (0, 1)]
+    notify(metrics, events.PartitionsAssigned({0: -1, 1: -1}), *batches, events.PartitionStalled(1, 500, "no registry"))
     assert_includes(
-        scraped(metrics),
+        samples_in(metrics.registry, TOPIC),
         {
             'streampca_stalled{partition="0"}': 0,
             'streampca_stalled{partition="1"}': 1,
@@ -317,31 +277,30 @@ def test_a_stalled_partition_is_shown_and_its_lag_grows(metrics: WorkerMetrics) 
         },
     )
     metrics.notify(events.PartitionResumed(1))
-    assert scraped(metrics)['streampca_stalled{partition="1"}'] == 0
+    assert samples_in(metrics.registry, TOPIC)['streampca_stalled{partition="1"}'] == 0
 
 
 def test_a_lost_broker_is_shown_while_the_lag_stays(metrics: WorkerMetrics) -> None:
     env = filled_with(100)
-    worker: WorkerFixture = make_worker(
-        env, script=[30, lambda: setattr(env.topic, "away", True), lambda: env.send(0, vectors(50)), None]
-    )
-    worker.add_listener(metrics)
-    worker.run()
+    script = [30, lambda: setattr(env.topic, "away", True), lambda: env.send(0, vectors(50)), None]
+    make_worker(env, script=script).add_listener(metrics).run()
     expected = {"streampca_broker_connected": 0, 'streampca_consumer_lag_messages{partition="0"}': 70}
-    assert_includes(scraped(metrics), expected)
+    assert_includes(samples_in(metrics.registry, TOPIC), expected)
 
 
 @pytest.mark.parametrize("lost", [True, False])
 def test_metrics_of_released_partitions_are_removed(metrics: WorkerMetrics, lost: bool) -> None:
     fold = fold_of(vectors(300), fold_config(), [int(NOW * 1000)] * 300)
     for partition in (0, 1):
-        metrics.notify(events.PartitionsAssigned({partition: -1}))
-        metrics.notify(batch(fold, partition=partition))
-        metrics.notify(events.CheckpointSaved(partition, fold, 0.1))
-    before, label = scraped(metrics), 'partition="0"'
+        assigned, saved = events.PartitionsAssigned({partition: -1}), events.CheckpointSaved(partition, fold, 0.1)
+        notify(metrics, assigned, batch(fold, partition=partition), saved)
+    before, label = samples_in(metrics.registry, TOPIC), 'partition="0"'
     assert len([name for name in before if label in name]) == 9
     metrics.notify(events.PartitionsReleased([0], lost=lost))
-    now, released = scraped(metrics), f'streampca_rebalances_total{{event="{"lost" if lost else "revoked"}"}}'
+    now, released = (
+        samples_in(metrics.registry, TOPIC),
+        f'streampca_rebalances_total{{event="{"lost" if lost else "revoked"}"}}',
+    )
     assert now.keys() >= {name for name in before if label not in name}
     assert not [name for name in now if label in name]
     assert (now["streampca_partitions_owned"], now[released]) == (1, 1)
@@ -352,7 +311,7 @@ def test_losses_are_counted_in_the_bucket_of_their_ratio(metrics: WorkerMetrics)
     norm = np.array([2.0, 2.0, 2.0, 0.0, 1e-300])
     metrics.notify(batch(fold_of(vectors(5), fold_config()), [Losses(norm * [0.05, 0.25, 1.0, 0, 0], norm)]))
     assert_includes(
-        scraped(metrics),
+        samples_in(metrics.registry, TOPIC),
         {
             'streampca_prequential_loss_ratio_bucket{le="0.1"}': 2,
             'streampca_prequential_loss_ratio_bucket{le="0.3"}': 3,
@@ -363,16 +322,13 @@ def test_losses_are_counted_in_the_bucket_of_their_ratio(metrics: WorkerMetrics)
 
 
 def test_gaps_failures_and_future_timestamps_are_counted(metrics: WorkerMetrics) -> None:
-    metrics.notify(events.OffsetsSkipped(0, 100, 180))
-    metrics.notify(events.CheckpointPostponed("disk full"))
-    metrics.notify(events.CheckpointPostponed("disk full"))
-    metrics.notify(events.PublishFailed("disk full"))
-    far = [*[1000] * 32, 10**12, 1000]
-    metrics.notify(batch(fold_of(vectors(34), fold_config(), far)))
+    far = fold_of(vectors(34), fold_config(), [*[1000] * 32, 10**12, 1000])
     young = fold_of(vectors(5), fold_config())
-    metrics.notify(batch(young, partition=1))
-    metrics.notify(events.CheckpointSaved(1, young, 0.1))
-    now = scraped(metrics)
+    notify(
+        metrics, events.OffsetsSkipped(0, 100, 180), *[events.CheckpointPostponed("disk full")] * 2,
+        events.PublishFailed("disk full"), batch(far), batch(young, partition=1), events.CheckpointSaved(1, young, 0.1),
+    )  # fmt: skip
+    now = samples_in(metrics.registry, TOPIC)
     assert_includes(
         now,
         {
@@ -394,7 +350,7 @@ def test_gaps_of_vectors_are_shown(metrics: WorkerMetrics) -> None:
     metrics.notify(events.BatchLearned(1, fold, 300, [], 0.5, 0, incomplete=200))
     missing = pytest.approx(fold.state.missing.messages / D)
     expected = {"streampca_vectors_with_gaps_total": 200, 'streampca_missing_entries_ratio{partition="1"}': missing}
-    assert_includes(scraped(metrics), expected)
+    assert_includes(samples_in(metrics.registry, TOPIC), expected)
 
 
 BOUNDS = (0.001, 0.1, 0.5, 1.0)

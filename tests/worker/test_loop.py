@@ -19,6 +19,7 @@ from streampca.fold.checkpoint import encode
 from streampca.sources.events import Assigned
 from tests.fold.streams import fold_config, vectors
 from tests.in_memory import MemorySource, Step
+from tests.in_memory.store import Crash
 from tests.worker.environment import POISON, Environment, N
 from tests.worker.harness import (
     WorkerFixture,
@@ -202,9 +203,6 @@ def test_arrow_gives_the_same_checkpoint_for_any_polls_and_kills(
 ) -> None:
     """The final checkpoint has the bytes of one undisturbed run; positions count messages."""
 
-    class KilledError(BaseException):
-        pass
-
     env, V = Environment(), vectors(sum(counts))
     config = config_for(env, "arrow")
     env.send(0, arrows(V, counts))
@@ -215,11 +213,11 @@ def test_arrow_gives_the_same_checkpoint_for_any_polls_and_kills(
             nonlocal calls
             calls += name == kill
             if calls >= at:
-                raise KilledError
+                raise Crash
 
         try:
             make_worker(env, config, polls, hook=die).run()
-        except KilledError:
+        except Crash:
             for member in env.topic._members[-1:]:  # none, if it was killed before it joined
                 env.topic.evict(member)
     make_worker(env, config, polls).run()

@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -17,7 +16,6 @@ from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel, encode
 from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import LEARN_BLOCK
-from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
@@ -56,11 +54,6 @@ class PublisherFixture:
 @pytest.fixture
 def fixture() -> PublisherFixture:
     return PublisherFixture()
-
-
-def covariance_of(model: Model) -> Any:
-    """The covariance matrix of a model that has all components."""
-    return model.components.T * model.explained_variance @ model.components
 
 
 def test_no_model_before_two_messages(fixture: PublisherFixture) -> None:
@@ -167,7 +160,9 @@ def test_a_worker_publishes_the_model_of_all_partitions(env: Environment) -> Non
     published = [event.model.version for event in worker.recorder.of_type(ModelPublished)]
     assert published == env.models.versions() == [100, 200, 300]
     everything = np.vstack([vectors(150, seed=p) + p for p in (0, 1)])
-    np.testing.assert_allclose(covariance_of(env.models.newest().model), covariance(everything), atol=1e-9)
+    model = env.models.newest().model
+    whole = model.components.T * model.explained_variance @ model.components  # it has all components
+    np.testing.assert_allclose(whole, covariance(everything), atol=1e-9)
 
 
 @pytest.mark.parametrize("lowest", [True, False])
