@@ -19,8 +19,7 @@ from tests.waiting import PATIENCE_S
 @pytest.fixture(params=[OnKafka, OnConfluent])
 def kind(request: pytest.FixtureRequest, patient: None) -> type[OnKafka]:
     """Both clients."""
-    kind: type[OnKafka] = request.param
-    return kind
+    return request.param
 
 
 @pytest.fixture

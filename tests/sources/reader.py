@@ -21,6 +21,16 @@ class Reader:
         self.events += events
         return events
 
+    def poll_times(self, times: int, timeout_s: float = 0.1) -> None:
+        """Poll that often."""
+        for _ in range(times):
+            self.poll(timeout_s)
+
+    def read_from(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
+        """Forget the events so far, and read from these positions."""
+        self.events = []
+        self.source.seek(positions, last)
+
     def until(self, condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> None:
         """Poll until the condition holds."""
         wait_until(lambda: condition() or (self.poll() and False) or condition(), timeout_s, str(self.events[-5:]))
@@ -39,8 +49,7 @@ class Reader:
         """Wait for the next assignment."""
         before = len(self.of(Assigned))
         self.until(lambda: len(self.of(Assigned)) > before, timeout_s)
-        partitions: frozenset[int] = self.of(Assigned)[-1].partitions
-        return partitions
+        return self.of(Assigned)[-1].partitions
 
     def read_to(self, ends: dict[int, int], timeout_s: float = PATIENCE_S) -> None:
         """Poll until these positions are reached."""

@@ -54,8 +54,7 @@ def test_records_arrive_in_order_and_next_is_the_following_position(make: Make) 
     log.append(1, [*values(50, 59), None])
     reader.read_to({1: 60})
     assert reader.values(1) == [*values(0, 59), None]
-    reader.events = []
-    reader.source.seek({1: 60})
+    reader.read_from({1: 60})
     reader.read_to({1: 60})
     assert [(list(e.records), e.next, e.end) for e in reader.of(Records) if e.partition == 1][-1] == ([], 60, 60)
 
@@ -99,8 +98,7 @@ def test_no_record_arrives_before_seek_even_with_committed_offsets(make: Make) -
     first.source.commit({0: 3})
     first.source.close()
     second = joined(log.open())
-    for _ in range(15):
-        second.poll()
+    second.poll_times(15)
     assert second.of(Records) == []
     second.source.seek({0: 5})
     second.read_to({0: 10})
@@ -111,8 +109,7 @@ def test_records_fetched_before_a_seek_do_not_arrive_after_it(make: Make) -> Non
     log = make(1, 1000)
     reader = joined(log.open(poll_records=10))
     for position in (None, 700, 5, 6, 6, 999, 0):
-        reader.source.seek({0: position})
-        reader.events = []
+        reader.read_from({0: position})
         reader.until(lambda: len(reader.records(0)) >= 10 or reader.next(0) == 1000)
         start = position or 0
         assert reader.offsets(0) == list(range(start, min(start + len(reader.records(0)), 1000)))
@@ -126,8 +123,7 @@ def test_a_paused_partition_returns_nothing_until_seek(make: Make) -> None:
     before = len(reader.records(0))
     log.append(0, values(100, 110))
     reader.read_to({1: 100})
-    for _ in range(5):
-        reader.poll()
+    reader.poll_times(5)
     assert len(reader.records(0)) == before
     reader.source.seek({0: before})
     reader.read_to({0: 110})
@@ -160,15 +156,13 @@ def test_offsets_without_a_record_are_skipped(make: Make) -> None:
     reader = reading(log.open(), {0: None})
     reader.read_to({0: 9})
     last = last_record(reader, 2)
-    reader.events = []
-    reader.source.seek({0: 9}, {0: last})
+    reader.read_from({0: 9}, {0: last})
     log.append(0, values(9, 12))
     log.append_aborted(0, values(12, 13))
     reader.read_to({0: 14})
     assert reader.offsets(0) == [9, 10, 11]
     assert all(event.next >= 9 for event in reader.of(Records))
-    reader.events = []
-    reader.source.seek({0: None})
+    reader.read_from({0: None})
     reader.read_to({0: 14})
     assert reader.offsets(0) == [0, 1, 2, 9, 10, 11]
     last = reader.of(Records)[-1]
@@ -183,8 +177,7 @@ def test_a_position_outside_the_log_is_an_event(make: Make, position: int) -> No
     log.trim(0, 5)
     reader = reading(log.open(), {0: position, 1: 0})
     reader.until(lambda: reader.of(OutOfRange) and reader.next(1) == 3)
-    for _ in range(5):
-        reader.poll()
+    reader.poll_times(5)
     assert reader.of(OutOfRange) == [OutOfRange(0, position, earliest=5, latest=10)]
     assert reader.records(0) == []
     reader.source.seek({0: 5})
@@ -217,8 +210,7 @@ def test_logs_that_were_cut_are_events(make: Make) -> None:
     last = last_record(reader, 39)
     other = reading(log.open(), {grown: 40, far: 40, near: 40, whole: 2}, dict.fromkeys((grown, far, near), last))
     other.until(lambda: len(other.of(OutOfRange)) == 3 and other.next(whole) == 3)
-    for _ in range(5):
-        other.poll()
+    other.poll_times(5)
     events = {event.partition: event for event in other.of(OutOfRange)}
     assert len(other.of(OutOfRange)) == len(events) == 3
     assert events[grown] == OutOfRange(grown, 40, 0, 80, events[grown].diverged)
@@ -239,8 +231,7 @@ def test_the_last_record_may_be_gone_when_reading_resumes(make: Make) -> None:
     reader.read_to({0: 10, 1: 10})
     last = last_record(reader, 9)
     log.trim(0, 10)
-    reader.events = []
-    reader.source.seek({0: 10, 1: 5}, {0: last})
+    reader.read_from({0: 10, 1: 5}, {0: last})
     log.append(0, values(10, 12))
     reader.read_to({0: 12, 1: 10})
     assert reader.of(OutOfRange) == []
@@ -256,8 +247,7 @@ def test_a_revoked_partition_is_not_reassigned_before_the_next_poll(make: Make) 
     second = Reader(log.open())
     wait_until(lambda: (second.poll(), first.poll()) and first.of(Revoked), what="a revocation")
     assert first.events[-1] == Revoked(frozenset({0, 1}))
-    for _ in range(20):
-        second.poll()
+    second.poll_times(20)
     assert second.events == []
     first.source.commit({0: 7})  # still assigned: the commit succeeds
     wait_until(lambda: log.committed() == {0: 7}, what="the commit")
@@ -270,8 +260,7 @@ def test_a_revoked_partition_is_not_reassigned_before_the_next_poll(make: Make) 
     assert first.owned | second.owned == {0, 1}
     for reader in (first, second):
         (partition,) = reader.owned
-        reader.events = []
-        reader.source.seek({partition: 3})
+        reader.read_from({partition: 3})
         reader.read_to({partition: 20})
         assert reader.offsets(partition) == list(range(3, 20))
         assert not reader.records(1 - partition)
@@ -390,8 +379,7 @@ def test_committed_offsets_are_those_of_the_group(make: Make) -> None:
     assert reader.source.committed(set()) == {}
     heir = Reader(log.open())
     assert heir.source.committed({0, 1, 2}) == expected  # before it joins the group, which it does when it polls
-    for _ in range(5):
-        reader.poll(0.2)
+    reader.poll_times(5, 0.2)
     assert reader.of(Revoked) == []
     reader.source.close()
     assert heir.assigned() == {0, 1, 2}

@@ -84,7 +84,6 @@ def test_a_token_that_cannot_be_renewed_is_used_while_it_is_valid(
     """Also if the login is refused: that ends nothing before the token does."""
     tokens.lifetime_s = 100
     login = create_tokens(settings_for(broker, "t", **tokens.login(broker.tokens_bootstrap)))
-    assert login is not None
     first = login.current()
     tokens.failure = status
     if status is None:
@@ -117,7 +116,6 @@ def test_brokers_are_sent_the_token_that_is_signed_for_msk(
         text = refusal(kind.source, settings_for(broker, topic, **login, bootstrap_servers=f"127.0.0.1:{port}"))
     assert "refuses the login" in text
     sent = re.search(rb"n,,\x01auth=Bearer ([\w-]+)\x01\x01", proxy.requests)
-    assert sent is not None
     url = urlsplit(base64.urlsafe_b64decode(sent[1] + b"===").decode())
     assert url.hostname == "kafka.eu-west-3.amazonaws.com"
     query = parse_qs(url.query)
