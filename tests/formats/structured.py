@@ -112,9 +112,6 @@ def encoded(kind: str, row: list[float]) -> bytes:
     return struct.pack(f"<{len(row)}{'f' if kind == 'float32' else 'd'}", *row)
 
 
-rows = st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=D, max_size=D)
-
-
 def framed(schema_id: int, payload: bytes) -> bytes:
     return b"\0" + struct.pack(">I", schema_id) + payload
 

@@ -89,7 +89,6 @@ def of_protobuf(value: bytes, schema: WriterSchema) -> dict[str, Any]:
 @pytest.mark.parametrize(("kind", "read"), [("avro", of_avro), ("protobuf", of_protobuf)])
 def test_libraries_read_values_with_a_schema(kind: str, read: Callable[[bytes, WriterSchema], dict[str, Any]]) -> None:
     schema = schema_of(kind, LAYOUT)
-    assert schema is not None
     for i, value in enumerate(writer_of(kind, frame=frame_of(1)).write(FIELDS)):
         assert read(value, schema) == {name: values[i].tolist() for name, values in FIELDS.items()}
 

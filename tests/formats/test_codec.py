@@ -17,6 +17,7 @@ from tests.formats.structured import (
     ARRAY,
     FORMATS,
     ROW,
+    SINGLES,
     WIDE,
     D,
     arrow,
@@ -34,13 +35,12 @@ from tests.formats.structured import (
     protobuf,
     reading,
     readings,
-    rows,
     zeros,
 )
 
 
 @settings(deadline=None)
-@given(batch=st.lists(rows, max_size=6), dtype=st.sampled_from(["float32", "float64"]))
+@given(batch=st.lists(SINGLES, max_size=6), dtype=st.sampled_from(["float32", "float64"]))
 @pytest.mark.parametrize("kind", FORMATS)
 def test_decoding_returns_the_encoded_vectors(kind: str, batch: list[list[float]], dtype: str) -> None:
     decoded = codec(kind, dtype=dtype).decode([encoded(kind, row) for row in batch])
@@ -54,10 +54,10 @@ def test_decoding_returns_the_encoded_vectors(kind: str, batch: list[list[float]
 SOME_BYTES = st.one_of(
     st.none(),
     st.binary(max_size=60),
-    rows.map(lambda row: json.dumps(row).encode()),
-    rows.map(lambda row: encoded("float32", row)),
-    rows.map(lambda row: encoded("float64", row)),
-    rows.map(lambda row: npy(np.array(row))),
+    SINGLES.map(lambda row: json.dumps(row).encode()),
+    SINGLES.map(lambda row: encoded("float32", row)),
+    SINGLES.map(lambda row: encoded("float64", row)),
+    SINGLES.map(lambda row: npy(np.array(row))),
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
         lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=3),

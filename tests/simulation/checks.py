@@ -52,7 +52,8 @@ class Checks:
         return not self.missing() or self._is_refused()
 
     def missing(self) -> list[str]:
-        paths = [_path(partition, log.end) for partition, log in enumerate(self._world.cluster.logs)]
+        logs = enumerate(self._world.cluster.logs)
+        paths = [f"{_CHECKPOINTS}/{partition}/{log.end:020d}.npz" for partition, log in logs]
         files = [self._world.volume.entries.get(path) for path in paths]
         found = [path for path, file in zip(paths, files, strict=True) if file is None or file.is_damaged]
         if not found and self._learnable is None:  # `at_the_end` compares the files with the calm run's
@@ -215,10 +216,6 @@ class Checks:
         is_gap = model.version == self._learnable  # no message was learned between these positions
         if dict(model.positions) != ends and not is_gap:
             self._world.report(f"the last model is of {model.positions}, the ends are {ends}")
-
-
-def _path(partition: int, offset: int) -> str:
-    return f"{_CHECKPOINTS}/{partition}/{offset:020d}.npz"
 
 
 def _offsets(records: Iterable[PlainRecord]) -> list[int]:

@@ -90,7 +90,8 @@ class Faults(ProcessFaults):
         """Retention removes records that every checkpoint has passed."""
         partition = fault.target % len(self._world.cluster.logs)
         files = self._world.volume.files(f"{_STORE}/{partition}/")
-        if len(files) > 1 and partition not in self._spoiled and not self._is_expired and self._is_whole(partition):
+        was_replaced = len(self._world.history.courses(partition)) > 1
+        if len(files) > 1 and partition not in self._spoiled and not self._is_expired and not was_replaced:
             self._is_trimmed = True
             self._spoiled.add(partition)  # a damaged checkpoint would need them again
             self._world.history.trim(partition, int(posixpath.basename(files[0])[:20]))
@@ -145,10 +146,6 @@ class Faults(ProcessFaults):
         stray.entries["/store"] = stray.durable["/store"] = FOLDER
         stray.entries[path] = stray.durable[path] = self._world.volume.entries[path]
         self._is_backup = True
-
-    def _is_whole(self, partition: int) -> bool:
-        """Whether no records of the partition were replaced."""
-        return len(self._world.history.courses(partition)) == 1
 
     def _expire_and_evict(self, fault: Fault, machines: list[Machine]) -> None:
         self.expire(fault)

@@ -110,7 +110,7 @@ class _OpenFile:
         self._file.data, self._file.is_whole = data, True
 
     def flush(self) -> None:
-        pass
+        """Nothing is buffered."""
 
     def fileno(self) -> "_OpenFile":
         return self

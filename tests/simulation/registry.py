@@ -54,7 +54,6 @@ class FramedCodec(Codec):
 
     @cached_property
     def _reader(self) -> "_FramedReader":
-        assert self.schemas is not None
         return _FramedReader(self.judge.dimensions, SchemaCache(self.schemas, "AVRO", lambda schema: schema))
 
 

@@ -168,9 +168,7 @@ class Process:
             try:
                 run()
             finally:
-                if self.alive:
-                    self.alive = False
-                    self.scheduler.at(self.scheduler.now, self._bury)
+                self.kill()
 
         self.start(run_to_the_end)
 

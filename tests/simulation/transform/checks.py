@@ -188,7 +188,6 @@ def _origin(record: Outgoing) -> tuple[int, int]:
     """The partition and the offset of the record that an output or a dead letter was made of."""
     if record.topic == DEAD:
         origin = origin_of(record.headers)
-        assert origin is not None
         return origin.partition, origin.offset
     _, partition, offset = origin_of_output(record.headers)
     return partition, offset

@@ -47,7 +47,8 @@ class TransformFaults(ProcessFaults):
 
     def grow(self, fault: Fault) -> None:
         """The topic gets another partition, and the output topic, too: before, or some time later."""
-        self._later(fault.seconds if fault.target % 2 else 0.0, self._grow_outputs)
+        cluster = self._world.cluster
+        self._later(fault.seconds if fault.target % 2 else 0.0, lambda: setattr(cluster, "output_partitions", 4))
         super().grow(fault)
 
     def publish(self, fault: Fault) -> None:
@@ -76,6 +77,3 @@ class TransformFaults(ProcessFaults):
     def _expire(self, machine: Machine) -> None:
         if machine in self._world.ids:
             self._world.cluster.coordinator.fence(self._world.ids[machine])
-
-    def _grow_outputs(self) -> None:
-        self._world.cluster.output_partitions = 4

@@ -33,8 +33,8 @@ def patched(owner: Any, **attributes: Any) -> Patch:
     return lambda: mock.patch.multiple(owner, **attributes)
 
 
+# Makes a model cache load an older model when the file of a newer one is damaged.
 LOADS_OLDER_MODELS = patched(ModelCache, _candidates=lambda self, versions: list(reversed(versions)))
-"""Makes a model cache load an older model when the file of a newer one is damaged."""
 
 
 def nothing(*arguments: Any, **options: Any) -> None:
@@ -76,8 +76,7 @@ def _releases_and_forgets(self: Transformer, partitions: Collection[int], *, los
 
 
 def _remembered(member: Any) -> dict[int, Position]:
-    positions: dict[int, Position] = member.__dict__.setdefault("remembered", {})
-    return positions
+    return member.__dict__.setdefault("remembered", {})
 
 
 def _releases_without_abort(self: Transformer, partitions: Collection[int], *, lost: bool) -> None:
