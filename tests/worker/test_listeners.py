@@ -33,8 +33,8 @@ def run_logged(env: Environment, script: list[Step], **options: Any) -> None:
     make_worker(env, worker_config(env.fold_config, **options), script).add_listener(WorkerLog()).run()
 
 
-def events_of(logs: Logs, *levels: str) -> list[str]:
-    return [line["event"] for line in logs if line["log_level"] in (levels or ("info", "warning", "error"))]
+def events_of(logs: Logs) -> list[str]:
+    return [line["event"] for line in logs if line["log_level"] != "debug"]
 
 
 def learned(lag: int, partition: int = 0) -> events.BatchLearned:
