@@ -81,8 +81,8 @@ def _change(A_pinv: Array, parts: Parts) -> Array:
             shrink = beta / ((n @ n) * (w @ w) + beta**2)
             far = np.outer((w @ w) / beta * along_n + v, (n @ n) / beta * w + n)
             return np.outer(along_n, w) / beta - shrink * far
-    inner = float(_pinv(v) @ A_pinv @ _pinv(n))
-    return inner * np.outer(v, n) - np.outer(_pinv(v), along_v) - np.outer(along_n, _pinv(n))
+    inner = _pinv(v) @ A_pinv @ _pinv(n)
+    return -np.outer(_pinv(v), along_v) - np.outer(along_n, _pinv(n)) + inner * np.outer(v, n)
 
 
 def _pinv(a: Array) -> Array:
