@@ -1,7 +1,8 @@
-"""Anomalies found by p-values, on MNIST with foreign pictures.
+"""Anomalies found by p-values and by rivals, on MNIST with foreign pictures and on correlated sensors.
 
 Ten partitions, each one digit, are learned and published as a worker does it. In two of the streams one picture in a
-hundred, or in twenty, is foreign. Held-out pictures of all kinds are then scored by the served model.
+hundred, or in twenty, is foreign. Held-out pictures of all kinds are then scored by the served model. The same with
+sensors that follow a few common causes. The rivals (detectors.py) learn and score the same messages.
 """
 
 import itertools
@@ -9,10 +10,10 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.charts import picture
-from experiments.datasets import Data
+from experiments.datasets import Data, Pixels
+from experiments.detectors import DETECTORS
 from experiments.plan import Plan, Results, curve
 from experiments.report import table
 from streampca.fold.checkpoint import Checkpoint
@@ -30,31 +31,55 @@ from streampca.worker.publisher import Publisher
 COMPONENTS, PARTITIONS, HELD_OUT = 20, 10, 1 / 7
 EVERY = 400  # messages of a partition between two publications
 STREAMS = {"clean": 0.0, "1 % foreign": 0.01, "5 % foreign": 0.05}  # share of foreign pictures
+SENSORS, READINGS, CAUSES = "sensors", 23_000, 5  # another stream of ten partitions; its messages, held-out included
 LEVELS = (0.05, 0.01, 0.001)
-ORDINARY = "digits"
+ORDINARY = ("digits", "readings")
 NAMES = {"t2": "T²", "spe": "SPE", "score": "score"}
+Row = list[float | str]
 _GRID = np.logspace(-3.5, 0, 36)
-
-Pixels = NDArray[np.uint8]
 
 
 def results(plan: Plan) -> Results:
-    """A row for each stream, kind of picture and statistic."""
+    """A row for each stream, kind of message and statistic; rivals have the area alone."""
     values = ("auc", *(f"at {level}" for level in LEVELS), "curve")
     return Results(plan.folder / "anomalies.csv", ("stream", "kind", "statistic"), values)
 
 
 def run(plan: Plan) -> None:
     """All streams, as far as they are missing, and the picture."""
-    for stream, share in STREAMS.items():
+    for stream in (*STREAMS, SENSORS):
         if not results(plan).rows(stream=stream):
-            streams, held_out = split(plan.data["mnist"], plan.data["cifar10"], share)
-            published = learned(streams)
-            p = {kind: published.project(X / 255).p_values for kind, X in held_out.items()}
-            for kind, name in itertools.product(held_out, Scores._fields):
-                row = row_of(getattr(p[kind], name), getattr(p[ORDINARY], name))
-                results(plan).append((stream, kind, name), row)
+            streams, held_out = messages(plan, stream)
+            for (kind, statistic), row in (_ours(streams, held_out) | _rivals(streams, held_out)).items():
+                results(plan).append((stream, kind, statistic), row)
     _draw(plan)
+
+
+def messages(plan: Plan, stream: str) -> tuple[list[Pixels], dict[str, Pixels]]:
+    """The learned messages of each partition; the held-out ones of each kind, ordinary ones first."""
+    if stream == SENSORS:
+        return sensors()
+    return split(plan.data["mnist"], plan.data["cifar10"], STREAMS[stream])
+
+
+def _ours(streams: list[Pixels], held_out: dict[str, Pixels]) -> dict[tuple[str, str], Row]:
+    published = learned(streams)
+    p = {kind: published.project(X / 255).p_values for kind, X in held_out.items()}
+    ordinary = next(iter(p.values()))
+    cases = itertools.product(held_out, Scores._fields)
+    return {(kind, name): row_of(getattr(p[kind], name), getattr(ordinary, name)) for kind, name in cases}
+
+
+def _rivals(streams: list[Pixels], held_out: dict[str, Pixels]) -> dict[tuple[str, str], Row]:
+    rows: dict[tuple[str, str], Row] = {}
+    X = np.random.default_rng(0).permutation(np.concatenate(streams))
+    for name, detector in DETECTORS.items():
+        score = detector(X)
+        scores = {kind: score(Z) for kind, Z in held_out.items()}
+        ordinary = next(iter(scores.values()))
+        for kind, of_kind in scores.items():
+            rows[kind, name] = [round(auc(-of_kind, -ordinary), 4), *[""] * (len(LEVELS) + 1)]
+    return rows
 
 
 def split(digits: Data, photographs: Data, share: float) -> tuple[list[Pixels], dict[str, Pixels]]:
@@ -71,7 +96,7 @@ def split(digits: Data, photographs: Data, share: float) -> tuple[list[Pixels], 
     chosen = np.array_split(rng.permutation(cut)[: int(share * cut)], len(foreign))
     for make, which in zip(foreign.values(), chosen, strict=True):
         learned[which] = make(learned[which])
-    kinds = {ORDINARY: held_out} | {kind: make(held_out) for kind, make in foreign.items()}
+    kinds = {ORDINARY[0]: held_out} | {kind: make(held_out) for kind, make in foreign.items()}
     return [learned[digits.y[order[:cut]] == p] for p in range(PARTITIONS)], kinds
 
 
@@ -86,6 +111,24 @@ def grey(X: Pixels, d: int) -> Pixels:
 def _with_lines(X: Pixels) -> Pixels:
     d = X.shape[1]
     return np.concatenate([X[:, : d // 2], np.full((len(X), d // 14), 255, np.uint8), X[:, d // 2 + d // 14 :]], axis=1)
+
+
+def sensors() -> tuple[list[Pixels], dict[str, Pixels]]:
+    """Readings (n, 60), bytes, of sensors that follow five common causes with a tenth of noise."""
+    rng = np.random.default_rng(0)
+    gains = 15 * rng.standard_normal((CAUSES, 60)) / np.sqrt(CAUSES)
+
+    def readings(n: int, load: float = 1.0) -> Pixels:
+        causes = load * rng.standard_normal((n, CAUSES))
+        values: F64 = 128 + causes @ gains + 1.5 * rng.standard_normal((n, 60))
+        return values.clip(0, 255).astype(np.uint8)
+
+    held_out = int(READINGS * HELD_OUT)
+    ordinary, stray = readings(held_out), readings(held_out)
+    sensor, rows = rng.integers(60, size=held_out), np.arange(held_out)
+    stray[rows, sensor] = ordinary[rows, sensor]
+    kinds = {ORDINARY[1]: ordinary, "one sensor of another message": stray, "twice the load": readings(held_out, 2.0)}
+    return np.array_split(readings(READINGS - held_out), PARTITIONS), kinds
 
 
 def learned(streams: list[Pixels]) -> PublishedModel:
@@ -108,7 +151,7 @@ def learned(streams: list[Pixels]) -> PublishedModel:
     return newest
 
 
-def row_of(p: F64, ordinary: F64) -> list[float | str]:
+def row_of(p: F64, ordinary: F64) -> Row:
     """The area under the curve, the share of pictures at or below each level, and that share as a curve."""
     shares = [round(float(np.mean(p <= level)), 5) for level in LEVELS]
     return [round(auc(p, ordinary), 4), *shares, curve([float(np.mean(p <= x)) for x in _GRID])]
@@ -132,16 +175,26 @@ def _draw(plan: Plan) -> None:
 
 
 def blocks(plan: Plan) -> dict[str, list[str]]:
-    """A table for each stream."""
+    """A table for each stream of pictures, and the areas beside the rivals'."""
     lines = ["Share of the held-out pictures at or below each p, and the area under the curve (AUC) of telling foreign",
              "pictures from digits:", ""]  # fmt: skip
     for stream in STREAMS:
         rows = []
         for row in results(plan).rows(stream=stream):
-            shares = [f"{float(row[f'at {level}']):.4f}" for level in LEVELS]
-            area = "–" if row["kind"] == ORDINARY else f"{float(row['auc']):.3f}"
-            rows.append([row["kind"], NAMES[row["statistic"]], *shares, area])
+            if row["statistic"] in NAMES:
+                shares = [f"{float(row[f'at {level}']):.4f}" for level in LEVELS]
+                area = "–" if row["kind"] in ORDINARY else f"{float(row['auc']):.3f}"
+                rows.append([row["kind"], NAMES[row["statistic"]], *shares, area])
         head = ["pictures", "statistic", *(f"p ≤ {level}" for level in LEVELS), "AUC"]
         lines += [f"**Stream: {stream}.**", "", *table(head, rows), ""]
     picture = "![Share of held-out pictures by p, for each stream](../experiments/results/anomalies.svg)"
-    return {"anomalies": [*lines, picture]}
+    return {"anomalies": [*lines, picture], "rivals": _beside_rivals(plan)}
+
+
+def _beside_rivals(plan: Plan) -> list[str]:
+    areas: dict[tuple[str, str], dict[str, str]] = {}
+    for row in results(plan).rows():
+        if row["kind"] not in ORDINARY:
+            areas.setdefault((row["stream"], row["kind"]), {})[row["statistic"]] = f"{float(row['auc']):.3f}"
+    rows = [[*case, *(of_case[name] for name in ("score", *DETECTORS))] for case, of_case in areas.items()]
+    return table(["stream", "messages", "score", *DETECTORS], rows)

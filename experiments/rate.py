@@ -11,7 +11,7 @@ whole at the start.
 
 import itertools
 from functools import reduce
-from statistics import fmean
+from statistics import fmean, median
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from streampca.pca.arrays import F64
 RUNS, GROUPS, MESSAGES = 100, 10, 102_400
 DIMENSIONS, SERVED = 20, 3
 RATIOS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)  # λ₄/λ₃, where λ₁ = λ₂ = λ₃ and the others are alike
+SKEWED = 0.5  # the ratio above which runs stay near saddles: their means are skewed, so medians are shown
 COLUMNS = (20, 32)  # K of the learner on the paper's data, k = 20
 PREDICTED = "predicted"
 Spectrum = tuple[F64, int]  # variances of independent Gaussian coordinates, and the columns K of the learner
@@ -125,7 +126,7 @@ def slope(excess: list[float]) -> float:
 
 
 def blocks(plan: Plan) -> dict[str, list[str]]:
-    """Slopes, and the excess at the end."""
+    """Slopes, and the excess at the end: means, or medians where runs are skewed."""
     curves: dict[tuple[str, bool], list[dict[str, list[float]]]] = {}
     for row in results(plan).rows():
         values = {column: [float(value) for value in row[column].split()] for column in ("excess", "batch")}
@@ -136,12 +137,13 @@ def blocks(plan: Plan) -> dict[str, list[str]]:
         if not runs:
             continue
         (theory,) = theories
-        groups = [runs[i::GROUPS] for i in range(min(GROUPS, len(runs)))]
-        slopes = [slope([fmean(values) for values in zip(*(r["excess"] for r in g), strict=True)]) for g in groups]
         ratio = variances[columns] / variances[SERVED - 1]
+        centre = fmean if ratio <= SKEWED else median
+        groups = [runs[i::GROUPS] for i in range(min(GROUPS, len(runs)))]
+        slopes = [slope([centre(values) for values in zip(*(r["excess"] for r in g), strict=True)]) for g in groups]
         cells = [f"{-min(1.0, 2 * (1 - ratio)):.2f}", f"{slope(theory['excess']):.2f}", spread(slopes)]
         for column in ("excess", "batch"):
-            cells += [f"{fmean(r[column][-1] for r in runs):.3g}", f"{theory[column][-1]:.3g}"]
+            cells += [f"{centre(r[column][-1] for r in runs):.3g}", f"{theory[column][-1]:.3g}"]
         rows.append([name, *cells])
     for name in dict.fromkeys(stream for stream, _ in curves):
         measured, expected = ([run["excess"][0] for run in curves.get((name, kind), [])] for kind in (False, True))

@@ -10,7 +10,7 @@ from experiments.datasets import Data
 from experiments.plan import Plan
 
 SMALL = {  # the times mean nothing here
-    anomalies: {"EVERY": 40},
+    anomalies: {"EVERY": 40, "READINGS": 900},
     ablation: {
         "STREAMS": dict(list(ablation.STREAMS.items())[:2]), "MESSAGES": 300, "BEFORE": 300,
         "HALF_LIVES": ("none", "100"), "SPARE": (0, 20), "OVERSAMPLING": (2,), "WIDE": 8,

@@ -42,7 +42,8 @@ def test_nothing_imports_benchmarks_nor_the_package_experiments():
             assert [name for name in names if name.split(".")[0] in forbidden] == [], path
 
 
-def test_foreign_pictures_have_small_p_values(plan):
+def test_foreign_pictures_have_small_p_values(plan, folder):
+    plan = replace(plan, folder=folder)
     anomalies.run(plan)
     rows = anomalies.results(plan).rows(stream="clean", statistic="score")
     assert {row["kind"]: float(row["auc"]) > 0.9 for row in rows} == {
