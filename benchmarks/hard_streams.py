@@ -1,8 +1,8 @@
 """Accuracy on 26 synthetic streams that are hard for one pass: `python -m benchmarks.hard_streams`.
 
 Percent by which the loss of the k components, after 20,000 messages, exceeds batch PCA's on the same rows: ours and
-IncrementalPCA's (by Gram matrices) with the number of columns of our state, in batches of 256. `oversampling` is set,
-so that a factor is tested, though these streams are narrow enough for a covariance.
+IncrementalPCA's (by Gram matrices) with the number of columns of our state, in batches of 256. A factor is
+tested, though these streams are narrow enough for a covariance.
 
 The rule: on at least 22 of the 26 streams ours is at most 1.25 × IncrementalPCA's or 0.1 %, and nowhere above 0.5 %
 unless IncrementalPCA's is as well. Rows depend on `--seed`. All are written into docs/hard_streams.csv, and some of

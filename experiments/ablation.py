@@ -81,11 +81,11 @@ LEARNERS: dict[str, Callable[[F64, Array, int, Weights], Moved] | None] = {
 def _with_step(move: Callable[[F64, Array, int, Weights], Moved]) -> Callable[..., block.BlockResult]:
     """A block's pass with another step; centring and bounded influence stay."""
 
-    def learn(V: Array, C: Array, mean: F64, total: float, weights: Weights, k: int, *others: Any) -> block.BlockResult:
-        learned = _learn(V, C, mean, total, weights, k, *others)
+    def learn(V: Array, C: Array, mean: F64, total: float, weights: Weights, *others: Any) -> block.BlockResult:
+        learned = _learn(V, C, mean, total, weights, *others)
         if not C.shape[1]:
             return learned
-        after, explained = move(learned.Y / np.sqrt(weights.c)[:, None], C, min(k, C.shape[1]), weights)
+        after, explained = move(learned.Y / np.sqrt(weights.c)[:, None], C, C.shape[1], weights)
         return learned._replace(C=after, explained=explained)
 
     return learn
@@ -165,7 +165,7 @@ def learned(read: Read, order: Indices, config: LearningConfig, half_life: str, 
     with patch.object(block, "learn", _with_step(move) if move else _learn):
         while start < len(order):
             old = state.count >= config.start + learning.YOUNG
-            V = read(order[start : start + (_ROWS if old else config.next_block(state.count))])
+            V = read(order[start : start + (_ROWS if old else config.next_block(state.weight))])
             state, of_rows = learning.learn(state, V, np.full(len(V), _retention(half_life)), config)
             losses.append(of_rows.residual)
             start += len(V)

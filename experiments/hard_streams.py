@@ -14,7 +14,7 @@ Made = tuple[F64, int]  # rows (n, d), k
 
 def with_factor(d: int, k: int) -> LearningConfig:
     """Settings with which a factor is learned, though the stream is narrow enough for a covariance."""
-    return LearningConfig(d, k, oversampling=LearningConfig(d, k).beyond)
+    return LearningConfig(d, k, factor=True)
 
 
 def basis(rng: Rng, d: int, k: int) -> F64:

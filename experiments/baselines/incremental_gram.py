@@ -11,7 +11,7 @@ import numpy as np
 from scipy.linalg import eigh
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.learning import SPARE, LearningConfig
+from streampca.pca.learning import LearningConfig
 
 
 class GramIncrementalPCA:
@@ -51,7 +51,7 @@ def _leading(A: Array, count: int) -> tuple[Array, Array]:
 
 def held(d: int, k: int) -> int:
     """Columns that our state holds where it keeps a factor, K + ℓ, and so those of rivals."""
-    return min(k + LearningConfig(d, k).beyond + SPARE, d)
+    return LearningConfig(d, k).columns
 
 
 def incremental(batches: Iterable[F64], d: int, columns: int, k: int) -> tuple[F64, F64]:

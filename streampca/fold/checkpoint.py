@@ -22,7 +22,8 @@ from streampca.pca.learning import LearningConfig
 from streampca.pca.state import MissingShares, State
 
 KIND = "checkpoint"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+_OPTIONAL = ("covariance", "scale", "variances")  # arrays that a state may lack
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,7 @@ class Checkpoint:
     fold: Fold
     settings: dict[str, Any]  # as `FoldConfig.as_dict` gives them
     until: str = ""  # of a backfill: where it ends, a time in milliseconds or partition:offset,…
+    names: list[str] | None = None  # of the dimensions; None: they have none
 
     @property
     def end(self) -> int | dict[int, int] | None:
@@ -108,8 +110,9 @@ class CheckpointHeader(npz.Header):
     weight: npz.NonNegative
     total_variance: npz.NonNegative
     count: npz.Count
-    shortened: npz.Count  # the clipped ones
-    gaps: Annotated[npz.Finite, Field(ge=0, le=1.000001)] | None
+    concentration: npz.Share
+    clipped: npz.Count
+    incomplete: npz.Share | None
     event_time: EventTimeHeader
     stats: StatsHeader
     until: Annotated[str, Field(pattern=r"^(-?\d{1,18}|\d{1,10}:\d{1,19}(,\d{1,10}:\d{1,19})*)?$")] = ""
@@ -125,12 +128,11 @@ def encode(checkpoint: Checkpoint) -> bytes:
         **{name: getattr(checkpoint, name) for name in ("topic", "topic_id", "partition", "settings")},
         "next_offset": fold.position,
         "last_record": fold.last and fold.last._asdict(),
-        **{name: getattr(state, name) for name in ("weight", "total_variance", "count")},
-        "shortened": state.clipped,
-        "gaps": state.missing and state.missing.messages,
+        **{name: getattr(state, name) for name in ("weight", "total_variance", "count", "concentration", "clipped")},
+        "incomplete": state.missing and state.missing.messages,
         "event_time": asdict(fold.event_time),
         "stats": {**vars(fold.stats), "rejected": dict(fold.stats.rejected)},
-        **({"until": checkpoint.until} if checkpoint.until else {}),
+        **{name: value for name in ("until", "names") if (value := getattr(checkpoint, name))},
     }
     arrays: dict[str, NDArray[Any]] = {
         "C": state.C,
@@ -140,10 +142,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "pending_retention": fold.retention,
     }
     if state.missing is not None:
-        arrays["missing"] = state.missing.entries
-    if state.covariance is not None:
-        arrays["covariance"] = state.covariance
-    return npz.encode(header, arrays)
+        arrays |= {"missing": state.missing.entries, "unseen": state.missing.unseen}
+    kept = {name: getattr(state, name) for name in _OPTIONAL}
+    return npz.encode(header, arrays | {name: array for name, array in kept.items() if array is not None})
 
 
 def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
@@ -154,13 +155,16 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, without=["C_pinv"] if trusted else [])
     header = npz.validate(CheckpointHeader, fields)
     _verify(header, arrays, inverse=not trusted)
-    numbers = header.weight, header.total_variance, header.count, header.shortened
-    missing = None if header.gaps is None else MissingShares(header.gaps, arrays["missing"])
-    state = State(arrays["C"], arrays["mean"], *numbers, missing, arrays.get("covariance"))
+    numbers = header.weight, header.total_variance, header.count, header.concentration, header.clipped
+    shares = None if header.incomplete is None else (header.incomplete, arrays["missing"], arrays["unseen"])
+    missing = shares and MissingShares(*shares)
+    covariance, scale, variances = (arrays.get(name) for name in _OPTIONAL)
+    state = State(arrays["C"], arrays["mean"], *numbers, missing, covariance, scale, variances)
     stats, event_time = FoldStats(**dict(header.stats)), EventTime(**dict(header.event_time))
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
     fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats, last)
-    return Checkpoint(header.topic, header.topic_id, header.partition, fold, header.settings, header.until)
+    origin = header.topic, header.topic_id, header.partition
+    return Checkpoint(*origin, fold, header.settings, header.until, header.names)
 
 
 def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, inverse: bool) -> None:
@@ -168,18 +172,27 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
     r = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
     packed = d * (d + 1) // 2 if isinstance(d, int) else 0
     n = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
+    standardised = bool(header.settings.get("standardize") and header.count)
+    of_entries = {
+        "mean": True,
+        "missing": header.incomplete is not None,
+        "unseen": header.incomplete is not None,
+        "scale": standardised,
+        "variances": standardised and "covariance" not in arrays,
+    }
     expected = {
         "C": ((d, r), dtype),
         **({"C_pinv": ((r, d), dtype)} if inverse else {}),
-        "mean": ((d,), "float64"),
         "pending": ((n, d), dtype),
         "pending_retention": ((n,), "float64"),
-        **({} if header.gaps is None else {"missing": ((d,), "float64")}),
+        **{name: ((d,), "float64") for name, kept in of_entries.items() if kept},
         **({"covariance": ((packed,), "float64")} if "covariance" in arrays else {}),
     }
     actual = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     if actual != expected or not all(a.dtype.isnative and a.flags.c_contiguous for a in arrays.values()):
         raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
+    if not npz.are_names(header.names, d):
+        raise DamagedFileError(f"the names of the dimensions are not {d} that differ")
     with_gaps = ["pending"] if header.settings.get("missing") == "impute" else []
     for name, array in arrays.items():
         if not_finite(array, impute=name in with_gaps).any():
@@ -187,8 +200,12 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
     limit = LearningConfig(arrays["C"].shape[0], 1, dtype=arrays["C"].dtype.name).largest_value
     if max(np.fmax.reduce(np.abs(arrays[name]), axis=None, initial=0) for name in ("pending", "mean")) > limit:
         raise DamagedFileError("pending or mean holds values that are too large to have been learned")
-    if header.gaps is not None and not ((arrays["missing"] >= 0) & (arrays["missing"] <= header.gaps + 1e-6)).all():
-        raise DamagedFileError("missing holds shares that are larger than that of the messages with gaps")
+    if header.incomplete is not None:
+        shares = np.stack([arrays["missing"], arrays["unseen"]])
+        if not ((shares >= 0) & (shares <= header.incomplete + 1e-6)).all():
+            raise DamagedFileError("missing or unseen holds shares that are larger than that of incomplete messages")
+    if "scale" in arrays and (arrays["scale"].min() <= 0 or arrays.get("variances", arrays["scale"]).min() < 0):
+        raise DamagedFileError("scale or variances hold values that are negative, or a scale of zero")
     retention = arrays["pending_retention"]
     if not ((retention >= 0) & (retention <= 1)).all():
         raise DamagedFileError("pending_retention holds values that are not between 0 and 1")

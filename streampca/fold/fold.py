@@ -97,11 +97,11 @@ class FoldConfig:
         """Names and values as stored in a checkpoint."""
         derived = {"start": self.learning.start, "missing": "impute" if self.learning.impute else "refuse"}
         settings = vars(self.learning) | vars(self) | derived
-        return {name: value for name, value in settings.items() if name not in ("learning", "impute")}
+        return {name: value for name, value in settings.items() if name not in ("learning", "impute", "factor")}
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> "FoldConfig":
-        settings = dict(settings) | {"impute": settings["missing"] == "impute"}
+        settings = dict(settings) | {"impute": settings["missing"] == "impute", "factor": False}
         learning = LearningConfig(**{field.name: settings[field.name] for field in fields(LearningConfig)})
         return cls(learning, **{field.name: settings[field.name] for field in fields(cls) if field.name != "learning"})
 

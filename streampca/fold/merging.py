@@ -117,6 +117,6 @@ class FoldMerger:
     def fold(self, position: int) -> Fold:
         """The fold that continues all merged folds, at this position."""
         empty = Fold.empty(self._config.learning)
-        state = self.state(self._config.learning.limits.columns) or empty.state
+        state = self.state(self._config.learning.columns) or empty.state
         stats = FoldStats.total(self._stats)
         return replace(empty, position=position, state=state, event_time=EventTime(self._time_ms), stats=stats)

@@ -13,7 +13,7 @@ from streampca.pca.model import Model, Projected
 from streampca.pca.past_scores import PastScores
 
 KIND = "model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +38,7 @@ class PublishedModel:
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
     past_scores: PastScores | None = None  # of messages by the versions before this one
     learned: Array | None = None  # of `streampca fit`: what continuing needs beyond the model, `axes.continuation`
+    names: list[str] | None = None  # of the dimensions; None: they have none
 
     @property
     def impute(self) -> bool:
@@ -82,7 +83,11 @@ def encode(published: PublishedModel) -> bytes:
         "total_variance": model.total_variance,
         "weight": model.weight,
     }
+    if published.names is None:
+        del header["names"]
     arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
+    if model.scale is not None:
+        arrays["scale"] = model.scale
     if published.past_scores is not None:
         arrays["calibration"] = published.past_scores.table()
     if published.learned is not None:
@@ -98,10 +103,10 @@ def decode(data: bytes) -> PublishedModel:
         past_scores = PastScores.from_table(arrays.pop("calibration")) if "calibration" in arrays else None
     except ValueError as error:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
-    learned = arrays.pop("learned", None)
+    learned, scale = arrays.pop("learned", None), arrays.pop("scale", None)
     if arrays.keys() != {"components", "explained_variance", "mean"}:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
-    model = Model(**arrays, total_variance=header.total_variance, weight=header.weight)
+    model = Model(**arrays, total_variance=header.total_variance, weight=header.weight, scale=scale)
     values = {name: value for name, value in header if name in PublishedModel.__dataclass_fields__}
     for name in ("positions", "partition_losses"):
         values[name] = {int(partition): value for partition, value in getattr(header, name).items()}
@@ -123,6 +128,11 @@ def _problem(published: PublishedModel) -> str | None:
         values = getattr(model, name)
         if values.dtype not in (np.float64, np.float32) or not np.isfinite(values).all():
             return f"{name} holds values that are not finite numbers"
+    scale = np.ones(d) if model.scale is None else model.scale
+    if scale.shape != (d,) or scale.dtype != np.float64 or not (np.isfinite(scale) & (scale > 0)).all():
+        return "the scale is not one positive number for each dimension"
+    if not npz.are_names(published.names, d):
+        return f"the names of the dimensions are not {d} that differ"
     if (learned := published.learned) is not None:
         shapes = ((d, learned.shape[-1]), (d * (d + 1) // 2,)) if learned.ndim else ()
         if learned.shape not in shapes or learned.dtype != np.float32 or not np.isfinite(learned).all():

@@ -7,7 +7,7 @@ zip's comment is the SHA-256 of all bytes before it: the zip's directory has no 
 import hashlib
 import io
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -15,12 +15,13 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from streampca.errors import DamagedFileError, NewerFormatError
+from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Milliseconds = Annotated[int, Field(ge=-1, lt=2**63)]  # since 1970; -1: unknown
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 NonNegative = Annotated[Finite, Field(ge=0)]
+Share = Annotated[Finite, Field(ge=0, le=1.000001)]
 
 _DIGEST_LENGTH = 64  # characters of SHA-256 in hexadecimal
 
@@ -39,6 +40,7 @@ class Header(Strict):
     topic: str
     topic_id: str
     settings: dict[str, str | bool | int | float | None]
+    names: list[str] | None = None  # of the dimensions
 
 
 H = TypeVar("H", bound=Header)
@@ -82,12 +84,26 @@ def decode(
         raise DamagedFileError("not a streampca file: its header is not a JSON object")
     if header.get("kind") != kind:
         raise DamagedFileError(f"this is a {header.get('kind')} file, not a {kind} file")
-    if (version := header.get("format_version")) != format_version:
+    version = header.get("format_version")
+    number = version if isinstance(version, int) and not isinstance(version, bool) else 0
+    if number > format_version:
         raise NewerFormatError(
             f"a newer release has written this {kind} file (format version {version}, this release reads "
             f"{format_version}); nothing is damaged: upgrade this process"
         )
+    if 0 < number < format_version:
+        raise SettingsError(
+            f"an earlier release, which learned in another way, has written this {kind} file (format version "
+            f"{version}): start over with another store folder and another group_id, or continue with that release"
+        )
+    if number != format_version:
+        raise DamagedFileError(f"format version {version} of this {kind} file is not {format_version}")
     return header, arrays
+
+
+def are_names(names: Sequence[str] | None, dimensions: Any) -> bool:
+    """Check that dimensions have names that differ and are not empty, or no names (None)."""
+    return names is None or (len(names) == len(set(names)) == dimensions and "" not in names)
 
 
 def validate(schema: type[H], header: dict[str, Any]) -> H:

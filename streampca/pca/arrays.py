@@ -24,3 +24,15 @@ def rows_with_missing(V: Array) -> NDArray[np.bool_]:
 def not_finite(V: Array, *, impute: bool) -> NDArray[np.bool_]:
     """Which entries can be neither learned nor projected; with `impute` they may be missing, NaN."""
     return np.isinf(V) if impute else ~np.isfinite(V)
+
+
+def of_one_type(V: Array) -> Array:
+    """V as compiled code takes it, whatever array the caller has: in order, aligned and read-only."""
+    V = np.require(V, None, ["C", "A"]).view()
+    V.flags.writeable = False
+    return V
+
+
+def packed_diagonal(d: int) -> NDArray[np.int64]:
+    """Where the diagonal of a symmetric matrix (d, d) is in its packed lower triangle, (d,)."""
+    return np.cumsum(np.arange(1, d + 1)) - 1

@@ -17,7 +17,13 @@ def decomposed(state: State, columns: int) -> State:
     if state.covariance is None:
         return state
     limits = Limits(columns, ritz.RANK_TOLERANCE, float(np.sqrt(np.finfo(np.float64).tiny)))
-    return replace(state, C=ritz.of_covariance(triangle.square(state.covariance, len(state.mean)), limits))
+    return replace(state, C=ritz.of_covariance(_covariance(state, state.covariance), limits))
+
+
+def _covariance(state: State, packed: F64) -> F64:
+    """Σ (d, d) in the units of C, by the messages since both entries had been seen."""
+    covariance = triangle.square(packed, len(state.mean), state.scale)
+    return state.missing.normalised(covariance) if state.missing else covariance
 
 
 def principal(state: State, k: int) -> tuple[F64, F64]:
@@ -57,13 +63,15 @@ def model_of(state: State, components: int, reference: Array | None = None) -> M
     rows, variance = principal(state, components)
     if reference is not None and reference.shape[1] == rows.shape[1]:
         rows = signed(rows, reference)
-    return Model(rows, variance, state.mean, state.total_variance, state.weight)
+    return Model(rows, variance, state.mean, state.total_variance, state.weight, state.scale)
 
 
 def continuation(state: State) -> F32:
     """State that a model lacks to continue, in units of the total variance: Σ packed (n,), or [C | F] (d, r)."""
-    total = state.total_variance or 1.0
-    return np.asarray(state.C / np.sqrt(total) if state.covariance is None else state.covariance / total, np.float32)
+    total, d = state.total_variance or 1.0, len(state.mean)
+    if state.covariance is None:
+        return np.asarray(state.C / np.sqrt(total), np.float32)
+    return np.asarray(_covariance(state, state.covariance)[np.tril_indices(d)] / total, np.float32)
 
 
 def continued(model: Model, learned: Array | None, count: int, config: LearningConfig) -> State:
@@ -72,14 +80,25 @@ def continued(model: Model, learned: Array | None, count: int, config: LearningC
     None: a model as workers publish it, continued where Σ is kept as in probabilistic PCA: with the noise variance in
     all other directions.
     """
-    U, variance, total = model.components.astype(np.float64), model.explained_variance, model.total_variance or 1.0
-    state = State(np.zeros((model.dimensions, 0)), model.mean.astype(np.float64), model.weight, total, count)
+    d, total, kappa = model.dimensions, model.total_variance or 1.0, 1 / max(model.weight, 1.0)
+    U, mean = model.components.T.astype(np.float64), model.mean.astype(np.float64)
+    state = State(np.zeros((d, 0)), mean, model.weight, total, count, kappa, scale=model.scale)
+    D = np.ones(d) if model.scale is None else model.scale
     if not config.keeps_covariance:
-        C = U.T * np.sqrt(variance) if learned is None else learned * np.sqrt(total)
-        return replace(state, C=np.ascontiguousarray(C[:, np.square(C).sum(axis=0) > 0], config.dtype))
-    noise = model.noise_variance
+        C = U * np.sqrt(model.explained_variance) if learned is None else learned * np.sqrt(total)
+        C = np.ascontiguousarray(C[:, np.square(C).sum(axis=0) > 0], config.dtype)
+        return replace(state, C=C, variances=None if model.scale is None else _varies(C, D) / D**2)
     if learned is None:
-        learned = noise * np.eye(len(U.T)) + (U.T * (variance - noise)) @ U
-        learned = learned[np.tril_indices(len(learned))] / total
-    state = decomposed(replace(state, covariance=learned * np.float64(total)), config.limits.columns)
-    return replace(state, C=state.C.astype(config.dtype))
+        noise = model.noise_variance
+        covariance = noise * np.eye(d) + (U * (model.explained_variance - noise)) @ U.T
+        if model.scale is not None:
+            np.fill_diagonal(covariance, _varies(U, D))
+    else:
+        covariance = triangle.square(learned * np.float64(total), d)
+    state = replace(state, covariance=(covariance / np.outer(D, D))[np.tril_indices(d)])
+    return replace(state, C=decomposed(state, config.columns).C.astype(config.dtype))
+
+
+def _varies(C: Array, scale: F64) -> F64:
+    """The variance of each entry of z, (d,): 1, but 0 of constant ones, which have D = 1 and no part in C (d, r)."""
+    return np.asarray((scale != 1) | (np.abs(C).max(axis=1, initial=0.0) > 1e-6), np.float64)

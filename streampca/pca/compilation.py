@@ -1,5 +1,6 @@
 """Compiles everything that learning calls before the first message arrives, or loads it from numba's cache."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -20,7 +21,8 @@ def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lam
 
     `on_compile` is called once, when numba starts to compile; not if everything is loaded from the cache.
     """
-    small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2)
+    factor = not config.keeps_covariance
+    small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2, factor=factor)
     V, retention = np.random.default_rng(0).standard_normal((_MESSAGES, 3)), np.ones(_MESSAGES)
     if config.impute:
         V[-1, 0] = np.nan
@@ -40,5 +42,5 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
 
 
 if __name__ == "__main__":  # at image build, and before the tests: every kind of model, into NUMBA_CACHE_DIR
-    for dtype in ("float64", "float32"):
-        compile_kernels(LearningConfig(3, 2, dtype=dtype, impute=True))
+    for dtype, factor in itertools.product(("float64", "float32"), (False, True)):
+        compile_kernels(LearningConfig(3, 2, dtype=dtype, impute=True, standardize=True, factor=factor))

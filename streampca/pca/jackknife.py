@@ -42,7 +42,7 @@ def sampling_error(groups: Sequence[State], merged: State, components: int) -> S
     weights = np.array([group.weight for group in groups])
     weights /= weights.sum()
     U, unit = np.asarray(ritz.orthonormal(merged.C.astype(np.float64)), np.float64), power_of_two(merged.total_variance)
-    covariances = [_Covariance(group, merged.mean, unit) for group in groups]
+    covariances = [_Covariance(group, merged, unit) for group in groups]
     subspace, squares = 0.0, np.zeros(rank)
     for j, w in enumerate(weights):
         cosines = U[:, :rank].T @ _axes_without(j, covariances, weights, U, rank)
@@ -54,12 +54,16 @@ def sampling_error(groups: Sequence[State], merged: State, components: int) -> S
 
 
 class _Covariance:
-    """The covariance of a group about the mean of all, in units of the total variance."""
+    """The covariance of a group about the mean of all, in units of the total variance, and of the entries of all."""
 
-    def __init__(self, group: State, mean: F64, unit: float) -> None:
-        self.step = (group.mean - mean) / np.sqrt(unit)
-        self._root = group.C.astype(np.float64, copy=False) / np.sqrt(unit)
-        self._square = None if group.covariance is None else triangle.square(group.covariance, len(mean)) / unit
+    def __init__(self, group: State, merged: State, unit: float) -> None:
+        scale = 1.0 if merged.scale is None else merged.scale
+        self.step = scale * (group.mean - merged.mean) / np.sqrt(unit)
+        root = group.C if group.scale is None else group.C * (scale / group.scale)[:, None]
+        self._root = root.astype(np.float64, copy=False) / np.sqrt(unit)
+        self._square = None
+        if group.covariance is not None:
+            self._square = triangle.square(group.covariance, len(merged.mean), merged.scale) / unit
 
     def times(self, X: F64) -> F64:
         """(Σ_j + δ_j δ_jᵀ) X."""

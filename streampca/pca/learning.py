@@ -12,21 +12,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streampca.pca import missing
-from streampca.pca.arrays import F64, Array, rows_with_missing
+from streampca.pca import missing, scaling
+from streampca.pca.arrays import F64, Array, packed_diagonal, rows_with_missing
 from streampca.pca.blocked import block, centring, ritz, triangle
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.state import NO_LOSSES, Losses, State
 
-LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept unless `oversampling` is given
-GUARD, SPARE = 10, 40  # ℓ, columns of F: where Σ is kept, and elsewhere; measured, see docs/mathematics.md
+LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept
+GUARD, SPARE = 10, 40  # columns of F: where Σ is kept, and elsewhere the fewest; measured, see docs/mathematics.md
 LEARN_BLOCK, LONG_BLOCK = 256, 1024  # messages in a block of a young stream, and later
 YOUNG = 4096  # messages: a young stream needs the latest axes more than speed
-_LONGEST_FIRST_BLOCK = 2000  # messages, where entries are missing
 WHOLE_UNTIL = 1024  # messages until which blocks are decomposed whole where Σ is not kept
 SHORT_MEMORY = 0.5  # share of the past at the end of a block: of less, blocks are decomposed whole
+FEW_ROWS = 448  # of past and block: fewer are decomposed whole, as sketches say too little of them
 _LARGE_ROW = 4096  # bytes of a message: beside Σ, 1,024 of larger ones would make checkpoints of more than 6 MB
-_TINY = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True)
@@ -35,38 +34,44 @@ class LearningConfig:
 
     dimensions: int  # d
     components: int  # k, those served
-    oversampling: int | None = None  # None: max(10, 3k/5)
+    oversampling: int | None = None  # columns of F; None: 10 where Σ is kept, else 40 + max(10, 3k/5)
     center: bool = True
     dtype: str = "float64"
-    warm_up: int | None = None  # messages in the first block; None: max(200, 2K)
+    warm_up: int | None = None  # messages in the first block; None: max(200, 2k)
     impute: bool = False  # whether messages may lack entries, which are NaN
+    standardize: bool = False  # whether to learn D(v − m), D = 1/standard deviation of each entry so far
+    factor: bool = False  # never keep Σ: for tests and experiments in few dimensions; not a setting
+
+    def __post_init__(self) -> None:
+        if self.standardize and not self.center:
+            raise ValueError("standardize divides by standard deviations about the mean, so center must be true")
 
     @property
     def keeps_covariance(self) -> bool:
-        """True if Σ is kept: up to 768 dimensions, or where it is no larger than the factor would be."""
-        small = self.oversampling is None and self.dimensions <= LARGEST_COVARIANCE
-        return small or self.components + self.beyond + SPARE >= self.dimensions
-
-    @property
-    def beyond(self) -> int:
-        """Columns that C has beyond the served ones where Σ is not kept; the default is measured."""
-        return max(10, 3 * self.components // 5) if self.oversampling is None else self.oversampling
+        """True if Σ is kept: up to 768 dimensions, or where it is hardly larger than the factor would be."""
+        small = self.dimensions <= max(LARGEST_COVARIANCE, self.components + self._spare)
+        return small and not self.factor
 
     @property
     def columns(self) -> int:
-        """K: columns of C."""
-        return self.components if self.keeps_covariance else self.components + self.beyond
+        """Columns of [C | F], at most: C has the k served ones, F the others."""
+        spare = GUARD if self.keeps_covariance else self._spare
+        return min(self.components + (spare if self.oversampling is None else self.oversampling), self.dimensions)
+
+    @property
+    def _spare(self) -> int:
+        """Columns of F where Σ is not kept; measured."""
+        return SPARE + max(10, 3 * self.components // 5)
 
     @property
     def limits(self) -> ritz.Limits:
         """Which columns [C | F] has."""
-        spare = GUARD if self.keeps_covariance else SPARE
-        return ritz.Limits(min(self.columns + spare, self.dimensions), self.rounding, self.smallest_value)
+        return ritz.Limits(self.columns, self.rounding, self.smallest_value)
 
     @property
     def start(self) -> int:
         """Messages in the first block."""
-        return max(200, 2 * self.columns) if self.warm_up is None else self.warm_up
+        return max(200, 2 * self.components) if self.warm_up is None else self.warm_up
 
     @property
     def largest_value(self) -> float:
@@ -83,11 +88,15 @@ class LearningConfig:
         """Entries that an incomplete message must have: with fewer, filling them is worse than taking the mean."""
         return min(max(2 * self.components, math.ceil(0.3 * self.dimensions)), self.dimensions)
 
-    def next_block(self, count: int) -> int:
-        """Messages in the block that follows the first `count` messages."""
-        if not count:
+    def first_block(self, V: Array) -> int:
+        """Messages in the first block of a stream that begins with V (n, d); more than n if it lacks some."""
+        return missing.first_block(V, self.next_block(0)) if self.impute else self.next_block(0)
+
+    def next_block(self, weight: float) -> int:
+        """Messages in the block that follows messages of this weight."""
+        if not weight:
             return max(self.start, 1)
-        if count < self.start + YOUNG:
+        if weight < self.start + YOUNG:
             return LEARN_BLOCK
         large = self.keeps_covariance and np.dtype(self.dtype).itemsize * self.dimensions > _LARGE_ROW
         return LONG_BLOCK // 2 if large else LONG_BLOCK
@@ -143,7 +152,7 @@ def learn_whole_blocks(
     if not state.count:
         pending, new = none, pending.followed_by(new)
     while True:
-        size = config.next_block(state.count) if state.count else first_block(new.V, config)
+        size = config.next_block(state.weight) if state.count else config.first_block(new.V)
         missing = size - len(pending.V)
         if missing > len(new.V):
             return state, pending.followed_by(new), losses
@@ -155,71 +164,87 @@ def learn_whole_blocks(
         losses.append(of_block)
 
 
-def first_block(V: Array, config: LearningConfig) -> int:
-    """Messages in the first block of a stream that begins with V (n, d); more than n if it lacks some.
-
-    Where entries are missing it ends when every entry was seen as often as otherwise, at most at 2,000 messages:
-    sensors may be off at first, and guesses of what has never been seen would stay in the covariance.
-    """
-    start = config.next_block(0)
-    if not config.impute or len(V) < start:
-        return start
-    longest = max(start, _LONGEST_FIRST_BLOCK)
-    seen = (~np.isnan(V[:longest])).cumsum(axis=0, dtype=np.int32).min(axis=1)
-    return int(np.searchsorted(seen, start)) + 1 if seen[-1] >= start else longest
-
-
 def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
     """Learn one block, whose messages may lack entries: filled, they cost no second algorithm."""
-    weights = centring.weights(state.weight, retention, config.center)
-    surplus, shares = np.zeros(len(V)), state.missing and state.missing.times(weights.past)
-    if config.impute:
-        if config.center:
-            state = missing.initialise_new_means(state, V)
-        if rows_with_missing(V).any():
-            V, surplus, shares = missing.fill(state, V, weights, config.components, config.center)
-    past_rows = 0 if config.keeps_covariance else state.rank
-    A = np.empty((past_rows + len(V), config.dimensions), config.dtype)
-    learned = block.learn(
-        V, state.C[:, : config.columns], state.mean, state.total_variance, weights, config.components,
-        config.smallest_value**2, A[past_rows:],
-    )  # fmt: skip
+    d, past_rows = config.dimensions, 0 if config.keeps_covariance else state.rank
+    A = np.empty((past_rows + len(V), d), config.dtype)
+    weights = centring.weights(state, retention, config.center, state.missing.age(V) if state.missing else 1.0)
+    if config.impute and config.center:
+        state = missing.initialise_new_means(state, V)
+    origin, scale = state.mean, scaling.scale_for(state, V) if config.standardize else None
+    if scale is not None:  # from here on, messages are D(v − m), in the memory of the Y that will replace them
+        V, state = scaling.standardised(V, origin, scale, A[past_rows:]), replace(state, mean=np.zeros(d))
+    surplus, of_messages, of_entries = None, np.zeros(len(V)), np.zeros(d)
+    shares = state.missing and state.missing.times(weights.past)
+    if config.impute and rows_with_missing(V).any():
+        V, surplus, shares = missing.fill(state, V, weights, config.components, config.center)
+    C, smallest = state.C[:, : config.components], config.smallest_value**2
+    learned = block.learn(V, C, state.mean, state.total_variance, weights, smallest, A[past_rows:])
+    if surplus is not None:
+        kept = np.square(learned.kept)
+        of_messages = kept * surplus.sum(axis=1, dtype=np.float64)
+        of_entries = (weights.c * (1 - weights.a) * kept) @ surplus.astype(np.float64, copy=False)
     after = replace(
         state,
-        mean=learned.mean,
+        mean=learned.mean if scale is None else origin + learned.mean / scale,
         weight=weights.total,
-        total_variance=max(learned.total_variance - float(weights.c * (1 - weights.a) @ surplus), 0.0),
+        total_variance=max(learned.total_variance - float(of_entries.sum()), 0.0),
         count=state.count + len(V),
-        clipped=state.clipped + learned.clipped,
+        concentration=weights.concentration,
+        clipped=state.clipped + int((learned.kept < 1).sum()),
         missing=shares,
         pinv_error=learned.pinv_error,
     )
-    losses = _losses(learned, weights, surplus, config) if state.count else NO_LOSSES
-    correct = _learn_covariance if config.keeps_covariance else _learn_factor
-    return correct(after, learned, A, weights.past, config), losses
+    losses = _losses(learned, weights, of_messages, config) if state.count else NO_LOSSES
+    if config.keeps_covariance:
+        return _learn_covariance(after, learned, of_entries, scale, weights.past, config), losses
+    return _learn_factor(after, learned, A, of_entries, scale, weights.past, config), losses
 
 
-def _learn_covariance(state: State, learned: block.BlockResult, Y: Array, past: float, config: LearningConfig) -> State:
-    """Σ with the rows Y of the block, and the next [C | F]."""
-    d, F = config.dimensions, state.C[:, learned.C.shape[1] :]
+def _learn_covariance(
+    state: State, learned: block.BlockResult, surplus: F64, scale: F64 | None, past: float, config: LearningConfig
+) -> State:
+    """Σ with the rows Y of the block, less what filling has added to its diagonal (d,), and the next [C | F]."""
+    d, product = config.dimensions, (learned.Y.T @ learned.Y).astype(np.float64, copy=False)
     before = np.zeros(d * (d + 1) // 2) if state.covariance is None else state.covariance
-    covariance, square = triangle.plus(before, past, (Y.T @ Y).astype(np.float64, copy=False))
-    start = np.hstack([learned.C, F, learned.sketch])
+    np.einsum("ii->i", product)[:] -= surplus
+    sketch = learned.sketch[:, ::2] + learned.sketch[:, 1::2]  # half as many do, as Σ is multiplied twice
+    start = np.hstack([learned.C, state.C[:, config.components :], sketch])
+    units = new_units = np.ones(d)
+    if scale is not None:
+        variances = past * before[packed_diagonal(d)] + product.diagonal() / scale**2
+        state, new_units = scaling.rescaled(replace(state, covariance=None, variances=variances))
+        units, start = scale, start * (new_units / scale)[:, None]
+    covariance, square = triangle.plus(before, past, product, units, new_units)
+    if state.missing and state.missing.unseen.any():
+        square = state.missing.normalised(square)
+        state = replace(state, total_variance=max(float(square.trace()), 0.0))
     CF = ritz.on_covariance(square, start, config.limits) if state.rank else ritz.of_covariance(square, config.limits)
-    return replace(state, C=CF.astype(config.dtype, copy=False), covariance=covariance)
+    return replace(state, C=CF.astype(config.dtype, copy=False), covariance=covariance, variances=None)
 
 
-def _learn_factor(state: State, learned: block.BlockResult, A: Array, past: float, config: LearningConfig) -> State:
+def _learn_factor(
+    state: State, learned: block.BlockResult, A: Array, surplus: F64, scale: F64 | None, past: float,
+    config: LearningConfig,
+) -> State:  # fmt: skip
     """The next [C | F] where Σ is not kept: from the rows A, those of the block below room for those of the past."""
-    A[: state.rank], F = np.sqrt(past) * state.C.T, state.C[:, learned.C.shape[1] :]
-    if state.count <= WHOLE_UNTIL or past < SHORT_MEMORY or state.rank < config.columns:
-        return replace(state, C=ritz.strongest(A, config.limits))
-    return replace(state, C=ritz.on_rows(A, learned.C, F, learned.sketch, config.limits))
+    A[: state.rank] = np.sqrt(past) * state.C.T
+    start = np.hstack([learned.C, state.C[:, config.components :], learned.sketch])
+    units: Array | float = 1.0
+    if scale is not None:
+        added = (scaling.squares(learned.Y) - surplus) / scale**2
+        variances = added if state.variances is None else past * state.variances + added
+        state, new_scale = scaling.rescaled(replace(state, variances=np.maximum(variances, 0.0)))
+        units = (new_scale / scale).astype(config.dtype)
+    few = state.count <= WHOLE_UNTIL or len(A) <= FEW_ROWS
+    if few or past < SHORT_MEMORY or state.rank < config.components:
+        return replace(state, C=ritz.strongest(A * units, config.limits))
+    return replace(state, C=ritz.on_rows(A, start, config.limits, units))
 
 
 def _losses(learned: block.BlockResult, weights: Weights, surplus: F64, config: LearningConfig) -> Losses:
     """The losses of a block; `surplus` (n,) is what filling has added to each squared distance from the mean."""
-    explained = learned.explained / np.maximum(1 - weights.a, _TINY)
+    explained = learned.explained / np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
     outside = 1 - config.components / config.dimensions
     norm = np.maximum(learned.norm - surplus, 0.0)
     return Losses(np.clip(norm + surplus * (1 - outside) - explained, 0.0, norm), norm)

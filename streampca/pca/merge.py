@@ -16,10 +16,11 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import ritz, triangle
 from streampca.pca.jackknife import FEWEST
 from streampca.pca.learning import SPARE
+from streampca.pca.scaling import rescaled
 from streampca.pca.state import MissingShares, State
 
 _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
-_GROUPED = 512  # columns of all groups, if the fewest groups do not have more: their cost grows with its cube
+_GROUPED = 640  # columns of all groups, if the fewest groups do not have more: their cost grows with its cube
 _RANK_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # larger than ritz's: sums of many states
 _SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller singular values are subnormal
 _GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
@@ -29,14 +30,16 @@ class PooledCovariance:
     """The pooled covariance and mean of the states added so far."""
 
     def __init__(self, columns: int, uncut: int = 0) -> None:
-        """For a result of K = `columns`: more than 4K columns of factors, and more than `uncut`, are cut to 2K."""
-        self._cut = columns + max(columns, SPARE)  # at least as many beyond K as a state has
+        """Of states with up to `columns` columns: more than twice as many and 80, and more than `uncut`, are cut."""
+        self._cut = max(columns, SPARE)
         self._most = max(2 * self._cut, uncut)
         self._covariance: F64 | None = None  # packed; None: not kept
         self._rows: list[tuple[float, Array]] = []  # else: factors and rows (r, d), one above the other Jᵀ with JJᵀ = Σ
         self._mean: F64 = np.zeros(0)
-        self._total_variance, self._count = 0.0, 0
+        self._total_variance, self._count, self._concentration, self._clipped = 0.0, 0, 0.0, 0
         self._missing: MissingShares | None = None
+        self._scale: F64 | None = None  # D of the rows; None: not standardised
+        self._variances: F64 | None = None  # (d,): of the entries, where factors are standardised
         self.weight = 0.0  # W
 
     def fade(self, share: float) -> None:
@@ -50,38 +53,60 @@ class PooledCovariance:
             return
         W = self.weight + added
         past, new = self.weight / W, added / W
-        step = state.mean - self._mean if past else np.zeros(len(state.mean))
-        between = np.sqrt(past * new) * step
+        mean, other = self._means(state) if past else (state.mean, state.mean)
+        between = np.sqrt(past * new) * (other - mean)
+        self._scale = state.scale if self._scale is None else self._scale
         if state.covariance is not None:
-            before = 0.0 if self._covariance is None else past * self._covariance
-            self._covariance = triangle.plus(before + new * state.covariance, 1.0, np.outer(between, between))[0]
+            d = len(mean)
+            before = np.zeros(d * (d + 1) // 2) if self._covariance is None else past * self._covariance
+            units, total = np.ones(d), before + new * state.covariance
+            self._covariance = triangle.plus(total, 1.0, np.outer(between, between), units, units)[0]
         else:
-            self._rows = [(np.sqrt(past) * factor, rows) for factor, rows in self._rows]
-            self._rows += [(np.sqrt(new), state.C.T), (1.0, between[None])][: 2 if past else 1]
-            if sum(len(rows) for _, rows in self._rows) > self._most:
-                self._rows = [(1.0, _leading(self._rows, self._cut).T)]
+            self._add_rows(state, past, new, between)
         self._total_variance = past * self._total_variance + new * state.total_variance + float(between @ between)
         self._missing = _pooled(self._missing, past, state.missing, new)
-        self._mean, self.weight = self._mean + new * step if past else state.mean, W
+        self._concentration = past**2 * self._concentration + new**2 * state.concentration
+        self._mean, self.weight = mean + new * (other - mean), W
         self._count += state.count
+        self._clipped += state.clipped
+        if sum(len(part) for _, part in self._rows) > self._most:
+            cut = self.state()
+            self._rows, self._scale = [(1.0, cut.C.T)], cut.scale
+
+    def _add_rows(self, state: State, past: float, new: float, between: F64) -> None:
+        """Add a factor and the rank-one part of the means."""
+        rows = state.C.T
+        if self._scale is not None and state.scale is not None and state.variances is not None:
+            before = 0.0 if self._variances is None else past * self._variances
+            self._variances = before + new * state.variances + np.square(between)
+            rows, between = rows * (self._scale / state.scale), between * self._scale
+        self._rows = [(np.sqrt(past) * factor, part) for factor, part in self._rows]
+        self._rows += [(np.sqrt(new), rows), (1.0, between[None])][: 2 if past else 1]
+
+    def _means(self, state: State) -> tuple[F64, F64]:
+        """The mean so far and that of a state; an entry that one of them has never seen has the other's."""
+        mean, other = self._mean, state.mean
+        if self._missing:
+            mean = np.where(self._missing.never, other, mean)
+        if state.missing:
+            other = np.where(state.missing.never, mean, other)
+        return mean, other
 
     def state(self, columns: int | None = None, dtype: Any = np.float64) -> State:
         """The pooled state. There must be weight.
 
         With up to `columns` columns; None: without axes of a covariance, or with as many columns as a cut leaves.
         """
-        kept = self._covariance is not None
-        C = np.zeros((len(self._mean), 0)) if kept else _leading(self._rows, columns or self._cut)
-        state = State(
-            C,
-            self._mean,
-            self.weight,
-            self._total_variance,
-            self._count,
-            missing=self._missing,
-            covariance=self._covariance,
-        )
-        state = axes.decomposed(state, columns) if columns else state
+        d, rows = len(self._mean), self._rows
+        numbers = self.weight, self._total_variance, self._count, self._concentration, self._clipped
+        state = State(np.zeros((d, 0)), self._mean, *numbers, self._missing, self._covariance, None, self._variances)
+        if self._scale is not None:
+            state, scale = rescaled(state)
+            rows = [(factor, part * (scale / self._scale)) for factor, part in rows]
+        if self._covariance is None:
+            state = replace(state, C=_leading(rows, columns or self._cut))
+        elif columns:
+            state = axes.decomposed(state, columns)
         return replace(state, C=state.C.astype(dtype, copy=False))
 
 
@@ -123,7 +148,7 @@ class StateMerger:
 
 def _pooled(before: MissingShares | None, past: float, added: MissingShares | None, new: float) -> MissingShares | None:
     """The pooled shares; None: nothing was missing."""
-    none = MissingShares(0.0, np.zeros(1))
+    none = MissingShares.none(1, seen=True)
     return (before or none).times(past).plus((added or none).times(new)) if before or added else None
 
 

@@ -6,8 +6,8 @@ With y = v − m, the observed entries O, and the leading axes times their stand
 
 Cx is the prediction of `projection.fill`, compiled since whole streams pass here, and clipped since what is filled is
 learned. π_j, the running share of incomplete messages that have entry j, makes up for residuals that are not seen. It
-makes squares too large by r_j²(1/π_j² − 1/π_j), by which the total variance and the scores are corrected. The first
-block is filled by EM: fill, refit, repeat. docs/mathematics.md, section 11.
+makes squares too large by r_j²(1/π_j² − 1/π_j), the surplus, by which Σ's diagonal, the total variance and the losses
+are corrected. The first block is filled by EM: fill, refit, repeat. docs/mathematics.md, section 11.
 """
 
 import math
@@ -26,9 +26,11 @@ from streampca.pca.projection import noise_variance
 from streampca.pca.state import MissingShares, State
 
 FILLS = 30  # of the first block
+_LONGEST_FIRST_BLOCK = 2000  # messages
 _MIN_SHARE = 0.3  # a residual counts at most 1/0.3-fold
 _MIN_NOISE = 1e-10  # σ², of the largest variance: keeps C_OᵀC_O + ridge regular
-_UNSEEN = 0.5  # messages: an entry that fewer have shown has no mean yet
+_UNSEEN = 0.5  # messages: an entry that fewer have shown has no mean
+_NEW = 32  # messages: the mean of an entry that has just begun, and that fewer have shown, is too rough to be kept
 _ROWS = 16  # messages whose intermediate results fit the processor's cache
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -39,19 +41,33 @@ def _predictor(mean: F64, C: Array, variance: F64, total_variance: float) -> tup
     signal = variance > noise
     if not signal.any():  # nothing to predict by: the mean
         return mean, np.zeros((len(C), 1)), np.ones(1)
-    C, variance = C[:, signal].astype(np.float64), variance[signal]
+    C, variance, rounding = C[:, signal].astype(np.float64), variance[signal], 8 * float(np.finfo(C.dtype).eps)
+    C[np.abs(C).max(axis=1) < rounding * np.abs(C).max()] = 0.0  # of constant entries, which filling must not make vary
     return mean, np.ascontiguousarray(C), noise / (1 - noise / variance)
 
 
-def fill(state: State, V: Array, weights: Weights, components: int, center: bool) -> tuple[Array, F64, MissingShares]:
+def first_block(V: Array, first: int) -> int:
+    """Messages in the first block of a stream that begins with V (n, d); more than n if it lacks some.
+
+    It ends when every entry was seen `first` times, at most at 2,000 messages: sensors may be off at first, and guesses
+    of what has never been seen would stay in the covariance.
+    """
+    if len(V) < first:
+        return first
+    longest = max(first, _LONGEST_FIRST_BLOCK)
+    seen = (~np.isnan(V[:longest])).cumsum(axis=0, dtype=np.int32).min(axis=1)
+    return int(np.searchsorted(seen, first)) + 1 if seen[-1] >= first else longest
+
+
+def fill(state: State, V: Array, weights: Weights, components: int, center: bool) -> tuple[Array, Array, MissingShares]:
     """The block V (n, d) with its missing entries filled, where its messages have these weights.
 
-    Also returns what π adds to each squared distance from the mean (n,), and the shares of missing entries at its end.
+    Also returns what π adds to the square of each entry's distance from the mean (n, d), and the shares of missing
+    entries at its end.
     """
-    missing = np.isnan(V)
-    before = (state.missing or MissingShares(0.0, np.zeros(V.shape[1]))).times(float(weights.past))
-    shares = before.plus(MissingShares(float(weights.c @ missing.any(axis=1)), weights.c @ missing))
-    observed = np.maximum(1.0 - shares.entries / shares.messages, _MIN_SHARE)
+    missing, shares = np.isnan(V), state.missing or MissingShares.none(V.shape[1], seen=state.count > 0)
+    shares = shares.times(weights.past).plus(_shares_of(missing, weights, shares.never))
+    observed = np.maximum(shares.observed, _MIN_SHARE)
     if state.count:
         k = min(components, state.rank)
         predictor = _predictor(state.mean, state.C[:, :k], state.variance[:k], state.total_variance)
@@ -61,12 +77,21 @@ def fill(state: State, V: Array, weights: Weights, components: int, center: bool
     return filled, surplus, shares
 
 
+def _shares_of(missing: NDArray[np.bool_], weights: Weights, never: NDArray[np.bool_]) -> MissingShares:
+    """What the messages of a block add to the shares; entries that were `never` seen before (d,) may appear in it."""
+    before = np.append(0.0, np.cumsum(weights.c))  # the weight of the messages before each, and of all
+    appears = np.where(missing.all(axis=0), len(missing), missing.argmin(axis=0))
+    unseen = np.where(never, before[appears], 0.0)
+    unseen[never & (appears == len(missing))] = 1.0 - weights.past  # all of it, without rounding
+    return MissingShares(float(weights.c @ missing.any(axis=1)), weights.c @ missing, unseen)
+
+
 def initialise_new_means(state: State, V: Array) -> State:
-    """The state in which entries that the block V (n, d) shows for the first time have the block's mean."""
+    """The state in which new entries that the block V (n, d) shows have the block's mean."""
     if state.missing is None or not state.count:
         return state
-    missing = np.isnan(V)
-    new = ((1.0 - state.missing.entries) * state.weight < _UNSEEN) & ~missing.all(axis=0)
+    missing, shown = np.isnan(V), (1.0 - state.missing.entries) * state.weight
+    new = (shown < np.where(state.missing.unseen > 0.5, _NEW, _UNSEEN)) & ~missing.all(axis=0)
     return replace(state, mean=np.where(new, _observed_mean(V, missing), state.mean)) if new.any() else state
 
 
@@ -92,14 +117,14 @@ def _by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) 
 
 
 @compiled_without_lock
-def _fill(V: Array, mean: F64, C: F64, ridge: F64, shares: F64) -> tuple[Array, F64]:
-    """The messages V (B, d) with missing entries filled, and the surplus (B,); `shares` (d,) are the π.
+def _fill(V: Array, mean: F64, C: F64, ridge: F64, shares: F64) -> tuple[Array, Array]:
+    """The messages V (B, d) with missing entries filled, and the surplus (B, d); `shares` (d,) are the π.
 
     x is clipped to ‖x‖² ≤ k + √2k, the mean and a standard deviation of complete Gaussian messages: where few
     entries say little, their noise would be magnified, learned, and magnified again.
     """
     (B, d), whole = V.shape, C.T @ C
-    filled, surplus, more, growth = np.empty(V.shape, V.dtype), np.empty(B), np.empty(d), np.empty(d)
+    filled, surplus, more, growth = np.empty(V.shape, V.dtype), np.zeros(V.shape, V.dtype), np.empty(d), np.empty(d)
     for j in range(d):
         more[j] = 1.0 / shares[j] - 1.0
         growth[j] = more[j] * (1.0 + more[j])
@@ -110,7 +135,7 @@ def _fill(V: Array, mean: F64, C: F64, ridge: F64, shares: F64) -> tuple[Array, 
 
 
 @compiled_with_free_sums
-def _fill_few(V: Array, filled: Array, surplus: F64, fixed: Any) -> None:
+def _fill_few(V: Array, filled: Array, surplus: Array, fixed: Any) -> None:
     """Fill a few messages. `fixed`: the mean, C, CᵀC, the ridge, 1/π − 1 and 1/π² − 1/π."""
     mean, C, whole, ridge, more, growth = fixed
     (B, d), missing = V.shape, np.zeros(len(V), np.int64)
@@ -124,7 +149,6 @@ def _fill_few(V: Array, filled: Array, surplus: F64, fixed: Any) -> None:
         missing[s] = gone
     fits = _coordinates(V, missing, Y @ C, C, whole, ridge) @ C.T
     for s in range(B):
-        total = 0.0
         if missing[s] == 0:
             for j in range(d):
                 filled[s, j] = V[s, j]
@@ -132,10 +156,9 @@ def _fill_few(V: Array, filled: Array, surplus: F64, fixed: Any) -> None:
             for j in range(d):
                 v, r = V[s, j], Y[s, j] - fits[s, j]
                 filled[s, j] = v + r * more[j] if v == v else mean[j] + fits[s, j]
-            for j in range(d):  # a loop of its own: see recurrence.py
+            for j in range(d):
                 r = Y[s, j] - fits[s, j]
-                total += r * r * growth[j] if V[s, j] == V[s, j] else 0.0
-        surplus[s] = total
+                surplus[s, j] = r * r * growth[j] if V[s, j] == V[s, j] else 0.0
 
 
 @compiled_with_free_sums

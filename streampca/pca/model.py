@@ -25,13 +25,17 @@ class Model:
 
     Rows of `components` are orthonormal, by falling variance. If fewer than k distinct directions were seen, the other
     components have an arbitrary axis, explained variance 0 and whitened coordinate 0.
+
+    Components, variances, coordinates, residuals and scores are those of y = D(v − m). D is the identity, unless the
+    stream is standardised: then y is in standard deviations. Vectors and the mean are in the data's units.
     """
 
     components: Array  # (k, d)
-    explained_variance: Array  # (k,), in the data's units squared
+    explained_variance: Array  # (k,), in the units of y squared
     mean: Array  # (d,)
-    total_variance: float  # of all d dimensions
+    total_variance: float  # of all d dimensions of y
     weight: float  # effective number of messages: the count, less what was forgotten
+    scale: F64 | None = None  # (d,): the diagonal of D; None: the stream is not standardised
 
     @property
     def n_components(self) -> int:
@@ -61,11 +65,12 @@ class Model:
         return np.asarray(np.maximum(self.explained_variance.astype(np.float64), rounding))
 
     @cached_property
-    def _in_single_precision(self) -> tuple[Array, Array, Array, Array]:
-        """The mean and what rounding has cut off it, (d,); the axes (d, k) and components (k, d)."""
+    def _in_single_precision(self) -> tuple[Array, Array, Array | None, Array, Array]:
+        """The mean and what rounding has cut off it, (d,); D (d,); the axes (d, k) and components (k, d)."""
         mean = self.mean.astype(np.float32)
         rest = (self.mean - mean).astype(np.float32)
-        return mean, rest, self._axes.astype(np.float32), self.components.astype(np.float32)
+        scale = None if self.scale is None else self.scale.astype(np.float32)
+        return mean, rest, scale, self._axes.astype(np.float32), self.components.astype(np.float32)
 
     @cached_property
     def _axes(self) -> Array:
@@ -81,8 +86,9 @@ class Model:
         coordinates, residual = self._project(vectors)
         t2 = np.zeros(len(vectors))
         if np.isnan(residual).any():
-            variance = self.explained_variance.astype(np.float64)
-            vectors, t2, spe = projection.fill(vectors, self.mean, self.components, variance, self.noise_variance)
+            Y, variance = self.centred(vectors.astype(np.float64)), self.explained_variance.astype(np.float64)
+            t2, spe = projection.fill(Y, self.components, variance, self.noise_variance)
+            vectors = np.where(np.isnan(vectors), self.uncentred(Y), vectors).astype(vectors.dtype)
             coordinates, residual = self._project(vectors)
             residual = residual + spe
         return Projected(self, vectors, coordinates, residual, t2)
@@ -95,9 +101,17 @@ class Model:
         coordinates, residual = zip(*parts, strict=True)
         return np.concatenate(coordinates), np.concatenate(residual)
 
+    def centred(self, vectors: Array) -> Array:
+        """y = D(v − m) of vectors (n, d)."""
+        Y = np.subtract(vectors, self.mean, order="C")  # another order would be summed in another way
+        return Y if self.scale is None else np.multiply(Y, self.scale, out=Y)
+
+    def uncentred(self, Y: Array) -> Array:
+        """The vectors v = m + D⁻¹y (n, d)."""
+        return np.asarray((Y if self.scale is None else Y / self.scale) + self.mean)
+
     def _split(self, vectors: Array) -> tuple[Array, Array]:
-        centred = np.subtract(vectors, self.mean, order="C")  # another order would be summed in another way
-        coordinates, residual, _ = projection.split(centred, self._axes, self.components)
+        coordinates, residual, _ = projection.split(self.centred(vectors), self._axes, self.components)
         return coordinates, residual
 
     def _split_single(self, vectors: Array) -> tuple[Array, Array]:
@@ -105,10 +119,12 @@ class Model:
 
         Rows whose squares would overflow or underflow are computed in double precision.
         """
-        mean, rest, axes, components = self._in_single_precision
-        centred = np.subtract(vectors, mean, order="C")
-        centred -= rest
-        coordinates, residual, norm = projection.split(centred, axes, components)
+        mean, rest, scale, axes, components = self._in_single_precision
+        Y = np.subtract(vectors, mean, order="C")
+        Y -= rest
+        if scale is not None:
+            Y *= scale
+        coordinates, residual, norm = projection.split(Y, axes, components)
         fits = (norm > _SMALLEST_NORM) & np.isfinite(norm)
         coordinates, residual = coordinates.astype(np.float64), residual.astype(np.float64)
         if not fits.all():
@@ -126,7 +142,7 @@ class Model:
         """The vectors (n, d) in the span of the components with these coordinates (n, k)."""
         if basis == "whitened":
             coordinates = coordinates * np.sqrt(self.explained_variance)
-        return np.asarray(coordinates @ self.components + self.mean)
+        return self.uncentred(coordinates @ self.components)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +151,7 @@ class Projected:
 
     model: Model
     vectors: Array  # (n, d)
-    coordinates: Array  # (n, k), in the principal basis: in the units of the data and the explained variances
+    coordinates: Array  # (n, k), in the principal basis: in the units of the explained variances
     residual: Array  # (n,): the squared distance from the span of the components, SPE
     missing_t2: F64  # (n,): what missing entries add to T²; 0 for complete vectors
     past_scores: PastScores | None = None  # with which p-values compare
@@ -174,9 +190,11 @@ class Projected:
 
     @cached_property
     def log_likelihood(self) -> F64:
-        """The log-density by probabilistic PCA, (n,): −(score + d log 2π + log det Σ)/2."""
+        """The log-density of v by probabilistic PCA, (n,): −(score + d log 2π + log det D⁻¹ΣD⁻¹)/2."""
         model, others = self.model, self.model.dimensions - self.model.n_components
         log_det = float(np.log(model.floored_variance).sum()) + others * np.log(model.noise_variance)
+        if model.scale is not None:
+            log_det -= 2 * float(np.log(model.scale).sum())
         return np.asarray(-(self.scores.score + model.dimensions * np.log(2 * np.pi) + log_det) / 2)
 
     @np.errstate(all="ignore")
@@ -185,8 +203,8 @@ class Projected:
 
         They come by falling absolute value.
         """
-        mean, components, variance = self.model.mean, self.model.components, self.model.floored_variance
-        some = (self.vectors[i : i + _ROWS] for i in range(0, max(len(self.vectors), 1), _ROWS))
-        parts = [projection.contributions(vectors, mean, components, variance, limit) for vectors in some]
+        components, variance = self.model.components, self.model.floored_variance
+        some = (self.model.centred(self.vectors[i : i + _ROWS]) for i in range(0, max(len(self.vectors), 1), _ROWS))
+        parts = [projection.contributions(Y, components, variance, limit) for Y in some]
         dimensions, values = zip(*parts, strict=True)
         return np.concatenate(dimensions, axis=1), Contributions(*np.concatenate(values, axis=1))

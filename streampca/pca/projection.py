@@ -1,6 +1,6 @@
 """Functions of arrays that project vectors on the axes of a model: fill missing entries, project, and score.
 
-With y = v − m, principal axes U, their variances λ and the mean variance σ² of the other d − k directions:
+With y = D(v − m), principal axes U, their variances λ and the mean variance σ² of the other d − k directions:
 
     z = Uᵀy        SPE = ‖y‖² − ‖z‖²        T² = Σ zᵢ²/λᵢ        score = T² + SPE/σ²
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import F64, Array, rows_with_missing
+from streampca.pca.arrays import F64, Array
 
 GEMM_ROWS = 32  # rows of one matrix product: BLAS may round a row differently by their number, and by its index
 _SMALL = 0.01  # share of ‖y‖²: a smaller residual is not computed as a difference, whose rounding would be too large
@@ -23,7 +23,7 @@ class Scores(NamedTuple):
     """The statistics of n vectors."""
 
     t2: F64  # (n,): without unit, k on average
-    spe: F64  # (n,): the squared residual, in the data's units squared
+    spe: F64  # (n,): the squared residual, in the units of y squared
     score: F64  # (n,): without unit, d on average
 
 
@@ -46,32 +46,28 @@ def noise_variance(variance: Array, dimensions: int, total_variance: float, dtyp
     return max(rest, rounding_variance(total_variance, dtype))
 
 
-def fill(vectors: Array, mean: Array, components: Array, variance: F64, sigma2: float) -> tuple[Array, F64, F64]:
-    """Fill the missing entries of vectors (n, d), each by itself; complete vectors stay as they are.
+def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:
+    """Fill the missing entries of rows y (n, d), which are overwritten, each by itself.
 
-    Also returns what the uncertainty of the filled entries adds to T² and to SPE, (n,).
+    Returns what the uncertainty of the filled entries adds to T² and to SPE, (n,).
     By probabilistic PCA, with Φ = U(Λ − σ²)^½, observed entries o, missing ones m, and Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹:
 
         E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
     """
-    t2, spe = np.zeros(len(vectors)), np.zeros(len(vectors))
-    if not rows_with_missing(vectors).any():
-        return vectors, t2, spe
-    is_missing = np.isnan(vectors)
-    filled, signal = np.array(vectors, np.float64), variance > sigma2
+    t2, spe = np.zeros(len(centred)), np.zeros(len(centred))
+    is_missing, signal = np.isnan(centred), variance > sigma2
     U, variance = components.T[:, signal].astype(np.float64), variance[signal]
     Phi = U * np.sqrt(variance - sigma2)
     for i in np.flatnonzero(is_missing.any(axis=1)):
         missing, observed = is_missing[i], ~is_missing[i]
         Psi = np.linalg.inv(Phi[observed].T @ Phi[observed] + sigma2 * np.eye(len(variance)))
-        z = Psi @ (Phi[observed].T @ (filled[i, observed] - mean[observed]))
-        filled[i, missing] = mean[missing] + Phi[missing] @ z
+        centred[i, missing] = Phi[missing] @ (Psi @ (Phi[observed].T @ centred[i, observed]))
         U_Phi = U[missing].T @ Phi[missing]
         spread = sigma2 * (np.square(U[missing]).sum(axis=0) + np.vecdot(U_Phi @ Psi, U_Phi))  # of Uᵀy, along each axis
         t2[i] = (spread / variance).sum()
         of_all = sigma2 * (missing.sum() + np.vdot(Phi[missing].T @ Phi[missing], Psi))
         spe[i] = max(of_all - spread.sum(), 0.0)
-    return filled.astype(vectors.dtype, copy=False), t2, spe
+    return t2, spe
 
 
 def split(centred: Array, axes: Array, components: Array) -> tuple[Array, Array, Array]:
@@ -118,13 +114,12 @@ def at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
 
 
 def contributions(
-    vectors: Array, mean: Array, components: Array, variance: F64, limit: int
+    centred: Array, components: Array, variance: F64, limit: int
 ) -> tuple[NDArray[np.intp], Contributions]:
-    """The `limit` largest contributions of each vector, by falling absolute value, (n, limit), and their dimensions.
+    """The `limit` largest contributions of each row y, by falling absolute value, (n, limit), and their dimensions.
 
-    The dimensions (2, n, limit) belong to T² and to SPE. Takes several times the vectors' memory.
+    The dimensions (2, n, limit) belong to T² and to SPE. Takes several times the rows' memory.
     """
-    centred = vectors - mean
     coordinates = centred @ components.T
     residual = centred - coordinates @ components
     every = centred * (coordinates / variance @ components), np.copysign(residual**2, residual)

@@ -36,7 +36,9 @@ def kernels():
     return {f"{f.__module__}.{f.__name__}{signature}" for f in functions for signature in f.signatures}
 
 dtype, center, impute, d = sys.argv[1], sys.argv[2] == "True", sys.argv[3] == "True", int(sys.argv[4])
-config = learning.LearningConfig(d, 3, 5 if d == 300 else None, center, dtype, impute=impute)
+config = learning.LearningConfig(
+    d, 3, None, center, dtype, impute=impute, standardize=d >= 30, factor=d == 300
+)
 compile_kernels(config)
 before = kernels()
 sizes = (config.start, 256, 18 * 256, 1024, 7)
@@ -56,7 +58,7 @@ print(json.dumps([sorted(before), sorted(kernels() - before)]))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("d", "center"), [(20, True), (20, False), (300, True)])
+@pytest.mark.parametrize(("d", "center"), [(20, True), (20, False), (30, True), (300, True)])
 def test_nothing_is_compiled_or_loaded_while_learning(dtype: str, d: int, center: bool) -> None:
     impute = center  # most with gaps
     before, after = json.loads(output_of(COMPARE, dtype, str(center), str(impute), str(d)))

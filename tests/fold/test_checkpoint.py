@@ -31,7 +31,9 @@ EXAMPLES = {
     "after warm-up": (fold_config(half_life_seconds=9.0), 250),
     "nothing pending": (fold_config(), 20 + 64),
     "float32": (fold_config(dtype="float32", center=False), 250),
-    "a factor": (fold_config(dimensions=300), 250),
+    "a factor": (fold_config(dimensions=300, factor=True), 250),
+    "standardised": (fold_config(standardize=True), 250),
+    "standardised, a factor": (fold_config(dimensions=30, standardize=True, factor=True), 250),
     "one dimension": (fold_config(dimensions=1, components=1, oversampling=0), 100),
 }
 
@@ -48,6 +50,8 @@ def test_every_field_survives_a_round_trip_bit_for_bit(name: str) -> None:
     fold, config = example(name)
     checkpoint = Checkpoint("a.topic_with-letters", "AbC-123", 42, fold, config.as_dict())
     assert values_in(decode(encode(checkpoint))) == values_in(checkpoint)
+    named = replace(checkpoint, names=[f"sensor {i}" for i in range(config.learning.dimensions)])
+    assert values_in(decode(encode(named))) == values_in(named)
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -96,12 +100,14 @@ def test_arrays_with_non_finite_values_are_refused(name: str, value: float) -> N
 @pytest.mark.parametrize(
     ("header", "arrays"),
     [
-        ({"gaps": -0.1}, {}),
-        ({"gaps": float("nan")}, {}),
-        ({"gaps": 0.1}, {"missing": np.full(D, 0.5)}),
+        ({"incomplete": -0.1}, {}),
+        ({"incomplete": float("nan")}, {}),
+        ({"incomplete": 0.1}, {"missing": np.full(D, 0.5)}),
+        ({"incomplete": 0.1}, {"unseen": np.full(D, 0.5)}),
         ({}, {"missing": np.zeros(D - 1)}),
         ({}, {"missing": np.full(D, np.nan)}),
-        ({"gaps": None}, {}),
+        ({}, {"unseen": np.full(D, -0.1)}),
+        ({"incomplete": None}, {}),
         ({}, {"mean": np.full(D, np.nan)}),
         ({}, {"pending": np.full((1, D), np.inf), "pending_retention": np.ones(1)}),
     ],
@@ -113,6 +119,33 @@ def test_damaged_gaps_are_refused(header: dict[str, Any], arrays: dict[str, Any]
     assert "missing" in intact
     with pytest.raises(DamagedFileError):
         decode(npz.encode(fields | header, intact | arrays))
+
+
+@pytest.mark.parametrize("name", ["standardised", "standardised, a factor"])
+@pytest.mark.parametrize(
+    ("array", "change"),
+    [
+        ("scale", lambda D: -D),
+        ("scale", np.zeros_like),
+        ("scale", lambda D: D[1:]),
+        ("variances", lambda D: -np.ones_like(D)),
+        ("variances", lambda D: D * np.nan),
+    ],
+)
+def test_a_damaged_scale_is_refused(name: str, array: str, change: Any) -> None:
+    fold, config = example(name)
+    header, arrays = npz.decode(bits(fold, config), files.KIND, files.FORMAT_VERSION)
+    assert ("variances" in arrays) == ("covariance" not in arrays)
+    with pytest.raises(DamagedFileError):
+        decode(npz.encode(header, arrays | {array: change(arrays["scale"])}))
+    with pytest.raises(DamagedFileError, match="fit neither each other nor the settings"):
+        decode(npz.encode(header, {name: array for name, array in arrays.items() if name != "scale"}))
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c", "d", "a"], ["a", "b", "c", "d", ""], [1, 2, 3, 4, 5]])
+def test_damaged_names_are_refused(names: Any) -> None:
+    with pytest.raises(DamagedFileError, match="names"):
+        decode(forged({"names": names}))
 
 
 @pytest.mark.parametrize("name", ["C", "C_pinv"])
@@ -170,6 +203,7 @@ def test_every_setting_that_affects_the_result_is_compared() -> None:
         "format": replace(config, format="npy"),
         "field": replace(config, field="a"),
         "missing": fold_config(impute=True),
+        "standardize": fold_config(standardize=True),
     }
     assert set(shapes) | {"start"} == set(config.as_dict())
     for name, other in shapes.items():

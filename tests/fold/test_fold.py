@@ -29,8 +29,13 @@ CONFIGS = {
     "not centred": fold_config(center=False),
     "all columns": fold_config(components=D, half_life_seconds=3.0),
     "default start": fold_config(warm_up=None),
-    "a factor": fold_config(dimensions=300),
-    "a factor, half-life in messages, float32": fold_config(dimensions=300, half_life_messages=70.0, dtype="float32"),
+    "a factor": fold_config(dimensions=300, factor=True),
+    "a factor, half-life in messages, float32": fold_config(
+        dimensions=300, half_life_messages=70.0, dtype="float32", factor=True
+    ),
+    "standardised": fold_config(standardize=True),
+    "standardised, a factor, float32": fold_config(dimensions=30, standardize=True, dtype="float32", factor=True),
+    "standardised, gaps, half-life in seconds": fold_config(half_life_seconds=3.0, standardize=True, impute=True),
     "gaps": fold_config(impute=True),
     "gaps, float32": fold_config(impute=True, dtype="float32"),
     "gaps, half-life in messages": fold_config(half_life_messages=70.0, impute=True),

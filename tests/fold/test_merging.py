@@ -140,6 +140,16 @@ def test_the_version_is_the_number_of_learned_messages() -> None:
     assert model.past_scores is None
 
 
+@pytest.mark.parametrize("factor", [False, True])
+def test_a_standardised_model_has_its_scale(factor: bool) -> None:
+    config = fold_config(standardize=True, factor=factor)
+    parts = [vectors(n, seed=n) * (1 + n) for n in (300, 90)]
+    merged = all_of(merged_folds([fold_of(V, config) for V in parts], config))
+    model = decode(encode(merged.published(config, PastScores.empty(), 0.0))).model
+    assert model.scale == pytest.approx(1 / np.vstack(parts).std(axis=0), rel=1e-9)
+    assert model.total_variance == pytest.approx(D)
+
+
 def test_losses_average_all_scored_messages() -> None:
     folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (600, 7, 300)]
     stats, model = [fold.stats for fold in folds], published(folds)

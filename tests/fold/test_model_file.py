@@ -70,9 +70,12 @@ def test_the_order_of_positions_does_not_change_the_bytes() -> None:
 def test_what_not_every_model_has_survives_a_round_trip() -> None:
     learned = np.ones(21, np.float32)
     model = a_published(
-        subspace_error=0.125, axis_errors=[0.1, np.pi / 2], past_scores=some_past_scores(), learned=learned
-    )
+        subspace_error=0.125, axis_errors=[0.1, np.pi / 2], past_scores=some_past_scores(), learned=learned,
+        names=list("abcdef"),
+    )  # fmt: skip
     assert_same(model_file.decode(model_file.encode(model)), model)
+    scaled = dataclasses.replace(model, model=dataclasses.replace(model.model, scale=np.arange(1, 7.0)))
+    assert_same(model_file.decode(model_file.encode(scaled)), scaled)
 
 
 FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
@@ -98,6 +101,13 @@ FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "version in its header is wrong: Input": lambda header, arrays: header.update(version="3"),
     "version in its header is wrong: Input should be greater": lambda header, arrays: header.update(version=-1),
     "not a model file: version in its header is wrong: Input": lambda header, arrays: header.update(version=True),
+    "the scale is not one positive": lambda header, arrays: arrays.update(scale=np.arange(6.0)),
+    "the scale is not one positive number": lambda header, arrays: arrays.update(scale=np.ones(5)),
+    "the scale is not one positive number for": lambda header, arrays: arrays.update(scale=np.full(6, np.inf)),
+    "the names of the dimensions": lambda header, arrays: header.update(names=list("abcde")),
+    "the names of the dimensions are not": lambda header, arrays: header.update(names=list("abcdea")),
+    "the names of the dimensions are not 6": lambda header, arrays: header.update(names=["", *"abcde"]),
+    "names.0 in its header is wrong": lambda header, arrays: header.update(names=list(range(6))),
     "the calibration of the scores is damaged": lambda header, arrays: arrays.update(calibration=np.ones((2, 3))),
 }  # fmt: skip
 

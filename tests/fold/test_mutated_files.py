@@ -17,6 +17,7 @@ CONFIGS = {
     "pending only": (fold_config(), 7),
     "learned": (fold_config(half_life_seconds=9.0), 250),
     "float32": (fold_config(dtype="float32"), 250),
+    "standardised": (fold_config(standardize=True), 250),
 }
 VALUES = st.sampled_from(
     [None, True, "", "7", "NaN", -1, -2, 0, 1, 2**63, 2**64 - 1, 1.5, -0.5, 1e308, [], [1], {}, {"a": 1}, {"a": "1"}]

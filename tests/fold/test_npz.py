@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streampca.errors import DamagedFileError, NewerFormatError
+from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
 from streampca.fold import npz
 
 HEADER = {"kind": "test", "format_version": 1, "text": "ü", "none": None, "list": [1, 2.5], "nested": {"a": {"b": 1}}}
@@ -153,9 +153,12 @@ def test_files_written_by_numpy_are_refused(make: Any) -> None:
 def test_the_error_names_kind_and_format_version() -> None:
     with pytest.raises(DamagedFileError, match="this is a test file, not a model file"):
         npz.decode(DATA, "model", 1)
-    for version in (2, 0, None):
-        with pytest.raises(NewerFormatError, match=r"a newer release has written this test file.*nothing is damaged"):
-            npz.decode(npz.encode(HEADER | {"format_version": version}, {}), "test", 1)
+    with pytest.raises(DamagedFileError, match="format version 0 of this test file is not 1"):
+        npz.decode(npz.encode(HEADER | {"format_version": 0}, {}), "test", 1)
+    with pytest.raises(SettingsError, match=r"an earlier release, .* has written this test.*another store folder"):
+        npz.decode(DATA, "test", 2)
+    with pytest.raises(NewerFormatError, match=r"a newer release has written this test file.*nothing is damaged"):
+        npz.decode(npz.encode(HEADER | {"format_version": 2}, {}), "test", 1)
 
 
 def test_no_array_takes_the_place_of_the_header() -> None:

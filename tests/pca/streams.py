@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
 
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
@@ -51,6 +52,11 @@ def covariance(X: F64, weights: F64 | None = None, center: bool = True) -> F64:
     if center:
         return np.atleast_2d(np.cov(X, rowvar=False, aweights=weights, ddof=0))
     return (X * (weights / weights.sum())[:, None]).T @ X
+
+
+def scale_of(X: F64, weights: F64 | None = None) -> F64:
+    """D (d,) as scikit-learn's StandardScaler finds it for X (n, d)."""
+    return np.asarray(1 / StandardScaler().fit(X, sample_weight=weights).scale_)
 
 
 def state_of(C: F64) -> State:

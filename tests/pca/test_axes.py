@@ -11,7 +11,7 @@ from streampca.pca import axes
 from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.learning import LearningConfig, learn
-from tests.pca.streams import close, covariance, excess, gaussian, one_pass, state_of
+from tests.pca.streams import close, covariance, excess, gaussian, learned, one_pass, scale_of, state_of
 
 
 def factor(d: int, r: int, seed: int) -> F64:
@@ -82,17 +82,31 @@ def test_the_whitened_coordinate_of_a_component_without_variance_is_zero() -> No
     assert not constant.explained_variance_ratio.any()
 
 
-@pytest.mark.parametrize("d", [12, 80])
+@pytest.mark.parametrize("factor", [False, True])
+@pytest.mark.parametrize("standardize", [False, True])
 @pytest.mark.parametrize("fitted", [True, False])
-def test_a_model_is_continued_from_what_it_has_learned(d: int, fitted: bool) -> None:
+def test_a_model_is_continued_from_what_it_has_learned(factor: bool, standardize: bool, fitted: bool) -> None:
     """Without that, as published by a worker, from probabilistic PCA."""
-    X, config = gaussian(1, 6000, 1 / np.arange(1, d + 1.0), offset=2.0), LearningConfig(d, 4, 3)
-    assert config.keeps_covariance == (d == 12)
+    d, config = 80, LearningConfig(80, 4, factor=factor, standardize=standardize)
+    X = gaussian(1, 6000, 1 / np.arange(1, d + 1.0), offset=2.0) * (np.logspace(-3, 3, d) if standardize else 1)
+    X[:, 7], X[:, 8] = 5.0, np.sign(X[:, 9] - X[:, 9].mean())
     state, whole = one_pass(X[:3000], config)[0], one_pass(X, config)[0]
     model, left = model_of(axes.decomposed(state, 4), 4), axes.continuation(state)
     again = axes.continued(model, left if fitted else None, 3000, config)
     assert (again.count, again.weight) == (3000, 3000)
     later, _ = learn(again, X[3000:], np.ones(3000), config)
     assert later.mean == pytest.approx(whole.mean, rel=1e-12)
-    exact, rows = covariance(X), model_of(axes.decomposed(later, 4), 4).components
+    if standardize:
+        assert later.scale == pytest.approx(whole.scale, rel=1e-6)
+        assert later.total_variance == pytest.approx(d - 1)
+    exact, rows = covariance(X * scale_of(X) if standardize else X), model_of(axes.decomposed(later, 4), 4).components
     assert excess(rows, exact) <= (1e-6 if fitted else 0.01)
+
+
+def test_a_late_entry_is_continued_as_it_was_read() -> None:
+    """Its covariances are by the messages since it was first seen; the next state has seen all."""
+    X, config = gaussian(2, 6000, 1 / np.arange(1, 13.0), offset=2.0), LearningConfig(12, 4, impute=True)
+    X[:3000, 3] = np.nan
+    state = axes.decomposed(one_pass(X, config)[0], 12)
+    again = axes.continued(model_of(state, 4), axes.continuation(state), 6000, config)
+    assert close(learned(again), state.C @ state.C.T, 1e-6)

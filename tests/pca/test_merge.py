@@ -85,7 +85,7 @@ def test_merging_by_gram_matrices_agrees_with_singular_values(d: int, n: int, de
 @pytest.mark.parametrize("alike", [True, False])
 def test_cuts_lose_little_of_very_many_folds(alike: bool) -> None:
     """The cuts of 60 folds raise the loss by less than a hundredth of a percent."""
-    d, k, config = 60, 4, LearningConfig(60, 4, 6)
+    d, k, config = 60, 4, LearningConfig(60, 4, 46, factor=True)
     spectra = [1 / np.arange(1, d + 1.0) if alike else np.roll(1 / np.arange(1, d + 1.0), m % 20) for m in range(60)]
     streams = [gaussian(m, 300, spectrum, offset=m % 7 / 10, turned=False) for m, spectrum in enumerate(spectra)]
     states, exact = folds(streams, config), covariance(np.vstack(streams))
@@ -99,7 +99,7 @@ def test_cuts_lose_little_of_very_many_folds(alike: bool) -> None:
 
 
 def test_memory_does_not_grow_with_the_number_of_folds() -> None:
-    d, config = 200, LearningConfig(200, 4, 6)
+    d, config = 200, LearningConfig(200, 4, 46, factor=True)
     states = folds([gaussian(m, 300, np.ones(d)) for m in range(3)], config)
 
     def peak(count: int) -> int:
@@ -125,6 +125,34 @@ def test_fading_all_states_so_far_is_a_lower_share_of_each() -> None:
     faded, plain = merger.state(3, "float64"), merge(states, 3, [0.25, 0.25, 0.5])
     assert close(learned(faded), learned(plain), 1e-12)
     assert faded.weight == pytest.approx(plain.weight)
+
+
+@pytest.mark.parametrize("factor", [False, True])
+def test_an_entry_that_a_stream_never_shows_has_the_mean_of_the_others(factor: bool) -> None:
+    """Its variance is that of the streams that show it, where a covariance is kept."""
+    config = LearningConfig(5, 2, impute=True, factor=factor)
+    streams = parts(11, [900, 400, 700], 5)
+    for stream in streams[::2]:
+        stream[:, 3] = np.nan
+    states = folds(streams, config)
+    for order in ([0, 1, 2], [1, 0, 2], [2, 0, 1]):
+        state = merge([states[i] for i in order], 5)
+        assert state.mean[3] == pytest.approx(streams[1][:, 3].mean(), rel=1e-9)
+        assert state.mean[:3] == pytest.approx(np.vstack(streams)[:, :3].mean(axis=0), rel=1e-9)
+        assert state.missing is not None
+        assert state.missing.unseen[3] == pytest.approx(0.8)
+        if not factor:
+            assert state.entry_variances[3] == pytest.approx(streams[1][:, 3].var(), rel=1e-9)
+
+
+def test_messages_and_shares_of_all_states_are_pooled() -> None:
+    """Messages that were clipped, and the concentration of the weight."""
+    streams = parts(12, [900, 400], 5)
+    streams[0][500] *= 1e4
+    state = merge(folds(streams, LearningConfig(5, 2)), 5, [0.5, 1.0])
+    assert (state.count, state.clipped) == (1300, 1)
+    weights = np.concatenate([np.full(900, 0.5), np.ones(400)])
+    assert state.concentration == pytest.approx(np.sum((weights / weights.sum()) ** 2))
 
 
 def test_float32_folds_stay_float32() -> None:

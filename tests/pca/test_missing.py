@@ -12,11 +12,11 @@ from sklearn import datasets
 from streampca.pca import learning
 from streampca.pca import missing as missing_entries
 from streampca.pca.arrays import F64
-from streampca.pca.axes import principal
+from streampca.pca.axes import decomposed, model_of, principal
 from streampca.pca.blocked import centring
-from streampca.pca.blocked.centring import Weights
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import State
+from tests.pca import plain
 from tests.pca.streams import close, covariance, excess, gaussian, learned, merge, one_pass, values_in, with_gaps
 
 D, K = 12, 3
@@ -28,24 +28,10 @@ def stream(n: int, seed: int = 0, offset: float = 3.0) -> F64:
     return gaussian(seed, n, SPECTRUM, offset)
 
 
-def weights_of(state: State, n: int, center: bool = True) -> Weights:
-    return centring.weights(state.weight, np.ones(n), center)
-
-
-def fits_of(V: F64, mean: F64, C: F64, variance: F64, total_variance: float) -> F64:
-    """Wz of each message, by the covariance matrix of probabilistic PCA, and clipped."""
-    d, k = C.shape
-    noise = (total_variance - variance.sum()) / (d - k)
-    U = C / np.sqrt(variance)
-    W = U * np.sqrt(variance - noise)
-    sigma = W @ W.T + noise * np.eye(d)
-    fits = np.empty(V.shape)
-    for fit, v in zip(fits, V, strict=True):
-        o = ~np.isnan(v)
-        z = W[o].T @ np.linalg.solve(sigma[np.ix_(o, o)], v[o] - mean[o])
-        x = z * np.sqrt(1 - noise / variance)
-        fit[:] = mean + W @ z * min(1.0, np.sqrt((k + np.sqrt(2 * k)) / (x @ x)))
-    return fits
+def filled(state: State, V: F64) -> tuple[F64, F64]:
+    """The block V (B, d), filled, and what that adds to the squares of its entries (B, d)."""
+    rows, surplus, _ = missing_entries.fill(state, V, centring.weights(state, np.ones(len(V))), K, center=True)
+    return rows, surplus
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.5))
@@ -53,28 +39,27 @@ def fits_of(V: F64, mean: F64, C: F64, variance: F64, total_variance: float) -> 
 def test_missing_entries_get_their_conditional_mean(seed: int, share: float) -> None:
     state, _ = one_pass(stream(600, seed), CONFIG)
     V = with_gaps(stream(30, seed + 1), share, seed)
-    filled, _, _ = missing_entries.fill(state, V, weights_of(state, len(V)), K, center=True)
-    C, variance = state.C[:, :K], state.variance[:K]
-    plain = fits_of(V, state.mean, C, variance, state.total_variance)
-    assert filled[np.isnan(V)] == pytest.approx(plain[np.isnan(V)], rel=1e-9, abs=1e-9)
+    fits = plain.fits_of(V, state.mean, state.C[:, :K], state.total_variance)
+    assert filled(state, V)[0][np.isnan(V)] == pytest.approx(fits[np.isnan(V)], rel=1e-9, abs=1e-9)
 
 
 def test_observed_residuals_are_divided_by_the_share_of_messages_that_show_them() -> None:
     state, _ = one_pass(stream(600), CONFIG)
     V = with_gaps(stream(100, 1), 0.3)
     V[::4] = stream(25, 2)
-    filled, surpluses, _ = missing_entries.fill(state, V, weights_of(state, len(V)), K, center=True)
     gapped = np.isnan(V).any(axis=1)
     shares = np.maximum((~np.isnan(V[gapped])).mean(axis=0), 0.3)
-    fits = fits_of(V, state.mean, state.C[:, :K], state.variance[:K], state.total_variance)
-    for v, fit, row, surplus in zip(V, fits, filled, surpluses, strict=True):
+    fits = plain.fits_of(V, state.mean, state.C[:, :K], state.total_variance)
+    for v, fit, row, surplus in zip(V, fits, *filled(state, V), strict=True):
         o = ~np.isnan(v)
+        assert not surplus[~o].any()
         if o.all():
-            assert (row.tobytes(), surplus) == (v.tobytes(), 0.0)
+            assert row.tobytes() == v.tobytes()
+            assert not surplus.any()
             continue
         r = (v - fit)[o]
         assert row[o] == pytest.approx(fit[o] + r / shares[o], rel=1e-9)
-        assert surplus == pytest.approx(np.sum(r**2 * (1 / shares[o] ** 2 - 1 / shares[o])), rel=1e-9, abs=1e-12)
+        assert surplus[o] == pytest.approx(r**2 * (1 / shares[o] ** 2 - 1 / shares[o]), rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("center", [True, False])
@@ -88,28 +73,36 @@ def test_the_first_block_is_filled_by_em(center: bool) -> None:
     for _ in range(missing_entries.FILLS):
         mean = X.mean(axis=0) if center else np.zeros(D)
         sigma = (X - mean).T @ (X - mean) / len(X)
-        variance, U = np.linalg.eigh(sigma)
-        variance, U = variance[::-1][:K], U[:, ::-1][:, :K]
-        fits = fits_of(V, mean, U * np.sqrt(variance), variance, float(np.trace(sigma)))
+        fits = plain.fits_of(V, mean, plain.axes_within(sigma, np.eye(D))[:, :K], float(np.trace(sigma)))
         X = np.where(missing, fits, V)
-    shares = np.maximum(1 - missing.mean(axis=0) / missing.any(axis=1).mean(), 0.3)
-    X = np.where(missing | ~missing.any(axis=1)[:, None], X, fits + (V - fits) / shares)
-    assert close(learned(state), covariance(X, center=center), 1e-9)
+    since, shares = missing.argmin(axis=0), np.empty(D)  # the first message that has each entry
+    for j in range(D):
+        shares[j] = max(1 - missing[since[j] :, j].sum() / missing[since[j] :].any(axis=1).sum(), 0.3)
+    r = np.where(missing | ~missing.any(axis=1)[:, None], 0.0, V - fits)
+    X = X + r * (1 / shares - 1)
+    a = 1 / np.arange(1, 41.0) if center else np.zeros(40)
+    surplus = (1 - a) @ (r**2 * (1 / shares**2 - 1 / shares)) / 40
+    seen = 1 - since / 40
+    exact = covariance(X, center=center) - np.diag(surplus)
+    assert close(learned(state), exact, 1e-9)
+    assert state.total_variance == pytest.approx(np.trace(exact / np.minimum.outer(seen, seen)), rel=1e-9)
 
 
 def test_blocks_without_gaps_are_learned_as_ever_after_some_with_gaps() -> None:
+    """If every entry was seen from the first message on."""
     V = stream(40 + 256 * 3)
-    V[:300] = with_gaps(V[:300], 0.3)
+    V[1:300] = with_gaps(V[1:300], 0.3)
     state, _ = learning.learn(State.empty(D), V[:296], np.full(296, 0.99), CONFIG)
     state, _ = learning.learn(state, V[296:552], np.full(256, 0.99), CONFIG)
-    plain, _ = learning.learn(replace(state, missing=None), V[552:], np.full(256, 0.99), replace(CONFIG, impute=False))
+    other, _ = learning.learn(replace(state, missing=None), V[552:], np.full(256, 0.99), replace(CONFIG, impute=False))
     after, _ = learning.learn(state, V[552:], np.full(256, 0.99), CONFIG)
-    assert values_in(replace(after, missing=None)) == values_in(plain)
+    assert values_in(replace(after, missing=None)) == values_in(other)
     assert state.missing is not None
     assert after.missing is not None
-    past = centring.weights(state.weight, np.full(256, 0.99)).past
+    past = centring.weights(state, np.full(256, 0.99)).past
     assert after.missing.messages == pytest.approx(past * state.missing.messages)
     assert after.missing.entries == pytest.approx(past * state.missing.entries)
+    assert not after.missing.unseen.any()
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1.0, 0.99]))
@@ -123,6 +116,8 @@ def test_shares_are_those_of_the_weighted_messages(seed: int, retention: float) 
     assert state.missing is not None
     assert state.missing.messages == pytest.approx(weights @ np.isnan(V).any(axis=1), rel=1e-9)
     assert state.missing.entries == pytest.approx(weights @ np.isnan(V), rel=1e-9)
+    before_first = np.append(0.0, np.cumsum(weights))[np.isnan(V).argmin(axis=0)]
+    assert state.missing.unseen == pytest.approx(before_first, rel=1e-9)
 
 
 @given(st.permutations(range(4)), st.integers(1, 3))
@@ -139,6 +134,7 @@ def test_neither_order_nor_grouping_of_a_merge_matters(order: list[int], cut: in
         assert merged.missing is not None
         assert merged.missing.messages == pytest.approx(sum(w * g.messages for w, g in shares) / W)
         assert merged.missing.entries == pytest.approx(sum(w * g.entries for w, g in shares) / W)
+        assert merged.missing.unseen == pytest.approx(sum(w * g.unseen for w, g in shares) / W)
         assert close(learned(merged), learned(plain), 1e-10)
         assert merged.mean == pytest.approx(plain.mean, rel=1e-10)
         assert merged.total_variance == pytest.approx(plain.total_variance, rel=1e-10)
@@ -200,12 +196,12 @@ def test_the_first_block_waits_until_every_entry_was_seen(seed: int, off: int) -
     """As often as without gaps, but not for ever."""
     V = with_gaps(stream(4000), 0.2, seed)
     V[:off, seed % D] = np.nan
-    n = learning.first_block(V, CONFIG)
+    n = CONFIG.first_block(V)
     seen = (~np.isnan(V[:n])).sum(axis=0)
     assert 40 <= n <= 2000
     assert n == 2000 or seen.min() == 40
-    assert learning.first_block(V[: n - 1], CONFIG) >= n
-    assert learning.first_block(V, replace(CONFIG, impute=False)) == 40
+    assert CONFIG.first_block(V[: n - 1]) >= n
+    assert replace(CONFIG, impute=False).first_block(V) == 40
 
 
 @pytest.mark.parametrize("spectrum", ["steep", "low rank"])
@@ -242,3 +238,57 @@ def test_scaled_data_give_the_same_bits_scaled(scale: float) -> None:
     state, scaled = one_pass(V, CONFIG)[0], one_pass(scale * V, CONFIG)[0]
     assert (scale * state.C).tobytes() == scaled.C.tobytes()
     assert (scale * state.mean).tobytes() == scaled.mean.tobytes()
+
+
+@pytest.mark.parametrize("starts", [1900, 5000, 10_000, 16_000])
+def test_sensors_that_begin_late(starts: int) -> None:
+    """Ten of 60 entries; the axes are nearly those of the complete stream, and variances are the entries' own."""
+    spectrum = np.concatenate([np.linspace(5, 2, 6), np.linspace(1, 0.3, 54)])
+    V = gaussian(3, 20_000, spectrum, offset=10.0)
+    late = V.copy()
+    late[:starts, 50:] = late[: starts // 2, 40:45] = np.nan
+    state, _ = one_pass(late, LearningConfig(60, 6, impute=True))
+    exact = covariance(V)
+    assert excess(principal(decomposed(state, 6), 6)[0], exact) <= 0.001
+    assert state.total_variance == pytest.approx(np.trace(exact), rel=0.01)
+    assert state.entry_variances[:50] == pytest.approx(V.var(axis=0)[:50], rel=0.02)
+    assert state.entry_variances[50:] == pytest.approx(V[starts:, 50:].var(axis=0), rel=0.02)
+
+
+def test_a_late_sensor_that_others_determine_leaves_no_negative_variance() -> None:
+    """The covariances by the messages that have both entries need not be positive: negative eigenvalues are cut."""
+    V = gaussian(4, 3000, np.concatenate([[3.0, 2.0], np.full(8, 1e-3)]), offset=1.0)
+    V[:2400, 5:] = np.nan
+    state, _ = one_pass(V, LearningConfig(10, 4, impute=True))
+    assert state.missing is not None
+    assert np.linalg.eigvalsh(state.missing.normalised(learned(state)))[0] < 0
+    model = model_of(decomposed(state, 4), 4)
+    assert (model.explained_variance >= 0).all()
+    assert model.noise_variance > 0
+    exact = covariance(gaussian(4, 3000, np.concatenate([[3.0, 2.0], np.full(8, 1e-3)])))
+    assert np.trace(model.components @ exact @ model.components.T) > 0.95 * np.trace(exact)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("share", [0.3, 0.5])
+def test_variances_of_entries_are_unbiased(share: float, late: bool) -> None:
+    """Where the entries' own noise differs tenfold; before an entry has begun it is not missing, it is not there."""
+    random, (n, d, k) = np.random.default_rng(4), (12_000, 60, 5)
+    V = (random.standard_normal((n, k)) * np.linspace(3, 1.5, k)) @ random.standard_normal((k, d)) * 0.5
+    V += random.standard_normal((n, d)) * 10 ** random.uniform(-0.7, 0.5, d)
+    gone = with_gaps(V, share)
+    if late:
+        gone[:8000, 50:] = np.nan
+    state, _ = one_pass(gone, LearningConfig(d, k, impute=True))
+    assert np.mean(state.entry_variances / V.var(axis=0)) == pytest.approx(1, abs=0.01)
+    assert excess(principal(decomposed(state, k), k)[0], covariance(V)) < 0.004
+
+
+def test_a_pause_of_many_half_lives_forgets_the_shares() -> None:
+    """What lacked entries before it has no weight."""
+    V, retention = with_gaps(stream(900), 0.2), np.ones(900)
+    retention[500] = 0.0
+    V[500:700] = stream(200, 1)
+    state, _ = one_pass(V, CONFIG, retention)
+    assert np.isfinite(state.C).all()
+    assert state.total_variance == pytest.approx(np.trace(covariance(stream(900))), rel=0.2)

@@ -1,13 +1,15 @@
 """Projection by a model, beside the formulas of its parts."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streampca.pca.model import Model
+from streampca.pca.model import Basis, Model
+from tests.pca.streams import with_gaps
 
 SIZES = st.tuples(st.integers(1, 9), st.integers(0, 12)).map(lambda size: (size[0], sum(size)))  # k ≤ d
 
@@ -66,3 +68,30 @@ def test_a_row_is_projected_alike_in_every_block_of_32(d: int, row_dtype: type, 
         assert np.array_equal(many.coordinates[i : i + 32], one.coordinates)
         assert np.array_equal(many.residual[i : i + 32], one.residual)
     assert np.array_equal(fitted.project(np.asfortranarray(rows)).residual, one.residual)  # in any order in memory
+
+
+@given(SIZES, st.sampled_from([np.float64, np.float32]), st.integers(0, 2**32 - 1))
+def test_a_standardised_model_projects_vectors_as_a_plain_one_their_deviations(
+    size: tuple[int, int], dtype: type, seed: int
+) -> None:
+    k, d = size[0], size[1] + 1
+    random, plain = np.random.default_rng(seed), replace(model(k, d, seed), mean=np.zeros(d), total_variance=9.0 * d)
+    D = 2.0 ** random.integers(-20, 20, d)  # without rounding
+    standardised = replace(plain, mean=random.integers(-9, 9, d) / D, scale=D)
+    Y = random.integers(-99, 99, (40, d)) / 8.0
+    V = Y / D + standardised.mean
+    of_V, of_Y = standardised.project(V.astype(dtype)), plain.project(Y.astype(dtype))
+    for name in ("coordinates", "residual", "scores"):
+        assert np.array_equal(getattr(of_V, name), getattr(of_Y, name)), name
+    for values, expected in zip(of_V.contributions(d), of_Y.contributions(d), strict=True):
+        assert np.array_equal(values, expected)
+    assert of_V.log_likelihood == pytest.approx(of_Y.log_likelihood + np.log(D).sum())
+    for basis in get_args(Basis):
+        back = standardised.reconstruct(of_V.in_basis(basis), basis)
+        assert standardised.centred(back) == pytest.approx(plain.reconstruct(of_Y.in_basis(basis), basis), abs=1e-9)
+    gaps = np.isnan(with_gaps(Y, 0.3, seed))
+    of_V = standardised.project(np.where(gaps, np.nan, V).astype(dtype))
+    of_Y = plain.project(np.where(gaps, np.nan, Y).astype(dtype))
+    assert np.array_equal(of_V.vectors[~gaps], V[~gaps])
+    assert standardised.centred(of_V.vectors) == pytest.approx(of_Y.vectors, rel=1e-4, abs=1e-4)
+    assert of_V.scores.score == pytest.approx(of_Y.scores.score, rel=1e-4, abs=1e-4)

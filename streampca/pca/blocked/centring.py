@@ -4,8 +4,9 @@ A message v that keeps the share ρ of the past is learned as
 
     w ← ρw + 1        a = 1/w        y = √(1−a) (v − m)        m ← m + a(v − m)        Σ ← (1−a)Σ + y (a yᵀ)
 
-so that Σ is the weighted covariance about the weighted mean m. First v is moved to ‖v − m‖² ≤ max(qρw, 30) tr Σ,
-in a first block to ten times the median distance from its median. docs/mathematics.md, sections 3 and 5.
+so that Σ is the weighted covariance about the weighted mean m. First v is moved to ‖v − m‖² ≤ max(qρw, 30) tr Σ/(1−κ);
+κ is the sum of the squared shares of the messages before, and tr Σ/(1−κ) the unbiased total variance. In a first block
+v is moved to ten times the median distance from the median. docs/mathematics.md, sections 3 and 5.
 """
 
 import math
@@ -15,10 +16,11 @@ import numpy as np
 
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled, compiled_with_free_sums
+from streampca.pca.state import State
 
 SHARE = 0.05  # q
 ORDINARY = 30.0  # times tr Σ: one variable that is Gaussian exceeds it in four of 10⁸ messages
-SHORT = 32.0  # messages of memory, w, or of a first block
+SHORT = 32  # messages: before, or in a shorter first block, nothing is clipped
 _MEDIANS = 10.0  # distances from the median of a first block
 
 
@@ -31,65 +33,79 @@ class Weights(NamedTuple):
     past: float  # the share of everything before the block, at the end of the block
     before: F64  # (n,): ρw, the weight of everything before it
     total: float  # w at the end of the block
+    reach: F64  # (n,): the squared distance from the mean, in units of tr Σ, to which it is clipped
+    concentration: float  # κ at the end of the block
 
 
-def weights(w: float, retention: F64, center: bool = True) -> Weights:
-    """Weights of the messages of a block that follows an effective weight w; `retention` (n,) holds each ρ."""
-    before, eta, c, past = _weights(w, retention)
-    return Weights(eta, eta if center else np.zeros(len(eta)), c, past, before, float(before[-1] + 1.0))
+def weights(state: State, retention: F64, center: bool = True, age: float = 1.0) -> Weights:
+    """Weights of the messages of a block that follows a state; `retention` (n,) holds each ρ.
+
+    `age` is the share of the weight since the newest entry was first seen.
+    """
+    kappa, count = state.concentration, state.count
+    before, eta, c, past, reach, kappa = _weights(state.weight, kappa, count, retention, SHARE * age, center)
+    a = eta if center else np.zeros(len(eta))
+    return Weights(eta, a, c, past, before, float(before[-1] + 1.0), reach, kappa)
 
 
-def near_median(V: Array) -> tuple[Array, int]:
-    """The messages V (n, d), none farther from their median than ten median distances, and how many were moved."""
+def near_median(V: Array) -> tuple[Array, F64]:
+    """The messages V (n, d), none farther from their median than ten median distances, and the shares kept (n,)."""
     median = np.median(V, axis=0)
     D = V.astype(np.float64) - median
     largest = np.abs(D).max(axis=1)
     lengths = largest * np.linalg.norm(D / np.maximum(largest, np.finfo(np.float64).tiny)[:, None], axis=1)
     apart = lengths[lengths > 0]  # of messages that are alike, as many as like, the distances say nothing
     limit = _MEDIANS * np.median(apart) if len(apart) else np.inf
-    far = lengths > limit
+    far, kept = lengths > limit, np.ones(len(V))
     if far.any():
-        V = V.copy()
-        V[far] = median + D[far] * (limit / lengths[far])[:, None]
-    return V, int(far.sum())
+        V, kept[far] = V.copy(), limit / lengths[far]
+        V[far] = median + D[far] * kept[far, None]
+    return V, kept
 
 
 @compiled
-def _weights(w: float, retention: F64) -> tuple[F64, F64, F64, float]:
+def _weights(
+    w: float, kappa: float, count: int, retention: F64, share: float, center: bool
+) -> tuple[F64, F64, F64, float, F64, float]:
     n, kept = len(retention), 1.0
-    before, eta, c = np.empty(n), np.empty(n), np.empty(n)
+    before, eta, c, reach = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     for s in range(n):
         before[s] = retention[s] * w
         w = before[s] + 1.0
         eta[s] = 1.0 / w
+        known = 1.0 - kappa if center else 1.0  # of the variance: the rest is the mean's, which is estimated
+        reach[s] = max(share * before[s], ORDINARY) / known if count + s >= SHORT else np.inf
+        kappa = (1.0 - eta[s]) * (1.0 - eta[s]) * kappa + eta[s] * eta[s]
     for s in range(n - 1, -1, -1):
         c[s] = eta[s] * kept
         kept *= 1.0 - eta[s]
-    return before, eta, c, kept
+    return before, eta, c, kept, reach, kappa
 
 
 @compiled_with_free_sums
 def centre_rows(
-    V: Array, mean: F64, a: F64, eta: F64, before: F64, scale: tuple[float, float, float], Y: Array, norm: F64
-) -> tuple[float, int]:
-    """Fill in Y (n, d), the rows y, and norm; update the mean; return tr Σ and the number of clipped messages.
+    V: Array, mean: F64, weights: Weights, first: int, total: float, smallest: float, Y: Array, norm: F64, kept: F64
+) -> float:
+    """Centre the messages V (b, d), which begin at message `first` of the block that has these weights.
 
-    `scale`: tr Σ before, the tr Σ that counts as none, and q.
+    Fills in Y (b, d), the rows y, and for each message its squared distance from the mean, `norm`, and the share of the
+    distance that clipping has left, `kept`; updates the mean. `total` is tr Σ; at most `smallest` counts as none.
+    Returns tr Σ after the messages.
     """
-    (n, d), clipped, (total, smallest, share) = V.shape, 0, scale
-    for s in range(n):
-        square = 0.0
-        for j in range(d):
+    for s in range(len(V)):
+        eta, a = weights.eta[first + s], weights.a[first + s]
+        square, part = 0.0, 1.0
+        for j in range(V.shape[1]):
             y = V[s, j] - mean[j]
             square += y * y
-        limit, kept = max(share * before[s], ORDINARY) * total, 1.0
-        if square > limit and before[s] >= SHORT and total > smallest:
-            kept, square, clipped = math.sqrt(limit / square), limit, clipped + 1
-        root, step = math.sqrt(1.0 - a[s]), kept * a[s]
-        for j in range(d):
+        limit = weights.reach[first + s] * total
+        if square > limit and total > smallest:
+            part, square = math.sqrt(limit / square), limit
+        root, step = math.sqrt(1.0 - a), part * a
+        for j in range(V.shape[1]):
             y = V[s, j] - mean[j]
-            Y[s, j] = kept * root * y
+            Y[s, j] = part * root * y
             mean[j] += step * y
-        norm[s] = square
-        total = (1.0 - eta[s]) * total + eta[s] * (1.0 - a[s]) * square
-    return total, clipped
+        norm[s], kept[s] = square, part
+        total = (1.0 - eta) * total + eta * (1.0 - a) * square
+    return total

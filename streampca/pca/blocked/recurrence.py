@@ -21,19 +21,19 @@ _LANES = 8  # numbers in a vector register: rows are padded with zeros, so that 
 
 
 @compiled_without_lock
-def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64, F64]:
+def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
     """Learn a block, from P = YC (B, K), G = YYᵀ (B, B), S = (CᵀC)⁻¹ (K, K) and the steps η (B,).
 
-    Returns X and Z (B, w); each message's p = Cᵀy for the C that it met (B, w); h²‖r‖² (B,), the growth of CᵀC along
-    each x xᵀ; and S (w, w) after the block; all padded with zeros from K to w, whole registers.
+    Returns X and Z (B, w); each message's p = Cᵀy for the C that it met (B, w); and S (w, w) after the block; all are
+    padded with zeros from K to w, whole registers.
     """
     b, wide = len(P), (P.shape[1] + _LANES - 1) // _LANES * _LANES
     Z = resize(P, b, wide)  # rows of later messages hold their p until then: a part moves both alike, except for GZ
-    X, h, growth, p = np.zeros((b, wide)), np.zeros(b), np.zeros(b), np.zeros((b, wide))
+    X, h, p = np.zeros((b, wide)), np.zeros(b), np.zeros((b, wide))
     G, S = resize(G, b, b), resize(S, wide, wide)
     for i in range(0, b, _PART):
         e = min(i + _PART, b)
-        _learn_part(i, e, Z, G, S, eta, X, h, growth)
+        _learn_part(i, e, Z, G, S, eta, X, h)
         z, change = _solve(X[i:e], h[i:e]), Z @ X[i:e].T
         for s in range(e, b):
             for t in range(i, e):
@@ -46,7 +46,7 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
             else:
                 for j in range(wide):
                     Z[s, j] -= moved[s, j]
-    return X, Z, p, growth, S
+    return X, Z, p, S
 
 
 # Written as loops, not as array expressions: numba takes seconds to compile those. No loop both stores and sums: it
@@ -64,8 +64,8 @@ def resize(A: Array, rows: int, columns: int) -> F64:
 
 
 @compiled_with_free_sums
-def _learn_part(i: int, e: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64, growth: F64) -> None:
-    """Learn messages i … e−1 one by one: fill in X, h and growth, update p and S.
+def _learn_part(i: int, e: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
+    """Learn messages i … e−1 one by one: fill in X and h, update p and S.
 
     Sp is kept beside p. With u = Sx, S ← S − shrink u uᵀ and p_t ← p_t + q x, it changes by
     (q − shrink u·(p_t + q x)) u. u·p_t is computed as x·Sp_t: so an error in Sp_t shrinks with Sp_t, however much S
@@ -87,8 +87,8 @@ def _learn_part(i: int, e: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64
         for j in range(wide):
             xu += x[j] * u[j]
         h[s] = eta[s] / (1.0 + eta[s] * xx)
-        growth[s] = h[s] * h[s] * max(G[s, s] - xp, 0.0)  # rounding may make the residual negative
-        shrink = growth[s] / (1.0 + growth[s] * xu)
+        growth = h[s] * h[s] * max(G[s, s] - xp, 0.0)  # of CᵀC along x xᵀ; rounding may make the residual negative
+        shrink = growth / (1.0 + growth * xu)
         for t in range(s + 1, e):
             px = Spx = 0.0
             for j in range(wide):

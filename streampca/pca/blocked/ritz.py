@@ -1,8 +1,8 @@
 """Rayleigh–Ritz after a block: the next [C | F], the strongest axes of past and block in a subspace that holds them.
 
-Where Σ is kept, one step of subspace iteration on it makes the subspace. Elsewhere AᵀA stands for Σ, A the rows of the
-past, √past·[C | F]ᵀ, above those of the block; the subspace is span(C′), C′ the C that Algorithm 1 has left, and the
-strongest directions outside it. docs/mathematics.md, section 4.
+The subspace comes from C′, the C that Algorithm 1 has left, F and a few combinations of the block's rows: by one step
+of subspace iteration on Σ where that is kept. Elsewhere AᵀA stands for Σ, A the rows of the past, √past·[C | F]ᵀ, above
+those of the block, and one pass over A must do. docs/mathematics.md, section 4.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from scipy.linalg import eigh
 from streampca.pca.arrays import F64, Array, power_of_two
 
 _LENGTH = 1e-4  # share of the longest diagonal entry of a Cholesky factor: below it, too many digits are lost
-_MOSTLY = 0.5  # share of a direction's square outside a subspace: one with less is a rounding error
+_ROUNDING = 10  # units of rounding of the largest variance: inverting a smaller one would magnify rounding
 
 RANK_TOLERANCE = 1e-13  # share of the largest variance below which a direction is rounding, in float64
 
@@ -49,14 +49,21 @@ def on_covariance(covariance: F64, start: Array, limits: Limits) -> F64:
     return _columns(W @ U, variance, limits)
 
 
-def on_rows(A: Array, C: Array, F: Array, sketch: Array, limits: Limits) -> Array:
-    """The next [C | F] from the rows A (n, d), C′ (d, K), F and combinations of the block's rows (d, m)."""
-    Q = orthonormal(C)
-    X = _outside(Q, np.hstack([F, _times(A, sketch)]))  # a sketch is rough, F is of the blocks before
-    W = np.hstack([Q, _complement(Q, _outside(Q, _times(A, X)))])
-    AW = A @ W
-    variance, U = _decomposed((AW.T @ AW).astype(np.float64, copy=False), limits.columns)
-    return np.asarray(W @ _columns(U, variance, limits).astype(W.dtype))
+def on_rows(A: Array, start: Array, limits: Limits, units: Array | float = 1.0) -> Array:
+    """The next [C | F] from the rows A (n, d) and [C′ | F | combinations of the block's rows] (d, m), in one pass.
+
+    All in other `units` (d,). By Nyström: with X an orthonormal basis of `start` and S = AᵀAX, the matrix S(XᵀS)⁻¹Sᵀ
+    equals AᵀA on span(X).
+    """
+    column = np.reshape(units, (-1, 1)).astype(A.dtype)
+    X = orthonormal(column * start)
+    S = column * ((A @ (column * X)).T @ A).T  # in this order and layout the products are quickest
+    product = (X.T @ S).astype(np.float64)
+    variance, U = _decomposed((product + product.T) / 2, len(product))
+    kept = variance > max(limits.rounding, _ROUNDING * np.finfo(S.dtype).eps) * variance[-1]
+    B = S @ (U[:, kept] / np.sqrt(variance[kept])).astype(S.dtype)  # BBᵀ is that matrix
+    variance, U = _decomposed((B.T @ B).astype(np.float64, copy=False), limits.columns)
+    return np.ascontiguousarray(B @ U[:, limits.of(variance)].astype(B.dtype))
 
 
 def strongest(A: Array, limits: Limits) -> Array:
@@ -86,29 +93,11 @@ def orthonormal(A: Array) -> Array:
     return np.linalg.qr(unit)[0]
 
 
-def _times(A: Array, X: Array) -> Array:
-    """AᵀAX, the columns of X at length one; in this order and layout the products are quickest."""
-    return ((A @ _scaled(X)).T @ A).T
-
-
 def _scaled(A: Array) -> Array:
     """The columns at length one; zeros stay."""
     A = A / A.dtype.type(power_of_two(float(np.abs(A).max(initial=0.0))))  # squares must not overflow
     length = np.sqrt(np.square(A, dtype=np.float64).sum(axis=0))
     return np.asarray(A / np.where(length > 0, length, 1.0).astype(A.dtype))
-
-
-def _outside(Q: Array, X: Array) -> Array:
-    """X without its part in the span of the orthonormal Q."""
-    return np.asarray(X - Q @ (Q.T @ X))
-
-
-def _complement(Q: Array, X: Array) -> Array:
-    """An orthonormal basis of the part of X outside the span of Q. Columns of X that are rounding are left out."""
-    B = _outside(Q, orthonormal(X))
-    share, U = np.linalg.eigh((B.T @ B).astype(np.float64))
-    kept = share > _MOSTLY
-    return _outside(Q, B @ (U[:, kept] / np.sqrt(share[kept])).astype(B.dtype))
 
 
 def _decomposed(A: F64, limit: int) -> tuple[F64, F64]:

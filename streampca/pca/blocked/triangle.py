@@ -9,13 +9,17 @@ _TILE = 32  # rows and columns that are mirrored at a time, in the processor's c
 
 
 @compiled_without_lock
-def plus(triangle: F64, past: float, A: F64) -> tuple[F64, F64]:
-    """past · triangle + A for a symmetric A (d, d): packed, and as a square."""
+def plus(triangle: F64, past: float, A: F64, before: F64, after: F64) -> tuple[F64, F64]:
+    """past · triangle + A/bbᵀ for a symmetric A (d, d) and b = `before` (d,): packed, and, times aaᵀ, as a square.
+
+    So A may be in other units than the triangle, and the square in others again, a = `after` (d,).
+    """
     d, n = len(A), 0
-    total, square = np.empty(len(triangle)), np.empty((d, d))
+    total, square, inverse = np.empty(len(triangle)), np.empty((d, d)), 1.0 / before
     for i in range(d):
         for j in range(i + 1):
-            total[n + j] = square[i, j] = past * triangle[n + j] + A[i, j]
+            total[n + j] = past * triangle[n + j] + A[i, j] * (inverse[i] * inverse[j])
+            square[i, j] = total[n + j] * (after[i] * after[j])
         n += i + 1
     for i in range(0, d, _TILE):
         for j in range(0, i + 1, _TILE):
@@ -25,6 +29,6 @@ def plus(triangle: F64, past: float, A: F64) -> tuple[F64, F64]:
     return total, square
 
 
-def square(triangle: F64, d: int) -> F64:
-    """The symmetric matrix (d, d)."""
-    return plus(triangle, 1.0, np.zeros((d, d)))[1]
+def square(triangle: F64, d: int, scale: F64 | None = None) -> F64:
+    """The symmetric matrix (d, d), times ssᵀ for a `scale` s (d,)."""
+    return plus(triangle, 1.0, np.zeros((d, d)), np.ones(d), np.ones(d) if scale is None else scale)[1]

@@ -1,5 +1,7 @@
 """Centring a block equals the sequential recursion, and no message counts for more than a share of the variance."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,12 +10,17 @@ from hypothesis import strategies as st
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import block, centring
 from streampca.pca.blocked.centring import ORDINARY, SHARE, SHORT
+from streampca.pca.state import State
 from tests.pca.streams import remaining_weights
 
 
 def centred(V: F64, mean: F64, total_variance: float, weights: centring.Weights) -> block.BlockResult:
     """The block without a factor."""
-    return block.learn(V, np.zeros((V.shape[1], 0)), mean, total_variance, weights, 1, 0.0, np.empty(V.shape))
+    return block.learn(V, np.zeros((V.shape[1], 0)), mean, total_variance, weights, 0.0, np.empty(V.shape))
+
+
+def state_of(weight: float, concentration: float = 0.0, count: int = SHORT) -> State:
+    return replace(State.empty(1), weight=weight, concentration=concentration, count=count)
 
 
 retentions = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.97, 0.999, 1.0]), min_size=1, max_size=40).map(np.array)
@@ -22,7 +29,7 @@ retentions = st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.97, 0.999, 1.0]), min_si
 @given(retentions, st.floats(0, 1e6))
 @settings(max_examples=100, deadline=None)
 def test_weights_follow_the_recursion(retention: F64, w0: float) -> None:
-    got = centring.weights(w0, retention)
+    got = centring.weights(state_of(w0), retention)
     w = w0
     for s, kept in enumerate(retention):
         assert got.before[s] == pytest.approx(kept * w, rel=1e-14)
@@ -34,27 +41,46 @@ def test_weights_follow_the_recursion(retention: F64, w0: float) -> None:
     assert got.past + got.c.sum() == pytest.approx(1, rel=1e-12)
 
 
-@given(retentions, st.floats(0, 1e4), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 30.0]))
+@given(retentions, st.integers(0, 60), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_each_message_is_centred_and_shortened_before_the_next(
-    retention: F64, w0: float, seed: int, size: float
+def test_the_concentration_is_the_sum_of_the_squared_shares(retention: F64, first: int, center: bool) -> None:
+    """And 1 − κ is the share of a variance that is seen about the mean: so the limit is divided by it."""
+    early = centring.weights(State.empty(1), np.ones(first)) if first else None
+    state = state_of(early.total, early.concentration, first) if early else State.empty(1)
+    got = centring.weights(state, retention, center)
+    weights = remaining_weights(np.append(np.ones(first), retention))
+    assert got.concentration == pytest.approx(np.sum((weights / weights.sum()) ** 2), rel=1e-9)
+    kappa = state.concentration
+    for s, eta in enumerate(got.eta):
+        reach = max(SHARE * got.before[s], ORDINARY) / (1 - kappa * center) if kappa * center < 1 else np.inf
+        assert got.reach[s] == (pytest.approx(reach, rel=1e-6) if first + s >= SHORT else np.inf)
+        kappa = (1 - eta) ** 2 * kappa + eta**2
+
+
+@given(retentions, st.floats(1, 1e4), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 30.0]), st.floats(0, 1))
+@settings(max_examples=100, deadline=None)
+def test_each_message_is_centred_and_clipped_before_the_next(
+    retention: F64, w0: float, seed: int, size: float, age: float
 ) -> None:
     """By the mean and the total variance before it."""
     random = np.random.default_rng(seed)
     V, m, total = random.standard_normal((len(retention), 3)), random.standard_normal(3), 2.0
     V[::5] *= size
-    weights = centring.weights(w0, retention)
-    got, clipped = centred(V, m, total, weights), 0
+    kappa = 1 / w0
+    weights = centring.weights(state_of(w0, kappa), retention, age=age)
+    got = centred(V, m, total, weights)
     for s, v in enumerate(V):
-        a, y = weights.a[s], v - m
-        limit = max(SHARE * weights.before[s], ORDINARY) * total
-        if y @ y > limit > 0 and weights.before[s] >= SHORT:
-            y, clipped = y * np.sqrt(limit / (y @ y)), clipped + 1
+        a, y, kept = weights.a[s], v - m, 1.0
+        limit = max(SHARE * weights.before[s] * age, ORDINARY) * total / max(1 - kappa, 1e-300)
+        if y @ y > limit > 0:
+            kept = np.sqrt(limit / (y @ y))
+        y = kept * y
         assert got.norm[s] == pytest.approx(y @ y, rel=1e-9, abs=1e-11)
+        assert got.kept[s] == pytest.approx(kept, rel=1e-9)
         assert got.Y[s] == pytest.approx(np.sqrt(weights.c[s] * (1 - a)) * y, rel=1e-9, abs=1e-10)
-        m, total = m + a * y, (1 - a) * (total + a * (y @ y))
+        m, total, kappa = m + a * y, (1 - a) * (total + a * (y @ y)), (1 - a) ** 2 * kappa + a**2
     assert got.mean == pytest.approx(m, rel=1e-9, abs=1e-10)
-    assert (got.total_variance, got.clipped) == (pytest.approx(total, rel=1e-9, abs=1e-11), clipped)
+    assert got.total_variance == pytest.approx(total, rel=1e-9, abs=1e-11)
 
 
 class TestTheFirstBlock:
@@ -64,8 +90,8 @@ class TestTheFirstBlock:
     def test_no_message_is_farther_than_ten_medians(self, size: float) -> None:
         V = np.random.default_rng(0).standard_normal((200, 4)) + 3
         V[[7, 100]] *= size
-        got = centred(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200)))
-        assert got.clipped == 2
+        got = centred(V, np.zeros(4), 0.0, centring.weights(State.empty(4), np.ones(200)))
+        assert np.flatnonzero(got.kept < 1).tolist() == [7, 100]
         assert np.isfinite(got.Y).all()
         assert np.isfinite(got.norm).all()
         assert got.total_variance < 20
@@ -74,4 +100,4 @@ class TestTheFirstBlock:
         """As of an idle sensor: their median distance is 0."""
         V = np.zeros((200, 4))
         V[::3] = np.random.default_rng(1).standard_normal((67, 4))
-        assert centred(V, np.zeros(4), 0.0, centring.weights(0.0, np.ones(200))).clipped == 0
+        assert (centred(V, np.zeros(4), 0.0, centring.weights(State.empty(4), np.ones(200))).kept == 1).all()

@@ -45,14 +45,15 @@ class BlockResult(NamedTuple):
     C: F64
     X: F64  # each message's x
     P: F64  # each message's Cᵀy for the C it met
-    growth: F64
+    S: F64  # (CᵀC)⁻¹ at the end
 
 
 def learn(C: F64, Y: F64, eta: F64) -> BlockResult:
     """Learn the block Y (b, d)."""
-    X, Z, p, growth, _ = recurrence.learn_padded(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), eta)
-    X, Z, p = (padded[:, : C.shape[1]] for padded in (X, Z, p))
-    return BlockResult(C @ (np.eye(C.shape[1]) - X.T @ Z) + Y.T @ Z, X, p, growth)
+    k = C.shape[1]
+    X, Z, p, S = recurrence.learn_padded(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), eta)
+    X, Z, p = (padded[:, :k] for padded in (X, Z, p))
+    return BlockResult(C @ (np.eye(k) - X.T @ Z) + Y.T @ Z, X, p, S[:k, :k])
 
 
 @given(cases)
@@ -78,7 +79,8 @@ def test_a_block_equals_algorithm_1(case: dict[str, object]) -> None:
     assert close(got.C, other, 1e-10)
     assert np.abs(got.X - X).max() <= 1e-9 * max(np.abs(X).max(), 1)
     assert np.abs(got.P - P).max() <= 1e-9 * max(np.abs(P).max(), 1)
-    assert close(C.T @ C + (got.X.T * got.growth) @ got.X, got.C.T @ got.C, 1e-10)
+    assert close(got.S @ (got.C.T @ got.C), np.eye(k), 1e-7)
+    assert close(got.S, S, 1e-9)
 
 
 LEARN = """

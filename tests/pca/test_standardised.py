@@ -1,0 +1,231 @@
+"""`standardize` gives the PCA of rows standardised by scikit-learn's StandardScaler, in one pass, in any units."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.pca import axes
+from streampca.pca.arrays import F64
+from streampca.pca.learning import LearningConfig, learn
+from streampca.pca.state import State
+from tests.pca.streams import (
+    close,
+    covariance,
+    excess,
+    gaussian,
+    jackknife,
+    merge,
+    one_pass,
+    remaining_weights,
+    scale_of,
+    values_in,
+    with_gaps,
+)
+
+EXACT = 1e-8  # of the excess: 1e-6 %
+
+
+def sensors(n: int, d: int, k: int, seed: int = 0, units: float = 4.0) -> F64:
+    """Messages (n, d) with k common causes, in units over 10^(2·units), with large means."""
+    random = np.random.default_rng(seed)
+    V = (random.standard_normal((n, k)) * np.linspace(2, 0.7, k)) @ random.standard_normal((k, d))
+    V += random.standard_normal((n, d))
+    return np.asarray(V * 10 ** random.uniform(-units, units, d) + 10 ** random.uniform(-2, 3, d))
+
+
+def assert_exact(
+    state: State, X: F64, k: int, retention: F64 | float = 1.0, most: float = EXACT, tolerance: float = 1e-7
+) -> None:
+    """Axes, variances and D are those of batch PCA of the weighted, standardised rows."""
+    weights = remaining_weights(np.ones(len(X)) * retention)
+    D = scale_of(X, weights)
+    assert state.scale == pytest.approx(D, rel=tolerance)
+    exact = covariance(X * D, weights)
+    state = axes.decomposed(state, k)
+    rows, variance = axes.principal(state, k)
+    assert excess(rows, exact) <= most
+    assert variance == pytest.approx(np.linalg.eigvalsh(exact)[::-1][:k], rel=max(tolerance, 100 * most))
+    assert state.total_variance == pytest.approx(np.trace(exact), rel=tolerance)
+    assert state.clipped == 0
+
+
+def ordered(name: str, n: int = 6000, d: int = 30) -> F64:
+    """A stream in an order that a scaler with a memory would mind."""
+    X = sensors(n, d, 4)
+    if name == "sorted":
+        X = X[np.argsort(X[:, 3])]
+    if name == "regimes":
+        X += np.repeat(np.arange(3.0), n // 3)[:, None] * 2 * X.std(axis=0)
+    if name == "constant at first":
+        X[: n // 2, 5:8] = X[:, 5:8].mean(axis=0)
+    if name == "off at first":
+        X[: n // 2, 5:8] = 0
+    return X
+
+
+@pytest.mark.parametrize("half_life", [np.inf, 700.0, 60.0])
+@pytest.mark.parametrize("name", ["random", "sorted", "regimes", "constant at first", "off at first"])
+def test_equals_batch_pca_in_any_order_and_at_any_half_life(name: str, half_life: float) -> None:
+    X, kept = ordered(name), 2 ** (-1 / half_life)
+    assert_exact(one_pass(X, LearningConfig(30, 4, standardize=True), kept)[0], X, 4, kept)
+
+
+@pytest.mark.parametrize("d", [3, 300, 768])
+def test_equals_batch_pca_in_as_many_dimensions_as_a_covariance_is_kept(d: int) -> None:
+    X = sensors(1500, d, 2)
+    assert_exact(one_pass(X, LearningConfig(d, 2, standardize=True))[0], X, 2)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 6), st.integers(40, 900), st.sampled_from([1.0, 0.995]), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_equals_batch_pca_of_any_stream(seed: int, d: int, n: int, kept: float, factor: bool) -> None:
+    """With a factor of all columns, too."""
+    X, k = sensors(n, d, 2, seed), d - 1
+    state, _ = one_pass(X, LearningConfig(d, k, standardize=True, factor=factor), kept)
+    assert_exact(state, X, k, kept, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("factor", [False, True])
+def test_single_precision(factor: bool) -> None:
+    X = sensors(6000, 30, 4, units=3.0).astype(np.float32)
+    config = LearningConfig(30, 4, standardize=True, dtype="float32", factor=factor)
+    state, _ = one_pass(X, config)
+    assert state.C.dtype == np.float32
+    assert_exact(state, X, 4, most=1e-6, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("name", ["random", "sorted", "constant at first"])
+def test_a_factor_is_as_near_as_without(name: str) -> None:
+    """In 1,000 dimensions."""
+    X = ordered(name, 6000, 1000)
+    assert_exact(one_pass(X, LearningConfig(1000, 4, standardize=True))[0], X, 4, most=1e-6)
+
+
+@pytest.mark.parametrize("factor", [False, True])
+def test_merged_partitions_with_other_scales(factor: bool) -> None:
+    """Some in other units, some with dimensions that are constant there, and so many that factors are cut."""
+    config = LearningConfig(30, 4, standardize=True, factor=factor)
+    X = ordered("random")
+    X[:4000, 5:9] = X[0, 5:9]
+    X[:1000] *= 1e-3
+    parts = np.array_split(X, 12)
+    states = [one_pass(part, config)[0] for part in parts]
+    assert_exact(merge(states, config.columns), X, 4)
+    decay = list(np.linspace(0.1, 1, 12))
+    retention = np.ones(len(X))
+    retention[500::500] = np.divide(decay[:-1], decay[1:])
+    assert_exact(merge(states, config.columns, decay), X, 4, retention)
+
+
+@pytest.mark.parametrize("factor", [False, True])
+def test_the_error_of_merged_partitions_does_not_depend_on_units(factor: bool) -> None:
+    config, X = LearningConfig(12, 3, standardize=True, factor=factor), gaussian(1, 4000, 1 / np.arange(1, 13.0))
+    units = np.logspace(-4, 4, 12)
+
+    def error(parts: Sequence[F64]) -> F64:
+        found = jackknife([one_pass(part, config)[0] for part in parts], 3, config.columns)
+        assert found is not None
+        return np.array([found.subspace, *found.axes])
+
+    parts = np.array_split(X, 5)
+    assert error([part * units for part in parts]) == pytest.approx(error(parts), rel=1e-6)
+    raw = LearningConfig(12, 12)
+    plain = jackknife([one_pass(part * scale_of(X), raw)[0] for part in parts], 3, 12)
+    assert plain is not None
+    assert error(parts) == pytest.approx(np.array([plain.subspace, *plain.axes]), rel=1e-6)
+
+
+@pytest.mark.parametrize("factor", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_constant_dimensions_are_those_of_scikit_learn(dtype: str, factor: bool) -> None:
+    """0, 5, a huge number, and a number with rounding of a large mean."""
+    X = sensors(3000, 12, 3, units=1.0)
+    X[:, 2:6] = 0.0, 5.0, 1e8, 0.1
+    X[:, 6] = 1e9 + 1e-8 * np.random.default_rng(0).standard_normal(3000)
+    X = X.astype(dtype)
+    state, _ = one_pass(X, LearningConfig(12, 3, standardize=True, factor=factor, dtype=dtype))
+    assert state.scale is not None
+    assert (state.scale[2:7] == 1).all()
+    assert state.total_variance == pytest.approx(7, rel=1e-6)
+    assert state.scale == pytest.approx(scale_of(X), rel=1e-5 if dtype == "float32" else 1e-9)
+    rows = axes.principal(axes.decomposed(state, 3), 3)[0]
+    assert np.abs(rows[:, 2:7]).max() <= 1e-6
+    assert excess(rows, covariance(X * scale_of(X))) <= (1e-5 if dtype == "float32" else 1e-6)
+
+
+def test_a_constant_stream_has_no_variance() -> None:
+    state, _ = one_pass(np.full((1000, 4), 3.3), LearningConfig(4, 2, standardize=True))
+    assert (state.rank, state.total_variance) == (0, 0)
+    assert state.scale is not None
+    assert (state.scale == 1).all()
+
+
+@pytest.mark.parametrize("factor", [False, True])
+@pytest.mark.parametrize("constant", [0.0, 7.0])
+def test_filling_makes_no_constant_entry_vary(constant: float, factor: bool) -> None:
+    X = sensors(3000, 12, 3)
+    X[:, 4], X[:, 5] = constant, np.where(np.arange(3000) < 2500, np.nan, X[:, 5])
+    gone = with_gaps(X, 0.3)
+    config = LearningConfig(12, 3, standardize=True, impute=True, factor=factor)
+    for n in (1000, 2400, 3000):
+        state, _ = one_pass(gone[:n], config)
+        assert state.scale is not None
+        assert state.scale[4] == 1
+        assert (state.scale[5] == 1) == (n < 2500)
+        assert state.total_variance == pytest.approx(10 + (n > 2500), rel=1e-6)
+
+
+@pytest.mark.parametrize("factor", [False, True])
+def test_missing_entries_and_late_sensors(factor: bool) -> None:
+    """As of the complete, standardised rows, to what gaps cost without."""
+    X = gaussian(5, 20_000, np.concatenate([[6.0, 5.0, 4.0], np.ones(57)])) * np.logspace(-4, 4, 60) + 1
+    D = scale_of(X)
+    gone = with_gaps(X, 0.3)
+    if not factor:
+        gone[:6000, 50:] = np.nan
+    state, _ = one_pass(gone, LearningConfig(60, 3, standardize=True, impute=True, factor=factor))
+    assert state.scale == pytest.approx(D, rel=0.05)
+    assert state.total_variance == pytest.approx(60, rel=1e-9)
+    assert excess(axes.principal(axes.decomposed(state, 3), 3)[0], covariance(X * D)) <= 0.002
+
+
+@pytest.mark.parametrize("factor", [False, True])
+@pytest.mark.parametrize("impute", [False, True])
+def test_the_sizes_of_batches_change_no_bit(factor: bool, impute: bool) -> None:
+    config = LearningConfig(30, 4, standardize=True, factor=factor, impute=impute)
+    X = ordered("constant at first", 4000)
+    X = with_gaps(X, 0.2) if impute else X
+    whole, _ = one_pass(X, config)
+    first = config.start
+    ends = [first, first + 256, first + 5 * 256, first + 9 * 256, len(X)]
+    state, _ = learn(State.empty(30), X[:first], np.ones(first), config)
+    for start, end in itertools.pairwise(ends):
+        state, _ = learn(state, X[start:end], np.ones(end - start), config)
+    assert values_in(state) == values_in(whole)
+
+
+def test_losses_are_in_units_of_standard_deviations() -> None:
+    X = sensors(6000, 20, 3)
+    _, losses = one_pass(X, LearningConfig(20, 3, standardize=True))
+    exact = np.linalg.eigvalsh(covariance(X * scale_of(X)))
+    assert losses.norm.mean() == pytest.approx(20, rel=0.03)
+    assert losses.residual.mean() == pytest.approx(exact[:-3].sum(), rel=0.03)
+
+
+def test_units_change_nothing() -> None:
+    X = gaussian(2, 3000, 1 / np.arange(1, 21.0), offset=1.0)
+    units = 2.0 ** np.arange(-40, 40, 4)
+    config = LearningConfig(20, 3, standardize=True)
+    one, other = one_pass(X, config)[0], one_pass(X * units, config)[0]
+    assert one.C.tobytes() == other.C.tobytes()
+    assert np.array_equal(one.scale, other.scale * units)
+    assert close(one.mean * units, other.mean, 1e-15)
+
+
+def test_without_the_mean_there_is_no_standard_deviation() -> None:
+    with pytest.raises(ValueError, match="center must be true"):
+        LearningConfig(3, 2, center=False, standardize=True)
