@@ -13,18 +13,24 @@ _ONNX = """
 <ir_version: 9, opset_import: ["" : 18]>
 streampca (double[n, {d}] vectors) => (double[n, {k}] coordinates, double[n] residual)
 {{
-    centred = Sub (vectors, mean)
+    {centre}
     coordinates = MatMul (centred, axes)
     projection = MatMul (coordinates, components)
     difference = Sub (centred, projection)
     residual = ReduceSumSquare <keepdims = 0> (difference, along)
 }}
 """
+_CENTRE = "centred = Sub (vectors, mean)"
+_STANDARDIZE = "deviation = Sub (vectors, mean) centred = Mul (deviation, scale)"
 
 
 def to_npz(published: PublishedModel) -> bytes:
-    """An .npz file for `numpy.load`: components, explained_variance, mean and others; coordinates are (v − mean) Cᵀ."""
+    """An .npz file for `numpy.load`: components, explained_variance, mean and others.
+
+    Coordinates are (v − mean) Cᵀ; of a standardised stream, scale · (v − mean) Cᵀ.
+    """
     model, buffer = published.model, io.BytesIO()
+    scale = {} if model.scale is None else {"scale": model.scale}
     np.savez(
         buffer,
         allow_pickle=False,
@@ -35,6 +41,7 @@ def to_npz(published: PublishedModel) -> bytes:
         mean=model.mean,
         version=published.version,
         topic=published.topic,
+        **scale,
     )
     return buffer.getvalue()
 
@@ -50,7 +57,10 @@ def to_onnx(published: PublishedModel) -> bytes:
         "components": model.components.astype(np.float64),
         "along": np.array([1]),
     }
-    whole = parser.parse_model(_ONNX.format(d=model.dimensions, k=model.n_components))
+    centre = _CENTRE
+    if model.scale is not None:
+        centre, constants["scale"] = _STANDARDIZE, model.scale
+    whole = parser.parse_model(_ONNX.format(d=model.dimensions, k=model.n_components, centre=centre))
     whole.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
     helper.set_model_props(whole, {"topic": published.topic, "version": str(published.version)})
     checker.check_model(whole)
@@ -76,7 +86,7 @@ def _shapes(operator: Any) -> None:
 
 
 def _convert(scope: Any, operator: Any, container: Any) -> None:
-    from skl2onnx.algebra.onnx_ops import OnnxMatMul, OnnxSub
+    from skl2onnx.algebra.onnx_ops import OnnxDiv, OnnxMatMul, OnnxSub
     from skl2onnx.common.data_types import DoubleTensorType
 
     estimator, version = operator.raw_operator, container.target_opset
@@ -85,5 +95,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     if estimator.whiten:
         axes = estimator.model_.whiten(axes)
     centred = OnnxSub(operator.inputs[0], estimator.mean_.astype(dtype), op_version=version)
+    if estimator.scale_ is not None:
+        centred = OnnxDiv(centred, estimator.scale_.astype(dtype), op_version=version)
     coordinates = OnnxMatMul(centred, axes.astype(dtype), op_version=version, output_names=operator.outputs[:1])
     coordinates.add_to(scope, container)

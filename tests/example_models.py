@@ -47,6 +47,13 @@ def numbered(version: int, published_at: float | None = None, **model: Any) -> P
     )  # fmt: skip
 
 
+def standardised(published: PublishedModel) -> PublishedModel:
+    """The model as one of a standardised stream, in different units."""
+    scale = 2.0 ** np.arange(-2, published.model.dimensions - 2)
+    settings = published.settings | {"standardize": True}
+    return replace(published, model=replace(published.model, scale=scale), settings=settings)
+
+
 def with_past_scores(published: PublishedModel, vectors: Array) -> PublishedModel:
     """The model with the scores of these vectors, so that it computes p-values."""
     scores = published.model.project(vectors).relative_scores

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 import skl2onnx
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from typer.testing import CliRunner
 
 from streampca import ImplicitKrasulina
@@ -19,57 +19,63 @@ from streampca.fold import checkpoint as checkpoints
 from streampca.fold import model_file
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
 from tests.command_line import assert_one_line, run
-from tests.example_models import TOPIC, K, models_in, numbered
+from tests.example_models import TOPIC, K, models_in, numbered, standardised
 
 PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
 RECIPES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 VECTORS = np.random.default_rng(0).standard_normal((9, 5)) * 3
 
 
-def with_numpy(path: Path) -> F64:
+def with_numpy(path: Path) -> tuple[F64, F64]:
     with np.load(path) as arrays:
         assert (int(arrays["version"]), str(arrays["topic"])) == (20, TOPIC)
-        coordinates: F64 = (VECTORS - arrays["mean"]) @ arrays["components"].T
-    return coordinates
+        deviations, components = (VECTORS - arrays["mean"]) * arrays.get("scale", 1.0), arrays["components"]
+    coordinates = deviations @ components.T
+    return coordinates, np.square(deviations - coordinates @ components).sum(axis=1)
 
 
-def with_onnxruntime(path: Path) -> F64:
+def with_onnxruntime(path: Path) -> tuple[F64, F64]:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     coordinates, residual = session.run(["coordinates", "residual"], {"vectors": VECTORS})
-    assert residual == pytest.approx(numbered(20).model.project(VECTORS).residual, rel=1e-6, abs=1e-12)
     assert session.get_modelmeta().custom_metadata_map == {"topic": TOPIC, "version": "20"}
-    return np.asarray(coordinates)
+    return coordinates, residual
 
 
+@pytest.mark.parametrize("published", [numbered(20), standardised(numbered(20))], ids=["plain", "standardised"])
 @pytest.mark.parametrize(("kind", "read", "tolerance"), [("npz", with_numpy, 1e-12), ("onnx", with_onnxruntime, 1e-6)])
 def test_the_tool_projects_as_the_model_does(
-    tmp_path: Path, kind: str, read: Callable[[Path], F64], tolerance: float
+    tmp_path: Path, kind: str, read: Callable[[Path], tuple[F64, F64]], tolerance: float, published: PublishedModel
 ) -> None:
     models = models_in(tmp_path / "store")
-    for version in (10, 20):
-        models.save(numbered(version))
-    (tmp_path / "model.npz").write_bytes(model_file.encode(numbered(20)))
+    for each in (numbered(10), published):
+        models.save(each)
+    (tmp_path / "model.npz").write_bytes(model_file.encode(published))
     for source in ("store", "model.npz"):
         out = tmp_path / f"out-{source}"
         done = CliRunner().invoke(app, ["export", str(tmp_path / source), "--to", kind, "-o", str(out)])
         assert done.exit_code == 0, done.output
-        projected = read(out)
-        assert projected.shape == (9, K)
-        assert projected == pytest.approx(numbered(20).model.project(VECTORS).coordinates, rel=tolerance, abs=tolerance)
+        (coordinates, residual), expected = read(out), published.model.project(VECTORS)
+        assert coordinates.shape == (9, K)
+        assert coordinates == pytest.approx(expected.coordinates, rel=tolerance, abs=tolerance)
+        assert residual == pytest.approx(expected.residual, rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.parametrize("published", [numbered(20), standardised(numbered(20))], ids=["plain", "standardised"])
 @pytest.mark.parametrize("tool", ["onnxruntime", "sklearn", "faiss"])
-def test_the_recipes_project_as_the_model_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
+def test_the_recipes_project_as_the_model_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, published: PublishedModel
+) -> None:
     monkeypatch.chdir(tmp_path)
     for kind, write in FORMATS.items():
-        Path(f"model.{kind}").write_bytes(write(numbered(20)))
+        Path(f"model.{kind}").write_bytes(write(published))
     [code] = [code for code in RECIPES if re.search(rf"^(import|from) {tool}\b", code, re.MULTILINE)]
     names = {"Y": VECTORS}
     exec(code, names)  # noqa: S102 - our own page
-    coordinates = numbered(20).model.project(VECTORS).coordinates
+    coordinates = published.model.project(VECTORS).coordinates
     assert names["coordinates"] == pytest.approx(coordinates, rel=1e-5, abs=1e-5)
 
 
@@ -103,12 +109,15 @@ def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize(("whiten", "standardize"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-6), (np.float32, 1e-4)])
-def test_a_pipeline_with_the_estimator_becomes_onnx(whiten: bool, dtype: type, tolerance: float) -> None:
+def test_a_pipeline_with_the_estimator_becomes_onnx(
+    whiten: bool, standardize: bool, dtype: type, tolerance: float
+) -> None:
     register_with_skl2onnx()
     X = (np.random.default_rng(0).standard_normal((500, 6)) * np.arange(1, 7) + 3).astype(dtype)
-    pipeline = make_pipeline(StandardScaler(), ImplicitKrasulina(3, whiten=whiten)).fit(X)
+    scaler = MinMaxScaler() if standardize else StandardScaler()
+    pipeline = make_pipeline(scaler, ImplicitKrasulina(3, whiten=whiten, standardize=standardize)).fit(X)
     graph = skl2onnx.to_onnx(pipeline, X[:1])
     session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
     (projected,) = session.run(None, {"X": X})

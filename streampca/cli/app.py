@@ -146,8 +146,19 @@ def fit(
     file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv, .jsonl or .parquet.", metavar="FILE")],
     output: Annotated[str, typer.Option("--output", "-o", help="Model file to write, .npz; a path or a URL.")],
     components: Annotated[int | None, typer.Option(min=1, help="Number k of components; default: 10.")] = None,
-    oversampling: Annotated[int | None, typer.Option(min=0, help="Columns tracked beyond the k components.")] = None,
+    oversampling: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Columns of F beyond the k components; default: 10 where the covariance is kept (d ≤ 768), "
+            "else 40 + max(10, 3k/5).",
+        ),
+    ] = None,
     center: Annotated[bool, typer.Option(help="Whether to subtract the running mean.")] = True,
+    standardize: Annotated[
+        bool,
+        typer.Option("--standardize", help="Divide each dimension by its standard deviation: for different units."),
+    ] = False,
     half_life: Annotated[float | None, typer.Option(min=0.001, help="Half-life of a row's weight, in rows.")] = None,
     single: Annotated[bool, typer.Option("--float32", help="Compute in single precision.")] = False,
     missing: Annotated[str, typer.Option(help="Rows that lack entries: refuse or impute.")] = "refuse",
@@ -167,7 +178,8 @@ def fit(
     from streampca.cli.fit import FitOptions, run
 
     dtype = "float32" if single else "float64"
-    run(file, output, FitOptions(components, oversampling, center, half_life, dtype, missing), start_from, column)
+    options = FitOptions(components, oversampling, center, standardize, half_life, dtype, missing)
+    run(file, output, options, start_from, column)
 
 
 @app.command()

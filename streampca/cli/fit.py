@@ -32,6 +32,7 @@ class FitOptions:
     components: int | None = None  # 10, or as many as the file has dimensions
     oversampling: int | None = None
     center: bool = True
+    standardize: bool = False
     half_life: float | None = None  # in rows
     dtype: str = "float64"
     missing: str = "refuse"  # or impute
@@ -56,7 +57,8 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None = N
     merged = MergedFold.alone(fold, fold_config)
     model = merged.published(fold_config, past_scores.entered, time.time())
     files.write(output, model_file.encode(replace(model, learned=axes.continuation(merged.state))))
-    _report(model.model, output, seconds, fold.stats.learned - (before.version if before else 0))
+    learned = fold.stats.learned - (before.version if before else 0)
+    _report(model.model, output, seconds, learned, merged.state.clipped)
 
 
 def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
@@ -64,7 +66,11 @@ def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
     if k > d:
         raise SettingsError(f"components ({k}) cannot exceed the dimensions of {rows.path} ({d})")
     impute = options.missing == "impute"
-    learning_config = LearningConfig(d, k, options.oversampling, options.center, options.dtype, impute=impute)
+    if options.standardize and not options.center:
+        raise SettingsError("--standardize divides by standard deviations about the mean, so it excludes --no-center")
+    learning_config = LearningConfig(
+        d, k, options.oversampling, options.center, options.dtype, impute=impute, standardize=options.standardize
+    )
     return FoldConfig(learning_config, half_life_messages=options.half_life)
 
 
@@ -90,7 +96,7 @@ def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -
     return fold, past_scores, time.perf_counter() - started
 
 
-def _report(model: Model, output: str, seconds: float, learned: int) -> None:
+def _report(model: Model, output: str, seconds: float, learned: int, clipped: int) -> None:
     out, ratios = console(), model.explained_variance_ratio
     headings = ("component", "explained variance", "ratio", "sum of ratios")
     values = zip(model.explained_variance, ratios, ratios.cumsum(), strict=True)
@@ -98,4 +104,6 @@ def _report(model: Model, output: str, seconds: float, learned: int) -> None:
     out.print(table(headings, rows, right=headings))
     rate = learned / seconds if seconds > 0 else 0.0
     out.print(f"{learned:,} vectors of {model.dimensions} dimensions in {seconds:.1f} s ({rate:,.0f} per second)")
+    if clipped:
+        out.print(f"{clipped:,} clipped to the limit of influence")
     out.print(f"wrote {output}")

@@ -100,6 +100,7 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
         settings.center,
         settings.model_dtype,
         impute=settings.missing == "impute",
+        standardize=settings.standardize,
     )
     return WorkerConfig(
         topic=settings.topic,

@@ -79,26 +79,38 @@ class FittedAttributes:
         return self.model_.mean
 
     @property
+    def scale_(self) -> F64 | None:
+        """Standard deviation of each feature, 1 for a constant one, as of `StandardScaler`; None unless standardize."""
+        scale = self.model_.scale
+        return None if scale is None else 1.0 / scale
+
+    @property
     def noise_variance_(self) -> float:
         """Mean variance along the directions orthogonal to the components, at least the variance of rounding."""
         return self.model_.noise_variance
 
     def get_covariance(self) -> F64:
-        """The covariance by probabilistic PCA, of shape (n_features, n_features): Cᵀ(Λ − σ²)C + σ²."""
-        C, noise = self.components_, self.noise_variance_
-        return np.asarray((C.T * (self.explained_variance_ - noise)) @ C + noise * np.eye(C.shape[1]), np.float64)
+        """The data's covariance by probabilistic PCA, of shape (n_features, n_features): D⁻¹(Cᵀ(Λ − σ²)C + σ²)D⁻¹."""
+        C, noise = self.components_ * self._units, self.noise_variance_
+        return np.asarray((C.T * (self.explained_variance_ - noise)) @ C + noise * np.diag(self._units**2), np.float64)
 
     def get_precision(self) -> F64:
         """The inverse of that covariance, of shape (n_features, n_features)."""
-        return np.asarray(np.linalg.inv(self.get_covariance()), np.float64)
+        units = np.outer(self._units, self._units)  # without them it is well conditioned
+        return np.asarray(np.linalg.inv(self.get_covariance() / units) / units, np.float64)
+
+    @property
+    def _units(self) -> F64:
+        """The diagonal of D⁻¹, in the data's units; ones unless standardize."""
+        return np.ones(self.model_.dimensions) if self.scale_ is None else self.scale_
 
     @property
     def var_(self) -> F64:
-        """Variance of each feature, ddof=0; where no covariance is kept, as `get_covariance` has it."""
+        """Variance of each feature, ddof=0; where it is not kept, as `get_covariance` has it."""
         check_is_fitted(self)
-        if (covariance := self.online_.state.covariance) is None:
-            return self.get_covariance().diagonal()
-        return covariance[np.cumsum(np.arange(1, self.model_.dimensions + 1)) - 1]
+        state = self.online_.state
+        is_kept = state.covariance is not None or state.variances is not None
+        return state.entry_variances if is_kept else self.get_covariance().diagonal()
 
     @property
     def n_components_(self) -> int:
@@ -109,3 +121,9 @@ class FittedAttributes:
         """Number of messages learned."""
         check_is_fitted(self)
         return self.online_.fold.stats.learned
+
+    @property
+    def n_clipped_(self) -> int:
+        """Number of these that were clipped, since they are far from the mean: their influence is bounded."""
+        check_is_fitted(self)
+        return self.online_.state.clipped

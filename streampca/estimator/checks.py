@@ -34,8 +34,10 @@ def create_config(estimator: Any, V: NDArray[Any]) -> LearningConfig:
     dtype = V.dtype if estimator.dtype is None else np.dtype(estimator.dtype)
     if dtype not in (np.dtype("float64"), np.dtype("float32")):
         raise ValueError(f'dtype={estimator.dtype!r} must be "float64" or "float32"')
-    impute = missing == "impute"
-    return LearningConfig(d, int(k), estimator.oversampling, estimator.center, dtype.name, warm_up, impute)
+    return LearningConfig(
+        d, int(k), estimator.oversampling, estimator.center, dtype.name, warm_up, missing == "impute",
+        estimator.standardize,
+    )  # fmt: skip
 
 
 def share_of(estimator: Any) -> float | None:

@@ -24,7 +24,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
     Learns the principal components in one pass over the data, in batches of any size (`partial_fit`), without a step
     size. The result does not depend on the sizes of the batches, not even in its last bit. Up to 768 features the
-    covariance is kept, and the result is that of batch PCA; beyond, or with `oversampling`, memory is
+    covariance is kept, and the result is that of batch PCA; beyond, memory is
     O(n_features * (n_components + oversampling)).
 
     Arrays on disk (`np.memmap`) are read, and sparse matrices made dense, slab by slab.
@@ -35,14 +35,17 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         Number of components. If None, all: as many as features. Between 0 and 1: the smallest number that explains more
         than this share of the variance; all are learned, which takes the memory of a covariance.
     oversampling : int, default=None
-        Number of further columns that are learned for accuracy, instead of the covariance. If None, the covariance is
-        kept up to 768 features, and max(10, 3 * n_components // 5) columns are learned beyond.
+        Number of further columns that are learned for accuracy. If None, 10 where the covariance is kept, and
+        40 + max(10, 3 * n_components // 5) beyond.
     half_life : float, default=None
         Number of messages after which the weight of a message has halved. If None, all messages have equal weight.
     center : bool, default=True
         Whether to subtract the running mean.
+    standardize : bool, default=False
+        Whether to divide each feature by its standard deviation, as `StandardScaler` before `PCA` does, in the same
+        pass. Components, variances and coordinates are then those of the standardised features.
     warm_up : int, default=None
-        Number of messages from which the first factor is computed. If None, max(200, twice the columns of the factor).
+        Number of messages from which the first factor is computed. If None, max(200, 2 * n_components).
     dtype : {"float64", "float32"}, default=None
         Precision of the factor and of the computations with it. If None, the first array's.
     missing : {"refuse", "impute"}, default="refuse"
@@ -63,6 +66,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         oversampling: int | None = None,
         half_life: float | None = None,
         center: bool = True,
+        standardize: bool = False,
         warm_up: int | None = None,
         dtype: Literal["float64", "float32"] | None = None,
         missing: Literal["refuse", "impute"] = "refuse",
@@ -73,6 +77,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         self.oversampling = oversampling
         self.half_life = half_life
         self.center = center
+        self.standardize = standardize
         self.warm_up = warm_up
         self.dtype = dtype
         self.missing = missing

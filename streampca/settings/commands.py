@@ -76,9 +76,12 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
     oversampling: int | None = Field(
         None,
         ge=0,
-        description="Columns of C beyond the k components; unset: max(10, 3k/5), or the covariance up to d = 768.",
+        description="Columns learned beyond the k components; unset: 40 + max(10, 3k/5), or 10 up to d = 768.",
     )
     center: bool = Field(True, description="Whether to subtract the running mean.")
+    standardize: bool = Field(
+        False, description="Whether to divide each dimension by its standard deviation: for different units."
+    )
     half_life_messages: Positive | None = Field(
         None, description="Half-life of a message's weight, in messages; unset: nothing is forgotten."
     )
@@ -125,6 +128,8 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
     RULES: ClassVar[Rules] = (
         (lambda s: s.components > s.dimensions,
          "components ({s.components}) cannot exceed dimensions ({s.dimensions})"),
+        (lambda s: s.standardize and not s.center,
+         "standardize divides by standard deviations about the mean, so it needs center=true"),
         (lambda s: s.half_life_messages is not None and s.half_life_seconds is not None,
          "half_life_messages and half_life_seconds exclude each other: set one"),
     )  # fmt: skip
@@ -142,7 +147,7 @@ class TransformSettings(ConsumerSettings):
         "json", description="Format of outputs: json, float32, npy, avro, protobuf or arrow."
     )
     basis: Literal["principal", "whitened"] = Field(
-        "principal", description="Coordinates in the data's units (principal), or with variance one (whitened)."
+        "principal", description="Coordinates along orthonormal axes (principal), or with variance one (whitened)."
     )
     only_p_below: float | None = Field(
         None, gt=0, le=1, description="Write only outputs of records with a lower p-value; unset: all."

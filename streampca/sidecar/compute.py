@@ -129,8 +129,9 @@ def components(published: PublishedModel, limits: Limits) -> Answer:
     if model.components.size > limits.numbers:
         text = f"{model.components.size} numbers are too many for JSON: Accept application/x-npy"
         raise RequestError(Problem.TOO_LONG_FOR_JSON, text)
-    arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
-    return _answer(published, arrays)
+    return _answer(
+        published, {name: getattr(model, name) for name in ("components", "explained_variance", "mean", "scale")}
+    )
 
 
 def components_npy(published: PublishedModel) -> list[memoryview]:

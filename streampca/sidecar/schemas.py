@@ -35,7 +35,11 @@ _COORDINATES = "The k coordinates of each vector, in the order of the vectors."
 Version = Annotated[int, Field(ge=0, description="Version of the model used: the number of messages it has learned.")]
 CoordinatesBasis = Annotated[Basis, Field(description="The basis of the coordinates; ignored for vectors.")]
 SquaredDistances = Annotated[
-    list[float], Field(description="Squared distance of each vector from the subspace of the components.")
+    list[float],
+    Field(
+        description="Squared distance of each vector from the subspace of the components, in the data's units; in "
+        "standard deviations if the model was learned with `standardize`."
+    ),
 ]
 ScoreName = Literal["t2", "spe", "score", "p", "p_t2", "p_spe"]
 SCORES: tuple[ScoreName, ...] = get_args(ScoreName)
@@ -70,7 +74,8 @@ class ProjectQuery(RowsRequest):
 
     basis: Basis = Field(
         "principal",
-        description="principal: orthonormal axes, in the data's units. whitened: coordinates scaled to variance one.",
+        description="principal: orthonormal axes, in the data's units, or with `standardize` in standard deviations. "
+        "whitened: coordinates scaled to variance one.",
     )
     fields: ScoreFields = Field(
         default=[], description="Scores to add to the answer, named as in the answer of /v1/score: " + ", ".join(SCORES)
@@ -122,8 +127,11 @@ class ReconstructResponse(BaseModel):
     """Vectors as the components reconstruct them."""
 
     version: Version
-    vectors: Rows = Field(description=_VECTORS)
-    squared_error: Annotated[list[float] | None, Field(description="Of each vector; absent for coordinates.")] = None
+    vectors: Rows = Field(description="Vectors, each of the model's d dimensions, in the data's units.")
+    squared_error: Annotated[
+        list[float] | None,
+        Field(description="Of each vector, in the units of a `residual`; absent for coordinates."),
+    ] = None
 
 
 class ScoreQuery(RowsRequest):
@@ -202,7 +210,10 @@ class ModelResponse(BaseModel):
     topic: str
     dimensions: PositiveInt = Field(description="d, the length of a vector.")
     components: PositiveInt = Field(description="k, the number of axes.")
-    explained_variance: list[float] = Field(description="Variance along each axis, in descending order.")
+    explained_variance: list[float] = Field(
+        description="Variance along each axis, in descending order; in standard deviations, squared, if `settings` "
+        "say `standardize`. So are all other variances, losses and residuals."
+    )
     explained_variance_ratio: list[float] = Field(description="The same as a share of the total variance.")
     total_variance: float
     subspace_error: float | None = Field(
@@ -232,11 +243,15 @@ class ModelsResponse(BaseModel):
 
 
 class ComponentsResponse(BaseModel):
-    """All that a client needs to project by itself: coordinates = (vector − mean)·componentsᵀ."""
+    """All that a client needs to project by itself: coordinates = (scale·(vector − mean))·componentsᵀ."""
 
     version: Version
     components: Rows = Field(
         description="k orthonormal axes of length d, by descending variance; versions do not flip signs."
     )
-    explained_variance: list[float]
-    mean: list[float]
+    explained_variance: list[float] = Field(description="In the units of the coordinates, squared.")
+    mean: list[float] = Field(description="In the data's units.")
+    scale: list[float] | None = Field(
+        description="One over the standard deviation of each dimension, 1 for a constant one. Null: all are 1, the "
+        "model was learned without `standardize`."
+    )

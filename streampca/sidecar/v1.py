@@ -77,7 +77,7 @@ class V1Endpoints:
         return response
 
     async def components(self, request: Request, version: VersionQuery = None) -> Response:
-        """The axes: JSON with variances and mean, or (Accept: application/x-npy) the matrix alone for `numpy.load`."""
+        """The axes: JSON with mean, scale and variances, or (Accept: application/x-npy) the matrix for `numpy.load`."""
         published, engine = await self._engine.find(version), self._engine
         if not accepts(request.headers.get("accept", ""), NPY):
             return await engine.in_thread(lambda: answer_response(compute.components(published, engine.limits)))

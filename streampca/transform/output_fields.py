@@ -72,7 +72,7 @@ class OutputFields:
             "residual": lambda: projected.residual,
             "score": lambda: projected.scores.score,
             "p": lambda: np.full(len(rows), np.nan) if projected.p is None else projected.p,
-            "reconstruction": lambda: in_blocks(projected.coordinates, model.components) + model.mean,
+            "reconstruction": lambda: model.uncentred(in_blocks(projected.coordinates, model.components)),
         }
         names = (*self.emitted, "p") if self.needs_past_scores else self.emitted
         return {name: compute[name]().astype(np.float64, copy=False) for name in names}

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from streampca.backfill import BackfillPlan
+from streampca.backfill import BackfillPlan, engines
 from streampca.backfill.engines import Parts
 from streampca.cli import backfill as backfill_command
 from streampca.files.chunks import Chunk
 from streampca.fold.partitions import FIRST_BACKFILL
+from streampca.settings.commands import WorkerSettings
 from streampca.settings.process import StoreSettings
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
@@ -50,6 +52,18 @@ def test_a_backfill_is_removed_once_it_has_asked(tmp_path: Path, broken: bool) -
     assert not [path for path in folder.rglob("*") if path.is_file()]
     other = write(tmp_path / "other", rows(400, d=5))
     assert learned(here, backfill_of(5), other, store=store).fold.stats.learned == 400
+
+
+def test_the_past_is_standardised_as_the_workers_standardize(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "on_processes", lambda: here)
+    Y, store = rows(300, d=5) * np.logspace(-3, 3, 5), str(tmp_path / "store")
+    settings = WorkerSettings(topic="readings", store=store, dimensions=5, components=2, standardize=True)
+    lake = write(tmp_path / "lake", Y)
+    backfill_command.run(settings, [str(lake)], "embedding", None, None, number=0, scheduler=None, rejects=None)
+    saved = Checkpoints(DirectoryStore(store), "readings").newest(FIRST_BACKFILL)
+    assert saved is not None
+    assert saved.settings["standardize"] is True
+    assert saved.fold.state.scale == pytest.approx(1 / Y.std(axis=0))
 
 
 def test_what_an_interrupted_backfill_has_left_is_removed(lake: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_version_and_help() -> None:
 
 
 def test_there_are_few_options() -> None:
-    assert sum(len(option.opts) for command in COMMANDS.values() for option in command.params) <= 125
+    assert sum(len(option.opts) for command in COMMANDS.values() for option in command.params) <= 126
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -166,6 +166,24 @@ def test_fit_and_inspect(vectors: Path, tmp_path: Path) -> None:
     assert "explained_variance[2]" in run("inspect", model).stdout
     np.save(tmp_path / "single.npy", Y.astype(np.float32))
     assert "Warning" not in run("fit", tmp_path / "single.npy", "-o", model).stderr
+
+
+def test_fit_standardizes_and_says_what_it_clipped(vectors: Path, tmp_path: Path) -> None:
+    Y, file, model = np.load(vectors) * np.logspace(-4, 3, 8), tmp_path / "v.npy", tmp_path / "model.npz"
+    np.save(file, Y)
+    assert "clipped" not in printed("fit", file, "-o", model, "--components", 3, "--standardize")
+    published = model_file.decode(model.read_bytes())
+    assert published.model.scale == pytest.approx(1 / Y.std(axis=0))
+    exact = np.linalg.eigvalsh(np.corrcoef(Y.T))[::-1][:3]
+    assert published.model.explained_variance == pytest.approx(exact)
+    assert json.loads(run("inspect", model, "--json").stdout)["settings"]["standardize"] is True
+    Y[1400] *= 1e6
+    np.save(file, Y)
+    assert "1 clipped to the limit of influence" in printed(
+        "fit", file, "-o", tmp_path / "next.npz", "--start-from", model
+    )
+    refused = run("fit", file, "-o", model, "--standardize", "--no-center")
+    assert_one_line(refused, "so it excludes --no-center", code=2)
 
 
 def test_fit_learns_gaps(vectors: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.sidecar import engine
-from tests.example_models import TOPIC, D, example_model
+from tests.example_models import TOPIC, D, example_model, numbered, standardised
 from tests.formats.structured import npy
 from tests.sidecar.http_client import Client, client_of, error_of
 
@@ -74,6 +74,23 @@ def test_reconstructs_from_coordinates_and_from_vectors(client: Client) -> None:
     np.testing.assert_allclose(by_vectors["squared_error"], projected["residual"], rtol=1e-12)
 
 
+def test_a_model_of_a_standardised_stream_answers_in_standard_deviations_and_reconstructs_in_the_datas_units() -> None:
+    published = standardised(numbered(20))
+    with client_of(published) as client:
+        axes = client.get("/v1/model/components").json()
+        components, mean, scale = (np.array(axes[name]) for name in ("components", "mean", "scale"))
+        answer = post(client, "/v1/project", vectors=VECTORS.tolist())
+        again = post(client, "/v1/reconstruct", vectors=VECTORS.tolist())
+        settings = client.get("/v1/model").json()["settings"]
+    deviations = (VECTORS - mean) * scale
+    np.testing.assert_allclose(answer["coordinates"], deviations @ components.T, rtol=1e-12, atol=1e-12)
+    errors = (VECTORS - again["vectors"]) * scale
+    np.testing.assert_allclose(answer["residual"], np.square(errors).sum(axis=1), rtol=1e-9)
+    np.testing.assert_allclose(errors @ components.T, 0, atol=1e-12)
+    assert again["squared_error"] == answer["residual"]
+    assert settings["standardize"] is True
+
+
 def test_there_may_be_no_vectors_and_whole_numbers(client: Client) -> None:
     assert post(client, "/v1/project", vectors=[]) == {"version": 20, "coordinates": [], "residual": []}
     assert post(client, "/v1/reconstruct", coordinates=[]) == {"version": 20, "vectors": []}
@@ -98,6 +115,7 @@ def test_components_are_the_axes_in_json_and_npy(client: Client) -> None:
         assert content["version"] == version
         np.testing.assert_array_equal(content["components"], model.components)
         np.testing.assert_array_equal(content["mean"], model.mean)
+        assert content["scale"] is None
         np.testing.assert_array_equal(content["explained_variance"], model.explained_variance)
         for accept in ("application/x-npy", "application/x-npy;q=0.9, application/json"):
             answer = client.get(where, headers={"Accept": accept})

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from streampca.formats import writer_of
 from streampca.settings.commands import EMITTED
 from streampca.transform.output_fields import OutputFields
-from tests.example_models import numbered
+from tests.example_models import numbered, standardised
 from tests.transform.harness import model_with_past_scores
 
 ALL = OutputFields(EMITTED)
@@ -45,9 +45,11 @@ def test_every_bit_is_the_same_however_records_are_batched(data: st.DataObject) 
     assert parts == whole
 
 
+@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("gaps", [False, True])
-def test_the_fields_are_those_of_the_model(gaps: bool) -> None:
+def test_the_fields_are_those_of_the_model(gaps: bool, scaled: bool) -> None:
     published, vectors = model(6, 2), np.random.default_rng(2).normal(size=(40, 6))
+    published = standardised(published) if scaled else published
     if gaps:
         vectors[::3, 2] = np.nan
     fields = ALL.of(published, vectors, np.arange(100, 140))
