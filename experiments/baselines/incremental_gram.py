@@ -51,7 +51,7 @@ def _leading(A: Array, count: int) -> tuple[Array, Array]:
 
 def held(d: int, k: int) -> int:
     """Columns that our state holds where it keeps a factor, K + ℓ, and so those of rivals."""
-    return LearningConfig(d, k).columns
+    return LearningConfig(d, k, factor=True).columns
 
 
 def incremental(batches: Iterable[F64], d: int, columns: int, k: int) -> tuple[F64, F64]:
