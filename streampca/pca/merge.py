@@ -30,7 +30,7 @@ class PooledCovariance:
     """The pooled covariance and mean of the states added so far."""
 
     def __init__(self, columns: int, uncut: int = 0) -> None:
-        """Of states with up to `columns` columns: more than twice as many and 80, and more than `uncut`, are cut."""
+        """Pools states of up to `columns` columns. More than twice `columns` (at least 40) and `uncut` rows are cut."""
         self._cut = max(columns, SPARE)
         self._most = max(2 * self._cut, uncut)
         self._covariance: F64 | None = None  # packed; None: not kept
