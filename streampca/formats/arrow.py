@@ -1,56 +1,149 @@
-"""Arrow IPC: a value is a stream of record batches, one of whose columns holds a vector in each row."""
+"""Arrow IPC: a value is a stream of record batches, whose rows hold vectors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from streampca.formats.base import MAX_BATCH_BYTES, Counts, Fields, Reader, Writer
-from streampca.formats.packing import NULL_HINT, VectorBytes, VectorError, check_length, check_size, listed
+from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Counts, Fields, Reader, Writer
+from streampca.formats.fields import NumberFields, Part, Path, spelled
+from streampca.formats.packing import (
+    NULL_HINT,
+    VectorBytes,
+    VectorError,
+    check_length,
+    check_size,
+    listed,
+    missing_field,
+)
 from streampca.pca.arrays import F64, Array
 
 Column: TypeAlias = Any  # pyarrow has no types
 
 
 class ArrowReader(Reader):
-    """One bad row makes the whole value invalid."""
+    """One bad row makes the whole value invalid; a row that is null is left out."""
 
     is_batch = True
 
     def read(self, value: bytes) -> VectorBytes:
+        found, nulls, size = list[F64](), list[VectorError](), 0
         try:
             # Arrow's own pools keep what they have freed: a few large messages took 120 MiB more.
             with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
-                columns = self._columns(batches)
+                paths = self._paths or ((Part(_only(batches.schema.names)),),)
+                for batch in batches:
+                    size += batch.nbytes + len(batch) * self._dimensions * self.dtype.itemsize
+                    check_size(size, MAX_BATCH_BYTES)
+                    batch.validate(full=True)  # offsets that point outside the buffers are refused
+                    rows = vectors_in(batch, paths, self._dimensions, impute=self._impute)
+                    for _, error in rows.misfits:
+                        if error.reason != "no_value":
+                            raise error
+                        nulls = [error]
+                    found.append(rows.vectors)
         except VectorError:
             raise
         except Exception as error:  # of many kinds: Arrow's own, OSError, UnicodeDecodeError …
             raise VectorError("undecodable", f"not an Arrow IPC stream: {' '.join(str(error).split())[:200]}") from None
-        runs = [numbers(column, self._dimensions, impute=self._impute) for column in columns]
-        return runs[0].data if len(runs) == 1 else np.concatenate(runs).data if runs else b""
+        if nulls and not any(map(len, found)):
+            raise nulls[0]
+        return found[0].ravel().data if len(found) == 1 else np.concatenate(found).ravel().data if found else b""
 
-    def _columns(self, batches: Any) -> list[Column]:
-        """The column with the vectors of every batch; a few kilobytes of compressed batches may unpack to gibibytes."""
-        index, columns, size = self._index(batches.schema.names), [], 0
-        for batch in batches:
-            size += batch.nbytes + len(batch) * self._dimensions * self.dtype.itemsize
-            check_size(size, MAX_BATCH_BYTES)
-            batch.validate(full=True)  # offsets that point outside the buffers are refused
-            columns.append(batch.column(index))
-        return columns
 
-    def _index(self, names: list[str]) -> int:
-        if self._field:
-            if (count := names.count(self._field)) != 1:
-                text = f"{count or 'no'} column{'s' * (count > 1)} {self._field!r} in the record batch"
-                raise VectorError("undecodable", f"{text}: there is {listed(names)}")
-            return names.index(self._field)
-        if len(names) != 1:
-            raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
-        return 0
+class RowVectors(NamedTuple):
+    """The vectors (n, d) in the rows of a record batch; most rows hold one."""
+
+    vectors: F64
+    counts: NDArray[np.int64]  # of each row
+    misfits: Iterable[tuple[int, VectorError]]  # rows without, in order, and why; no_value: null instead of a vector
+
+
+def vectors_in(batch: Any, paths: Sequence[Path], dimensions: int, *, impute: bool) -> RowVectors:
+    """The vectors at paths in the rows of a record batch. Raises `VectorError` if the columns cannot hold any."""
+    columns = [_column_at(batch, path) for path in paths]
+    if (
+        len(paths) == 1
+        and columns[0] is not None
+        and is_list(columns[0].type)
+        and _are_numbers(columns[0].type.value_type)
+    ):
+        return _of_lists(columns[0], dimensions, impute)
+    if all(column is not None and _are_numbers(column.type) for column in columns):
+        check_length(len(columns), dimensions)
+        is_absent = np.logical_and.reduce([_is_null_before(batch, path) for path in paths])
+        vectors = np.column_stack([_floats(column) for column in columns])[~is_absent]
+        error = VectorError("no_value", "the row is null")
+        return RowVectors(vectors, (~is_absent).astype(np.int64), [(int(i), error) for i in np.flatnonzero(is_absent)])
+    return _of_objects(batch, paths, dimensions, impute)
+
+
+def _of_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
+    """The vectors in a column of lists of numbers."""
+    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
+    fits = lengths == dimensions
+
+    def misfit(row: int) -> tuple[int, VectorError]:
+        if lengths[row] < 0:
+            return row, VectorError("no_value", "the row is null")
+        return row, VectorError("wrong_length", f"{lengths[row]} numbers, not {dimensions}")
+
+    entries = (column if fits.all() else column.filter(pa.array(fits))).flatten()
+    if entries.null_count and not impute:
+        raise VectorError("undecodable", f"an entry of the record batch is null{NULL_HINT}")
+    vectors = _floats(entries).reshape(-1, dimensions)
+    return RowVectors(vectors, fits.astype(np.int64), map(misfit, np.flatnonzero(~fits).tolist()))
+
+
+def _of_objects(batch: Any, paths: Sequence[Path], dimensions: int, impute: bool) -> RowVectors:
+    """The vectors in columns of any other types, row by row."""
+    fields = NumberFields(paths, dimensions, impute=impute, kind="record batch")
+    found, counts, misfits = list[VectorBytes](), np.zeros(len(batch), np.int64), list[tuple[int, VectorError]]()
+    chosen = batch.select(list({path[0].name: None for path in paths}))
+    for row in range(len(batch)):
+        try:
+            one = chosen.slice(row, 1)
+            check_size(one.nbytes, MAX_OBJECT_BYTES + 8 * dimensions)
+            packed = fields.pack(one.to_pylist()[0], booleans=False)
+            found.append(packed)
+            counts[row] = len(packed) // (8 * dimensions)
+        except VectorError as error:
+            misfits.append((row, error))
+    return RowVectors(np.frombuffer(b"".join(found)).reshape(-1, dimensions), counts, misfits)
+
+
+def _only(names: list[str]) -> str:
+    if len(names) != 1:
+        raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
+    return names[0]
+
+
+def _column_at(batch: Any, path: Path) -> Column | None:
+    """The column at a path through structs; None if it leads through another type."""
+    names, dotted = batch.schema.names, spelled([part.name for part in path])
+    if (count := names.count(path[0].name)) != 1:
+        text = f"{count or 'no'} column{'s' * (count > 1)} {path[0].name!r} in the record batch"
+        raise VectorError("undecodable", f"{text}: there is {listed(names)}")
+    column = batch.column(names.index(path[0].name))
+    for part in path[1:]:
+        if not pa.types.is_struct(column.type):
+            return None
+        if column.type.get_field_index(part.name) < 0:
+            raise missing_field(dotted, part.name, {field.name: field for field in column.type}, "record batch")
+        column = pc.struct_field(column, part.name)
+    return column
+
+
+def _is_null_before(batch: Any, path: Path) -> NDArray[np.bool_]:
+    """Whether each row is null on the way to the end of a path."""
+    column = _column_at(batch, path[:-1]) if len(path) > 1 else None
+    if column is None:
+        return np.zeros(len(batch), np.bool_)
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
 
 
 class ArrowWriter(Writer):
@@ -85,37 +178,19 @@ def is_list(kind: Any) -> bool:
 
 def vectors_of(batch: Any, columns: Sequence[str], dimensions: int, *, impute: bool) -> F64:
     """The vectors (n, d) in a column of lists of d numbers, or in d columns of numbers. Raises `VectorError`."""
-    if len(columns) == 1:
-        return numbers(batch.column(columns[0]), dimensions, impute=impute).reshape(-1, dimensions)
-    return np.column_stack([floats(batch.column(name), name) for name in columns])
+    rows = vectors_in(batch, [(Part(name),) for name in columns], dimensions, impute=impute)
+    for _, error in rows.misfits:
+        raise error
+    return rows.vectors
 
 
-def floats(column: Column, name: str) -> F64:
-    """The numbers of a column, NaN for null. Raises `VectorError`."""
-    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
-        raise VectorError("undecodable", f"column {name} holds {column.type}, not numbers")
-    return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+def _are_numbers(kind: Any) -> bool:
+    types = pa.types
+    return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_decimal(kind) or types.is_boolean(kind))
 
 
-def numbers(column: Column, dimensions: int, *, impute: bool) -> F64:
-    """The numbers of a column of lists of d numbers, row after row. Raises `VectorError`.
-
-    With `impute` an entry may be null, which becomes NaN.
-    """
-    kind = column.type
-    if not is_list(kind):
-        raise VectorError("undecodable", f"expected a column of lists of numbers, not {kind}")
-    if not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
-        raise VectorError("undecodable", f"expected lists of numbers, not {kind}")
-    if column.null_count:
-        raise VectorError("undecodable", "a row of the record batch is null")
-    if pa.types.is_fixed_size_list(kind) and len(column):  # lists of no numbers take no memory, however many
-        check_length(kind.list_size, dimensions)
-    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
-    wrong = np.flatnonzero(lengths != dimensions)
-    if len(wrong):
-        check_length(int(lengths[wrong[0]]), dimensions)
-    entries = column.flatten()
-    if entries.null_count and not impute:
-        raise VectorError("undecodable", f"an entry of the record batch is null{NULL_HINT}")
-    return np.asarray(entries.to_numpy(zero_copy_only=False), np.float64)
+def _floats(column: Column) -> F64:
+    """The numbers of a column, NaN for null."""
+    is_plain = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
+    plain = column if is_plain else column.cast(pa.float64())
+    return np.asarray(plain.to_numpy(zero_copy_only=False), np.float64)

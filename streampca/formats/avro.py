@@ -1,4 +1,4 @@
-"""Avro with a schema registry: an array of numbers, or bytes that hold floats, anywhere in a record.
+"""Avro with a schema registry: numbers, arrays of them, or bytes that hold floats, anywhere in a record.
 
 Avro writes an array in blocks, each a count and its items, up to a count of zero. So an array of d floats in one block
 has the layout of a record with a count, d·4 or d·8 fixed bytes, and another count. The writer's schema with such a
@@ -10,21 +10,13 @@ import io
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import fastavro
 
 from streampca.formats.base import Counts, Fields, Layout, Reader, ReaderOptions, Writer
-from streampca.formats.packing import (
-    NumberPacker,
-    VectorBytes,
-    VectorError,
-    at_path,
-    float64_of,
-    interleaved,
-    type_name,
-    varint,
-)
+from streampca.formats.packing import VectorBytes, VectorError, float64_of, interleaved, varint
 from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
 from streampca.pca.arrays import Array
 
@@ -35,7 +27,7 @@ _MAX_TYPES = 10_000  # in a schema; a named type counts wherever it is used
 class AvroReader(Reader):
     def __init__(self, options: ReaderOptions) -> None:
         super().__init__(options)
-        self._packer = NumberPacker(options.dimensions, impute=options.impute)
+        self._numbers = self._fields("Avro record")
         self._decoders = SchemaCache(options.schemas, "AVRO", self._decoder)
 
     def read(self, value: bytes) -> VectorBytes:
@@ -49,7 +41,8 @@ class AvroReader(Reader):
         names = dict(named)
         parsed = fastavro.parse_schema(plain, names)
         _check_types(parsed, names)
-        block = _with_one_block(plain, self._path, self._dimensions, itertools.count())
+        path = [part.name for path in self._paths for part in path] if len(self._paths) < 2 else None
+        block = None if path is None else _with_one_block(plain, path, self._dimensions, itertools.count())
         fast = block and fastavro.parse_schema(block, dict(named))
 
         def decode(value: bytes) -> VectorBytes:
@@ -61,7 +54,9 @@ class AvroReader(Reader):
     def _one_block(self, value: bytes, schema: Any) -> VectorBytes | None:
         """The numbers of an array written as one block of d items; None for anything else."""
         try:
-            block = at_path(_whole(value, schema), self._path, "Avro record")
+            block = _whole(value, schema)
+            for part in chain.from_iterable(self._paths):
+                block = block[part.name]
         except Exception:  # of any kind: a value with another layout is read as if it were random
             return None
         if not isinstance(block, dict) or block.get("count") != self._dimensions or block.get("end") != 0:
@@ -75,12 +70,7 @@ class AvroReader(Reader):
             raise
         except Exception as error:  # of many kinds: EOFError, IndexError, UnicodeDecodeError …
             raise VectorError("undecodable", f"not Avro of its schema: {type(error).__name__}") from None
-        vector = at_path(datum, self._path, "Avro record")
-        if isinstance(vector, bytes):
-            return float64_of(vector, self._dimensions)
-        if not isinstance(vector, list):
-            raise VectorError("undecodable", f"expected an array of numbers, not {type_name(vector)}")
-        return self._packer.pack(vector, booleans=True)
+        return self._numbers.pack(datum, booleans=True)
 
 
 class AvroWriter(Writer):

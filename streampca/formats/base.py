@@ -7,10 +7,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.formats.fields import NumberFields, paths_of
 from streampca.formats.packing import VectorBytes
 from streampca.formats.schemas import Schemas
 from streampca.pca.arrays import Array
 
+MAX_OBJECT_BYTES = 8 * 2**20  # of a value beyond its numbers: Python objects may take a hundred times its bytes
 MAX_BATCH_BYTES = 64 * 2**20  # of a value with several vectors, packed and unpacked; topics take 1 MiB by default
 
 Fields: TypeAlias = Mapping[str, Array]
@@ -35,18 +37,22 @@ class WriterOptions(NamedTuple):
 
 
 class Reader(ABC):
-    """One format, for vectors of d numbers."""
+    """One format, for vectors of d numbers, which a value has one of, or several."""
 
     dtype: np.dtype[Any] = np.dtype(np.float64)
     """The type of the numbers that `read` returns."""
     size: int | None = None
     """Bytes of a value, if every value of that size is d numbers as it stands; None if values must be parsed."""
     is_batch = False
-    """A value holds any number of vectors; otherwise it holds one."""
+    """A value is a batch even if it holds one vector: its outputs are lists, and it may be as large as a batch."""
 
     def __init__(self, options: ReaderOptions) -> None:
         self._dimensions, self._field, self._impute = options.dimensions, options.field, options.impute
-        self._path = options.field.split(".") if options.field else []
+        self._paths = paths_of(options.field)
+
+    def _fields(self, kind: str) -> NumberFields:
+        """What finds the numbers in a value that is a tree of objects and arrays; messages call it `kind`."""
+        return NumberFields(self._paths, self._dimensions, impute=self._impute, kind=kind)
 
     @abstractmethod
     def read(self, value: bytes) -> VectorBytes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from streampca.errors import StreampcaError
 from streampca.formats import reader_of
-from streampca.formats.base import MAX_BATCH_BYTES, Reader
+from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Reader
 from streampca.formats.batch import Batch, Decoded, Reject
 from streampca.formats.judge import Judge
 from streampca.formats.packing import VectorBytes, VectorError, check_size
@@ -27,9 +27,7 @@ REASONS = (
     "too_many_bytes",  # the value is longer than any ordinary one
 )
 
-# Limits of a value with one vector: for each number, and for all else. Topics take 1 MiB by default; the Python objects
-# that a value becomes may take a hundred times its bytes.
-_NUMBER_BYTES, _MAX_OTHER_BYTES = 32, 8 * 2**20
+_NUMBER_BYTES = 32  # that each of a vector's numbers may take in a value; topics take 1 MiB by default
 _LARGE_BATCH = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
 _UNKNOWN_BYTES = _LARGE_BATCH // 100  # that an unknown schema counts as: each is a request, which may take seconds
 
@@ -40,8 +38,9 @@ class Codec:
 
     format: str  # json, float32, float64 (raw, little-endian), npy, avro, protobuf or arrow
     judge: Judge  # of the vectors
-    field: str = ""  # dotted path to the vector in a value that has fields
+    field: str = ""  # paths to the numbers in a value that has fields
     schemas: Schemas | None = None  # for avro and protobuf
+    several: bool = True  # values with several vectors are read; otherwise they are rejected
 
     @cached_property
     def _reader(self) -> Reader:
@@ -50,7 +49,7 @@ class Codec:
 
     @property
     def is_batch(self) -> bool:
-        """True if a value may hold several vectors."""
+        """True if every value is a batch, even of one vector."""
         return self._reader.is_batch
 
     def decode_some(self, values: Sequence[bytes | None]) -> tuple[Decoded, int]:
@@ -80,10 +79,8 @@ class Codec:
             rows, indices, rejects, taken = self._rows(values, enough)
             joined = rows[0] if len(rows) == 1 else b"".join(rows)
             vectors = np.frombuffer(joined, self._reader.dtype).reshape(-1, self.judge.dimensions)
-            counts = np.ones(len(rows), np.int64)
-            if self.is_batch:
-                sizes = np.array([memoryview(row).nbytes for row in rows], np.int64)
-                counts = sizes // (self._reader.dtype.itemsize * self.judge.dimensions)
+            sizes = np.array([memoryview(row).nbytes for row in rows], np.int64)
+            counts = sizes // (self._reader.dtype.itemsize * self.judge.dimensions)
             return self.judge.checked(vectors, np.array(indices, np.int64), counts, rejects), taken
 
     def _rows(
@@ -96,8 +93,8 @@ class Codec:
         rows: list[VectorBytes] = []
         indices: list[int] = []
         rejects: list[Reject] = []
-        longest = MAX_BATCH_BYTES if self.is_batch else _MAX_OTHER_BYTES + _NUMBER_BYTES * self.judge.dimensions
-        read, size = self._reader.read, 0
+        longest = MAX_BATCH_BYTES if self.is_batch else MAX_OBJECT_BYTES + _NUMBER_BYTES * self.judge.dimensions
+        read, size, one = self._reader.read, 0, self._reader.dtype.itemsize * self.judge.dimensions
         for index, value in enumerate(values):
             if size >= enough:
                 return rows, indices, rejects, index
@@ -106,7 +103,9 @@ class Codec:
                     raise VectorError("no_value", "the record has no value (a tombstone)")
                 check_size(len(value), longest)
                 row = read(value)
-                size += memoryview(row).nbytes
+                size += (nbytes := memoryview(row).nbytes)
+                if nbytes > one and not self.several:
+                    raise VectorError("wrong_length", f"{nbytes // one} vectors, where outputs hold one")
                 rows.append(row)
                 indices.append(index)
             except VectorError as error:

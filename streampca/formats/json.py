@@ -1,4 +1,4 @@
-"""JSON: an array of numbers, or an object with such an array in one of its fields."""
+"""JSON: an array of numbers, or an object with the numbers in its fields."""
 
 import json
 from itertools import pairwise
@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 
 from streampca.formats.base import Counts, Fields, Reader, ReaderOptions, Writer
-from streampca.formats.packing import NumberPacker, VectorBytes, VectorError, at_path, listed, type_name
+from streampca.formats.packing import NULL_HINT, VectorBytes, VectorError
 
 _MAX_CANDIDATES = 16  # letters to check one by one before searching the text for the whole word
 
@@ -18,14 +18,10 @@ class JsonReader(Reader):
 
     def __init__(self, options: ReaderOptions) -> None:
         super().__init__(options)
-        self._packer = NumberPacker(options.dimensions, impute=options.impute)
+        self._numbers = self._fields("JSON object")
 
     def read(self, value: bytes) -> VectorBytes:
-        vector = at_path(loads(value, nan=self._impute), self._path, "JSON object")
-        if not isinstance(vector, list):
-            hint = f" with {listed(vector)}: set `field` to where the vector is" if isinstance(vector, dict) else ""
-            raise VectorError("undecodable", f"expected a JSON array of numbers, not {type_name(vector)}{hint}")
-        return self._packer.pack(vector, booleans=may_hold_booleans(value))
+        return self._numbers.pack(loads(value, nan=self._impute), booleans=may_hold_booleans(value))
 
 
 class JsonWriter(Writer):
@@ -55,7 +51,8 @@ def loads(text: bytes, *, nan: bool = False) -> Any:
     try:
         return json.loads(text) if nan and b"NaN" in text else orjson.loads(text)
     except ValueError as error:
-        hint = " (NaN and Infinity are not JSON)" if b"NaN" in text or b"Infinity" in text else ""
+        hint = " (Infinity is no number in JSON)" if b"Infinity" in text else ""
+        hint = f" (NaN is no number in JSON){NULL_HINT}" if b"NaN" in text and not nan else hint
         raise VectorError("undecodable", f"not JSON: {error}{hint}") from None
 
 

@@ -4,6 +4,7 @@ import itertools
 import math
 import struct
 from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ VectorBytes = bytes | memoryview
 """The numbers of a vector in memory, or of several vectors one after the other."""
 
 NULL_HINT = " (missing=impute learns vectors with gaps)"
+_STRING_HINT = " (let the producer write numbers)"
+_NUMBER_WORDS = ("NaN", "Infinity", "-Infinity")
 _MAX_NAMES, _NAME_LENGTH, _MAX_LENGTH = 8, 32, 400
 
 
@@ -27,43 +30,44 @@ class VectorError(Exception):
 
 
 class NumberPacker:
-    """Packs lists of d Python numbers; with `impute` an entry may also be None, which becomes NaN."""
+    """Packs lists of d entries: numbers, decimals, and "NaN" and "Infinity" as Java's JSON writers spell them.
+
+    With `impute` an entry may also be None, which becomes NaN.
+    """
 
     def __init__(self, dimensions: int, *, impute: bool = False) -> None:
         self._dimensions, self._impute = dimensions, impute
         self._pack = struct.Struct(f"{dimensions}d").pack
 
-    def pack(self, row: list[Any], *, booleans: bool, entry: str = "entry {}") -> bytes:
-        """The d entries as float64. Raises `VectorError`; `entry` is what it calls one.
+    def pack(
+        self, row: list[Any], *, booleans: bool, entry: str = "entry {}", labels: Sequence[str] | None = None
+    ) -> bytes:
+        """The d entries as float64. Raises `VectorError`; `entry` is what it calls one without a label.
 
-        `booleans`: whether there may be any; `struct` would accept them as numbers.
+        `booleans`: whether to look for them and refuse them; `struct` accepts them as numbers.
         """
         check_length(len(row), self._dimensions)
-        if booleans:
-            self._check_numbers(row, entry)
-        try:
-            return self._pack(*row)
-        except (struct.error, OverflowError):
-            self._check_numbers(row, entry)
-            if self._impute and None in row:
-                return self._pack(*(math.nan if number is None else number for number in row))
-            raise
+        if not (booleans and bool in set(map(type, row))):
+            try:
+                return self._pack(*row)
+            except (struct.error, OverflowError):
+                pass
+        return self._pack(
+            *(self._number(value, labels[i] if labels else entry.format(i)) for i, value in enumerate(row))
+        )
 
-    def _check_numbers(self, row: list[Any], entry: str) -> None:
-        allowed = {int, float, type(None)} if self._impute else {int, float}
-        if not set(map(type, row)) <= allowed:
-            i = next(i for i, number in enumerate(row) if type(number) not in allowed)
-            hint = NULL_HINT if row[i] is None else ""
-            raise VectorError("undecodable", f"{entry.format(i)} must be a number, not {type_name(row[i])}{hint}")
+    def _number(self, value: Any, label: str) -> float:
+        if type(value) in (int, float) or isinstance(value, Decimal) or is_number_word(value):
+            return float(value)
+        if value is None and self._impute:
+            return math.nan
+        hint = NULL_HINT if value is None else _STRING_HINT if isinstance(value, str) else ""
+        raise VectorError("undecodable", f"{label} must be a number, not {type_name(value)}{hint}")
 
 
-def at_path(value: Any, path: Sequence[str], kind: str) -> Any:
-    """The entry at a path through objects. Raises `VectorError`; `kind` is what it calls the value."""
-    for name in path:
-        if not isinstance(value, dict) or name not in value:
-            raise missing_field(".".join(path), name, value, kind)
-        value = value[name]
-    return value
+def is_number_word(value: Any) -> bool:
+    """Return whether a value is a number that JSON lacks, as Protobuf's JSON and Jackson write it: as a string."""
+    return isinstance(value, str) and value in _NUMBER_WORDS
 
 
 def missing_field(field: str, name: str, value: Any, kind: str) -> VectorError:

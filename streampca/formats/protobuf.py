@@ -1,4 +1,4 @@
-"""Protobuf with a schema registry: a repeated number, or bytes that hold floats, anywhere in a message.
+"""Protobuf with a schema registry: numbers, repeated ones, or bytes that hold floats, anywhere in a message.
 
 Packed floats have the layout of bytes: their length, then the numbers in little-endian order. So the writer's schema
 with `repeated bytes` in place of the field reads them without creating a Python object for each number; a value that
@@ -6,12 +6,12 @@ is not packed is read with the original schema.
 """
 
 import errno
+import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial, reduce
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc_tools
@@ -20,16 +20,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from streampca.formats.base import Counts, Fields, Layout, Reader, ReaderOptions, Writer
-from streampca.formats.packing import (
-    NumberPacker,
-    VectorBytes,
-    VectorError,
-    check_length,
-    float64_of,
-    interleaved,
-    missing_field,
-    varint,
-)
+from streampca.formats.fields import NumberFields, Part, Path, paths_of, spelled
+from streampca.formats.packing import VectorBytes, VectorError, float64_of, interleaved, missing_field, varint
 from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
 from streampca.pca.arrays import Array
 
@@ -58,7 +50,7 @@ class ProtobufReader(Reader):
         super().__init__(options)
 
         def by_indexes(schema: WriterSchema) -> Callable[[tuple[int, ...]], _MessageReader]:
-            return cache(partial(_MessageReader, compiled(schema), self._path, self._dimensions))
+            return cache(partial(_MessageReader, compiled(schema), options))
 
         self._readers = SchemaCache(options.schemas, "PROTOBUF", by_indexes)
 
@@ -71,15 +63,17 @@ class ProtobufReader(Reader):
 class _MessageReader:
     """Reads the vectors in one type of message."""
 
-    def __init__(self, files: Files, path: list[str], dimensions: int, indexes: tuple[int, ...]) -> None:
-        plain = _message_type(files, indexes)
-        field = _field_at(plain, path)
-        self._number, self._item = field.number, _PACKED.get(field.type, 0)
-        self._path, self._dimensions, self._bytes = path, dimensions, self._item * dimensions
-        self._packer = NumberPacker(dimensions)
+    def __init__(self, files: Files, options: ReaderOptions, indexes: tuple[int, ...]) -> None:
+        plain, dimensions = _message_type(files, indexes), options.dimensions
+        along = [_fields_along(path, plain) for path in paths_of(options.field)]
+        paths = [tuple(Part(field.name) for field in fields) for fields in along]
+        self._numbers = NumberFields(paths, dimensions, impute=options.impute, kind="Protobuf message")
+        self._names, self._dimensions = [[part.name for part in path] for path in paths], dimensions
         self._original_type = message_factory.GetMessageClass(plain)
         self._packed_type = None
-        if field.is_repeated and self._item:
+        *around, field = along[0]
+        self._number, self._item = field.number, _PACKED.get(field.type, 0)
+        if len(paths) == 1 and field.is_repeated and self._item and not any(outer.is_repeated for outer in around):
             self._packed_type = message_factory.GetMessageClass(_message_type(_with_bytes(files, field), indexes))
 
     def read(self, payload: bytes) -> VectorBytes:
@@ -88,10 +82,11 @@ class _MessageReader:
 
     def _packed(self, message: Message) -> VectorBytes | None:
         """The numbers if there are d of them and all are packed; else None."""
-        holder = reduce(getattr, self._path[:-1], message)
-        runs = getattr(holder, self._path[-1])
+        *around, name = self._names[0]
+        holder = reduce(getattr, around, message)
+        runs = getattr(holder, name)
         data = runs[0] if len(runs) == 1 else b"".join(runs)
-        if len(data) != self._bytes or (len(runs) > 1 and any(len(run) % self._item for run in runs)):
+        if len(data) != self._item * self._dimensions or (len(runs) > 1 and any(len(run) % self._item for run in runs)):
             return None
         others = unknown_fields.UnknownFieldSet(holder)
         if len(others) and any(field.field_number == self._number for field in others):
@@ -99,11 +94,7 @@ class _MessageReader:
         return float64_of(data, self._dimensions)
 
     def _with_original(self, message: Message) -> VectorBytes:
-        vector: Any = reduce(getattr, self._path, message)
-        if isinstance(vector, bytes):
-            return float64_of(vector, self._dimensions)
-        check_length(len(vector), self._dimensions)  # before creating a Python object for each
-        return self._packer.pack(list(vector), booleans=False)
+        return self._numbers.pack(_tree(message, self._names), booleans=False)
 
 
 class ProtobufWriter(Writer):
@@ -140,7 +131,7 @@ def compiled(schema: WriterSchema) -> Files:
     """
     try:
         with tempfile.TemporaryDirectory() as name:
-            folder, out = Path(name).resolve(), Path(name) / "out"
+            folder, out = pathlib.Path(name).resolve(), pathlib.Path(name) / "out"
             for file, text in {**schema.references, MAIN: schema.text}.items():
                 path = (folder / file).resolve()
                 if not path.is_relative_to(folder):
@@ -178,18 +169,40 @@ def _message_type(files: Files, indexes: tuple[int, ...]) -> Descriptor:
     return message
 
 
-def _field_at(message: Descriptor, path: list[str]) -> FieldDescriptor:
-    """The field at the path. Raises `VectorError` if it cannot hold a vector."""
-    dotted, kind = ".".join(path), message
-    for depth, name in enumerate(path, 1):
-        field = kind.fields_by_name.get(name)
-        is_inner = depth < len(path)
-        if field is None or (is_inner and (field.message_type is None or field.is_repeated)):
-            raise missing_field(dotted, name, dict(kind.fields_by_name), f"Protobuf message {kind.full_name}")
-        kind = field.message_type
-    if not (field.cpp_type in _NUMBERS if field.is_repeated else field.type == FieldDescriptor.TYPE_BYTES):
-        raise VectorError("undecodable", f"the field {dotted!r} holds neither repeated numbers nor bytes")
-    return field
+def _fields_along(path: Path, kind: Descriptor) -> list[FieldDescriptor]:
+    """The fields along a path, to numbers, bytes or text; a wrapper at its end holds a number. Raises `VectorError`."""
+    dotted, message, fields = spelled([part.name for part in path]), kind, list[FieldDescriptor]()
+    for part in path:
+        field = message.fields_by_name.get(part.name) if message else None
+        if field is None:
+            names = dict(message.fields_by_name) if message else {}
+            raise missing_field(dotted, part.name, names, f"Protobuf message {kind.full_name}")
+        fields.append(field)
+        message = field.message_type
+    if message and message.file.name == "google/protobuf/wrappers.proto":
+        fields += message.fields
+    last = fields[-1]
+    if last.cpp_type not in _NUMBERS and last.type not in (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING):
+        held = f", but {message.full_name}" if message else ""
+        raise VectorError("undecodable", f"the field {dotted!r} holds neither numbers nor bytes{held}")
+    if any(field.message_type and field.message_type.GetOptions().map_entry for field in fields):
+        raise VectorError("undecodable", f"the field {dotted!r} is in a map, which has no order")
+    return fields
+
+
+def _tree(message: Message, paths: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """What is at the paths in a message, as objects and arrays; None for a field that is not set, if it shows."""
+    tree = dict[str, Any]()
+    for name in {path[0]: None for path in paths}:
+        field, value = message.DESCRIPTOR.fields_by_name[name], getattr(message, name)
+        rests = [path[1:] for path in paths if path[0] == name and len(path) > 1]
+        if field.is_repeated:
+            tree[name] = [_tree(item, rests) for item in value] if rests else list(value)
+        elif field.has_presence and not message.HasField(name):
+            tree[name] = None
+        else:
+            tree[name] = _tree(value, rests) if rests else value
+    return tree
 
 
 def _with_bytes(files: Files, field: FieldDescriptor) -> Files:

@@ -105,7 +105,7 @@ class DeadLetterSettings(TopicSettings):
 
 
 class FormatSettings(Settings):
-    format: Literal["json", "float32", "float64", "npy", "avro", "protobuf", "arrow"] = Field(
+    format: Literal["json", "csv", "float32", "float64", "npy", "avro", "protobuf", "arrow"] = Field(
         "json", description="Format of values: json, float32, float64, npy, arrow, avro or protobuf."
     )
     field: str = Field("", description="Field that holds the vector: a dotted path; in arrow a column.")

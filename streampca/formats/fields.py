@@ -1,0 +1,270 @@
+"""Where the numbers of a record are: the setting `field`, one or more paths such as `payload.embedding` or `temp,hum`.
+
+Dots separate the parts of a path, commas the paths; a name with a dot or a comma stands in backticks. A part passes
+through arrays. All numbers along the paths, in their order, are one vector if they are d; otherwise each innermost
+array is one. Paths that share an array are read element by element, and each element counts as an innermost array.
+"""
+
+import base64
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import orjson
+
+from streampca.formats.packing import (
+    NumberPacker,
+    VectorBytes,
+    VectorError,
+    float64_of,
+    is_number_word,
+    listed,
+    missing_field,
+    type_name,
+)
+
+_PART = re.compile(r"\s*(?:`([^`]+)`|([^`.,]*[^`.,\s]))\s*")
+_PLAIN_NAME = re.compile(r"[^`.,\s](?:[^`.,]*[^`.,\s])?")
+_MAX_DEPTH, _MAX_NAMES = 4, 64  # of objects that are searched for a better `field`
+
+
+class Part(NamedTuple):
+    """A name in a path; one in backticks (`quoted`) is never a pattern."""
+
+    name: str
+    quoted: bool = False
+
+
+Path: TypeAlias = tuple[Part, ...]
+_Names: TypeAlias = tuple[str, ...]
+
+
+def paths_of(field: str) -> tuple[Path, ...]:
+    """The paths that a text names; none if it is empty. Raises `ValueError`."""
+    paths, parts, position = list[Path](), list[Part](), 0
+    while field.strip():
+        if (found := _PART.match(field, position)) is None:
+            raise ValueError(f"not a path after {field[:position]!r}: write names like temp,hum or payload.embedding")
+        parts.append(Part(found[1] or found[2], quoted=found[1] is not None))
+        position, separator = found.end() + 1, field[found.end() : found.end() + 1]
+        if separator == ".":
+            continue
+        if separator not in (",", ""):
+            raise ValueError(f"not a path after {field[: position - 1]!r}: a dot or a comma must follow")
+        paths.append(tuple(parts))
+        parts = []
+        if not separator:
+            break
+    if len({_names(path) for path in paths}) < len(paths):
+        raise ValueError("it names a path twice")
+    return tuple(paths)
+
+
+def names_of(paths: Sequence[Path]) -> tuple[str, ...]:
+    """A name for each path: its last part or, where several have the same, the shortest endings that differ."""
+    lengths = [1] * len(paths)
+    while True:
+        names = [".".join(_names(path)[-length:]) for path, length in zip(paths, lengths, strict=True)]
+        counts = Counter(names)
+        longer = [
+            length + (counts[name] > 1 and length < len(path))
+            for path, name, length in zip(paths, names, lengths, strict=True)
+        ]
+        if longer == lengths:
+            return tuple(names)
+        lengths = longer
+
+
+def spelled(names: Sequence[str]) -> str:
+    """The path of these names, in backticks where that is necessary."""
+    return ".".join(name if _PLAIN_NAME.fullmatch(name) else f"`{name}`" for name in names)
+
+
+class NumberFields:
+    """Finds the numbers at paths in Python values: objects, arrays, and what may be a number (`NumberPacker`)."""
+
+    def __init__(self, paths: Sequence[Path], dimensions: int, *, impute: bool, kind: str) -> None:
+        """`kind` is what messages call a value. Names in paths are no patterns here."""
+        self._paths = [_names(path) for path in paths] or [()]
+        self._dimensions, self._kind = dimensions, kind
+        self._is_named = len(paths) == dimensions
+        self._packer = NumberPacker(dimensions, impute=impute)
+        self._labels = [f"{name!r}" for name in names_of(paths)] if self._is_named and len(paths) > 1 else None
+
+    def pack(self, value: Any, *, booleans: bool) -> VectorBytes:
+        """The numbers of a value's vectors, in float64: d, or n·d; none for an array without elements on the way.
+
+        Raises `VectorError`, with the reason no_value for null instead of a vector. `booleans`: as in `NumberPacker`.
+        """
+        if (row := self._plain(value)) is not None:
+            return self._packer.pack(row, booleans=booleans, labels=self._labels)
+        try:
+            return self._several(value, booleans)
+        except VectorError as error:
+            if error.reason == "no_value" or (better := suggested_field(value, self._dimensions)) is None:
+                raise
+            raise VectorError(error.reason, f"{error}; field={better} reads {self._dimensions} numbers") from None
+
+    def _several(self, value: Any, booleans: bool) -> bytes:
+        nulls = list[bool]()
+        items = self._items(self._stops(value, self._paths), self._is_named, nulls)
+        if not items and nulls:
+            raise VectorError("no_value", f"{self._place} is null")
+        labels = self._labels if len(items) == self._dimensions else None
+        return b"".join(self._packer.pack(row, booleans=booleans, labels=labels) for row in self._rows(items))
+
+    def dimensions_in(self, value: Any) -> int:
+        """How many numbers a vector has, judging by this value: those of an innermost array, or of all paths."""
+        items = self._items(self._stops(value, self._paths), True, [])
+        arrays = [item for item in items if isinstance(item, list)]
+        return len(arrays[0]) if arrays else len(items)
+
+    @property
+    def _place(self) -> str:
+        field = ",".join(map(spelled, self._paths))
+        return f"the field {field!r}" if field else "the value"
+
+    def _plain(self, value: Any) -> list[Any] | None:
+        """The d entries of a value that is as simple as most are; None for any other."""
+        found = []
+        for path in self._paths:
+            inner = value
+            for name in path:
+                if type(inner) is not dict or name not in inner:
+                    return None
+                inner = inner[name]
+            found.append(inner)
+        row: list[Any] = found if self._labels else found[0]
+        is_flat = type(row) is list and len(row) == self._dimensions > 0 and type(row[0]) in (int, float)
+        return row if is_flat and (self._labels is None or all(type(e) in (int, float) for e in row)) else None
+
+    def _rows(self, items: list[Any]) -> list[list[Any]]:
+        """The entries of each vector in what `_items` has found."""
+        d, arrays = self._dimensions, [item for item in items if isinstance(item, list)]
+        flat = _flattened(items)
+        if len(flat) == d:
+            return [flat]
+        if len(arrays) == len(items) and all(len(array) == d for array in arrays):
+            return arrays
+        if not arrays and len(self._paths) == 1:
+            raise VectorError("undecodable", f"expected an array of numbers, not {type_name(items[0])}")
+        if len(arrays) < 2:
+            raise VectorError("wrong_length", f"{len(flat)} numbers, not {d}")
+        lengths = sorted({len(array) for array in arrays})
+        beside = " and others beside them" if len(arrays) < len(items) else ""
+        sizes = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
+        raise VectorError("wrong_length", f"{len(arrays)} arrays of {sizes} numbers{beside}, not of {d}")
+
+    def _items(self, stops: Sequence["_Stop"], is_named: bool, nulls: list[bool]) -> list[Any]:
+        """What is at the stops: entries outside of arrays, and the innermost arrays, as lists.
+
+        Nothing for null on all paths, nor, unless each path `is_named` as one number, for null on any; `nulls` then
+        grows.
+        """
+        of_null = [stop for stop in stops if stop.value is None]
+        if of_null and (not is_named or (len(of_null) == len(stops) and all(stop.rests for stop in of_null))):
+            nulls.append(True)
+            return []
+        items = list[Any]()
+        for value, rests in stops:
+            if rests and value is not None:
+                items += self._of_elements(value, rests, nulls)
+            elif isinstance(leaf := self._leaf(value, single=len(stops) == 1), list):
+                items += _innermost(leaf, nulls)
+            else:
+                items.append(leaf)
+        return items
+
+    def _of_elements(self, array: list[Any], rests: Sequence[_Names], nulls: list[bool]) -> list[Any]:
+        """What is at the rests of paths in the elements of an array."""
+        arrays, entries = list[Any](), list[Any]()
+        for element in array:
+            stops = self._stops(element, rests)
+            items = self._items(stops, True, nulls)
+            if len(stops) > 1:
+                arrays += [_flattened(items)] if items else []
+                continue
+            for item in items:
+                (arrays if isinstance(item, list) else entries).append(item)
+        if all(entry is None for entry in entries):
+            nulls += [True for _ in entries[:1]]
+            return arrays
+        return [entries, *arrays]
+
+    def _stops(self, value: Any, paths: Sequence[_Names]) -> list["_Stop"]:
+        """Where paths end, meet null, or meet an array: there once, in the place of the first path that meets it."""
+        stops, arrays = list[_Stop](), dict[int, list[_Names]]()
+        for path in paths:
+            inner, rest = value, path
+            while rest and isinstance(inner, dict) and rest[0] in inner:
+                inner, rest = inner[rest[0]], rest[1:]
+            if rest and isinstance(inner, list) and id(inner) in arrays:
+                arrays[id(inner)].append(rest)
+                continue
+            if rest and inner is not None and not isinstance(inner, list):
+                raise missing_field(spelled(path), rest[0], inner, self._kind)
+            stops.append(_Stop(inner, [rest] if rest else []))
+            arrays[id(inner)] = stops[-1].rests
+        return stops
+
+    def _leaf(self, leaf: Any, *, single: bool) -> Any:
+        """The array or the number at the end of a path. One path (`single`) may name bytes or a text with numbers."""
+        if isinstance(leaf, dict):
+            raise VectorError("undecodable", f"expected an array of numbers, not an object with {listed(leaf)}")
+        if not single or not isinstance(leaf, str | bytes) or is_number_word(leaf):
+            return leaf
+        try:
+            if isinstance(leaf, str) and leaf.lstrip().startswith("["):
+                return orjson.loads(leaf)
+            data = leaf if isinstance(leaf, bytes) else base64.b64decode(leaf, validate=True)
+        except ValueError:
+            text = "expected an array of numbers, not a string, unless it is base64 of them or a JSON array"
+            raise VectorError("undecodable", text) from None
+        return np.frombuffer(float64_of(data, self._dimensions)).tolist()
+
+
+class _Stop(NamedTuple):
+    value: Any
+    rests: list[_Names]  # of the paths that go on: in the elements of an array, or behind null; none where a path ends
+
+
+def suggested_field(value: Any, dimensions: int) -> str | None:
+    """The `field` that reads a vector of d numbers from an object: one array, or d numbers; None if there is none."""
+    for path, inner in islice(_objects(value, ()), _MAX_NAMES):
+        numbers = [name for name, entry in inner.items() if type(entry) in (int, float)]
+        if len(numbers) == dimensions:
+            return ",".join(spelled((*path, name)) for name in numbers)
+        for name, entry in inner.items():
+            if isinstance(entry, list) and len(entry) == dimensions and all(type(e) in (int, float) for e in entry):
+                return spelled((*path, name))
+    return None
+
+
+def _objects(value: Any, path: _Names) -> Iterator[tuple[_Names, dict[str, Any]]]:
+    """The objects in a value, with their paths; those outside first."""
+    if isinstance(value, dict) and len(value) <= _MAX_NAMES and len(path) < _MAX_DEPTH:
+        yield path, value
+        for name, inner in value.items():
+            if "`" not in name:
+                yield from _objects(inner, (*path, name))
+
+
+def _names(path: Path) -> _Names:
+    return tuple(part.name for part in path)
+
+
+def _flattened(items: list[Any]) -> list[Any]:
+    return [entry for item in items for entry in (item if isinstance(item, list) else [item])]
+
+
+def _innermost(array: list[Any], nulls: list[bool]) -> list[list[Any]]:
+    """The innermost arrays of an array; a null among arrays is a vector that is not there."""
+    if not any(isinstance(element, list) for element in array) or not all(
+        isinstance(element, list | None) for element in array
+    ):
+        return [array]
+    nulls += [True for element in array if element is None]
+    return [inner for element in array if element is not None for inner in _innermost(element, nulls)]
