@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "process": ["process", "errors", "version"],
     "settings": ["settings", "errors"],
     "pca": ["pca"],
-    "formats": ["formats", "pca", "errors"],
+    "formats": ["formats", "pca", "settings.field_paths", "errors"],
     "files": ["files", "formats", "pca.arrays", "errors"],
     "fold": ["fold", "formats.batch", "formats.record", "pca", "errors"],
     "estimator": ["estimator", "fold", "formats.batch", "formats.judge", "pca"],

@@ -66,7 +66,7 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
         packer = ArrowPacker()
     else:
         writer = create_writer(settings, settings.output_format, settings.output_topic, output_fields.layout)
-        packer = RecordPacker(writer, several=settings.format == "arrow")
+        packer = RecordPacker(writer, batches=codec.is_batch)
     outputs = Outputs(
         settings.output_topic,
         codec,
@@ -99,4 +99,5 @@ def create_codec(settings: TransformSettings, model: PublishedModel) -> Codec:
     """Decodes the vectors that a model projects. Raises `SettingsError` if a package is missing."""
     dtype = "float32" if settings.format == "float32" else "float64"
     judge = Judge(model.model.dimensions, _LARGEST_VALUE, dtype, 1 if model.impute else None)
-    return Codec(settings.format, judge, settings.field, create_schemas(settings))
+    several = settings.output_format not in ("avro", "protobuf")
+    return Codec(settings.format, judge, settings.field, create_schemas(settings), several)

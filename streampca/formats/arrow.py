@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Counts, Fields, Reader, Writer
-from streampca.formats.fields import NumberFields, Part, Path, spelled
+from streampca.formats.fields import NumberFields
 from streampca.formats.packing import (
     NULL_HINT,
     VectorBytes,
@@ -21,6 +21,7 @@ from streampca.formats.packing import (
     missing_field,
 )
 from streampca.pca.arrays import F64, Array
+from streampca.settings.field_paths import Part, Path, spelled
 
 Column: TypeAlias = Any  # pyarrow has no types
 
@@ -150,9 +151,14 @@ class ArrowWriter(Writer):
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         ends = range(1, len(next(iter(fields.values()))) + 1) if counts is None else np.cumsum(counts).tolist()
         return [
-            stream_of({name: column_of(values[i:j]) for name, values in fields.items()})
+            stream_of(self._inside({name: column_of(values[i:j]) for name, values in fields.items()}))
             for i, j in pairwise([0, *ends])
         ]
+
+    def _inside(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
+        for name in reversed(self._options.around):
+            columns = {name: pa.StructArray.from_arrays(list(columns.values()), list(columns))}
+        return columns
 
 
 def stream_of(columns: Mapping[str, Column]) -> bytes:

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.formats.fields import NumberFields, paths_of
+from streampca.formats.fields import NumberFields
 from streampca.formats.packing import VectorBytes
 from streampca.formats.schemas import Schemas
 from streampca.pca.arrays import Array
+from streampca.settings.field_paths import paths_of
 
 MAX_OBJECT_BYTES = 8 * 2**20  # of a value beyond its numbers: Python objects may take a hundred times its bytes
 MAX_BATCH_BYTES = 64 * 2**20  # of a value with several vectors, packed and unpacked; topics take 1 MiB by default
@@ -82,9 +83,14 @@ class Layout(NamedTuple):
     record: str = "Vector"  # the name of their type
 
     @classmethod
-    def of_vector(cls, format: str, field: str) -> "Layout":  # noqa: A002 - the setting's name
-        """A vector alone: a column of Arrow; otherwise at a dotted path, and the value itself if that is empty."""
-        if format == "arrow":
-            return cls({field or "vector": True})
-        *around, name = field.split(".")
-        return cls({name: True}, tuple(around))
+    def of_vector(cls, format: str, field: str, dimensions: int | None = None) -> "Layout":  # noqa: A002 - the setting's name
+        """A vector alone, where a reader with this `field` looks for it: at the path; or d numbers, at d paths.
+
+        Without a path it is the value itself; in arrow a column. Raises `ValueError` for paths that differ before their
+        last names.
+        """
+        paths = [[part.name for part in path] for path in paths_of(field)] or [["vector" if format == "arrow" else ""]]
+        if any(path[:-1] != paths[0][:-1] for path in paths):
+            raise ValueError(f"field {field}: values are written only where all paths lead into the same object")
+        is_vector = len(paths) == 1 and (dimensions != 1 or not field)
+        return cls({path[-1]: is_vector for path in paths}, tuple(paths[0][:-1]))

@@ -1,13 +1,11 @@
-"""Where the numbers of a record are: the setting `field`, one or more paths such as `payload.embedding` or `temp,hum`.
+"""Finds the numbers at the paths of `field` in the values of records.
 
-Dots separate the parts of a path, commas the paths; a name with a dot or a comma stands in backticks. A part passes
-through arrays. All numbers along the paths, in their order, are one vector if they are d; otherwise each innermost
-array is one. Paths that share an array are read element by element, and each element counts as an innermost array.
+A part of a path passes through arrays. All numbers along the paths, in their order, are one vector if they are d;
+otherwise each innermost array is one. Paths that share an array are read element by element, and each element counts as
+an innermost array.
 """
 
 import base64
-import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -25,62 +23,11 @@ from streampca.formats.packing import (
     missing_field,
     type_name,
 )
+from streampca.settings.field_paths import Path, can_be_spelled, names_in, names_of, spelled
 
-_PART = re.compile(r"\s*(?:`([^`]+)`|([^`.,]*[^`.,\s]))\s*")
-_PLAIN_NAME = re.compile(r"[^`.,\s](?:[^`.,]*[^`.,\s])?")
 _MAX_DEPTH, _MAX_NAMES = 4, 64  # of objects that are searched for a better `field`
 
-
-class Part(NamedTuple):
-    """A name in a path; one in backticks (`quoted`) is never a pattern."""
-
-    name: str
-    quoted: bool = False
-
-
-Path: TypeAlias = tuple[Part, ...]
 _Names: TypeAlias = tuple[str, ...]
-
-
-def paths_of(field: str) -> tuple[Path, ...]:
-    """The paths that a text names; none if it is empty. Raises `ValueError`."""
-    paths, parts, position = list[Path](), list[Part](), 0
-    while field.strip():
-        if (found := _PART.match(field, position)) is None:
-            raise ValueError(f"not a path after {field[:position]!r}: write names like temp,hum or payload.embedding")
-        parts.append(Part(found[1] or found[2], quoted=found[1] is not None))
-        position, separator = found.end() + 1, field[found.end() : found.end() + 1]
-        if separator == ".":
-            continue
-        if separator not in (",", ""):
-            raise ValueError(f"not a path after {field[: position - 1]!r}: a dot or a comma must follow")
-        paths.append(tuple(parts))
-        parts = []
-        if not separator:
-            break
-    if len({_names(path) for path in paths}) < len(paths):
-        raise ValueError("it names a path twice")
-    return tuple(paths)
-
-
-def names_of(paths: Sequence[Path]) -> tuple[str, ...]:
-    """A name for each path: its last part or, where several have the same, the shortest endings that differ."""
-    lengths = [1] * len(paths)
-    while True:
-        names = [".".join(_names(path)[-length:]) for path, length in zip(paths, lengths, strict=True)]
-        counts = Counter(names)
-        longer = [
-            length + (counts[name] > 1 and length < len(path))
-            for path, name, length in zip(paths, names, lengths, strict=True)
-        ]
-        if longer == lengths:
-            return tuple(names)
-        lengths = longer
-
-
-def spelled(names: Sequence[str]) -> str:
-    """The path of these names, in backticks where that is necessary."""
-    return ".".join(name if _PLAIN_NAME.fullmatch(name) else f"`{name}`" for name in names)
 
 
 class NumberFields:
@@ -88,7 +35,7 @@ class NumberFields:
 
     def __init__(self, paths: Sequence[Path], dimensions: int, *, impute: bool, kind: str) -> None:
         """`kind` is what messages call a value. Names in paths are no patterns here."""
-        self._paths = [_names(path) for path in paths] or [()]
+        self._paths = [names_in(path) for path in paths] or [()]
         self._dimensions, self._kind = dimensions, kind
         self._is_named = len(paths) == dimensions
         self._packer = NumberPacker(dimensions, impute=impute)
@@ -129,7 +76,9 @@ class NumberFields:
 
     def _plain(self, value: Any) -> list[Any] | None:
         """The d entries of a value that is as simple as most are; None for any other."""
-        found = []
+        if len(self._paths) > 1 and self._labels is None:
+            return None
+        found = list[Any]()
         for path in self._paths:
             inner = value
             for name in path:
@@ -137,9 +86,11 @@ class NumberFields:
                     return None
                 inner = inner[name]
             found.append(inner)
-        row: list[Any] = found if self._labels else found[0]
+        if self._labels is not None:
+            return found if all(type(entry) in (int, float) for entry in found) else None
+        [row] = found
         is_flat = type(row) is list and len(row) == self._dimensions > 0 and type(row[0]) in (int, float)
-        return row if is_flat and (self._labels is None or all(type(e) in (int, float) for e in row)) else None
+        return row if is_flat else None
 
     def _rows(self, items: list[Any]) -> list[list[Any]]:
         """The entries of each vector in what `_items` has found."""
@@ -180,19 +131,16 @@ class NumberFields:
 
     def _of_elements(self, array: list[Any], rests: Sequence[_Names], nulls: list[bool]) -> list[Any]:
         """What is at the rests of paths in the elements of an array."""
-        arrays, entries = list[Any](), list[Any]()
+        found = list[Any]()
         for element in array:
             stops = self._stops(element, rests)
             items = self._items(stops, True, nulls)
-            if len(stops) > 1:
-                arrays += [_flattened(items)] if items else []
-                continue
-            for item in items:
-                (arrays if isinstance(item, list) else entries).append(item)
-        if all(entry is None for entry in entries):
+            found += [_flattened(items)] if items and len(stops) > 1 else items
+        entries = [item for item in found if not isinstance(item, list)]
+        if all(entry is None for entry in entries):  # they may as well be vectors
             nulls += [True for _ in entries[:1]]
-            return arrays
-        return [entries, *arrays]
+            return [item for item in found if item is not None]
+        return [entries] if len(entries) == len(found) else found
 
     def _stops(self, value: Any, paths: Sequence[_Names]) -> list["_Stop"]:
         """Where paths end, meet null, or meet an array: there once, in the place of the first path that meets it."""
@@ -205,7 +153,8 @@ class NumberFields:
                 arrays[id(inner)].append(rest)
                 continue
             if rest and inner is not None and not isinstance(inner, list):
-                raise missing_field(spelled(path), rest[0], inner, self._kind)
+                whole = next(whole for whole in self._paths if whole[len(whole) - len(path) :] == path)
+                raise missing_field(spelled(whole), rest[0], inner, self._kind)
             stops.append(_Stop(inner, [rest] if rest else []))
             arrays[id(inner)] = stops[-1].rests
         return stops
@@ -235,10 +184,15 @@ def suggested_field(value: Any, dimensions: int) -> str | None:
     """The `field` that reads a vector of d numbers from an object: one array, or d numbers; None if there is none."""
     for path, inner in islice(_objects(value, ()), _MAX_NAMES):
         numbers = [name for name, entry in inner.items() if type(entry) in (int, float)]
-        if len(numbers) == dimensions:
+        if len(numbers) == dimensions and all(map(can_be_spelled, numbers)):
             return ",".join(spelled((*path, name)) for name in numbers)
         for name, entry in inner.items():
-            if isinstance(entry, list) and len(entry) == dimensions and all(type(e) in (int, float) for e in entry):
+            if (
+                can_be_spelled(name)
+                and isinstance(entry, list)
+                and len(entry) == dimensions
+                and all(type(e) in (int, float) for e in entry)
+            ):
                 return spelled((*path, name))
     return None
 
@@ -248,12 +202,8 @@ def _objects(value: Any, path: _Names) -> Iterator[tuple[_Names, dict[str, Any]]
     if isinstance(value, dict) and len(value) <= _MAX_NAMES and len(path) < _MAX_DEPTH:
         yield path, value
         for name, inner in value.items():
-            if "`" not in name:
+            if can_be_spelled(name):
                 yield from _objects(inner, (*path, name))
-
-
-def _names(path: Path) -> _Names:
-    return tuple(part.name for part in path)
 
 
 def _flattened(items: list[Any]) -> list[Any]:

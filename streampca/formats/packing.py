@@ -52,9 +52,10 @@ class NumberPacker:
                 return self._pack(*row)
             except (struct.error, OverflowError):
                 pass
-        return self._pack(
-            *(self._number(value, labels[i] if labels else entry.format(i)) for i, value in enumerate(row))
-        )
+        if not booleans:  # those that there are count as numbers
+            row = [float(value) if isinstance(value, bool) else value for value in row]
+        named = labels or [entry.format(i) for i in range(len(row))]
+        return self._pack(*map(self._number, row, named))
 
     def _number(self, value: Any, label: str) -> float:
         if type(value) in (int, float) or isinstance(value, Decimal) or is_number_word(value):

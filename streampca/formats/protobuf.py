@@ -20,10 +20,11 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from streampca.formats.base import Counts, Fields, Layout, Reader, ReaderOptions, Writer
-from streampca.formats.fields import NumberFields, Part, Path, paths_of, spelled
+from streampca.formats.fields import NumberFields
 from streampca.formats.packing import VectorBytes, VectorError, float64_of, interleaved, missing_field, varint
 from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
 from streampca.pca.arrays import Array
+from streampca.settings.field_paths import Part, Path, paths_of, spelled
 
 Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
 

@@ -10,6 +10,7 @@ from pydantic import Field, FilePath, SecretStr, field_validator, model_validato
 
 from streampca.errors import needs
 from streampca.settings.base import Rules, Settings
+from streampca.settings.field_paths import paths_of
 
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 KafkaName = Annotated[str, Field(pattern=TOPIC_NAME)]
@@ -108,9 +109,15 @@ class FormatSettings(Settings):
     format: Literal["json", "csv", "float32", "float64", "npy", "avro", "protobuf", "arrow"] = Field(
         "json", description="Format of values: json, float32, float64, npy, arrow, avro or protobuf."
     )
-    field: str = Field("", description="Field that holds the vector: a dotted path; in arrow a column.")
+    field: str = Field("", description="Where the numbers are: paths such as payload.embedding or temp,hum.")
     schema_registry_url: str | None = Field(None, description="URL of the schema registry, for avro and protobuf.")
     schema_registry_login: SecretStr | None = Field(None, description="Login at the schema registry, user:password.")
+
+    @field_validator("field")
+    @classmethod
+    def _is_paths(cls, field: str) -> str:
+        paths_of(field)
+        return field
 
     @field_validator("schema_registry_url")
     @classmethod

@@ -36,6 +36,21 @@ class OutputFields:
         """True if the model must have past scores to compare with."""
         return self.with_p or "p" in self.emitted
 
+    def of_records(
+        self, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64], counts: NDArray[np.int64],
+        in_batches: NDArray[np.bool_],
+    ) -> Fields:  # fmt: skip
+        """The fields of the vectors (n, d) of m records: `counts` (m,) of each, as `of_each` where `in_batches` (m,)."""
+        if not in_batches.any():
+            return self.of(published, vectors, offsets)
+        if in_batches.all():
+            return self.of_each(published, vectors, counts)
+        rows = np.repeat(in_batches, counts)
+        several = self.of_each(published, vectors[rows], counts[in_batches])
+        single = self.of(published, vectors[~rows], offsets[~in_batches])
+        order = np.argsort(np.concatenate([np.flatnonzero(rows), np.flatnonzero(~rows)]))
+        return {name: np.concatenate([values, single[name]])[order] for name, values in several.items()}
+
     def of(self, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64]) -> Fields:
         """The fields of vectors (n, d) that are alone in the records at these offsets (n,), ascending; n > 0."""
         first, n = int(offsets[0]) % GEMM_ROWS, len(offsets)

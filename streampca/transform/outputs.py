@@ -55,12 +55,12 @@ class Packer(Protocol):
 class RecordPacker:
     """A message for each record, with its key, timestamp and headers."""
 
-    def __init__(self, writer: Writer, *, several: bool) -> None:
-        """With `several`, a record may hold several vectors."""
-        self._writer, self._several = writer, several
+    def __init__(self, writer: Writer, *, batches: bool) -> None:
+        """The output of several vectors is lists; with `batches`, also that of one."""
+        self._writer, self._batches = writer, batches
 
     def messages(self, topic: str, selection: Selection) -> Iterable[OutgoingFields]:
-        values = self._writer.write(selection.fields, selection.counts if self._several else None)
+        values = self.values(selection.fields, selection.counts)
         origin = origin_at(selection.version, selection.partition)
         headers = [
             [*own, (ORIGIN, origin % offset)]
@@ -68,6 +68,18 @@ class RecordPacker:
         ]
         timestamps = selection.timestamps.tolist()
         return zip(repeat(topic), repeat(selection.partition), values, selection.keys, headers, timestamps)
+
+    def values(self, fields: Fields, counts: NDArray[np.int64]) -> Sequence[bytes]:
+        """A value for each record, which has `counts` (m,) of the rows of fields."""
+        are_lists = (counts > 1) | self._batches
+        if not are_lists.any():
+            return self._writer.write(fields)
+        if are_lists.all():
+            return self._writer.write(fields, counts)
+        rows = np.repeat(are_lists, counts)
+        lists = iter(self._writer.write({name: values[rows] for name, values in fields.items()}, counts[are_lists]))
+        others = iter(self._writer.write({name: values[~rows] for name, values in fields.items()}))
+        return [next(lists if is_list else others) for is_list in are_lists.tolist()]
 
 
 def origin_at(version: int, partition: int) -> bytes:
@@ -143,10 +155,8 @@ class Outputs:
         if not len(indices):
             return [], 0
         offsets, timestamps = offsets_of(event.records)[indices], event.timestamps
-        if self.codec.is_batch:
-            fields = self.output_fields.of_each(published, vectors, counts)
-        else:
-            fields = self.output_fields.of(published, vectors, offsets)
+        in_batches = (counts > 1) | self.codec.is_batch
+        fields = self.output_fields.of_records(published, vectors, offsets, counts, in_batches)
         if self.only_p_below is not None:
             below = np.logical_or.reduceat(fields["p"] < self.only_p_below, np.cumsum(counts) - counts)
             fields = {name: values[np.repeat(below, counts)] for name, values in fields.items()}

@@ -1,6 +1,7 @@
 """Arrow: rows of pyarrow are decoded bit for bit, up to a limit of bytes; a message is accepted or rejected whole."""
 
 import io
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -69,19 +70,64 @@ ARROW = arrow([ROW, ROW])
         (ARROW[:-20], "", "undecodable", "not an Arrow IPC stream"),
         (ARROW, "w", "undecodable", "no column 'w' in the record batch: there is 'v'"),
         (arrow([ROW], other=1), "", "undecodable", "2 columns in the record batch: field must name one"),
-        (arrow([ROW], other=1), "other", "undecodable", "not int64"),
+        (arrow([ROW], other=1), "other", "wrong_length", "1 numbers, not 3"),
         (arrow([ROW, [1.0, 2.0]], kind=pa.list_(pa.float64())), "", "wrong_length", "2 numbers, not 3"),
         (arrow([[1.0, 2.0]], kind=pa.list_(pa.float64(), 2)), "", "wrong_length", "2 numbers, not 3"),
-        (arrow([ROW, None]), "", "undecodable", "a row of the record batch is null"),  # type: ignore[list-item]
+        (arrow([None, None]), "", "no_value", "the row is null"),  # type: ignore[list-item]
         (arrow([[1.0, None, 2.0]]), "", "undecodable", "an entry of the record batch is null"),  # type: ignore[list-item]
-        (arrow([["a", "b", "c"]], kind=pa.list_(pa.string())), "", "undecodable", "lists of numbers"),  # type: ignore[list-item]
-        (arrow([[True, False, True]], kind=pa.list_(pa.bool_())), "", "undecodable", "lists of numbers"),
+        (
+            arrow([["a", "b", "c"]], kind=pa.list_(pa.string())),
+            "",
+            "undecodable",
+            "entry 0 must be a number, not a string",
+        ),  # type: ignore[list-item]
         (arrow([ROW, [1.0, float("inf"), 2.0], ROW]), "", "not_finite", "entry 1 is inf"),
         (arrow([ROW], [ROW, [1.0, 1e200, 2.0]]), "", "too_large", "entry 1"),
     ],
 )
 def test_invalid_arrow_messages_are_rejected(value: bytes, field: str, reason: str, words: str) -> None:
     assert_rejected(codec("arrow", field).decode([value]), reason, words)
+
+
+POINTS = [{"x": 1, "y": 2}, {"x": 3, "y": None}]
+TABLE = {
+    "s": pa.array(POINTS), "n": pa.array([True, False]), "z": pa.array([Decimal("1.5"), Decimal("-2.25")]),
+    "v": pa.array([[1.0, 2.0], None]), "rows": pa.array([POINTS[:1], POINTS[:1] * 2]),
+    "half": pa.array(np.array([1, 2], np.float16)), "text": pa.array(["[1,2]", "AAAAAAAAAAA="]),
+    "when": pa.array([1, 2], pa.timestamp("ms")), "none": pa.array([None, {"x": 1.0, "y": 2.0}]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "rows"),
+    [
+        ("s.x,s.y", [[1, 2], [3, np.nan]]), ("z,n", [[1.5, 1], [-2.25, 0]]), ("half,s.x", [[1, 1], [2, 3]]),
+        ("v", [[1, 2]]), ("rows.x,rows.y", [[1, 2]] * 3), ("text", [[1, 2], [0, 0]]), ("none.y,none.x", [[2, 1]]),
+    ],
+)  # fmt: skip
+def test_columns_structs_and_text_are_vectors(field: str, rows: list[list[float]]) -> None:
+    decoded = codec("arrow", field, d=2, min_observed=1).decode([table(TABLE)])
+    assert decoded.rejects == []
+    np.testing.assert_array_equal(decoded.vectors, rows)
+
+
+@pytest.mark.parametrize(
+    ("field", "reason", "words"),
+    [
+        ("when,z", "undecodable", "'when' must be a number, not a datetime"), ("s.x,s.w", "undecodable", "but not 'w'"),
+        ("text,z", "undecodable", "'text' must be a number, not a string"), ("s", "undecodable", "not an object"),
+        ("s.x,s.y,z", "wrong_length", "3 numbers, not 2"), ("v.x", "undecodable", "a number has no field 'x'"),
+    ],
+)  # fmt: skip
+def test_columns_that_hold_no_vectors(field: str, reason: str, words: str) -> None:
+    assert_rejected(codec("arrow", field, d=2, min_observed=1).decode([table(TABLE)]), reason, words)
+
+
+def table(columns: dict[str, Any]) -> bytes:
+    out, batch = io.BytesIO(), pa.record_batch(columns)
+    with pa.ipc.new_stream(out, batch.schema) as writer:
+        writer.write_batch(batch)
+    return out.getvalue()
 
 
 def test_an_arrow_message_is_accepted_or_rejected_as_a_whole() -> None:
@@ -101,10 +147,9 @@ def test_arrow_hands_over_nulls(kind: Any, min_observed: int | None) -> None:
     rows = [[None if np.isnan(entry) else int(entry) for entry in row] for row in GAPPY.tolist()]
     values = [arrow(rows[:2], kind=kind), arrow(rows[2:], kind=kind), arrow([rows[1], None], kind=kind)]
     decoded = codec("arrow", "", None, 4, min_observed=min_observed).decode(values)
-    assert decoded.vectors.tobytes() == (GAPPY[:2].tobytes() if min_observed else b"")
+    assert decoded.vectors.tobytes() == (GAPPY[[0, 1, 1] if min_observed else [1]].tobytes())
     reasons = [(reject.index, reject.reason) for reject in decoded.rejects]
-    second = [(1, "too_few_observed" if min_observed else "undecodable"), (2, "undecodable")]
-    assert reasons == (second if min_observed else [(0, "undecodable"), *second])
+    assert reasons == ([(1, "too_few_observed")] if min_observed else [(0, "undecodable"), (1, "undecodable")])
     assert min_observed or "missing=impute" in decoded.rejects[0].message
 
 

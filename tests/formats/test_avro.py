@@ -117,7 +117,7 @@ WHOLE = avro(GOOD, avro_datum(ROW, "v"))
         (avro(GOOD, avro_datum([1.0, 2.0], "v")), "wrong_length", "2 numbers, not 3"),
         (avro(GOOD, avro_datum([1.0, float("nan"), 2.0], "v")), "not_finite", "entry 1 is nan"),
         (avro(GOOD, avro_datum([1.0, 2.0, -1e200], "v")), "too_large", "entry 2"),
-        (framed(5, b"\0"), "undecodable", "not null"),
+        (framed(5, b"\0"), "no_value", "is null"),
         (framed(6, long(3) + b"\1\0\1" + long(0)), "undecodable", "entry 0 must be a number, not a boolean"),
         (framed(7, long(5) + b"12345"), "wrong_length", "5 bytes are not 3 numbers"),
         (framed(8, long(1) + b"x"), "undecodable", "not a string"),

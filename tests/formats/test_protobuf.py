@@ -115,12 +115,21 @@ def test_invalid_protobuf_indexes_are_rejected(indexes: bytes, words: str) -> No
     ("field", "words"),
     [
         ("vector", "no field 'vector'"), ("step.v", "no field 'step.v'"), ("sensor.v", "no field"),
-        ("steps.deep.v", "no field"), ("one", "neither repeated numbers nor bytes"), ("words", "neither"),
-        ("flags", "neither"), ("sensor", "neither"), ("step", "neither"),
+        ("one", "not a number"), ("flags", "neither"), ("step", "neither"),
     ],
 )  # fmt: skip
 def test_protobuf_fields_without_a_vector_are_rejected(field: str, words: str) -> None:
     assert_rejected(readings(field).decode([protobuf(reading(one=1))]), "undecodable", words)
+
+
+@pytest.mark.parametrize(("field", "words"), [("sensor", "0 bytes"), ("words", "0 numbers")])
+def test_protobuf_text_without_a_vector_is_rejected(field: str, words: str) -> None:
+    assert_rejected(readings(field).decode([protobuf(reading())]), "wrong_length", words)
+
+
+def test_a_repeated_message_without_elements_has_no_vector() -> None:
+    decoded = readings("steps.deep.v").decode([protobuf(reading())])
+    assert (len(decoded.vectors), decoded.rejects) == (0, [])
 
 
 def test_protobuf_hands_over_nan() -> None:

@@ -29,7 +29,7 @@ from tests.in_memory import MemorySource, MemoryTopic, Step
 from tests.in_memory.transactions import MemoryTransactions
 from tests.worker.environment import EventRecorder
 
-JSON = RecordPacker(writer_of("json"), several=False)
+JSON = RecordPacker(writer_of("json"), batches=False)
 OUTPUT, DEAD = "projected", "dead"
 ARROW = b"\xff\xff\xff\xff"  # the first bytes of a stream
 _MOST_TURNS = 300

@@ -99,7 +99,7 @@ def test_rows_hold_all_that_messages_of_one_record_hold(
     most = data.draw(st.sampled_from([1, 500, 2000, MESSAGE_BYTES]))
     alone, packed = (
         written(packer, batch, several, p)
-        for packer in (RecordPacker(writer_of("json"), several=several), ArrowPacker(most))
+        for packer in (RecordPacker(writer_of("json"), batches=several), ArrowPacker(most))
     )
     rows = rows_of(outgoing(packed))
     for row in rows:

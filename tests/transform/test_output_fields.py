@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 from streampca.formats import writer_of
 from streampca.settings.commands import EMITTED
 from streampca.transform.output_fields import OutputFields
+from streampca.transform.outputs import RecordPacker
 from tests.example_models import numbered, standardised
 from tests.transform.harness import model_with_past_scores
 
@@ -84,6 +85,25 @@ def test_records_of_several_vectors_give_what_they_give_alone(counts: list[int])
         alone = encode(ALL.of_each(published, vectors[starts[i] : starts[i + 1]], own), own)
         assert [together[i]] == alone
         assert len(orjson.loads(together[i])["coordinates"]) == count
+
+
+@settings(max_examples=30)
+@given(counts=st.lists(st.integers(1, 3), min_size=1, max_size=80), start=st.integers(0, 200))
+def test_records_of_one_vector_and_of_several_give_what_they_give_apart(counts: list[int], start: int) -> None:
+    published, vectors = model(5, 2), np.random.default_rng(3).normal(size=(sum(counts), 5))
+    of_records, offsets = np.array(counts), start + np.arange(len(counts))
+    fields = ALL.of_records(published, vectors, offsets, of_records, of_records > 1)
+    together = RecordPacker(writer_of("json"), batches=False).values(fields, of_records)
+    starts = np.cumsum([0, *counts])
+    for i, (value, count) in enumerate(zip(together, counts, strict=True)):
+        own = vectors[starts[i] : starts[i + 1]]
+        if count > 1:
+            expected = writer_of("json").write(
+                ALL.of_each(published, own, of_records[i : i + 1]), of_records[i : i + 1]
+            )
+        else:
+            expected = writer_of("json").write(ALL.of(published, own, offsets[i : i + 1]))
+        assert [value] == expected
 
 
 def test_p_is_unknown_without_past_scores() -> None:

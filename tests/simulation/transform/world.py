@@ -23,7 +23,7 @@ from tests.simulation.transform.coordinator import TransformCluster
 from tests.simulation.transform.member import ClusterTransactions, TransformSource
 
 FIELDS = ("coordinates", "residual")
-PACKER = RecordPacker(writer_of("npy"), several=False)
+PACKER = RecordPacker(writer_of("npy"), batches=False)
 _RELOAD_S, _WAIT_S = 1.0, 0.2
 
 
