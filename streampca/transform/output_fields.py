@@ -40,7 +40,7 @@ class OutputFields:
         self, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64], counts: NDArray[np.int64],
         in_batches: NDArray[np.bool_],
     ) -> Fields:  # fmt: skip
-        """The fields of the vectors (n, d) of m records: `counts` (m,) of each, as `of_each` where `in_batches` (m,)."""
+        """The fields of the vectors of m records, which have `counts` (m,); as `of_each` where `in_batches` (m,)."""
         if not in_batches.any():
             return self.of(published, vectors, offsets)
         if in_batches.all():
