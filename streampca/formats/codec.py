@@ -76,28 +76,26 @@ class Codec:
     def _decoded(self, values: Sequence[bytes | None], enough: int) -> tuple[Decoded, int]:
         """The decoded values, and how many: fewer than all if their vectors reach `enough` bytes before."""
         with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs, which are rejected
-            rows, indices, rejects, taken = self._rows(values, enough)
+            rows, indices, counts, rejects, taken = self._rows(values, enough)
             joined = rows[0] if len(rows) == 1 else b"".join(rows)
             vectors = np.frombuffer(joined, self._reader.dtype).reshape(-1, self.judge.dimensions)
-            sizes = np.array([memoryview(row).nbytes for row in rows], np.int64)
-            counts = sizes // (self._reader.dtype.itemsize * self.judge.dimensions)
-            return self.judge.checked(vectors, np.array(indices, np.int64), counts, rejects), taken
+            return self.judge.checked(vectors, np.array(indices, np.int64), np.array(counts, np.int64), rejects), taken
 
     def _rows(
         self, values: Sequence[bytes | None], enough: int
-    ) -> tuple[Sequence[VectorBytes], Sequence[int], list[Reject], int]:
-        """The numbers of each vector, its index in the batch, the rejected values, and the number of both."""
+    ) -> tuple[Sequence[VectorBytes], Sequence[int], Sequence[int], list[Reject], int]:
+        """The numbers of values, their indices in the batch and counts of vectors; the rejects; how many both are."""
         size = self._reader.size
         if size is not None and {None if value is None else len(value) for value in values} == {size}:
-            return values, range(len(values)), [], len(values)  # type: ignore[return-value]  # none of them is None
+            return values, range(len(values)), np.ones(len(values), np.int64), [], len(values)  # type: ignore[return-value]  # none is None
         rows: list[VectorBytes] = []
-        indices: list[int] = []
+        indices, counts = list[int](), list[int]()
         rejects: list[Reject] = []
         longest = MAX_BATCH_BYTES if self.is_batch else MAX_OBJECT_BYTES + _NUMBER_BYTES * self.judge.dimensions
         read, size, one = self._reader.read, 0, self._reader.dtype.itemsize * self.judge.dimensions
         for index, value in enumerate(values):
             if size >= enough:
-                return rows, indices, rejects, index
+                return rows, indices, counts, rejects, index
             try:
                 if value is None:
                     raise VectorError("no_value", "the record has no value (a tombstone)")
@@ -107,6 +105,7 @@ class Codec:
                 if nbytes > one and not self.several:
                     raise VectorError("wrong_length", f"{nbytes // one} vectors, where outputs hold one")
                 rows.append(row)
+                counts.append(nbytes // one)
                 indices.append(index)
             except VectorError as error:
                 size += _UNKNOWN_BYTES * (error.reason == "unknown_schema")
@@ -117,4 +116,4 @@ class Codec:
                 raise
             except Exception as error:  # no value may end the worker
                 rejects.append(Reject(index, "undecodable", f"it cannot be decoded ({type(error).__name__})"))
-        return rows, indices, rejects, len(values)
+        return rows, indices, counts, rejects, len(values)

@@ -6,8 +6,11 @@ an innermost array.
 """
 
 import base64
+import struct
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import islice
+from operator import getitem
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -38,7 +41,7 @@ class NumberFields:
         self._paths = [names_in(path) for path in paths] or [()]
         self._dimensions, self._kind = dimensions, kind
         self._is_named = len(paths) == dimensions
-        self._packer = NumberPacker(dimensions, impute=impute)
+        self._packer, self._pack = NumberPacker(dimensions, impute=impute), struct.Struct(f"{dimensions}d").pack
         self._labels = [f"{name!r}" for name in names_of(paths)] if self._is_named and len(paths) > 1 else None
 
     def pack(self, value: Any, *, booleans: bool) -> VectorBytes:
@@ -46,8 +49,8 @@ class NumberFields:
 
         Raises `VectorError`, with the reason no_value for null instead of a vector. `booleans`: as in `NumberPacker`.
         """
-        if (row := self._plain(value)) is not None:
-            return self._packer.pack(row, booleans=booleans, labels=self._labels)
+        if (packed := self._plain(value, booleans)) is not None:
+            return packed
         try:
             return self._several(value, booleans)
         except VectorError as error:
@@ -74,23 +77,20 @@ class NumberFields:
         field = ",".join(map(spelled, self._paths))
         return f"the field {field!r}" if field else "the value"
 
-    def _plain(self, value: Any) -> list[Any] | None:
-        """The d entries of a value that is as simple as most are; None for any other."""
-        if len(self._paths) > 1 and self._labels is None:
-            return None
-        found = list[Any]()
-        for path in self._paths:
-            inner = value
-            for name in path:
-                if type(inner) is not dict or name not in inner:
-                    return None
-                inner = inner[name]
-            found.append(inner)
-        if self._labels is not None:
-            return found if all(type(entry) in (int, float) for entry in found) else None
-        [row] = found
-        is_flat = type(row) is list and len(row) == self._dimensions > 0 and type(row[0]) in (int, float)
-        return row if is_flat else None
+    def _plain(self, value: Any, booleans: bool) -> bytes | None:
+        """The d numbers of a value that is as simple as most are; None for any other."""
+        try:
+            if self._labels:
+                row = [reduce(getitem, path, value) for path in self._paths]
+            else:
+                [path], row = self._paths, value
+                for name in path:  # faster than `reduce`
+                    row = row[name]
+            if type(row) is list and not (booleans and bool in map(type, row)):
+                return self._pack(*row)
+        except (LookupError, TypeError, ValueError, struct.error, OverflowError):  # text, null, arrays of arrays …
+            pass
+        return None
 
     def _rows(self, items: list[Any]) -> list[list[Any]]:
         """The entries of each vector in what `_items` has found."""
