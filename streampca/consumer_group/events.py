@@ -68,7 +68,7 @@ class TransactionEnded:
     """A transaction was `committed`; or `aborted` or `failed`, and its records will be read again."""
 
     outcome: str
-    counts: Mapping[str, int]  # of records: all, and those read with vectors or rejected, written, and rejected
+    counts: Mapping[str, int]  # of records: all, and those read with vectors, rejected or skipped; written; rejected; skipped
     seconds: float
     cause: str = ""
 
@@ -88,6 +88,14 @@ class RecordRejected:
     offset: int
     reason: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsSkipped:
+    """Records of a batch are deletes; `accepted_any`: the member has accepted a vector, now or before."""
+
+    count: int
+    accepted_any: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +177,7 @@ class MemberStopping:
 
 MemberEvent = (
     PartitionsAssigned | RestoreFailed | PartitionsReleased | BatchLearned | BatchTransformed
-    | TransactionEnded | ModelAwaited | RecordRejected | PartitionStalled | PartitionResumed | OffsetsSkipped
+    | TransactionEnded | ModelAwaited | RecordRejected | RecordsSkipped | PartitionStalled | PartitionResumed | OffsetsSkipped
     | CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed | LoopTicked | SourcePolled
     | MemberStopping
 )  # fmt: skip

@@ -9,6 +9,7 @@ import structlog
 
 from streampca.consumer_group import events
 from streampca.consumer_group.events import Listener, MemberEvent
+from streampca.consumer_group.rejects import ALL_DELETES, FIRST
 from streampca.errors import RETRY_MAY_HELP
 from streampca.sources.events import SourceStatus
 
@@ -33,6 +34,7 @@ class MemberLog(Listener):
         self._lags: dict[int, int | None] = {}  # of every partition owned; None until it is known
         self._caught_up = False  # since the last assignment
         self._rejected: Counter[str] = Counter()
+        self._skipped = 0
         self._messages = self._messages_before = 0  # in all, and until the last line about progress
         self._progress_at, self._logged_activity = clock(), ""
 
@@ -42,6 +44,8 @@ class MemberLog(Listener):
                 self._on_poll(status)
             case events.RecordRejected():
                 self._on_reject(event)
+            case events.RecordsSkipped():
+                self._on_skip(event)
             case events.PartitionStalled(partition, lag, cause):
                 self._stalled.add(partition)
                 self._lags[partition] = lag
@@ -116,6 +120,11 @@ class MemberLog(Listener):
             message=event.message,
             count=count,
         )
+
+    def _on_skip(self, event: events.RecordsSkipped) -> None:
+        before, self._skipped = self._skipped, self._skipped + event.count
+        if before < FIRST <= self._skipped and not event.accepted_any:
+            log.warning("no record has a vector", skipped=self._skipped, message=ALL_DELETES)
 
     def _on_poll(self, status: SourceStatus) -> None:
         """Log progress every minute while messages arrive; otherwise once, when the reason for the silence changes."""

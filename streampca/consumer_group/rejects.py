@@ -1,15 +1,16 @@
 """The policy for bad records: a member stops at the first one, skips them, or sends them to the dead-letter topic."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from streampca.consumer_group.events import RecordRejected
+from streampca.consumer_group.events import RecordRejected, RecordsSkipped
 from streampca.errors import BadRecordError, RejectLimitError
 from streampca.formats.batch import Reject
 from streampca.sources.events import Vectors
 
-_FIRST = 100  # records: if all of them fail, a setting is wrong
+FIRST = 100  # records: if none of them has a vector, a setting is wrong
+ALL_DELETES = "all are tombstones or null at `field`: correct field if they should have vectors"
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,14 @@ class BadRecordPolicy:
     def dead_letters(self, event: Vectors, *, accepted_any: bool) -> Sequence[Reject]:
         """The rejects to send to the dead-letter topic, before the position moves behind them.
 
-        Raises `RejectLimitError` if the first 100 records were all rejected and none was accepted before.
+        Raises `RejectLimitError` if none was accepted before, and 100 records are rejected before the first vector.
         """
         if self.on_bad_record != "dead_letter":
             return []
-        rejects = event.decoded.rejects
-        if not accepted_any and len(rejects) >= _FIRST and rejects[_FIRST - 1].index < _FIRST:
-            raise self._wrong_settings(event, rejects[:_FIRST])
+        rejects, indices = event.decoded.rejects, event.decoded.indices
+        first = indices[0] if len(indices) else len(event.records)
+        if not accepted_any and len(rejects) >= FIRST and rejects[FIRST - 1].index < first:
+            raise self._wrong_settings(event, rejects[:FIRST])
         return rejects
 
     def _wrong_settings(self, event: Vectors, rejects: Sequence[Reject]) -> RejectLimitError:
@@ -50,16 +52,16 @@ class BadRecordPolicy:
         example = next(reject for reject in rejects if reject.reason == reason)
         offset, at = event.records[0].offset, event.records[example.index].offset
         return RejectLimitError(
-            f"partition {event.partition} of {self.topic}: {_FIRST} records in a row were rejected, from offset "
-            f"{offset} on; {'all' if count == _FIRST else f'{count} of them'} as {reason}, such as offset {at}: "
+            f"partition {event.partition} of {self.topic}: {FIRST} records in a row were rejected, from offset "
+            f"{offset} on; {'all' if count == FIRST else f'{count} of them'} as {reason}, such as offset {at}: "
             f"{example.message}; correct the settings ({self.suspects}) or the producer and start again, which reads "
             "all of them again; or leave such records out: on_bad_record=skip, without a dead_letter_topic"
         )
 
 
-def rejected_in(event: Vectors) -> list[RecordRejected]:
-    """The events of the rejected records of a batch."""
-    return [
-        RecordRejected(event.partition, event.records[reject.index].offset, reject.reason, reject.message)
-        for reject in event.decoded.rejects
-    ]
+def without_vectors(event: Vectors, *, accepted_any: bool) -> Iterator[RecordRejected | RecordsSkipped]:
+    """The events of the rejected and the skipped records of a batch."""
+    for reject in event.decoded.rejects:
+        yield RecordRejected(event.partition, event.records[reject.index].offset, reject.reason, reject.message)
+    if event.decoded.skipped:
+        yield RecordsSkipped(len(event.decoded.skipped), accepted_any)

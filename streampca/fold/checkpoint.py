@@ -63,7 +63,8 @@ class Checkpoint:
             self.refuse_other_settings(fold_config)
             return self
         empty = Fold.empty(fold_config.learning)
-        stats = replace(empty.stats, rejected=fold.stats.rejected, gap=fold.stats.gap)
+        counts = {name: getattr(fold.stats, name) for name in ("rejected", "skipped", "gap")}
+        stats = replace(empty.stats, **counts)
         fold = replace(empty, position=fold.position, stats=stats, last=fold.last)
         return replace(self, fold=fold, settings=now)
 
@@ -87,6 +88,7 @@ class EventTimeHeader(npz.Strict):
 class StatsHeader(npz.Strict):
     learned: npz.Count
     rejected: dict[str, npz.Count]
+    skipped: npz.Count = 0  # written if there are any
     gap: npz.Count
     with_loss: npz.Count
     loss: npz.Finite
@@ -121,6 +123,7 @@ class CheckpointHeader(npz.Header):
 def encode(checkpoint: Checkpoint) -> bytes:
     """The bytes of a checkpoint file."""
     fold, state = checkpoint.fold, checkpoint.fold.state
+    stats = {**vars(fold.stats), "rejected": dict(fold.stats.rejected)}
     header = {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
@@ -131,7 +134,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         **{name: getattr(state, name) for name in ("weight", "total_variance", "count", "concentration", "clipped")},
         "incomplete": state.missing and state.missing.messages,
         "event_time": asdict(fold.event_time),
-        "stats": {**vars(fold.stats), "rejected": dict(fold.stats.rejected)},
+        "stats": {name: value for name, value in stats.items() if value or name != "skipped"},
         **{name: value for name in ("until", "names") if (value := getattr(checkpoint, name))},
     }
     arrays: dict[str, NDArray[Any]] = {

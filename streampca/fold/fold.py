@@ -44,29 +44,29 @@ class Fold:
     ) -> tuple["Fold", list[Losses]]:
         """(fold, records) → fold: the one step of all that learns. Returns the next fold and the losses.
 
-        Vectors are learned, rejects are counted, and the position moves behind the batch. How a stream is cut into
+        Vectors are learned, rejects and deletes are counted, and the position moves behind the batch. How a stream is cut into
         batches changes no bit.
         """
-        vectors, _, rejects, counts = batch.decoded
+        vectors, _, rejects, counts, skipped = batch.decoded
         event_time, steps = self.event_time.advance(batch.timestamps)
         V = np.ascontiguousarray(vectors, config.learning.dtype)
         new, waiting = Messages(V, config.retention(_of_vectors(steps, counts))), Messages(self.pending, self.retention)
         state, pending, losses = learn_whole_blocks(config.learning, self.state, waiting, new, before_block)
         stats = self.stats.with_messages(batch.timestamps, len(V)).with_losses(losses)
         fold = Fold(max(batch.next, self.position), state, *pending, event_time, stats, self.last)
-        fold = fold.reject([reject.reason for reject in rejects])
+        fold = fold.reject([reject.reason for reject in rejects], len(skipped))
         return fold.after(batch.last) if len(batch.records) else fold, losses
 
-    def reject(self, reasons: Sequence[str]) -> "Fold":
-        """Count records that were rejected for these reasons."""
-        return replace(self, stats=self.stats.with_rejects(reasons))
+    def reject(self, reasons: Sequence[str], skipped: int = 0) -> "Fold":
+        """Count records that were rejected for these reasons, and skipped deletes."""
+        return replace(self, stats=self.stats.with_rejects(reasons, skipped))
 
     def at(self, position: int) -> "Fold":
         """Advance the position; nothing is learned."""
         return replace(self, position=max(position, self.position))
 
     def after(self, last: LastRecord | None) -> "Fold":
-        """Note the last record that was learned or rejected."""
+        """Note the last record that was learned, rejected or skipped."""
         return replace(self, last=last)
 
     def skip(self, position: int, lost_from: int | None = None) -> "Fold":

@@ -19,6 +19,7 @@ class FoldStats:
 
     learned: int = 0  # vectors, including the pending ones
     rejected: Mapping[str, int] = field(default_factory=dict)  # rejected records by reason
+    skipped: int = 0  # deletes: records without a value, or with null in place of a vector
     gap: int = 0  # offsets that Kafka's retention removed before they were read
     with_loss: int = 0  # messages with a loss: all after the first block
     loss: float = 0.0  # mean ‖r‖², each message projected before it was learned
@@ -50,6 +51,7 @@ class FoldStats:
         return cls(
             learned=sum(stats.learned for stats in parts),
             rejected=dict(rejected),
+            skipped=sum(stats.skipped for stats in parts),
             gap=sum(stats.gap for stats in parts),
             with_loss=with_loss,
             loss=mean("loss"),
@@ -91,6 +93,7 @@ class FoldStats:
         first = min(self.first_ms, first) if self.first_ms >= 0 else first
         return replace(stats, first_ms=first, last_ms=max(self.last_ms, last))
 
-    def with_rejects(self, reasons: Sequence[str]) -> "FoldStats":
-        """The stats after records that were rejected for these reasons."""
-        return replace(self, rejected=dict(Counter(self.rejected) + Counter(reasons))) if reasons else self
+    def with_rejects(self, reasons: Sequence[str], skipped: int) -> "FoldStats":
+        """The stats after records that were rejected for these reasons, and skipped deletes."""
+        rejected = dict(Counter(self.rejected) + Counter(reasons)) if reasons else self.rejected
+        return replace(self, rejected=rejected, skipped=self.skipped + skipped)

@@ -21,16 +21,18 @@ class Reject:
 
 
 class Decoded(NamedTuple):
-    """The vectors (n, d) of a batch in order, and the rejected values in order.
+    """The vectors (n, d) of a batch in order, the rejected values in order, and those that are deletes.
 
     `indices` (m,) list the values that hold vectors, and `counts` (m,) how many vectors each holds: 1, except in
-    formats whose values hold several. A valid value without vectors is in neither.
+    formats whose values hold several. `skipped` are the indices of deletes: tombstones and nulls in place of a vector.
+    A valid batch of no vectors is in none of these.
     """
 
     vectors: Array
     indices: NDArray[np.int64]
     rejects: list[Reject]
     counts: NDArray[np.int64]
+    skipped: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +50,8 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """Number of records that hold vectors or are rejected."""
-        return len(self.timestamps) + len(self.decoded.rejects)
+        """Number of records that hold vectors, are rejected, or are deletes."""
+        return len(self.timestamps) + len(self.decoded.rejects) + len(self.decoded.skipped)
 
     @property
     def last(self) -> LastRecord | None:
@@ -62,12 +64,13 @@ class Batch:
 
     def before(self, index: int) -> Self:
         """The records before this one of the batch; `next` is its offset."""
-        vectors, indices, rejects, counts = self.decoded
+        vectors, indices, rejects, counts, skipped = self.decoded
         m = int(np.searchsorted(indices, index))
         rejects = [reject for reject in rejects if reject.index < index]
+        skipped = [i for i in skipped if i < index]
         return replace(
             self,
-            decoded=Decoded(vectors[: counts[:m].sum()], indices[:m], rejects, counts[:m]),
+            decoded=Decoded(vectors[: counts[:m].sum()], indices[:m], rejects, counts[:m], skipped),
             timestamps=self.timestamps[:m],
             records=self.records[:index],
             next=self.records[index].offset,

@@ -12,12 +12,11 @@ from streampca.formats import reader_of
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Reader
 from streampca.formats.batch import Batch, Decoded, Reject
 from streampca.formats.judge import Judge
-from streampca.formats.packing import VectorBytes, VectorError, check_size
+from streampca.formats.packing import NO_VALUE, VectorBytes, VectorError, check_size
 from streampca.formats.record import Record, timestamps_of, values_of
 from streampca.formats.schemas import Schemas
 
 REASONS = (
-    "no_value",  # a tombstone
     "undecodable",
     "unknown_schema",  # the registry has no such id
     "wrong_length",
@@ -98,7 +97,7 @@ class Codec:
                 return rows, indices, counts, rejects, index
             try:
                 if value is None:
-                    raise VectorError("no_value", "the record has no value (a tombstone)")
+                    raise VectorError(NO_VALUE, "the record has no value (a tombstone)")
                 check_size(len(value), longest)
                 row = read(value)
                 size += (nbytes := memoryview(row).nbytes)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.formats.batch import Decoded, Reject
-from streampca.formats.packing import NULL_HINT
+from streampca.formats.packing import NO_VALUE, NULL_HINT
 from streampca.pca.arrays import Array, not_finite
 
 if TYPE_CHECKING:  # transform judges what it does not learn, and need not wait for what learning imports
@@ -31,7 +31,7 @@ class Judge:
     def checked(
         self, vectors: Array, indices: NDArray[np.int64], counts: NDArray[np.int64], rejects: list[Reject]
     ) -> Decoded:
-        """Move the bad ones of decoded vectors (n, d) to the rejects.
+        """Move the bad ones of decoded vectors (n, d) to the rejects; those with the reason "no_value" are no rejects.
 
         `indices` (m,) and `counts` (m,) say which values the vectors come from.
         """
@@ -47,7 +47,9 @@ class Judge:
                 counts = np.where(np.isin(np.arange(len(indices)), bad), 0, counts)
                 vectors = vectors[~np.isin(values, bad)]
             vectors = vectors.astype(self.dtype, copy=False)
-        return Decoded(vectors, indices[counts > 0], sorted(rejects), counts[counts > 0])
+        skipped = [reject.index for reject in rejects if reject.reason == NO_VALUE]
+        rejects = sorted(reject for reject in rejects if reject.reason != NO_VALUE)
+        return Decoded(vectors, indices[counts > 0], rejects, counts[counts > 0], skipped)
 
     def first_bad(self, vectors: Array) -> tuple[int, str, str] | None:
         """Find the first vector of (n, d) that is not good: its row, the short name of the reason, and a message."""

@@ -15,6 +15,7 @@ from streampca.pca.arrays import Array
 VectorBytes = bytes | memoryview
 """The numbers of a vector in memory, or of several vectors one after the other."""
 
+NO_VALUE = "no_value"  # the reason of a delete: a tombstone, or null in place of a vector; no error
 NULL_HINT = " (missing=impute learns vectors with gaps)"
 _STRING_HINT = " (let the producer write numbers)"
 _NUMBER_WORDS = ("NaN", "Infinity", "-Infinity")

@@ -14,13 +14,13 @@ from streampca.consumer_group.metrics import MemberMetrics, Row
 log = structlog.get_logger()
 
 _TABLE: tuple[Row, ...] = (
-    (Counter, "records", ("outcome",), "Records of committed transactions, by outcome: read, written or rejected."),
+    (Counter, "records", ("outcome",), "Records of committed transactions, by outcome: read, written, rejected or skipped (deletes)."),
     (Counter, "transactions", ("outcome",), "Transactions by outcome: committed, aborted (a rebalance) or failed."),
     (Gauge, "model_version", (), "Version of the model that was used last."),
     (Gauge, "lag_messages", ("partition",), "Messages behind the log's end."),
     (Histogram, "commit_duration_seconds", (), "Time to commit a transaction."),
 )
-_OUTCOMES = {"records": ("read", "written", "rejected"), "transactions": ("committed", "aborted", "failed")}
+_OUTCOMES = {"records": ("read", "written", "rejected", "skipped"), "transactions": ("committed", "aborted", "failed")}
 
 
 class TransformLog(MemberLog):

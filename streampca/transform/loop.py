@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
 from streampca.consumer_group.events import Listener
-from streampca.consumer_group.rejects import BadRecordPolicy, rejected_in
+from streampca.consumer_group.rejects import BadRecordPolicy, without_vectors
 from streampca.errors import StreampcaError, TopicReplacedError, refuse_other_topic
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source, TransactionFailedError, Transactions
@@ -137,17 +137,18 @@ class Transformer:
             self._outputs.dead_letter(event.partition, event.records[reject.index], reject)
             for reject in self._bad_records.dead_letters(event, accepted_any=not self._is_first_start)
         ]
-        rejected, lag = len(event.decoded.rejects), event.end - event.next
-        self._is_first_start &= event.count == rejected
+        read, lag = len(event.timestamps), event.end - event.next
+        self._is_first_start &= not read
         self._transactions.send(event.outputs)
         if dead_letters:
             self._transactions.send(dead_letters)
-        for record_rejected in rejected_in(event):
-            self._listener.notify(record_rejected)
+        for without_vector in without_vectors(event, accepted_any=not self._is_first_start):
+            self._listener.notify(without_vector)
         last = event.last if len(event.records) else self._positions[event.partition].last
         self._positions[event.partition] = self._pending[event.partition] = Position(event.next, last)
-        self._counts.update(all=len(event.records), read=event.count, written=event.written, rejected=rejected)
-        read = event.count - rejected
+        rejected, skipped = len(event.decoded.rejects), len(event.decoded.skipped)
+        counts = {"read": event.count, "written": event.written, "rejected": rejected, "skipped": skipped}
+        self._counts.update(all=len(event.records), **counts)
         self._listener.notify(
             events.BatchTransformed(event.partition, read, event.written, event.version, lag, event.next)
         )

@@ -151,7 +151,7 @@ class Outputs:
 
     def _of(self, published: PublishedModel, event: Vectors) -> tuple[list[OutgoingFields], int]:
         """The outputs of the records that hold vectors, and how many records they hold."""
-        vectors, indices, _, counts = event.decoded
+        vectors, indices, _, counts, _ = event.decoded
         if not len(indices):
             return [], 0
         offsets, timestamps = offsets_of(event.records)[indices], event.timestamps

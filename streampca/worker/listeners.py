@@ -16,6 +16,7 @@ from streampca.consumer_group.events import MemberEvent
 from streampca.consumer_group.log import MemberLog
 from streampca.consumer_group.metrics import MemberMetrics, Row
 from streampca.fold.model_file import PublishedModel
+from streampca.formats.packing import NO_VALUE
 
 log = structlog.get_logger()
 
@@ -24,9 +25,10 @@ _P_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 _PARTITION = ("partition",)
 _TABLE: tuple[Row, ...] = (
-    (Counter, "messages", ("outcome",), "Messages processed, by outcome: learned or rejected."),
+    (Counter, "messages", ("outcome",), "Messages processed, by outcome: learned, rejected or skipped."),
     (Counter, "learn_seconds", (), "Time spent learning."),
     (Counter, "records_rejected", ("reason",), "Records rejected, by reason."),
+    (Counter, "records_skipped", ("reason",), "Records skipped, by reason; no_value: a tombstone, or null at `field`."),
     (Counter, "vectors_with_gaps", (), "Vectors that lack entries, with missing=impute."),
     (Counter, "offset_gap_messages", (), "Offsets skipped: removed by retention, or replaced in a truncated log."),
     (Counter, "rebalances", ("event",), "Rebalance events: partitions assigned, revoked or lost."),
@@ -154,6 +156,9 @@ class WorkerMetrics(MemberMetrics):
             case events.RecordRejected():
                 self._metrics["messages"].labels("rejected").inc()
                 self._metrics["records_rejected"].labels(event.reason).inc()
+            case events.RecordsSkipped(count):
+                self._metrics["messages"].labels("skipped").inc(count)
+                self._metrics["records_skipped"].labels(NO_VALUE).inc(count)
             case events.CheckpointSaved():
                 self._on_checkpoint(event)
             case events.CheckpointPostponed():

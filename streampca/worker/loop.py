@@ -10,7 +10,7 @@ from collections.abc import Callable
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
 from streampca.consumer_group.events import Listener, Listeners
-from streampca.consumer_group.rejects import BadRecordPolicy, rejected_in
+from streampca.consumer_group.rejects import BadRecordPolicy, without_vectors
 from streampca.errors import SourceError, StreampcaError
 from streampca.fold.fold import Fold
 from streampca.pca.arrays import rows_with_missing
@@ -138,10 +138,10 @@ class Worker:
         for reject in self._bad_records.dead_letters(event, accepted_any=self._has_learned()):
             self._dead_letters.send(partition, event.records[reject.index], reject.reason, reject.message)
         self._folds[partition], losses = self._folds[partition].take(event, config)
-        for record_rejected in rejected_in(event):
-            self._listener.notify(record_rejected)
+        for without_vector in without_vectors(event, accepted_any=self._has_learned()):
+            self._listener.notify(without_vector)
         seconds = time.perf_counter() - started
-        messages, lag = event.count - len(event.decoded.rejects), event.end - event.next
+        messages, lag = len(event.timestamps), event.end - event.next
         incomplete = int(rows_with_missing(event.decoded.vectors).sum()) if config.learning.impute else 0
         self._listener.notify(
             events.BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, incomplete)
