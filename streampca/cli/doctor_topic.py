@@ -117,7 +117,7 @@ class TopicChecks:
         if newest is None:
             return "no record received in time; an open transaction may block them"
         partition, record = newest
-        decoded = codec.decode([record.value])
+        decoded = codec.decode(codec.values_of([record]))
         where = f"partition {partition}, offset {record.offset}"
         if decoded.rejects:
             raise BadRecordError(f"{where} would be rejected: {decoded.rejects[0].message}; see format and dimensions")

@@ -68,7 +68,7 @@ class TransactionEnded:
     """A transaction was `committed`; or `aborted` or `failed`, and its records will be read again."""
 
     outcome: str
-    counts: Mapping[str, int]  # of records: all, and those read with vectors, rejected or skipped; written; rejected; skipped
+    counts: Mapping[str, int]  # of records: all, read (with vectors, rejected or skipped), written, rejected, skipped
     seconds: float
     cause: str = ""
 
@@ -177,9 +177,9 @@ class MemberStopping:
 
 MemberEvent = (
     PartitionsAssigned | RestoreFailed | PartitionsReleased | BatchLearned | BatchTransformed
-    | TransactionEnded | ModelAwaited | RecordRejected | RecordsSkipped | PartitionStalled | PartitionResumed | OffsetsSkipped
-    | CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed | LoopTicked | SourcePolled
-    | MemberStopping
+    | TransactionEnded | ModelAwaited | RecordRejected | RecordsSkipped | PartitionStalled | PartitionResumed
+    | OffsetsSkipped | CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed | LoopTicked
+    | SourcePolled | MemberStopping
 )  # fmt: skip
 
 

@@ -72,6 +72,7 @@ class MemberLog(Listener):
             "partitions": len(self._lags),
             "lag": sum(lag or 0 for lag in self._lags.values()),
             "rejected": self._rejected.total(),
+            "skipped": self._skipped,
         }
 
     def _fails(self, failure: str, cause: str, level: str = "error") -> None:

@@ -44,8 +44,8 @@ class Fold:
     ) -> tuple["Fold", list[Losses]]:
         """(fold, records) → fold: the one step of all that learns. Returns the next fold and the losses.
 
-        Vectors are learned, rejects and deletes are counted, and the position moves behind the batch. How a stream is cut into
-        batches changes no bit.
+        Vectors are learned, rejects and deletes are counted, and the position moves behind the batch. How a stream is
+        cut into batches changes no bit.
         """
         vectors, _, rejects, counts, skipped = batch.decoded
         event_time, steps = self.event_time.advance(batch.timestamps)

@@ -17,7 +17,7 @@ import fastavro
 
 from streampca.formats.base import Counts, Fields, Layout, Reader, ReaderOptions, Writer
 from streampca.formats.packing import VectorBytes, VectorError, float64_of, interleaved, varint
-from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
+from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
 from streampca.pca.arrays import Array
 
 _SIZES = {"float": 4, "double": 8}
@@ -97,7 +97,7 @@ def schema_of(layout: Layout) -> WriterSchema:
 
 def _whole(value: bytes, schema: Any) -> Any:
     stream = io.BytesIO(value)
-    stream.seek(FRAME)
+    stream.seek(frame_size(value))
     datum = fastavro.schemaless_reader(stream, schema, None)
     if stream.tell() != len(value):
         raise VectorError("undecodable", "not Avro of its schema: bytes are left over")

@@ -13,8 +13,8 @@ from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Reader
 from streampca.formats.batch import Batch, Decoded, Reject
 from streampca.formats.judge import Judge
 from streampca.formats.packing import NO_VALUE, VectorBytes, VectorError, check_size
-from streampca.formats.record import Record, timestamps_of, values_of
-from streampca.formats.schemas import Schemas
+from streampca.formats.record import Record, headers_of, timestamps_of, values_of
+from streampca.formats.schemas import HEADER, Schemas
 
 REASONS = (
     "undecodable",
@@ -58,9 +58,17 @@ class Codec:
         """
         return self._decoded(values, _LARGE_BATCH)
 
+    def values_of(self, records: Sequence[Record]) -> list[bytes | None]:
+        """The values to decode: of formats with schemas, each behind the frame that its header holds, if any."""
+        values = values_of(records)
+        if self.schemas is None or not any(headers := headers_of(records)):
+            return values
+        frames = [dict(of_record).get(HEADER) or b"" for of_record in headers]
+        return [value if value is None else frame + value for frame, value in zip(frames, values, strict=True)]
+
     def batch_of(self, records: Sequence[Record]) -> Batch:
         """Decode all these records, at least one, however large their vectors become. Raises as `decode`."""
-        decoded = self.decode(values_of(records))
+        decoded = self.decode(self.values_of(records))
         timestamps = np.array(timestamps_of(records), np.int64)[decoded.indices]
         return Batch(decoded, timestamps, records, records[-1].offset + 1)
 

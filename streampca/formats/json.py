@@ -1,5 +1,6 @@
 """JSON: an array of numbers, or an object with the numbers in its fields."""
 
+import codecs
 import json
 from itertools import pairwise
 from typing import Any
@@ -9,6 +10,7 @@ import orjson
 
 from streampca.formats.base import Counts, Fields, Reader, ReaderOptions, Writer
 from streampca.formats.packing import NULL_HINT, VectorBytes, VectorError
+from streampca.formats.schemas import foreign_frame, frame_size
 
 _MAX_CANDIDATES = 16  # letters to check one by one before searching the text for the whole word
 
@@ -21,7 +23,16 @@ class JsonReader(Reader):
         self._numbers = self._fields("JSON object")
 
     def read(self, value: bytes) -> VectorBytes:
-        return self._numbers.pack(loads(value, nan=self._impute), booleans=may_hold_booleans(value))
+        return self._numbers.pack(self._content(value), booleans=may_hold_booleans(value))
+
+    def _content(self, value: bytes) -> Any:
+        """The content behind the frame that Confluent's JSON Schema serializer writes; no text begins with 0 or 1."""
+        is_framed = value[:1] <= b"\1"
+        try:
+            return loads(value[frame_size(value) :] if is_framed else value, nan=self._impute)
+        except VectorError as error:
+            frame = foreign_frame(value) or ("a schema registry's frame" if is_framed and value else "")
+            raise VectorError("undecodable", f"{error}; it begins with {frame}" if frame else str(error)) from None
 
 
 class JsonWriter(Writer):
@@ -44,10 +55,11 @@ class JsonWriter(Writer):
 
 
 def loads(text: bytes, *, nan: bool = False) -> Any:
-    """The value of a text as Python objects. Raises `VectorError`.
+    """The value of a text as Python objects; a byte order mark is skipped. Raises `VectorError`.
 
     With `nan`, NaN is a number: JSON does not have it, but many producers write it.
     """
+    text = text.removeprefix(codecs.BOM_UTF8)
     try:
         return json.loads(text) if nan and b"NaN" in text else orjson.loads(text)
     except ValueError as error:

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError, Message
 from streampca.formats.base import Counts, Fields, Layout, Reader, ReaderOptions, Writer
 from streampca.formats.fields import NumberFields
 from streampca.formats.packing import VectorBytes, VectorError, float64_of, interleaved, missing_field, varint
-from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
+from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
 from streampca.pca.arrays import Array
 from streampca.settings.field_paths import Part, Path, paths_of, spelled
 
@@ -235,8 +235,8 @@ def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
 
     They are written as zigzag varints, a count and that number of indexes; a count of zero means (0,).
     """
-    head = value[: FRAME + _MAX_INDEX_BYTES]
-    count, start = _zigzag(head, FRAME)
+    head, start = value[: frame_size(value) + _MAX_INDEX_BYTES], frame_size(value)
+    count, start = _zigzag(head, start)
     indexes = []
     for _ in range(count):
         index, start = _zigzag(head, start)

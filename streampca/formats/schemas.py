@@ -1,13 +1,25 @@
-"""The interface to a schema registry, and Confluent's wire format: a zero, four bytes of schema id, the payload."""
+"""The interface to a schema registry, and Confluent's wire format: a frame with the schema's id, then the payload.
+
+A frame is 0 and four bytes of id, or 1 and the sixteen bytes of a GUID. Confluent's header serializer writes the frame
+into a header instead; it is put before the value again.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, Protocol, TypeVar
+from uuid import UUID
 
 from streampca.errors import StreampcaError
 from streampca.formats.packing import VectorError
 
 T = TypeVar("T")
-FRAME = 5  # bytes before the payload
+FRAME, _GUID_FRAME = 5, 17  # bytes before the payload
+HEADER = "__value_schema_id"  # holds the frame if the value has none
+_FOREIGN = {
+    b"\x03\x00": "of AWS Glue's schema registry",
+    b"\xc3\x01": "of Avro's single-object encoding",
+    b"Obj\x01": "of an Avro container file",
+    bytes(FRAME): "with an eight-byte id, which Apicurio's serializers write unless they are set to four bytes",
+}
 _ERROR_LENGTH = 200
 
 
@@ -22,8 +34,8 @@ class WriterSchema(NamedTuple):
 class Schemas(Protocol):
     """A schema registry."""
 
-    def get(self, schema_id: int) -> WriterSchema:
-        """The schema with this id; it never changes, so callers may cache it.
+    def get(self, schema_id: int | str) -> WriterSchema:
+        """The schema with this id or GUID; it never changes, so callers may cache it.
 
         Raises `KeyError` if there is none, `TimeoutError` while the registry cannot be reached, cannot answer or
         refuses access to this schema, and `SourceError` if it refuses all access.
@@ -33,6 +45,16 @@ class Schemas(Protocol):
 def frame_of(schema_id: int) -> bytes:
     """The bytes before a payload."""
     return b"\0" + schema_id.to_bytes(FRAME - 1, "big")
+
+
+def frame_size(value: bytes) -> int:
+    """The number of bytes before the payload of a framed value."""
+    return _GUID_FRAME if value[:1] == b"\1" else FRAME
+
+
+def foreign_frame(value: bytes) -> str:
+    """Name the frame at the beginning of a value if it is not Confluent's; else empty."""
+    return next((f"a frame {kind}" for start, kind in _FOREIGN.items() if value.startswith(start)), "")
 
 
 class SchemaCache(Generic[T]):
@@ -46,23 +68,24 @@ class SchemaCache(Generic[T]):
         if schemas is None:
             raise ValueError(f"{kind} needs a schema registry")
         self._schemas, self._kind, self._make = schemas, kind, make
-        self._cache: dict[int, T | VectorError] = {}
+        self._cache: dict[bytes, T | VectorError] = {}  # by frame
 
     def get(self, value: bytes) -> T:
         """Return what is made of a value's schema. Raises `VectorError`, and the registry's errors."""
-        if len(value) < FRAME or value[0] != 0:
-            raise VectorError(
-                "undecodable", "not framed as a schema registry's clients do: a zero, then the schema's id"
-            )
-        schema_id = int.from_bytes(value[1:FRAME], "big")
-        made = self._cache.get(schema_id)
+        frame = value[: frame_size(value)]
+        made = self._cache.get(frame)
         if made is None:
-            made = self._cache[schema_id] = self._made(schema_id)
+            made = self._cache[frame] = self._made(frame)
         if isinstance(made, VectorError):
             raise VectorError(made.reason, str(made))
         return made
 
-    def _made(self, schema_id: int) -> T | VectorError:
+    def _made(self, frame: bytes) -> T | VectorError:
+        foreign = foreign_frame(frame)
+        if foreign or len(frame) < frame_size(frame) or frame[0] > 1:
+            found = foreign or f"no schema id before the value or in the header {HEADER}"
+            raise VectorError("undecodable", f"not framed as a schema registry's clients do: {found}")
+        schema_id = str(UUID(bytes=frame[1:])) if frame[0] else int.from_bytes(frame[1:], "big")
         try:
             schema = self._schemas.get(schema_id)
         except KeyError:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from streampca.formats.codec import Codec
-from streampca.formats.record import timestamps_of, values_of
+from streampca.formats.record import timestamps_of
 from streampca.sources.events import Records, Undecoded, Vectors
 
 
@@ -15,7 +15,7 @@ def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
     """
     records = event.records
     try:
-        decoded, taken = codec.decode_some(values_of(records))
+        decoded, taken = codec.decode_some(codec.values_of(records))
     except TimeoutError as error:
         return Undecoded(event.partition, records[0].offset, len(records), event.end, str(error))
     timestamps = np.array(timestamps_of(records), np.int64)[decoded.indices]

@@ -49,7 +49,7 @@ class SchemaRegistry:
             from confluent_kafka import schema_registry
         self._url, self._error = settings.schema_registry_url, schema_registry.SchemaRegistryError
         self._schema = schema_registry.Schema
-        self._failing: dict[int, float] = {}  # schema id → monotonic time of its first failure
+        self._failing: dict[int | str, float] = {}  # schema id or GUID → monotonic time of its first failure
         configuration: dict[str, Any] = {
             "url": self._url,
             "timeout": _TIMEOUT_S,
@@ -62,10 +62,11 @@ class SchemaRegistry:
         except OSError as error:  # of the certificates
             raise SettingsError(f"SSL_CERT_FILE cannot be used: {error}") from None
 
-    def get(self, schema_id: int) -> WriterSchema:
+    def get(self, schema_id: int | str) -> WriterSchema:
         references: dict[str, str] = {}
+        get = self._client.get_schema if isinstance(schema_id, int) else self._client.get_schema_by_guid
         try:
-            schema = self._call(self._client.get_schema, schema_id)
+            schema = self._call(get, schema_id)
             self._add_references(schema, references)
         except SourceError as error:
             if self._answers():  # the login may have expired: that says nothing about the id

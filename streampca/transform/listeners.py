@@ -14,7 +14,12 @@ from streampca.consumer_group.metrics import MemberMetrics, Row
 log = structlog.get_logger()
 
 _TABLE: tuple[Row, ...] = (
-    (Counter, "records", ("outcome",), "Records of committed transactions, by outcome: read, written, rejected or skipped (deletes)."),
+    (
+        Counter,
+        "records",
+        ("outcome",),
+        "Records of committed transactions, by outcome: read, written, rejected or skipped.",
+    ),
     (Counter, "transactions", ("outcome",), "Transactions by outcome: committed, aborted (a rebalance) or failed."),
     (Gauge, "model_version", (), "Version of the model that was used last."),
     (Gauge, "lag_messages", ("partition",), "Messages behind the log's end."),

@@ -74,11 +74,12 @@ def test_rows_that_cannot_be_learned_are_counted_and_named(tmp_path: Path) -> No
     pq.write_table(pa.table({"v": lists}), tmp_path / "v.parquet", row_group_size=64)
     backfill = BackfillPlan("readings", backfill_of(3).fold_config, ("v",))
     checkpoint, rejects = executed(here, backfill, tmp_path / "v.parquet")
-    reasons = ["no_value", "wrong_length", "not_finite", "not_finite", "too_large"]
+    reasons = ["wrong_length", "not_finite", "not_finite", "too_large"]
     assert checkpoint.fold.stats.learned == 500
-    assert checkpoint.fold.stats.rejected == {"no_value": 1, "wrong_length": 1, "not_finite": 2, "too_large": 1}
+    assert checkpoint.fold.stats.rejected == {"wrong_length": 1, "not_finite": 2, "too_large": 1}
+    assert checkpoint.fold.stats.skipped == 1
     assert rejects["reason"].to_pylist() == reasons
-    assert rejects["row"].to_pylist() == [36, 37, 38, 39, 40]
+    assert rejects["row"].to_pylist() == [37, 38, 39, 40]
     assert set(rejects["chunk"].to_pylist()) == {f"{tmp_path / 'v.parquet'}#1"}
 
 

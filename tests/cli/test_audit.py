@@ -35,7 +35,7 @@ def test_an_audit_finds_the_same_bytes_and_notices_others(
         assert_one_line(run(*audit, "--to", 5, **model), "must be two checkpoints of partition 0, or 0", code=2)
         checkpoints = Checkpoints(DirectoryStore(members.store), topic)
         (newest,) = members.newest().values()
-        wrong = newest.fold.reject(["no_value"])
+        wrong = newest.fold.reject(["undecodable"])
         (members.store / f"checkpoints/{topic}/0/{2103:020d}.npz").unlink()
         checkpoints.save(type(newest)(topic, newest.topic_id, 0, wrong, newest.settings))
         assert_one_line(run(*audit, "--from", 0, **model), "the checkpoint has other bytes")

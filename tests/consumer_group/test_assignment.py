@@ -234,7 +234,7 @@ def test_messages_before_the_registry_failed_are_saved() -> None:
 
 def test_a_registry_that_denies_access_ends_the_worker() -> None:
     class ForbiddenSchemas(MemorySchemas):
-        def get(self, schema_id: int) -> WriterSchema:
+        def get(self, schema_id: int | str) -> WriterSchema:
             raise SourceError("the schema registry refuses us")
 
     env = Environment()
@@ -251,7 +251,7 @@ class FlakySchemas(MemorySchemas):
         super().__init__(memory(SCHEMA).schemas)
         self.failures = failures
 
-    def get(self, schema_id: int) -> WriterSchema:
+    def get(self, schema_id: int | str) -> WriterSchema:
         self.failures -= 1
         if self.failures >= 0:
             raise TimeoutError("the schema registry does not answer")

@@ -70,6 +70,21 @@ def test_bad_records_end_no_worker_that_has_learned(has_learned: list[int]) -> N
     env.assert_complete()
 
 
+@pytest.mark.parametrize("good", [0, 1])
+def test_deletes_between_the_first_bad_records_do_not_hide_a_wrong_setting(good: int) -> None:
+    """A vector before the hundredth bad record does: then the setting is right."""
+    env = Environment()
+    env.send(0, vectors(good))
+    env.send(0, [POISON, None] * 120)
+    if good:
+        make_worker(env, config()).run()
+        assert len(env.dead_letters) == 120
+        env.assert_complete()
+    else:
+        assert "100 records in a row were rejected" in refused(make_worker(env, config()))
+        assert env.dead_letters == []
+
+
 def test_an_operator_may_leave_out_the_first_records() -> None:
     env = Environment()
     env.send(0, [POISON] * 1200)

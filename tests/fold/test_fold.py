@@ -13,6 +13,8 @@ from streampca.fold import checkpoint as files
 from streampca.fold import npz
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.batch import Batch, Decoded, Reject, batch_of_rows
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
 from streampca.formats.record import PlainRecord
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LEARN_BLOCK
@@ -62,13 +64,13 @@ def messages(config: FoldConfig, n: int, seed: int = 0) -> Array:
     return V.astype(config.learning.dtype)
 
 
-def batch_of(V: Array, counts: Sequence[int], bad: Collection[int] = ()) -> Batch:
-    """Records with these numbers of vectors, at offsets that leave gaps, some of them bad."""
+def batch_of(V: Array, counts: Sequence[int], bad: Collection[int] = (), deletes: Collection[int] = ()) -> Batch:
+    """Records with these numbers of vectors, at offsets that leave gaps, some of them bad or deletes."""
     records = [PlainRecord(2 * i + 5, b"", stamp, leader_epoch=3) for i, stamp in enumerate(stamps_of(len(counts)))]
-    good = np.array([i for i in range(len(counts)) if i not in bad], np.int64)
-    vectors = V[np.repeat([i not in bad for i in range(len(counts))], counts)]
+    is_good = [i not in bad and i not in deletes for i in range(len(counts))]
+    good, vectors = np.flatnonzero(is_good), V[np.repeat(is_good, counts)]
     rejects = [Reject(i, ("undecodable", "too_large")[i % 2], "bad") for i in sorted(bad)]
-    decoded = Decoded(vectors, good, rejects, np.array(counts, np.int64)[good])
+    decoded = Decoded(vectors, good, rejects, np.array(counts, np.int64)[good], sorted(deletes))
     timestamps = np.array([records[i].timestamp for i in good], np.int64)
     return Batch(decoded, timestamps, records, records[-1].offset + 1)
 
@@ -79,7 +81,9 @@ def cut(batch: Batch, start: int, end: int) -> Batch:
     skipped = batch.before(start).decoded if start < len(batch.records) else batch.decoded
     n, m = len(skipped.vectors), len(skipped.indices)
     rejects = [replace(reject, index=reject.index - start) for reject in first.decoded.rejects if reject.index >= start]
-    decoded = Decoded(first.decoded.vectors[n:], first.decoded.indices[m:] - start, rejects, first.decoded.counts[m:])
+    deletes = [i - start for i in first.decoded.skipped if i >= start]
+    vectors, indices, _, counts, _ = first.decoded
+    decoded = Decoded(vectors[n:], indices[m:] - start, rejects, counts[m:], deletes)
     return replace(first, decoded=decoded, timestamps=first.timestamps[m:], records=first.records[start:])
 
 
@@ -98,7 +102,8 @@ def test_where_batches_are_cut_and_restarts_change_no_bit(name: str, data: st.Da
         counts = data.draw(st.lists(st.sampled_from([1, 2, 3, 7, 64, 65, 100]), min_size=1, max_size=10))
     n = len(counts)
     bad = data.draw(st.frozensets(st.integers(0, n - 1), max_size=n // 10))
-    whole = batch_of(messages(config, sum(counts)), counts, bad)
+    deletes = data.draw(st.frozensets(st.integers(0, n - 1), max_size=n // 10)) - bad
+    whole = batch_of(messages(config, sum(counts)), counts, bad, deletes)
     expected, losses = Fold.empty(config.learning).take(whole, config)
     fold = Fold.empty(config.learning)
     cuts = data.draw(st.lists(st.integers(0, n), max_size=12) | st.just(list(range(n))))
@@ -108,9 +113,35 @@ def test_where_batches_are_cut_and_restarts_change_no_bit(name: str, data: st.Da
             fold = files.decode(bits(fold, config)).fold
     assert bits(fold, config) == bits(expected, config)
     assert fold.stats.learned == len(whole.decoded.vectors)
-    assert sum(fold.stats.rejected.values()) == len(bad)
+    assert (sum(fold.stats.rejected.values()), fold.stats.skipped) == (len(bad), len(deletes))
     assert (fold.position, fold.last) == (whole.next, whole.last)
     assert sum(len(part.residual) for part in losses) == expected.stats.with_loss
+
+
+@pytest.mark.parametrize("name", ["plain", "half-life in seconds, float32", "gaps, half-life in seconds"])
+@given(deletes=st.lists(st.integers(0, 150), min_size=1, max_size=60), data=st.data())
+@settings(max_examples=6, deadline=None)
+def test_deletes_anywhere_change_nothing_that_is_learned(name: str, deletes: list[int], data: st.DataObject) -> None:
+    """Whatever their timestamps, and wherever the stream is cut; they are counted, and the position moves past them."""
+    config = CONFIGS[name]
+    V, stamps = messages(config, 150), stamps_of(150)
+    codec = Codec("float64", Judge.of(config.learning))
+    values: list[tuple[bytes | None, int]] = [(v.tobytes(), t) for v, t in zip(V.astype("<f8"), stamps, strict=True)]
+    with_deletes = values.copy()
+    for place in deletes:
+        with_deletes.insert(place, (None, data.draw(st.sampled_from([-1, 0, 1_000_500, 10**13]))))
+
+    def folded(stream: list[tuple[bytes | None, int]], cuts: list[int]) -> Fold:
+        records, fold = [PlainRecord(i, *one) for i, one in enumerate(stream)], Fold.empty(config.learning)
+        for start, end in itertools.pairwise(sorted({0, len(stream), *cuts})):
+            fold, _ = fold.take(codec.batch_of(records[start:end]), config)
+        return fold
+
+    cuts = data.draw(st.lists(st.integers(0, 150 + len(deletes)), max_size=8))
+    plain, fold = folded(values, []), folded(with_deletes, cuts)
+    assert (fold.position, fold.stats.skipped) == (150 + len(deletes), len(deletes))
+    assert files.decode(bits(fold, config)).fold.stats == fold.stats
+    assert bits(replace(fold, position=150, stats=replace(fold.stats, skipped=0)), config) == bits(plain, config)
 
 
 @given(cuts=st.lists(st.integers(0, 3000), max_size=6), off=st.integers(1, 2500))

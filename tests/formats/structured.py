@@ -69,7 +69,7 @@ class CountingSchemas(MemorySchemas):
 
     requests = 0
 
-    def get(self, schema_id: int) -> WriterSchema:
+    def get(self, schema_id: int | str) -> WriterSchema:
         self.requests += 1
         return super().get(schema_id)
 

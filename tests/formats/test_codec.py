@@ -78,7 +78,10 @@ def test_every_value_is_decoded_or_rejected_as_it_is_alone(kind: str, values: li
     one = codec(kind, dtype=dtype, largest_value=LearningConfig(D, 1, dtype=dtype).largest_value)
     decoded = one.decode(values)
     rejected = [reject.index for reject in decoded.rejects]
-    assert sorted([*decoded.indices.tolist(), *rejected]) == list(range(len(values)))
+    assert sorted([*decoded.indices.tolist(), *rejected, *decoded.skipped]) == list(range(len(values)))
+    assert decoded.skipped == [
+        i for i, value in enumerate(values) if value is None or (kind, value) == ("json", b"null")
+    ]
     assert decoded.indices.tolist() == sorted(decoded.indices.tolist())
     assert rejected == sorted(rejected)
     assert {reject.reason for reject in decoded.rejects} <= set(REASONS)

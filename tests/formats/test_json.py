@@ -56,7 +56,6 @@ def test_what_is_a_number_and_what_is_none(entries: list[str]) -> None:
 @pytest.mark.parametrize(
     ("value", "reason", "words"),
     [
-        (None, "no_value", "tombstone"),
         (b"", "undecodable", "not JSON"),
         (b"[NaN,2,3]", "undecodable", "not JSON"),
         (b"[1e999,2,3]", "undecodable", "not JSON"),
@@ -64,7 +63,6 @@ def test_what_is_a_number_and_what_is_none(entries: list[str]) -> None:
         (b"[" * 100_000, "undecodable", "not JSON"),
         (b"1.5", "undecodable", "not a number"),
         (b'"abc"', "undecodable", "not a string"),
-        (b"null", "no_value", "the value is null"),
         (b"true", "undecodable", "not a boolean"),
         (b'{"0":1}', "undecodable", "not an object"),
         (b"[null,2,3]", "undecodable", "entry 0 must be a number, not null (missing=impute learns vectors with gaps)"),
@@ -81,7 +79,7 @@ def test_what_is_a_number_and_what_is_none(entries: list[str]) -> None:
         (b"[1," + b"9" * 300 + b",3]", "too_large", r"entry 1 is 1e\+300"),
     ],
 )  # fmt: skip
-def test_invalid_json_vectors_are_rejected(value: bytes | None, reason: str, words: str) -> None:
+def test_invalid_json_vectors_are_rejected(value: bytes, reason: str, words: str) -> None:
     assert_rejected(codec().decode([value]), reason, words.replace("\\", ""))
 
 
@@ -138,8 +136,9 @@ def test_the_message_for_a_missing_field_is_short(fields: dict[str, None]) -> No
 
 def reference(value: bytes, field: str = "") -> list[float] | None:
     """The vector of a value; None if it has none."""
+    text = value[5:] if value[:1] == b"\0" else value
     try:
-        content = orjson.loads(value)
+        content = orjson.loads(text[3:] if text[:3] == b"\xef\xbb\xbf" else text)
     except orjson.JSONDecodeError:
         return None
     for name in field.split(".") if field else ():
@@ -237,4 +236,4 @@ def test_a_field_of_json_may_have_gaps() -> None:
     )
     assert decoded.vectors.tolist()[0][::2] == [1, 3]
     assert np.isnan(decoded.vectors[0, 1::2]).all()
-    assert decoded.rejects[0].message == "the field 'a.b' is null"
+    assert (decoded.rejects, decoded.skipped) == ([], [1])

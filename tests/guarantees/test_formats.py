@@ -28,6 +28,7 @@ from tests.waiting import PATIENCE_S
 pytestmark = pytest.mark.broker
 
 ROWS = 700
+GUID = "9c6e7f40-1d3a-4f7b-8a55-0123456789ab"
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +61,9 @@ def test_a_worker_learns_what_produce_sends(
         produce(broker, topic, rows[400:], tmp_path, **settings)
         members.learn()
         unknown = {"unknown_schema": 1} if kind in ("avro", "protobuf") else {}
-        assert members.rejected_beside(rows) == {"no_value": 1, "undecodable": 2 - len(unknown), **unknown}
-    assert {record.value for record in broker.read_all(f"{topic}-dead")} == set(poison)
+        assert members.rejected_beside(rows) == {"undecodable": 2 - len(unknown), **unknown}
+        assert members.newest()[0].fold.stats.skipped == 1
+    assert {record.value for record in broker.read_all(f"{topic}-dead")} == set(poison) - {None}
 
 
 def test_a_worker_waits_for_an_unavailable_registry(
@@ -184,6 +186,10 @@ def fake_registry(request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, ob
     if path.startswith(("/schemas/ids/8", "/schemas/ids/9")):
         status = 403 if path.startswith("/schemas/ids/8") else 422
         return status, {"error_code": status, "message": "not this one"}
+    if path.startswith(f"/schemas/guids/{GUID}"):
+        return 200, {"schema": '"int"', "schemaType": "AVRO", "guid": GUID}
+    if path.startswith("/schemas/guids"):
+        return 404, {"error_code": 40403, "message": "no such schema"}
     return 200, ["AVRO"] if path == "/schemas/types" else {"schema": '"bytes"'}
 
 
@@ -193,6 +199,9 @@ def test_passwords_and_errors_of_a_registry(new_client: NewClient, monkeypatch: 
         url = server.root
         good = new_client(url, schema_registry_login="ann:secret")
         assert good.get(1) == WriterSchema("AVRO", '"bytes"', {})
+        assert good.get(GUID) == WriterSchema("AVRO", '"int"', {})
+        with pytest.raises(KeyError):
+            good.get(GUID.upper())
         with pytest.raises(TimeoutError, match="disk full"):
             good.get(7)
         with pytest.raises(KeyError):  # one id is no reason to stop: its records are dead letters

@@ -130,21 +130,21 @@ def _ignores_stale_listing(self: Checkpoints, partition: int, failures: Mapping[
 
 
 def _refuses_far(self: Fold, batch: Batch, *others: Any) -> Any:
-    vectors, indices, rejects, counts = batch.decoded
+    vectors, indices, rejects, counts, skipped = batch.decoded
     distances = ((vectors - self.state.mean) ** 2).sum(axis=1)
     near = distances <= 1e6 * max(self.state.total_variance, 1.0 - self.state.count)
-    decoded = Decoded(vectors[near], indices[near], rejects, counts[near])
+    decoded = Decoded(vectors[near], indices[near], rejects, counts[near], skipped)
     return _take(self, replace(batch, decoded=decoded, timestamps=batch.timestamps[near]), *others)
 
 
 def _rejects_by_its_cache(self: SchemaCache[Any], value: bytes) -> Any:
-    unknown, schema_id = self.__dict__.setdefault("unknown", set()), value[1:FRAME]
-    if int.from_bytes(schema_id, "big") not in self._cache and len(unknown) >= 10:
+    unknown, frame = self.__dict__.setdefault("unknown", set()), value[:FRAME]
+    if frame not in self._cache and len(unknown) >= 10:
         raise VectorError("unknown_schema", "too many unknown ids")
     try:
         return _schema_of(self, value)
     except VectorError as error:
-        unknown |= {schema_id} if error.reason == "unknown_schema" else set()
+        unknown |= {frame} if error.reason == "unknown_schema" else set()
         raise
 
 

@@ -19,12 +19,12 @@ _POISON = b"poison"
 
 def value_of(vector: bytes, number: int) -> bytes:
     """A vector with a schema; equal numbers have the same."""
-    return framed(number % _KNOWN, vector)
+    return framed(1 + number % _KNOWN, vector)
 
 
 def poison_of(number: int) -> bytes:
     """Six bytes that hold no vector: in half of them is an id that the registry does not know."""
-    return framed(_KNOWN + number, b"?") if number % 2 else _POISON
+    return framed(1 + _KNOWN + number, b"?") if number % 2 else _POISON
 
 
 def is_poison(value: bytes | None) -> bool:
@@ -34,7 +34,7 @@ def is_poison(value: bytes | None) -> bool:
 
 def registry() -> MemorySchemas:
     """The registry, which does not answer while it is away."""
-    return MemorySchemas(dict.fromkeys(range(_KNOWN), WriterSchema("AVRO", "")))
+    return MemorySchemas(dict.fromkeys(range(1, 1 + _KNOWN), WriterSchema("AVRO", "")))
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ProcessSchemas:
     registry: MemorySchemas
     process: Process
 
-    def get(self, schema_id: int) -> WriterSchema:
+    def get(self, schema_id: int | str) -> WriterSchema:
         self.process.call("schema")
         return self.registry.get(schema_id)
 

@@ -21,7 +21,7 @@ def test_unknown_ids_change_nothing_for_a_known_one() -> None:
     """As after a kill -9, the known id is not in the cache. Each step of decoding makes a few requests."""
     known = WriterSchema("AVRO", json.dumps(ARRAY))
     registry = CountingSchemas({5000: known})
-    values = [framed(schema_id, b"?") for schema_id in range(1000)] + [avro(known, [1.0, 2.0], 5000)] * 3
+    values = [framed(schema_id, b"?") for schema_id in range(1, 1001)] + [avro(known, [1.0, 2.0], 5000)] * 3
     records = [PlainRecord(offset, value, 0) for offset, value in enumerate(values)]
     decoder = codec("avro", "", registry, 2)
     steps: list[Vectors] = []

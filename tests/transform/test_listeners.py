@@ -11,8 +11,8 @@ from tests.waiting import Clock
 from tests.worker.environment import notify
 
 BATCH = events.BatchTransformed(0, 4, 3, 7, 5, 9)
-FAILED = events.TransactionEnded("failed", {"all": 4, "read": 4, "written": 4, "rejected": 0}, 0.0, "why")
-COMMITTED = events.TransactionEnded("committed", {"all": 6, "read": 5, "written": 3, "rejected": 1}, 0.2)
+FAILED = events.TransactionEnded("failed", {"all": 4, "read": 4, "written": 4, "rejected": 0, "skipped": 0}, 0.0, "why")
+COMMITTED = events.TransactionEnded("committed", {"all": 6, "read": 5, "written": 3, "rejected": 1, "skipped": 1}, 0.2)
 
 
 def test_records_count_when_their_transaction_is_committed() -> None:
@@ -27,6 +27,7 @@ def test_records_count_when_their_transaction_is_committed() -> None:
             'streampca_transform_records_total{outcome="read"}': 5,
             'streampca_transform_records_total{outcome="written"}': 3,
             'streampca_transform_records_total{outcome="rejected"}': 1,
+            'streampca_transform_records_total{outcome="skipped"}': 1,
             'streampca_transform_transactions_total{outcome="failed"}': 1,
             'streampca_transform_transactions_total{outcome="committed"}': 1,
             'streampca_transform_lag_messages{partition="0"}': 5,
@@ -73,4 +74,4 @@ def test_failures_and_waiting_are_logged_once(logs: list[EventDict]) -> None:
     ]  # fmt: skip
     assert logs[-2]["messages"] == 5
     assert logs[-1] == {"event": "transform ended", "log_level": "info", "committed": 6, "partitions": 1, "lag": 0,
-                         "written": 4, "rejected": 0, "model": 8}  # fmt: skip
+                         "written": 4, "rejected": 0, "skipped": 0, "model": 8}  # fmt: skip

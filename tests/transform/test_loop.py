@@ -74,13 +74,29 @@ def test_bad_records_are_dead_letters_of_the_same_transaction() -> None:
 
 def test_bad_records_are_skipped_on_request() -> None:
     world = World()
-    world.topic.append(0, b"no vector")
+    world.topic.append(0, b"no vector", None)
     world.append(0, 2)
     member = Member(world, on_bad_record="skip").run()
-    assert world.origins() == {0: [1, 2]}
+    assert world.origins() == {0: [2, 3]}
     assert len(member.events.of_type(RecordRejected)) == 1
-    counts = {"all": 3, "read": 3, "written": 2, "rejected": 1}
+    counts = {"all": 4, "read": 4, "written": 2, "rejected": 1, "skipped": 1}
     assert [event.counts for event in member.events.of_type(TransactionEnded)] == [counts]
+    assert not world.written[DEAD]
+
+
+@settings(max_examples=20)
+@given(deletes=st.lists(st.booleans(), min_size=1, max_size=30), batch=st.integers(1, 9))
+@pytest.mark.parametrize("packer", [None, ArrowPacker(most_bytes=300)])
+def test_deletes_have_no_output_and_are_committed(deletes: list[bool], batch: int, packer: ArrowPacker | None) -> None:
+    """With the policy that stops at a bad record."""
+    world = World()
+    for is_delete in deletes:
+        world.topic.append(0, None if is_delete else np.arange(5.0).tobytes())
+    member = Member(world, batch=batch, packer=packer).run()
+    written = [offset for offset, is_delete in enumerate(deletes) if not is_delete]
+    assert world.origins() == ({0: written} if written else {})
+    assert sum(event.counts["skipped"] for event in member.events.of_type(TransactionEnded)) == sum(deletes)
+    assert world.is_done
     assert not world.written[DEAD]
 
 

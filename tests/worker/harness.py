@@ -145,7 +145,7 @@ def run_until(env: Environment, position: int) -> None:
 
 
 def send_poison(env: Environment) -> None:
-    """Send 113 records; those at 50, 51 and 112 are bad."""
+    """Send 113 records; those at 50 and 112 are bad, the one at 51 is a tombstone."""
     env.send(0, vectors(50))
     env.send(0, [POISON, None])
     env.send(0, vectors(60, seed=1))

@@ -94,17 +94,34 @@ def test_failed_publishing_is_logged_once_while_checkpoints_are_saved(logs: Logs
 
 def test_rejected_records_are_logged_at_powers_of_ten(logs: Logs) -> None:
     env = Environment()
-    env.send(0, [POISON] * 120 + [None] * 3)
+    env.send(0, [POISON] * 120 + [None] * 3 + [b"?"])
     run_logged(env, [50], on_bad_record="skip")
     logged = [line for line in logs if line["event"] == "record rejected" and line["log_level"] == "warning"]
     assert [(line["reason"], line["count"], line["offset"]) for line in logged] == [
         ("wrong_length", 1, 0),
         ("wrong_length", 10, 9),
         ("wrong_length", 100, 99),
-        ("no_value", 1, 120),
     ]
-    assert len([line for line in logs if line["event"] == "record rejected"]) == 123
+    assert len([line for line in logs if line["event"] == "record rejected"]) == 121
     assert logged[0]["message"].startswith("6 bytes")
+
+
+@pytest.mark.parametrize(
+    ("counts", "good", "warnings"),
+    [([99], 0, 0), ([60, 40, 500], 0, 1), ([100], 0, 1), ([250], 1, 0), ([99, 1], 1, 0)],
+)
+def test_a_hundred_deletes_before_any_vector_are_one_warning(
+    logs: Logs, counts: list[int], good: int, warnings: int
+) -> None:
+    """As with `field` at Debezium's `before` instead of `after`."""
+    env = Environment()
+    env.send(0, vectors(good))
+    for count in counts:
+        env.send(0, [None] * count)
+    run_logged(env, [count for count in [good, *counts] if count])
+    raised = [line for line in logs if line["log_level"] == "warning"]
+    assert [line["event"] for line in raised] == ["no record has a vector"] * warnings
+    assert all(line["skipped"] >= 100 and "correct field" in line["message"] for line in raised)
 
 
 def test_catching_up_is_logged_once_per_assignment(logs: Logs) -> None:
@@ -140,13 +157,14 @@ class TimedLog(WorkerLog):
 
 def test_progress_is_logged_once_a_minute(logs: Logs) -> None:
     log = TimedLog()
-    notify(log, events.PartitionsAssigned({0: -1, 1: -1}), events.RecordRejected(0, 7, "no_value", "?"))
+    notify(log, events.PartitionsAssigned({0: -1, 1: -1}), events.RecordRejected(0, 7, "undecodable", "?"))
+    log.notify(events.RecordsSkipped(3, accepted_any=False))
     for _ in range(2):
         notify(log, *[learned(lag=40)] * 6, learned(lag=2, partition=1))
         log.poll_for_minutes()
     logged = [line for line in logs if line["event"] == "learning"]
     assert [(line["messages"], line["per_second"], line["lag"]) for line in logged] == [(35, 0.6, 42)] * 2
-    assert (logged[0]["partitions"], logged[0]["rejected"], logged[0]["last_model"]) == (2, 1, None)
+    assert logged[0].items() >= {"partitions": 2, "rejected": 1, "skipped": 3, "last_model": None}.items()
 
 
 def test_the_logged_loss_is_the_recent_loss_ratio(logs: Logs) -> None:
@@ -202,7 +220,7 @@ def test_a_partition_that_stalls_again_after_it_was_released_is_logged_again(log
 
 def test_the_last_line_has_the_saved_positions(logs: Logs) -> None:
     log = WorkerLog()
-    released, rejected = events.PartitionsReleased([2], lost=False), events.RecordRejected(0, 6, "no_value", "?")
+    released, rejected = events.PartitionsReleased([2], lost=False), events.RecordRejected(0, 6, "undecodable", "?")
     notify(log, events.PartitionsAssigned({0: 2, 1: 40, 2: 80, 3: -1}), learned(lag=0), SAVED, released, rejected)
     log.ended()
     assert logs[-1].items() >= {
@@ -236,9 +254,10 @@ def test_metrics_after_a_run(metrics: WorkerMetrics) -> None:
         now,
         {
             'streampca_messages_total{outcome="learned"}': 620,
-            'streampca_messages_total{outcome="rejected"}': 3,
+            'streampca_messages_total{outcome="rejected"}': 2,
+            'streampca_messages_total{outcome="skipped"}': 1,
             'streampca_records_rejected_total{reason="wrong_length"}': 2,
-            'streampca_records_rejected_total{reason="no_value"}': 1,
+            'streampca_records_skipped_total{reason="no_value"}': 1,
             "streampca_partitions_owned": 2,
             "streampca_broker_connected": 1,
             "streampca_loop_last_tick_timestamp_seconds": NOW,

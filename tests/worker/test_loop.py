@@ -13,6 +13,7 @@ from streampca.consumer_group.events import (
     PartitionsAssigned,
     PartitionsReleased,
     RecordRejected,
+    RecordsSkipped,
 )
 from streampca.errors import BadRecordError, SourceError
 from streampca.fold.checkpoint import encode
@@ -115,10 +116,25 @@ def test_bad_records_are_counted_and_become_dead_letters_if_asked_for(
     """Dead letters are acknowledged before a checkpoint passes them: the spies check that."""
     send_poison(env)
     worker = make_worker(env, worker_config(on_bad_record=policy), batch=batch).run()
-    bad = [(0, 50, "wrong_length"), (0, 51, "no_value"), (0, 112, "wrong_length")]
+    bad = [(0, 50, "wrong_length"), (0, 112, "wrong_length")]
     rejected = worker.recorder.of_type(RecordRejected)
     assert [(event.partition, event.offset, event.reason) for event in rejected] == bad
     assert env.dead_letters == (bad if policy == "dead_letter" else [])
+    env.assert_complete()
+
+
+@pytest.mark.parametrize("policy", ["stop", "dead_letter"])
+@pytest.mark.parametrize("batch", [1, 13, 1000])
+def test_deletes_are_counted_and_stop_no_worker(env: Environment, policy: str, batch: int) -> None:
+    """At the beginning, in between, and at the end: the position is after them."""
+    for seed in range(3):
+        env.send(0, [None] * 20)
+        env.send(0, vectors(50, seed=seed))
+    env.send(0, [None] * 20)
+    worker = make_worker(env, worker_config(on_bad_record=policy), batch=batch).run()
+    assert (env.position(), env.newest().fold.stats.skipped) == (230, 80)
+    assert sum(event.count for event in worker.recorder.of_type(RecordsSkipped)) == 80
+    assert (worker.recorder.of_type(RecordRejected), env.dead_letters) == ([], [])
     env.assert_complete()
 
 
@@ -187,7 +203,7 @@ def test_same_checkpoints_for_any_polls_and_queue(
     make_worker(env, config, script, prefetch=prefetch).run()
     env.assert_complete()
     logs = enumerate(env.topic.logs)
-    rejected = {(p, record.offset) for p, log in logs for record in log.records if record.value in bad}
+    rejected = {(p, record.offset) for p, log in logs for record in log.records if record.value == POISON}
     assert {(p, offset) for p, offset, _ in env.dead_letters} == rejected
 
 

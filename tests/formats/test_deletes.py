@@ -1,0 +1,49 @@
+"""Deletes: tombstones, and null in place of a vector or on the way to it. A missing field is an error."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.formats.structured import ARRAY, ROW, WriterSchema, avro, codec, memory, only_reject
+
+ENVELOPE = {
+    "type": "record", "name": "Envelope", "fields": [
+        {"name": "op", "type": "string"},
+        {"name": "after", "type": ["null", {
+            "type": "record", "name": "Row", "fields": [{"name": "v", "type": ["null", ARRAY]}]}]},
+    ],
+}  # fmt: skip
+DELETES = [{"after": None}, {"after": {"v": None}}]
+
+
+def event(content: dict[str, Any]) -> bytes:
+    return json.dumps({"op": "d", **content}).encode()
+
+
+@pytest.mark.parametrize("min_observed", [None, 2])
+@pytest.mark.parametrize("kind", ["json", "avro"])
+@given(contents=st.lists(st.sampled_from([*DELETES, {"after": {"v": ROW}}]), max_size=6))
+def test_null_on_the_way_to_the_vector_is_a_delete(
+    kind: str, min_observed: int | None, contents: list[dict[str, Any]]
+) -> None:
+    schema = WriterSchema("AVRO", json.dumps(ENVELOPE))
+    one = codec(kind, "after.v", memory(schema), min_observed=min_observed)
+    found = one.decode([event(c) if kind == "json" else avro(schema, {"op": "u", **c}) for c in contents])
+    assert found.skipped == [i for i, content in enumerate(contents) if content in DELETES]
+    assert found.vectors.tolist() == [ROW] * (len(contents) - len(found.skipped))
+    assert found.rejects == []
+
+
+@pytest.mark.parametrize("value", [b"null", b" null ", b"\xef\xbb\xbfnull", b"\0\0\0\0\7null"])
+def test_a_null_value_is_a_delete(value: bytes) -> None:
+    for field in ("", "v"):
+        assert codec("json", field).decode([value]).skipped == [0]
+
+
+@pytest.mark.parametrize("content", [{}, {"after": {}}, {"after": 0}, {"after": []}, {"after": ""}, {"after": False}])
+def test_a_missing_field_is_an_error(content: dict[str, Any]) -> None:
+    reason, message = only_reject(codec("json", "after.v").decode([event(content)]))
+    assert (reason, "no field 'after.v'" in message) == ("undecodable", True)

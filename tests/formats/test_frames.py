@@ -1,0 +1,130 @@
+"""Frames around payloads: Confluent's before the value or in a header, and those of others, refused by name."""
+
+import codecs
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka.schema_registry import header_schema_id_serializer, prefix_schema_id_serializer
+from confluent_kafka.schema_registry.serde import SchemaId
+from confluent_kafka.serialization import MessageField, SerializationContext
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streampca.formats.record import PlainRecord, Record
+from streampca.sources.decode import decode_records
+from streampca.sources.events import Records, Vectors
+from tests.formats.structured import (
+    ARRAY,
+    READING,
+    ROW,
+    MemorySchemas,
+    assert_rejected,
+    avro,
+    avro_datum,
+    avro_schema,
+    codec,
+    framed,
+    memory,
+    protobuf,
+    reading,
+)
+
+GUID = "9c6e7f40-1d3a-4f7b-8a55-0123456789ab"
+SCHEMA = avro_schema(ARRAY, "v")
+AVRO = avro(SCHEMA, avro_datum(ROW, "v"))[5:]
+PROTOBUF = protobuf(reading(doubles=ROW))[7:]  # without the frame and the indexes
+TEXT = json.dumps({"v": ROW}).encode()
+
+
+def in_header(payload: bytes, kind: str = "AVRO", indexes: list[int] | None = None) -> Record:
+    """A record as Confluent's header serializer writes it."""
+    context = SerializationContext("t", MessageField.VALUE, [("trace", b"x")])
+    value = header_schema_id_serializer(payload, context, SchemaId(kind, None, GUID, indexes))
+    return PlainRecord(0, value, headers=context.headers)
+
+
+def decoded(kind: str, field: str, schemas: MemorySchemas, records: Sequence[Record]) -> Any:
+    vectors = decode_records(codec(kind, field, schemas), Records(0, records, 9, 9))
+    assert isinstance(vectors, Vectors)
+    return vectors.decoded
+
+
+@given(before=st.lists(st.sampled_from(["header", "prefix", "tombstone", "other headers"]), max_size=6))
+def test_ids_may_be_in_headers_and_before_values_of_one_topic(before: list[str]) -> None:
+    schemas = MemorySchemas({GUID: SCHEMA, 1: SCHEMA})
+    prefixed = prefix_schema_id_serializer(AVRO, None, SchemaId("AVRO", 1))
+    records = {
+        "header": in_header(AVRO),
+        "prefix": PlainRecord(0, prefixed),
+        "tombstone": PlainRecord(0, None, headers=in_header(b"").headers),
+        "other headers": PlainRecord(0, prefixed, headers=[("trace", None), ("__key_schema_id", b"?")]),
+    }
+    found = decoded("avro", "v", schemas, [records[name] for name in [*before, "header"]])
+    assert found.vectors.tolist() == [ROW] * (len(before) + 1 - before.count("tombstone"))
+    assert (found.rejects, len(found.skipped)) == ([], before.count("tombstone"))
+
+
+def test_a_header_of_protobuf_holds_the_indexes_of_the_message_too() -> None:
+    found = decoded("protobuf", "doubles", MemorySchemas({GUID: READING}), [in_header(PROTOBUF, "PROTOBUF", [1])])
+    assert found.vectors.tolist() == [ROW]
+
+
+def test_a_header_that_is_no_frame_and_an_unknown_guid_are_rejected() -> None:
+    odd = PlainRecord(0, AVRO, headers=[("__value_schema_id", b"7")])
+    assert_rejected(decoded("avro", "v", memory(SCHEMA), [odd]), "undecodable", "not framed")
+    assert_rejected(decoded("avro", "v", memory(SCHEMA), [in_header(AVRO)]), "unknown_schema", GUID)
+
+
+def test_json_needs_no_schema_and_reads_no_header() -> None:
+    records = [in_header(TEXT, "JSON"), PlainRecord(0, prefix_schema_id_serializer(TEXT, None, SchemaId("JSON", 7)))]
+    found = decode_records(codec("json", "v"), Records(0, records, 9, 9))
+    assert isinstance(found, Vectors)
+    assert found.decoded.vectors.tolist() == [ROW] * 2
+
+
+@pytest.mark.parametrize("frame", [b"", framed(7, b""), framed(2**32 - 1, b"")])
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_json_may_have_a_frame_and_a_byte_order_mark(frame: bytes, mark: bytes, gaps: bool) -> None:
+    one = codec("json", "v", min_observed=1 if gaps else None)
+    found = one.decode([frame + mark + TEXT, frame + mark + b'{"v": [1, 2, 3], "more": [true, NaN]}'])
+    assert found.vectors.tolist() == [ROW, [1, 2, 3]][: 1 + gaps]
+    assert len(found.rejects) == 1 - gaps
+
+
+def container() -> bytes:
+    out = io.BytesIO()
+    fastavro.writer(out, fastavro.parse_schema(json.loads(SCHEMA.text)), [avro_datum(ROW, "v")])
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["json", "avro", "protobuf"])
+@pytest.mark.parametrize("payload", [AVRO, PROTOBUF, TEXT, b""], ids=["avro", "protobuf", "json", "empty"])
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (b"\x03\x00" + bytes(range(16)), "Glue"),
+        (b"\xc3\x01" + bytes(range(8)), "single-object"),
+        (container(), "container file"),
+        (b"\0" + (1).to_bytes(8, "big"), "eight-byte id"),
+        (b"\0" + (2**32 - 1).to_bytes(8, "big"), "eight-byte id"),
+    ],
+)  # fmt: skip
+def test_frames_of_others_are_refused_by_name(kind: str, payload: bytes, frame: bytes, words: str) -> None:
+    one = codec(kind, "v", MemorySchemas({}))
+    assert_rejected(one.decode([frame + payload]), "undecodable", words)
+
+
+@pytest.mark.parametrize("kind", ["avro", "protobuf"])
+def test_payloads_without_a_frame_name_both_places_of_an_id(kind: str) -> None:
+    found = codec(kind, "v", MemorySchemas({})).decode([b"\x0a" + PROTOBUF])
+    assert_rejected(found, "undecodable", "no schema id before the value or in the header __value_schema_id")
+
+
+@pytest.mark.parametrize("payload", [AVRO, PROTOBUF, b"{", b""])
+def test_a_frame_around_what_is_no_json_is_named(payload: bytes) -> None:
+    assert_rejected(codec("json").decode([framed(7, payload)]), "undecodable", "a schema registry's frame")
