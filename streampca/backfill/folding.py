@@ -145,7 +145,7 @@ def _decoded(batch: Any, plan: BackfillPlan, judge: Judge) -> Decoded:
 
 
 def _misfits(column: Any, d: int) -> Iterator[Reject]:
-    """The rows of a column of lists that are null or have another length."""
+    """The rows of a column of lists that are null, which is no error, or have another length."""
     if not arrow.is_list(column.type):
         return
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)

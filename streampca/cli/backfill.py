@@ -53,7 +53,7 @@ def run(
     counts = ", ".join(f"{reason}: {count}" for reason, count in checkpoint.fold.stats.rejected.items())
     console().print(
         f"{partition_name(checkpoint.partition)} is done: {checkpoint.fold.stats.learned:,} rows learned into "
-        f"{settings.store}; rejected: {counts or 'none'}\n"
+        f"{settings.store}; rejected: {counts or 'none'}; skipped: {checkpoint.fold.stats.skipped}\n"
         f"the next model of {settings.topic} contains them; workers with start=backfill begin "
         f"{f'at {until}' if until else 'at the earliest record'}"
     )

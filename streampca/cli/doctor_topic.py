@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from streampca.consumer_group.rejects import ALL_DELETES, FIRST
 from streampca.errors import BadRecordError, OffsetGapError
 from streampca.formats.batch import Decoded
 from streampca.formats.codec import Codec
@@ -109,14 +110,21 @@ class TopicChecks:
         return f"{self._settings.schema_registry_url} answers"
 
     def newest_record(self, codec: Codec, dimensions: int) -> str:
-        """The newest record holds a vector, and is not in the future."""
-        ends = {partition: end for partition, (first, end) in needed(self.bounds).items() if end > first}
-        if not ends:
+        """The newest record that is no delete holds a vector, and is not in the future."""
+        bounds = {p: (first, end) for p, (first, end) in needed(self.bounds).items() if end > first}
+        if not bounds:
             return "the topic is empty"
-        newest = needed(self._reader).newest_record(ends)
-        if newest is None:
+        newest = needed(self._reader).newest_records(bounds, FIRST)
+        if not newest:
             return "no record received in time; an open transaction may block them"
-        partition, record = newest
+        newest.reverse()
+        deletes = codec.decode_some(codec.values_of([record for _, record in newest]))[0].skipped
+        if len(deletes) == len(newest):
+            text = f"none of the newest {len(newest)} records has a vector: {ALL_DELETES}"
+            if len(newest) >= FIRST:
+                raise BadRecordError(text)
+            return text
+        partition, record = next(found for i, found in enumerate(newest) if i not in deletes)
         decoded = codec.decode(codec.values_of([record]))
         where = f"partition {partition}, offset {record.offset}"
         if decoded.rejects:

@@ -90,6 +90,7 @@ def _topic(store: Store, topic: str) -> dict[str, Any]:
             "next_offset": newest.fold.position if newest else None,
             "learned": newest.fold.stats.learned if newest else None,
             "rejected": sum((newest.fold.stats.rejected or {}).values()) if newest else None,
+            "skipped": newest.fold.stats.skipped if newest else None,
         }
     last = versions[-1] if versions else None
     return {"partitions": partitions, "models": len(versions), "newest_model": last, "versions": versions}
@@ -105,7 +106,7 @@ def _show(facts: dict[str, Any]) -> None:
         out.print(f"{topic}: {len(versions)} models, newest version {'–' if newest is None else newest}")
         if versions:
             out.print(f"versions: {', '.join(map(str, versions))}")
-        names = ["next_offset", "learned", "rejected", "checkpoints"]
+        names = ["next_offset", "learned", "rejected", "skipped", "checkpoints"]
         rows = [[number, *(_formatted(row[name]) for name in names)] for number, row in partitions.items()]
         out.print(table(["partition", *names], rows))
 

@@ -114,6 +114,21 @@ def test_doctor_says_when_records_carry_float32(broker: Broker, topic: str, tmp_
         assert ("dtype=float32" in lines["newest record"]) == (dtype == "float32" and not asked)
 
 
+def test_doctor_looks_behind_deletes_and_finds_a_field_that_is_always_null(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    def newest() -> str:
+        return worker_doctor(broker, topic, tmp_path, STREAMPCA_FIELD="before")[1]["newest record"]
+
+    broker.create_topic(topic, 1)
+    broker.produce(topic, 0, [b'{"before": null, "after": [1, 2, 3, 4]}'] * 60)
+    assert newest().startswith("✓ none of the newest 60 records has a vector: all are tombstones or null at `field`")
+    broker.produce(topic, 0, [b'{"before": [1, 2, 3, 4]}', *[None] * 30])
+    assert newest().startswith("✓ partition 0, offset 60 is a vector of 4 numbers")
+    broker.produce(topic, 0, [None] * 100)
+    assert newest().startswith("✗ none of the newest 100 records has a vector")
+
+
 @both_clients
 def test_doctor_and_produce_over_tls_with_a_login(
     broker: Broker, topic: str, tmp_path: Path, vectors: Path, client: str

@@ -67,19 +67,21 @@ class KafkaPythonReader:
             end = self._consumer.end_offsets(list(self._ends), timeout_ms=_ANSWER_MS)
         return {tp.partition: (first[tp], end[tp]) for tp in sorted(self._ends)}
 
-    def newest_record(self, ends: Mapping[int, int]) -> tuple[int, Record] | None:
-        """The newest of the last records of these partitions, with its partition; None if none came in time."""
-        self._consumer.assign([TopicPartition(self._topic, partition) for partition in ends])
-        for partition, end in ends.items():
-            self._consumer.seek(TopicPartition(self._topic, partition), end - 1)
-        deadline = time.monotonic() + _ANSWER_MS / 1000
-        while time.monotonic() < deadline:
+    def newest_records(self, bounds: Mapping[int, tuple[int, int]], count: int) -> list[tuple[int, Record]]:
+        """About `count` of the last records of these partitions, as many of each, the newest last; with its partition.
+
+        They are those that came in time: an open transaction may block others.
+        """
+        tps = {TopicPartition(self._topic, partition): end for partition, (_, end) in bounds.items()}
+        self._consumer.assign(list(tps))
+        for tp, end in tps.items():
+            self._consumer.seek(tp, max(end - -(-count // len(tps)), bounds[tp.partition][0]))
+        deadline, records = time.monotonic() + _ANSWER_MS / 1000, list[tuple[int, Record]]()
+        while time.monotonic() < deadline and any((position_of(self._consumer, tp) or 0) < tps[tp] for tp in tps):
             with self._connection.answers():
-                records = [record for fetched in self._consumer.poll(200).values() for record in fetched]
-            if records:
-                newest = max(records, key=lambda record: int(record.timestamp))
-                return newest.partition, newest
-        return None
+                fetched = self._consumer.poll(200)
+            records += [(tp.partition, record) for tp, found in fetched.items() for record in found]
+        return sorted(records, key=lambda found: int(found[1].timestamp))
 
     def _read_to(self, ends: Mapping[TopicPartition, int]) -> Iterator[tuple[int, Record]]:
         left = {tp: end for tp, end in ends.items() if end}
