@@ -65,7 +65,7 @@ MODEL = [
 ]  # fmt: skip
 
 STREAM = [
-    lines("Throughput", "Messages per second, learned and rejected.",
+    lines("Throughput", "Messages per second, learned, rejected and skipped (deletes).",
           query("sum by (outcome) (rate(streampca_messages_total[$__rate_interval]))", "{{outcome}}"), unit="mps"),
     lines("Throughput by partition", "Progress of each partition, offsets per second.",
           query("max by (partition) (deriv(streampca_next_offset[$__rate_interval]))", "{{partition}}"), unit="mps"),
@@ -85,8 +85,9 @@ STREAM = [
           "and rebalances per minute.",
           query("streampca_partitions_owned", "{{instance}}"), query("sum(streampca_stalled)", "stalled"),
           query("60 * sum by (event) (rate(streampca_rebalances_total[$__rate_interval]))", "{{event}} per minute")),
-    lines("Skipped and future records", "Offsets removed by retention before they were read, and records with a "
-          "timestamp in the future.",
+    lines("Skipped and future records", "Deletes, offsets removed by retention before they were read, and records with "
+          "a timestamp in the future.",
+          query("sum(streampca_records_skipped_total)", "deletes"),
           query("sum(streampca_offset_gap_messages_total)", "offset gap"),
           query("max by (partition) (streampca_timestamps_ahead)", "ahead of time, {{partition}}")),
 ]  # fmt: skip

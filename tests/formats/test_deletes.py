@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.formats.structured import ARRAY, ROW, WriterSchema, avro, codec, memory, only_reject
+from tests.formats.structured import ARRAY, ROW, WriterSchema, arrow, avro, codec, framed, memory, only_reject
 
 ENVELOPE = {
     "type": "record", "name": "Envelope", "fields": [
@@ -43,7 +43,21 @@ def test_a_null_value_is_a_delete(value: bytes) -> None:
         assert codec("json", field).decode([value]).skipped == [0]
 
 
-@pytest.mark.parametrize("content", [{}, {"after": {}}, {"after": 0}, {"after": []}, {"after": ""}, {"after": False}])
+@pytest.mark.parametrize("content", [{}, {"after": {}}, {"after": 0}, {"after": ""}, {"after": False}])
 def test_a_missing_field_is_an_error(content: dict[str, Any]) -> None:
     reason, message = only_reject(codec("json", "after.v").decode([event(content)]))
     assert (reason, "no field 'after.v'" in message) == ("undecodable", True)
+
+
+def test_a_message_that_is_not_set_is_a_delete_of_protobuf() -> None:
+    """Protobuf has no null; a message that is set, with an empty vector, is an error."""
+    text = 'syntax = "proto3"; message Envelope { string op = 1; R after = 2; } message R { repeated double v = 1; }'
+    one = codec("protobuf", "after.v", memory(WriterSchema("PROTOBUF", text)))
+    found = one.decode([framed(1, b"\0" + payload) for payload in (b"\x0a\x01d", b"", b"\x12\0")])
+    assert (found.skipped, [reject.reason for reject in found.rejects]) == ([0, 1], ["wrong_length"])
+
+
+def test_rows_that_are_null_are_left_out_of_arrow_messages() -> None:
+    """A message of nothing else is a delete."""
+    found = codec("arrow").decode([arrow([ROW, None, ROW]), arrow([None]), arrow([])])  # type: ignore[list-item]
+    assert (found.vectors.tolist(), found.counts.tolist(), found.skipped) == ([ROW, ROW], [2], [1])
