@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Counts, Fields, Reader, Writer
 from streampca.formats.fields import NumberFields
 from streampca.formats.packing import (
+    NO_VALUE,
     NULL_HINT,
     VectorBytes,
     VectorError,
@@ -43,7 +44,7 @@ class ArrowReader(Reader):
                     batch.validate(full=True)  # offsets that point outside the buffers are refused
                     rows = vectors_in(batch, paths, self._dimensions, impute=self._impute)
                     for _, error in rows.misfits:
-                        if error.reason != "no_value":
+                        if error.reason != NO_VALUE:
                             raise error
                         nulls = [error]
                     found.append(rows.vectors)
@@ -78,7 +79,7 @@ def vectors_in(batch: Any, paths: Sequence[Path], dimensions: int, *, impute: bo
         check_length(len(columns), dimensions)
         is_absent = np.logical_and.reduce([_is_null_before(batch, path) for path in paths])
         vectors = np.column_stack([_floats(column) for column in columns])[~is_absent]
-        error = VectorError("no_value", "the row is null")
+        error = VectorError(NO_VALUE, "the row is null")
         return RowVectors(vectors, (~is_absent).astype(np.int64), [(int(i), error) for i in np.flatnonzero(is_absent)])
     return _of_objects(batch, paths, dimensions, impute)
 
@@ -90,7 +91,7 @@ def _of_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
 
     def misfit(row: int) -> tuple[int, VectorError]:
         if lengths[row] < 0:
-            return row, VectorError("no_value", "the row is null")
+            return row, VectorError(NO_VALUE, "the row is null")
         return row, VectorError("wrong_length", f"{lengths[row]} numbers, not {dimensions}")
 
     entries = (column if fits.all() else column.filter(pa.array(fits))).flatten()

@@ -17,6 +17,7 @@ import numpy as np
 import orjson
 
 from streampca.formats.packing import (
+    NO_VALUE,
     NumberPacker,
     VectorBytes,
     VectorError,
@@ -54,7 +55,7 @@ class NumberFields:
         try:
             return self._several(value, booleans)
         except VectorError as error:
-            if error.reason == "no_value" or (better := suggested_field(value, self._dimensions)) is None:
+            if error.reason == NO_VALUE or (better := suggested_field(value, self._dimensions)) is None:
                 raise
             raise VectorError(error.reason, f"{error}; field={better} reads {self._dimensions} numbers") from None
 
@@ -62,7 +63,7 @@ class NumberFields:
         nulls = list[bool]()
         items = self._items(self._stops(value, self._paths), self._is_named, nulls)
         if not items and nulls:
-            raise VectorError("no_value", f"{self._place} is null")
+            raise VectorError(NO_VALUE, f"{self._place} is null")
         labels = self._labels if len(items) == self._dimensions else None
         return b"".join(self._packer.pack(row, booleans=booleans, labels=labels) for row in self._rows(items))
 

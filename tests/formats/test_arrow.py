@@ -73,7 +73,6 @@ ARROW = arrow([ROW, ROW])
         (arrow([ROW], other=1), "other", "wrong_length", "1 numbers, not 3"),
         (arrow([ROW, [1.0, 2.0]], kind=pa.list_(pa.float64())), "", "wrong_length", "2 numbers, not 3"),
         (arrow([[1.0, 2.0]], kind=pa.list_(pa.float64(), 2)), "", "wrong_length", "2 numbers, not 3"),
-        (arrow([None, None]), "", "no_value", "the row is null"),  # type: ignore[list-item]
         (arrow([[1.0, None, 2.0]]), "", "undecodable", "an entry of the record batch is null"),  # type: ignore[list-item]
         (
             arrow([["a", "b", "c"]], kind=pa.list_(pa.string())),

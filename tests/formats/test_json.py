@@ -184,7 +184,8 @@ def check_json(value: bytes, field: str = "") -> None:
     expected, decoded = reference(value, field), codec("json", field, largest_value=math.inf).decode([value])
     if expected is None:
         assert decoded.vectors.shape == (0, D)
-        assert [reject.reason in ("undecodable", "wrong_length", "no_value") for reject in decoded.rejects] == [True]
+        assert len(decoded.rejects) + len(decoded.skipped) == 1
+        assert {reject.reason for reject in decoded.rejects} <= {"undecodable", "wrong_length"}
     else:
         assert decoded.rejects == []
         assert decoded.vectors.tobytes() == np.array([expected]).tobytes()
