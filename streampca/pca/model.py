@@ -65,6 +65,16 @@ class Model:
         return np.asarray(np.maximum(self.explained_variance.astype(np.float64), rounding))
 
     @cached_property
+    def expected_scores(self) -> F64:
+        """The means of T², SPE and score over messages that are not learned yet, (3,)."""
+        learned, others = self.floored_variance, max(self.dimensions - self.n_components, 1)
+        new, sigma2 = projection.variances_of_new(
+            learned, self.dimensions, self.total_variance, self.weight, self.components.dtype
+        )
+        t2, spe = (new / learned).sum(), others * sigma2
+        return np.array([t2, spe, t2 + spe / self.noise_variance])
+
+    @cached_property
     def _in_single_precision(self) -> tuple[Array, Array, Array | None, Array, Array]:
         """The mean and what rounding has cut off it, (d,); D (d,); the axes (d, k) and components (k, d)."""
         mean = self.mean.astype(np.float32)
@@ -175,8 +185,8 @@ class Projected:
     @cached_property
     @np.errstate(over="ignore")
     def relative_scores(self) -> Scores:
-        """The scores, SPE as a multiple of σ²: these compare with those by other models."""
-        return self.scores._replace(spe=self.scores.spe / self.model.noise_variance)
+        """The scores as multiples of the expected ones: these compare with those by other models."""
+        return Scores(*(scores / mean for scores, mean in zip(self.scores, self.model.expected_scores, strict=True)))
 
     @cached_property
     def p_values(self) -> Scores | None:

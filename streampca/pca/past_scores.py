@@ -24,8 +24,8 @@ _EDGES = 2.0 ** (np.arange(_PER_OCTAVE) / _PER_OCTAVE)
 class PastScores:
     """Histograms of past scores: the weight of each bin, (3, BINS), rows as in `Scores`.
 
-    A bin is 1/32 octave. SPE counts as a multiple of σ² (`Projected.relative_scores`), so that scores by several models
-    compare. Histograms are merged by adding their weights.
+    A bin is 1/32 octave. Scores count as multiples of the expected ones (`Projected.relative_scores`), so that those by
+    several models compare. Histograms are merged by adding their weights.
     """
 
     weights: F64

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from streampca.pca.arrays import F64, Array
 
 GEMM_ROWS = 32  # rows of one matrix product: BLAS may round a row differently by their number, and by its index
+_ROUNDS = 10  # of the search for the variances of new messages
 _SMALL = 0.01  # share of ‖y‖²: a smaller residual is not computed as a difference, whose rounding would be too large
 
 
@@ -44,6 +45,25 @@ def noise_variance(variance: Array, dimensions: int, total_variance: float, dtyp
     others = dimensions - len(variance)
     rest = (total_variance - float(variance.sum())) / others if others else 0.0
     return max(rest, rounding_variance(total_variance, dtype))
+
+
+def variances_of_new(
+    variance: F64, dimensions: int, total_variance: float, weight: float, dtype: Any = np.float64
+) -> tuple[F64, float]:
+    """The variances (k,) along the axes, and σ², of messages that are not learned yet.
+
+    Axes fit the learned messages, which vary more along them than new ones. With γ = d/weight and noise of variance 1,
+    new messages have variance 1 along an axis with λ ≤ (1 + √γ)², and t(1 + t)/(t + γ) along one with
+    λ = (1 + t)(1 + γ/t). docs/mathematics.md, section 10.
+    """
+    gamma, sigma2 = dimensions / max(weight, 1.0), noise_variance(variance, dimensions, total_variance, dtype)
+    least = 2 * np.sqrt(gamma)
+    for _ in range(_ROUNDS):
+        b = np.maximum(variance / sigma2 - 1 - gamma, least)
+        t = (b + np.sqrt(b - least) * np.sqrt(b + least)) / 2
+        new = sigma2 * t * ((1 + t) / (t + gamma))
+        sigma2 = noise_variance(new, dimensions, total_variance, dtype)
+    return new, sigma2
 
 
 def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:

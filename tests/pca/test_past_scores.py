@@ -58,13 +58,41 @@ def test_old_scores_are_forgotten() -> None:
     assert old.p_values(scores_of(np.array([50.0]))).score[0] < 2 / WINDOW
 
 
-def test_the_squared_error_is_counted_in_units_of_the_noise() -> None:
-    """A version whose σ² is another gives the same p to the same multiple of it."""
+def test_scores_have_no_unit() -> None:
+    """A version of a stream in other units gives the same p to the same vectors."""
     model = batch_pca(gaussian(0, 300, SPECTRUM), K)
     tenfold = replace(model, explained_variance=10 * model.explained_variance, total_variance=10 * model.total_variance)
     Y = gaussian(0, 50, SPECTRUM)
     further = model.mean + np.sqrt(10) * (Y - model.mean)
     np.testing.assert_allclose(tenfold.project(further).relative_scores, model.project(Y).relative_scores, rtol=1e-9)
+
+
+D, AXES = 300, 10
+
+
+@pytest.mark.parametrize("deviation", [1.0, 2.0, 10.0])
+@pytest.mark.parametrize("messages", [200, 1000, 8000])
+def test_new_messages_score_as_expected(messages: int, deviation: float) -> None:
+    """However few messages the model has learned, for noise beside five directions that are like it, or stronger.
+
+    Learned messages have larger T²: the axes fit them.
+    """
+    X = gaussian(1, messages + 2000, np.append(np.full(AXES // 2, deviation), np.ones(D - AXES // 2)), offset=3.0)
+    model = batch_pca(X[:messages], AXES)
+    learned, new = (np.mean(model.project(part).relative_scores, axis=1) for part in (X[:messages], X[messages:]))
+    np.testing.assert_allclose(new, 1, rtol=0.12 if messages < D else 0.05)
+    assert learned[0] > (1.3 if messages < 8000 else 1.05)
+
+
+def test_p_of_pure_noise_is_uniform_by_young_versions() -> None:
+    """Although T² of new messages grows with the age of the version that scores them."""
+    X, past_scores = gaussian(2, 12_000, np.ones(D)), PastScores.empty()
+    for messages in (200, 400, 800, 1600):
+        model = batch_pca(X[:messages], AXES)
+        past_scores = past_scores.with_scores(model.project(X[messages : messages + 2000]).relative_scores, kept=0.5)
+    for p in replace(model.project(X[8000:]), past_scores=past_scores).p_values or ():
+        for level in (0.5, 0.1, 0.05, 0.01):
+            assert np.mean(p <= level) == pytest.approx(level, abs=0.01 + level / 10)
 
 
 @given(st.lists(st.floats(0, 1e300), max_size=20))
