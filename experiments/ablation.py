@@ -34,8 +34,8 @@ HALF_LIVES = ("none", "1000", "100")  # the shortest only where the regime chang
 ORDERS = {"random": "random order", "sorted": "sorted by label"}
 REGIMES = {"Gaussian": 0, "heavy-tailed": 3}  # degrees of freedom of the messages' lengths
 BEFORE, AFTER = 6000, 3000  # messages before a change of regime and after it
-SPARE = (0, 20, 40, 80)  # columns ℓ beside C
-OVERSAMPLING, WIDE = (20, 60, 100), 100  # of this k on CIFAR-10
+COLUMNS = {"mnist": (12, 32, 52, 92), "cifar10": (60, 100, 140)}  # ℓ, of F
+WIDE = 100  # k on CIFAR-10, there
 GAUGE = "gauge alone"
 PARTS = {  # as docs/mathematics.md calls them
     "implicit": "the whole step",
@@ -108,9 +108,10 @@ def run(plan: Plan) -> None:
     for order in ORDERS:
         kind = (order, "none", "implicit")
         jobs.append(Job(("mnist", *kind[:2], GAUGE, 0), gauge, "mnist", (k, order)))
-        jobs += [Job(("mnist", *kind[:2], f"ℓ = {n}", 0), pictures, "mnist", (k, *kind, None, n)) for n in SPARE]
-        jobs += [Job(("cifar10", *kind[:2], f"oversampling {n}", 0), pictures, "cifar10", (WIDE, *kind, n))
-                 for n in OVERSAMPLING]  # fmt: skip
+        for name, components in (("mnist", k), ("cifar10", WIDE)):
+            jobs += [
+                Job((name, *kind[:2], f"ℓ = {n}", 0), pictures, name, (components, *kind, n)) for n in COLUMNS[name]
+            ]
     complete("ablation", plan, results(plan), jobs)
     _draw(plan)
 
@@ -123,13 +124,10 @@ def hard(_: object, stream: str, half_life: str, learner: str) -> Values:
     return _row(weighted(X.__getitem__, rows, half_life), state, k, losses)
 
 
-def pictures(
-    data: Data, k: int, order: str, half_life: str, learner: str, over: int | None = None, spare: int = learning.SPARE
-) -> Values:
-    """One pass over the pictures, with other numbers of columns if given."""
+def pictures(data: Data, k: int, order: str, half_life: str, learner: str, columns: int | None = None) -> Values:
+    """One pass over the pictures; F has this number of columns if given."""
     rows = _in_order(data, order)
-    with patch.object(learning, "SPARE", spare):
-        state, losses = learned(data.pixels, rows, LearningConfig(data.d, k, over), half_life, learner)
+    state, losses = learned(data.pixels, rows, LearningConfig(data.d, k, columns), half_life, learner)
     return _row(data.batch if half_life == "none" else weighted(data.pixels, rows, half_life), state, k, losses)
 
 
@@ -235,8 +233,7 @@ def blocks(plan: Plan) -> dict[str, list[str]]:
         cells += [pair(more, "+.2f", learner, half_life, cases) for cases in (*orders.values(), changes)]
         rows.append([learner, half_life, *cells])
     heads = [f"{column}: {head}" for column in ("excess", "loss") for head in ("hard", *charts.NAMES)]
-    columns = [both(f"ℓ = {n}", f"ℓ = {n}", "mnist") for n in SPARE]
-    columns += [both(f"CIFAR-10, k = {WIDE}, oversampling {n}", f"oversampling {n}", "cifar10") for n in OVERSAMPLING]
+    columns = [both(f"{charts.NAMES[name]}, ℓ = {n}", f"ℓ = {n}", name) for name, of in COLUMNS.items() for n in of]
     picture = ["", "![Losses after a change of regime](../experiments/results/ablation.svg)"]
     learners = table(["step", "half-life", *heads, "loss: change"], rows)
     tables = {

@@ -85,7 +85,7 @@ def blocks(plan: Plan) -> dict[str, list[str]]:
     for name, d in (("mnist", 784), ("cifar10", 3072)):
         for k in sorted({int(row["k"]) for row in results.rows(data=name)}):
             config = LearningConfig(d, k)
-            numbers = d * (d + 1) // 2 if config.keeps_covariance else d * config.limits.columns
+            numbers = d * (d + 1) // 2 if config.keeps_covariance else d * config.columns
             sent.append([name, f"{k}", f"{8 * (numbers + d) // 1024}", f"{8 * d * k // 1024}"])
     heads = [way.replace("gauge", "unit gauge") for way in WAYS]
     return {

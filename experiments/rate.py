@@ -3,9 +3,9 @@
 The learner has K columns, η = 1/t and nothing beside C; its k leading ones count. docs/mathematics.md derives what is
 predicted: with q = λⱼ/λᵢ and a = 1 − q, for directions i ≤ k and j > K, to first order in the angles between them,
 
-    E angle² = κq [(t₀/t)^2a min(1, 1/(t₀a²)) + (1 − (t₀/t)^(2a−1))/((2a−1)t)]        batch PCA: κq/(a²t)
+    E angle² = νq [(t₀/t)^2a min(1, 1/(t₀a²)) + (1 − (t₀/t)^(2a−1))/((2a−1)t)]        batch PCA: νq/(a²t)
 
-of which batch PCA's is Anderson's (1963). κ = E yᵢ²yⱼ²/(λᵢλⱼ) is 1 for Gaussian messages. t₀ messages are decomposed
+of which batch PCA's is Anderson's (1963). ν = E yᵢ²yⱼ²/(λᵢλⱼ) is 1 for Gaussian messages. t₀ messages are decomposed
 whole at the start.
 """
 
@@ -87,7 +87,7 @@ def pictures(data: Data, k: int, columns: int, run: int) -> tuple[str, str]:
 
 
 def predicted(variances: F64, k: int, columns: int, t: int, kurtosis: F64 | float = 1.0) -> tuple[float, float]:
-    """Percent of excess over the true axes after t messages: the learner's, batch PCA's. `kurtosis`: κ (k, d − k)."""
+    """Percent of excess over the true axes after t messages: the learner's, batch PCA's. `kurtosis`: ν (k, d − k)."""
     above, below, t0 = variances[:k, None], variances[None, k:], WARM_UP
     q = np.minimum(below / above, 1 - 1e-6)
     a, noise = 1 - q, q * kurtosis

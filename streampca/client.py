@@ -118,8 +118,7 @@ def _of_rows(operation: str, rows: ArrayLike, kind: Callable[..., Answer], **par
         with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
             fields = {name: arrays[name] for name in arrays.files}
         names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # a NamedTuple
-        version = int(fields.pop("version"))
-        return kind(version, *(fields.get(name) for name in names[1:]))
+        return kind(int(fields["version"]), *(fields.get(name) for name in names[1:]))
 
     return Call("POST", f"/v1/{operation}", read, {**_params(**params), "headers": headers, "content": body.getvalue()})
 

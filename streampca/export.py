@@ -64,8 +64,7 @@ def to_onnx(published: PublishedModel) -> bytes:
     whole.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
     helper.set_model_props(whole, {"topic": published.topic, "version": str(published.version)})
     checker.check_model(whole)
-    graph_bytes: bytes = whole.SerializeToString()
-    return graph_bytes
+    return bytes(whole.SerializeToString())
 
 
 FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"npz": to_npz, "onnx": to_onnx}

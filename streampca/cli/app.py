@@ -96,9 +96,7 @@ def demo(
     ] = None,
     file: Annotated[Path | None, typer.Option(help="File of vectors to stream, .npy; default: generated ones.")] = None,
     rate: Annotated[float, typer.Option(min=1, help="Messages per second.")] = 2000.0,
-    store: Annotated[
-        str | None, typer.Option(help="Store to keep, a folder or a URL; default: a temporary folder.")
-    ] = None,
+    store: Annotated[str | None, typer.Option(help="Store to keep, a folder or a URL; default: temporary.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the HTTP API; 0: any free one.")] = 8000,
 ) -> None:
     """Run everything on this machine.
@@ -206,9 +204,7 @@ def project(
 
 @app.command()
 def inspect(
-    path: Annotated[
-        str, typer.Argument(help="A checkpoint file, a model file, or a store; a path or a URL.", metavar="PATH")
-    ],
+    path: Annotated[str, typer.Argument(help="A checkpoint, a model or a store; a path or a URL.", metavar="PATH")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Show the content of a checkpoint, a model or a store."""

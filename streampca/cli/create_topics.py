@@ -57,8 +57,9 @@ def _partitions(admin: Any, name: str) -> int | None:
 def _larger_messages(admin: Any, topic: str) -> dict[str, str]:
     """The configuration by which dead letters may be larger than their records, as they have more headers."""
     try:
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic, {_MAX_MESSAGE: None})
-        configs = admin.describe_configs([resource], config_filter="all")
+        configs = admin.describe_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, topic, {_MAX_MESSAGE: None})], config_filter="all"
+        )
     except AuthorizationError:  # who may create topics may still not read how they are configured
         return {}
     return {_MAX_MESSAGE: str(int(configs["topic"][topic][_MAX_MESSAGE]["value"]) + _HEADERS_BYTES)}

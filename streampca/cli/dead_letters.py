@@ -134,8 +134,16 @@ def grouped(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
 
 
 def _empty_group(reason: str, topic: str) -> dict[str, Any]:
-    counts = {"letters": 0, **{status.value: 0 for status in LetterStatus}, "partitions": Counter[int]()}
-    return {"reason": reason, "topic": topic, **counts, "first_timestamp": None, "last_timestamp": None, "examples": []}
+    return {
+        "reason": reason,
+        "topic": topic,
+        "letters": 0,
+        **{status.value: 0 for status in LetterStatus},
+        "partitions": Counter[int](),
+        "first_timestamp": None,
+        "last_timestamp": None,
+        "examples": [],
+    }
 
 
 def show(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> None:

@@ -20,8 +20,7 @@ from streampca.stores.models import Models
 
 def run(location: str, *, as_json: bool) -> None:
     """Print the content of what is at a path or URL. Raises `StreampcaError` if it cannot be read."""
-    is_store = files.is_store(location)
-    facts = facts_of_store(location) if is_store else _facts_of_file(location, files.read(location))
+    facts = facts_of_store(location) if files.is_store(location) else _facts_of_file(location, files.read(location))
     if as_json:
         print(json.dumps(facts, indent=2))  # noqa: T201
     else:

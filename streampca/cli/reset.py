@@ -38,8 +38,7 @@ def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | No
             if not _reset(admin, settings, ask, moved):
                 return
         except (GroupSubscribedToTopicError, NonEmptyGroupError):
-            group = settings.group_id
-            raise SourceError(f"group {group} has active members: stop its workers, then reset") from None
+            raise SourceError(f"group {settings.group_id} has active members: stop its workers, then reset") from None
         for checkpoint in moved:
             Checkpoints(open_store(settings.store), settings.topic).save(checkpoint)
             console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
@@ -57,8 +56,7 @@ def _moved(settings: ResetSettings, connection: Connection, to: str, partition: 
             )
         if before is None:
             empty = Fold.empty(_NOTHING.learning).at(target)
-            before = Checkpoint(settings.topic, connection.topic_id(), tp.partition, empty, _NOTHING.as_dict())
-            moved.append(before)
+            moved.append(Checkpoint(settings.topic, connection.topic_id(), tp.partition, empty, _NOTHING.as_dict()))
         elif target > before.fold.position:
             moved.append(replace(before, fold=before.fold.skip(target)))
     return moved
@@ -97,8 +95,8 @@ def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | Non
     with suppress(GroupIdNotFoundError):
         committed = admin.list_group_offsets({settings.group_id: None}).get(settings.group_id, {})
         offsets = {tp: at.offset for tp, at in committed.items() if tp.topic == settings.topic and at.offset >= 0}
-    listed = ", ".join(f"{tp.partition}: {offset}" for tp, offset in sorted(offsets.items()))
     if offsets:
+        listed = ", ".join(f"{tp.partition}: {offset}" for tp, offset in sorted(offsets.items()))
         out.print(f"group {settings.group_id}, topic {settings.topic}, committed offsets by partition: {listed}")
     else:
         out.print(f"group {settings.group_id} has no committed offsets of {settings.topic}")
@@ -110,8 +108,7 @@ def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | Non
         then = f"at these offsets, without the records before them: {positions}"
     if ask and not ask(f"Delete the committed offsets? Workers then continue {then}"):
         raise StreampcaError("nothing was changed")
-    results = admin.delete_group_offsets(settings.group_id, list(offsets)) if offsets else {}
-    for tp, error in results.items():
+    for tp, error in (admin.delete_group_offsets(settings.group_id, list(offsets)) if offsets else {}).items():
         if error is not NoError:
             raise error(f"partition {tp.partition}")
     out.print(f"deleted {len(offsets)} committed offsets")

@@ -65,13 +65,13 @@ def member_process(
             **shown,
         )
         tracing = TracingListener(process.tracer, settings.topic, settings.group) if process.tracer else None
-        reports = ProcessStatuses(store, settings.topic)
-        with StatusListener(reports, name_of_process(), output_topic=output_topic) as status:
+        with StatusListener(
+            ProcessStatuses(store, settings.topic), name_of_process(), output_topic=output_topic
+        ) as status:
             listener = Listeners(log_listener, metrics, health, status, tracing or Listener())
             yield Process(listener, process, tracing.traced if tracing else lambda decode: decode)
 
 
 def name_of_process() -> str:
     """Host name and process id, in characters that a file of the store may have."""
-    host = re.sub(r"[^A-Za-z0-9._-]", "_", socket.gethostname())
-    return f"{host[:200]}-{os.getpid()}"
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', socket.gethostname())[:200]}-{os.getpid()}"

@@ -69,7 +69,7 @@ def _links(records: Sequence[Record]) -> Iterator["Link"]:
 
     parents = [value for headers in headers_of(records) for name, value in headers if name == "traceparent" and value]
     for parent in dict.fromkeys(parents):
-        carrier = {"traceparent": parent.decode("latin-1")}
-        context = get_current_span(TraceContextTextMapPropagator().extract(carrier)).get_span_context()
+        extracted = TraceContextTextMapPropagator().extract({"traceparent": parent.decode("latin-1")})
+        context = get_current_span(extracted).get_span_context()
         if context.is_valid:
             yield Link(context)

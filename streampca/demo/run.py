@@ -71,8 +71,9 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
         start("transform", **member, output_topic=PROJECTED, metrics_port=0)
         _print(_addresses(broker.address, port, metrics_port, location, folder))
         produce = partial(start, "produce", *source, "--rate", str(rate), **connected)
-        demo = _Demo(children, produce, models, output, rows, None if file else synthetic)
-        demo.run(f"http://127.0.0.1:{port}/v1/project", folder / "request.json", seconds, ended)
+        _Demo(children, produce, models, output, rows, None if file else synthetic).run(
+            f"http://127.0.0.1:{port}/v1/project", folder / "request.json", seconds, ended
+        )
         _print("stopping: the worker saves and leaves its group")
 
 
@@ -148,8 +149,7 @@ def _bodies(rows: Rows) -> Iterator[str]:
     while True:
         for chunk in rows.chunks():
             for start in range(0, len(chunk.vectors), _VECTORS_PER_REQUEST):
-                vectors = chunk.vectors[start : start + _VECTORS_PER_REQUEST]
-                yield json.dumps({"vectors": vectors.round(4).tolist()})
+                yield json.dumps({"vectors": chunk.vectors[start : start + _VECTORS_PER_REQUEST].round(4).tolist()})
 
 
 def _project(url: str, body: str) -> dict[str, Any] | None:

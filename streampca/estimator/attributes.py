@@ -48,10 +48,14 @@ class FittedAttributes:
     online_: OnlineFit
 
     @property
+    def _fitted(self) -> OnlineFit:
+        check_is_fitted(self)
+        return self.online_
+
+    @property
     def model_(self) -> Model:
         """Mean, components and variances of all messages, as a frozen value."""
-        check_is_fitted(self)
-        return self.online_.model
+        return self._fitted.model
 
     @property
     def components_(self) -> Array:
@@ -107,8 +111,7 @@ class FittedAttributes:
     @property
     def var_(self) -> F64:
         """Variance of each feature, ddof=0; where it is not kept, as `get_covariance` has it."""
-        check_is_fitted(self)
-        state = self.online_.state
+        state = self._fitted.state
         is_kept = state.covariance is not None or state.variances is not None
         return state.entry_variances if is_kept else self.get_covariance().diagonal()
 
@@ -119,11 +122,9 @@ class FittedAttributes:
     @property
     def n_samples_seen_(self) -> int:
         """Number of messages learned."""
-        check_is_fitted(self)
-        return self.online_.fold.stats.learned
+        return self._fitted.fold.stats.learned
 
     @property
     def n_clipped_(self) -> int:
         """Number of these that were clipped, since they are far from the mean: their influence is bounded."""
-        check_is_fitted(self)
-        return self.online_.state.clipped
+        return self._fitted.state.clipped

@@ -132,16 +132,14 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         The learned rows were scored before they were learned, in blocks; without any such score (fewer than some
         hundred rows learned) all are 1.
         """
-        check_is_fitted(self)
-        past = self.online_.past_scores.entered
+        past = self._fitted.past_scores.entered
         return self._of_rows(X, lambda model, V: past.p_values(model.project(V).relative_scores).score)
 
     def _of_rows(self, X: ArrayLike, compute: Callable[[Model, Array], Any]) -> F64:
         """Call `compute` with the model and the rows of X, slab by slab."""
         check_is_fitted(self)
-        slabs = checks.slabs(X, self.batch_size)
-        rows = (validate_data(self, slab, reset=False, **checks.rules(self.missing)) for slab in slabs)
-        return np.concatenate([compute(self.model_, V) for V in rows])
+        rules, slabs = checks.rules(self.missing), checks.slabs(X, self.batch_size)
+        return np.concatenate([compute(self.model_, validate_data(self, V, reset=False, **rules)) for V in slabs])
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """The vectors with coordinates X (n_samples, n_components), (n_samples, n_features), in the precision of X."""

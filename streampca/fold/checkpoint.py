@@ -85,20 +85,6 @@ class EventTimeHeader(npz.Strict):
     ahead: npz.Count
 
 
-class StatsHeader(npz.Strict):
-    learned: npz.Count
-    rejected: dict[str, npz.Count]
-    skipped: npz.Count = 0  # written if there are any
-    gap: npz.Count
-    with_loss: npz.Count
-    loss: npz.Finite
-    norm: npz.Finite
-    loss_ewma: npz.Finite
-    norm_ewma: npz.Finite
-    first_ms: npz.Milliseconds
-    last_ms: npz.Milliseconds
-
-
 class LastRecordHeader(npz.Strict):
     offset: npz.Count
     leader_epoch: Annotated[int, Field(ge=0, lt=2**31)]
@@ -116,7 +102,7 @@ class CheckpointHeader(npz.Header):
     clipped: npz.Count
     incomplete: npz.Share | None
     event_time: EventTimeHeader
-    stats: StatsHeader
+    stats: FoldStats
     until: Annotated[str, Field(pattern=r"^(-?\d{1,18}|\d{1,10}:\d{1,19}(,\d{1,10}:\d{1,19})*)?$")] = ""
 
 
@@ -146,8 +132,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
     }
     if state.missing is not None:
         arrays |= {"missing": state.missing.entries, "unseen": state.missing.unseen}
-    kept = {name: getattr(state, name) for name in _OPTIONAL}
-    return npz.encode(header, arrays | {name: array for name, array in kept.items() if array is not None})
+    arrays |= {name: array for name in _OPTIONAL if (array := getattr(state, name)) is not None}
+    return npz.encode(header, arrays)
 
 
 def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
@@ -159,13 +145,13 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
     header = npz.validate(CheckpointHeader, fields)
     _verify(header, arrays, inverse=not trusted)
     numbers = header.weight, header.total_variance, header.count, header.concentration, header.clipped
-    shares = None if header.incomplete is None else (header.incomplete, arrays["missing"], arrays["unseen"])
-    missing = shares and MissingShares(*shares)
+    share = header.incomplete
+    missing = None if share is None else MissingShares(share, arrays["missing"], arrays["unseen"])
     covariance, scale, variances = (arrays.get(name) for name in _OPTIONAL)
     state = State(arrays["C"], arrays["mean"], *numbers, missing, covariance, scale, variances)
-    stats, event_time = FoldStats(**dict(header.stats)), EventTime(**dict(header.event_time))
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
-    fold = Fold(header.next_offset, state, arrays["pending"], arrays["pending_retention"], event_time, stats, last)
+    time, pending = EventTime(**dict(header.event_time)), (arrays["pending"], arrays["pending_retention"])
+    fold = Fold(header.next_offset, state, *pending, time, header.stats, last)
     origin = header.topic, header.topic_id, header.partition
     return Checkpoint(*origin, fold, header.settings, header.until, header.names)
 

@@ -48,8 +48,8 @@ def _medians(stamps: NDArray[np.int64]) -> NDArray[np.int64]:
     if not n:
         return stamps[:0]
     windows = np.lib.stride_tricks.sliding_window_view(stamps, _WINDOW)
-    parts = (windows[start : start + _AT_ONCE] for start in range(0, n, _AT_ONCE))
-    return np.concatenate([np.partition(part, _MIDDLE, axis=1)[:, _MIDDLE] for part in parts])
+    starts = range(0, n, _AT_ONCE)
+    return np.concatenate([np.partition(windows[i : i + _AT_ONCE], _MIDDLE, axis=1)[:, _MIDDLE] for i in starts])
 
 
 def _count_ahead(recent: NDArray[np.int64], nows: NDArray[np.int64]) -> int:

@@ -37,7 +37,7 @@ class Fold:
     def empty(cls, learning_config: LearningConfig) -> "Fold":
         """The fold before the first record."""
         d, dtype = learning_config.dimensions, learning_config.dtype
-        return cls(-1, State.empty(d, dtype), np.zeros((0, d), dtype), np.zeros(0), EventTime(), FoldStats())
+        return cls(-1, State.empty(d, dtype), np.zeros((0, d), dtype), np.zeros(0), EventTime(), FoldStats.total([]))
 
     def take(
         self, batch: Batch, config: "FoldConfig", before_block: BeforeBlock | None = None

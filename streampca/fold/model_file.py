@@ -86,13 +86,9 @@ def encode(published: PublishedModel) -> bytes:
     if published.names is None:
         del header["names"]
     arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
-    if model.scale is not None:
-        arrays["scale"] = model.scale
-    if published.past_scores is not None:
-        arrays["calibration"] = published.past_scores.table()
-    if published.learned is not None:
-        arrays["learned"] = published.learned
-    return npz.encode(header, arrays)
+    calibration = None if published.past_scores is None else published.past_scores.table()
+    optional = {"scale": model.scale, "calibration": calibration, "learned": published.learned}
+    return npz.encode(header, arrays | {name: array for name, array in optional.items() if array is not None})
 
 
 def decode(data: bytes) -> PublishedModel:

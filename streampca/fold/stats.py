@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.fold import npz
 from streampca.pca.learning import LEARN_BLOCK
 from streampca.pca.state import Losses
 
@@ -15,19 +16,21 @@ _EWMA_MESSAGES = 1000
 
 @dataclass(frozen=True)
 class FoldStats:
-    """Counts and losses of a partition since its first record."""
+    """Counts and losses of a partition since its first record, as a checkpoint's header has them."""
 
-    learned: int = 0  # vectors, including the pending ones
-    rejected: Mapping[str, int] = field(default_factory=dict)  # rejected records by reason
-    skipped: int = 0  # deletes: records without a value, or with null in place of a vector
-    gap: int = 0  # offsets that Kafka's retention removed before they were read
-    with_loss: int = 0  # messages with a loss: all after the first block
-    loss: float = 0.0  # mean ‖r‖², each message projected before it was learned
-    norm: float = 0.0  # mean ‖y‖² of the same
-    loss_ewma: float = 0.0  # the same means, exponentially weighted over about 1000 messages
-    norm_ewma: float = 0.0
-    first_ms: int = -1  # the least and the greatest timestamp learned
-    last_ms: int = -1
+    __pydantic_config__ = npz.Strict.model_config
+
+    learned: npz.Count  # vectors, including the pending ones
+    rejected: Mapping[str, npz.Count]  # rejected records by reason
+    gap: npz.Count  # offsets that Kafka's retention removed before they were read
+    with_loss: npz.Count  # messages with a loss: all after the first block
+    loss: npz.Finite  # mean ‖r‖², each message projected before it was learned
+    norm: npz.Finite  # mean ‖y‖² of the same
+    loss_ewma: npz.Finite  # the same means, exponentially weighted over about 1000 messages
+    norm_ewma: npz.Finite
+    first_ms: npz.Milliseconds  # the least and the greatest timestamp learned
+    last_ms: npz.Milliseconds
+    skipped: npz.Count = 0  # deletes: records without a value, or with null in place of a vector; in the header if any
 
     @property
     def loss_ratio(self) -> float | None:

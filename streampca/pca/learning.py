@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streampca.pca import missing, scaling
-from streampca.pca.arrays import F64, Array, packed_diagonal, rows_with_missing
+from streampca.pca.arrays import F64, Array, of_one_type, packed_diagonal, rows_with_missing
 from streampca.pca.blocked import block, centring, ritz, triangle
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.state import NO_LOSSES, Losses, State
@@ -49,8 +49,7 @@ class LearningConfig:
     @property
     def keeps_covariance(self) -> bool:
         """True if Σ is kept: up to 768 dimensions, or where it is hardly larger than the factor would be."""
-        small = self.dimensions <= max(LARGEST_COVARIANCE, self.components + self._spare)
-        return small and not self.factor
+        return not self.factor and self.dimensions <= max(LARGEST_COVARIANCE, self.components + self._spare)
 
     @property
     def columns(self) -> int:
@@ -173,7 +172,8 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
         state = missing.initialise_new_means(state, V)
     origin, scale = state.mean, scaling.scale_for(state, V) if config.standardize else None
     if scale is not None:  # from here on, messages are D(v − m), in the memory of the Y that will replace them
-        V, state = scaling.standardised(V, origin, scale, A[past_rows:]), replace(state, mean=np.zeros(d))
+        V = scaling.standardised(of_one_type(V), origin, scale, A[past_rows:])
+        state = replace(state, mean=np.zeros(d))
     surplus, of_messages, of_entries = None, np.zeros(len(V)), np.zeros(d)
     shares = state.missing and state.missing.times(weights.past)
     if config.impute and rows_with_missing(V).any():

@@ -97,8 +97,7 @@ def initialise_new_means(state: State, V: Array) -> State:
 
 def _observed_mean(V: Array, missing: NDArray[np.bool_]) -> F64:
     """The mean of the observed entries, (d,); 0 without any."""
-    sums = np.where(missing, 0.0, V).sum(axis=0)
-    return np.asarray(sums / np.maximum((~missing).sum(axis=0), 1))
+    return np.asarray(np.where(missing, 0.0, V).sum(axis=0) / np.maximum((~missing).sum(axis=0), 1))
 
 
 def _by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) -> tuple[F64, F64, F64]:

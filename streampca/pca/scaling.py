@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from streampca.pca.arrays import F64, Array, of_one_type
+from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled_with_free_sums
 from streampca.pca.state import State
 
@@ -56,13 +56,9 @@ def squares(Y: Array) -> F64:
     return total
 
 
-def standardised(V: Array, mean: F64, scale: F64, Z: Array) -> Array:
-    """D(v − m) of messages V (n, d), in their precision, in Z (n, d)."""
-    return _standardised(of_one_type(V), mean, scale, Z)
-
-
 @compiled_with_free_sums
-def _standardised(V: Array, mean: F64, scale: F64, Z: Array) -> Array:
+def standardised(V: Array, mean: F64, scale: F64, Z: Array) -> Array:
+    """D(v − m) of messages V (n, d) `of_one_type`, in their precision, in Z (n, d)."""
     for s in range(V.shape[0]):
         for j in range(V.shape[1]):
             Z[s, j] = (V[s, j] - mean[j]) * scale[j]

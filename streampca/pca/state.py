@@ -58,8 +58,7 @@ class MissingShares:
 
     def plus(self, other: "MissingShares") -> "MissingShares":
         """The sum of shares of one weight."""
-        unseen = self.unseen + other.unseen
-        return MissingShares(self.messages + other.messages, self.entries + other.entries, unseen)
+        return MissingShares(self.messages + other.messages, self.entries + other.entries, self.unseen + other.unseen)
 
 
 @dataclass(frozen=True, eq=False)

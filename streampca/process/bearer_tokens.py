@@ -109,7 +109,9 @@ def _read(path: Path) -> Mapping[bytes, frozenset[str]]:
     for number, line in enumerate(lines, start=1):
         if line.strip() and not line.lstrip().startswith("#"):
             if not (match := _LINE.fullmatch(line.strip())):
-                text = "scopes (read, metrics or both) and the token's SHA-256: see docs/security.md"
-                raise SettingsError(f"tokens_file {path}, line {number} is not {text}")
+                raise SettingsError(
+                    f"tokens_file {path}, line {number} is not scopes (read, metrics or both) and the token's SHA-256: "
+                    "see docs/security.md"
+                )
             scopes[bytes.fromhex(match[2])] = frozenset(match[1].split(","))
     return scopes

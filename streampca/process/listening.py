@@ -24,11 +24,10 @@ def listen(host: str, port: int, port_setting: str) -> socket.socket:
     except OSError as error:
         number = error.errno or 0
         cause = os.strerror(number) if number > 0 else "no such host"  # an error of getaddrinfo
-        remedies = {
+        remedy = {
             errno.EADDRINUSE: f"stop the process there or set {port_setting}, 0 for any",
             errno.EACCES: f"set {port_setting} to one above 1023",
-        }
-        remedy = remedies.get(number, f"set host and {port_setting}")
+        }.get(number, f"set host and {port_setting}")
         raise SettingsError(f"cannot listen on {host}:{port}: {cause} ({remedy})") from None
     # Inherited by connections: with Nagle's algorithm, answers on a kept-alive one wait 40 ms for an acknowledgement.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -35,8 +35,11 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     ]
     renderers: list[Processor] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_json)]
     if stream.isatty():  # no local variables in tracebacks: they could hold a password
-        plain = structlog.dev.plain_traceback
-        renderers = [structlog.dev.ConsoleRenderer(colors=True, sort_keys=False, exception_formatter=plain)]
+        renderers = [
+            structlog.dev.ConsoleRenderer(
+                colors=True, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
     handler = logging.StreamHandler(stream)
     processors = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers]
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=common, processors=processors))

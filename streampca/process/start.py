@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import structlog
@@ -30,12 +29,8 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 def stop_on_signals(stop: Callable[[str], object]) -> None:
     """Call `stop` with the name of the signal at SIGTERM and SIGINT (Ctrl-C)."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        stop(signal.Signals(number).name)
-
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: stop(signal.Signals(number).name))
 
 
 class ThreadFailures:

@@ -10,9 +10,9 @@ from streampca.fold.partitions import partition_name
 from streampca.formats import npy
 from streampca.pca.arrays import Array
 from streampca.pca.model import Projected
-from streampca.sidecar.errors import Problem, RequestError, invalid
+from streampca.sidecar.errors import Problem, RequestError, invalid, too_large
 from streampca.sidecar.parsing import Limits, fit
-from streampca.sidecar.schemas import SCORES, ModelResponse, ProjectRequest, ReconstructRequest, ScoreRequest
+from streampca.sidecar.schemas import ModelResponse, ProjectRequest, ReconstructRequest, ScoreRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
     projected = _projected(published, request.vectors, limits)
     coordinates = projected.in_basis(request.basis)
     _check_finite("vectors", coordinates, projected.residual)
-    scores = _scores(projected) if request.fields else {}
-    added = {name: scores[name] for name in SCORES if name in request.fields}
-    fields = {"coordinates": coordinates, "residual": projected.residual} | added
+    fields = {"coordinates": coordinates, "residual": projected.residual}
+    if request.fields:
+        fields |= {name: value for name, value in _scores(projected).items() if name in request.fields}
     return _answer(published, fields, len(projected.vectors), projected)
 
 
@@ -40,8 +40,9 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
     fields, n = _scores(projected), len(projected.vectors)
     if most := min(request.contributions, published.model.dimensions):
         if 4 * most * n > limits.numbers:
-            text = f"the answer is too long: ask for at most {limits.numbers // (4 * n)} contributions"
-            raise RequestError(Problem.TOO_LARGE, text, limit="numbers")
+            raise too_large(
+                f"the answer is too long: ask for at most {limits.numbers // (4 * n)} contributions", "numbers"
+            )
         which, values = projected.contributions(most)
         for name, dimensions, contributions in zip(values._fields, which, values, strict=True):
             fields |= {f"{name}_dimensions": dimensions, f"{name}_contributions": contributions}
@@ -76,8 +77,7 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
     coordinates = coordinates.astype(np.float64, copy=False)
     if len(coordinates) * model.dimensions > limits.numbers:
         most = limits.numbers // model.dimensions
-        text = f"the answer to {len(coordinates)} rows is too long: send at most {most}"
-        raise RequestError(Problem.TOO_LARGE, text, limit="numbers")
+        raise too_large(f"the answer to {len(coordinates)} rows is too long: send at most {most}", "numbers")
     vectors = model.reconstruct(coordinates, request.basis)
     _check_finite("coordinates", vectors)
     return _answer(published, {"vectors": vectors}, len(coordinates))

@@ -64,8 +64,7 @@ class Engine:
     @property
     def current_version(self) -> int | None:
         """The version in use, None until there is one."""
-        current = self._cache.current
-        return None if current is None else current.version
+        return self._cache.current.version if self._cache.current else None
 
     def reasons_not_ready(self) -> list[str]:
         """Why requests should not be sent here; empty if it is ready."""

@@ -66,6 +66,11 @@ def invalid(text: str) -> RequestError:
     return RequestError(Problem.INVALID_REQUEST, text)
 
 
+def too_large(text: str, limit: str) -> RequestError:
+    """A body or an answer that reaches this limit."""
+    return RequestError(Problem.TOO_LARGE, text, limit=limit)
+
+
 class BusyError(Exception):
     """There are too many large requests at once; handled by the middleware alone."""
 
@@ -76,8 +81,8 @@ def error_response(error: Exception, scope: Scope, metrics: SidecarMetrics) -> R
     if refusal.limit:
         metrics.limits[refusal.limit].inc()
     problem, text = refusal.problem, str(refusal)
-    content = {"type": problem.type, "title": problem.title, "status": problem.status}
-    body = orjson.dumps({**content, "detail": text, "error": text, **refusal.members})
+    about = {"type": problem.type, "title": problem.title, "status": problem.status, "detail": text, "error": text}
+    body = orjson.dumps(about | refusal.members)
     plain = scope["path"].startswith(_PLAIN_JSON)
     return Response(body, problem.status, dict(refusal.headers or {}), "application/json" if plain else PROBLEM_JSON)
 

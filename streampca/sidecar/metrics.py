@@ -55,8 +55,9 @@ class SidecarMetrics(Collector):
         used = self._models.current
         for name, text, attribute in _GAUGES:
             yield GaugeMetricFamily(name, text, getattr(used, attribute, None))
-        age = "Time since the model in use was published."
-        yield GaugeMetricFamily("streampca_model_age_seconds", age, self._models.age_s())
+        yield GaugeMetricFamily(
+            "streampca_model_age_seconds", "Time since the model in use was published.", self._models.age_s()
+        )
         text = "Share of the variance along each component, counted from 1."
         ratios = None if used is None else used.model.explained_variance_ratio
         yield _by_component("streampca_model_explained_variance_ratio", text, ratios)

@@ -27,8 +27,7 @@ Responses = dict[int | str, dict[str, Any]]
 
 def content_of(schema: type[BaseModel], media_type: str, *binary: str) -> dict[str, Any]:
     """A body that an endpoint handles itself; it may also be binary. The schema is one of `add_schemas`."""
-    content: dict[str, Any] = {media_type: {"schema": {"$ref": _SCHEMAS + schema.__name__}}}
-    return {"content": content | dict.fromkeys(binary, _BINARY)}
+    return {"content": {media_type: {"schema": {"$ref": _SCHEMAS + schema.__name__}}} | dict.fromkeys(binary, _BINARY)}
 
 
 def body_of(schema: type[BaseModel], *binary: str, query: type[BaseModel] | None = None) -> dict[str, Any]:

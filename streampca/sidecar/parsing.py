@@ -15,7 +15,7 @@ from streampca.formats import npy
 from streampca.formats.json import loads, may_hold_booleans
 from streampca.formats.packing import NumberPacker, VectorError, type_name
 from streampca.pca.arrays import Array, not_finite
-from streampca.sidecar.errors import Problem, RequestError, describe, invalid
+from streampca.sidecar.errors import Problem, RequestError, describe, invalid, too_large
 from streampca.sidecar.request import BINARY, BYTES, RAW, SMALL_BYTES, RawRequest
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -34,8 +34,9 @@ class Limits:
 def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[BaseModel]) -> Schema:
     """The request that body and query describe."""
     if raw.media_type == BYTES:
-        text = f"{BYTES} does not say which numbers: send Content-Type: {next(iter(RAW))}"
-        raise RequestError(Problem.UNSUPPORTED_TYPE, text)
+        raise RequestError(
+            Problem.UNSUPPORTED_TYPE, f"{BYTES} does not say which numbers: send Content-Type: {next(iter(RAW))}"
+        )
     check_names("parameter", raw.query, query.model_fields)
     parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
     row_field = parameters.pop("of", None)
@@ -61,8 +62,10 @@ def json_object(body: bytes, limits: Limits) -> dict[str, Any]:
         letters = np.frombuffer(body, np.uint8)
         commas, *others = (np.count_nonzero(letters == letter) for letter in b",[{:")
         if commas + 3 * sum(others) > limits.numbers + 3 * (limits.rows + 100):
-            text = f"the body holds too many values: send at most {limits.numbers} numbers in {limits.rows} rows"
-            raise RequestError(Problem.TOO_LARGE, text, limit="numbers")
+            raise too_large(
+                f"the body holds too many values: send at most {limits.numbers} numbers in {limits.rows} rows",
+                "numbers",
+            )
     try:
         content = loads(body)
     except VectorError as error:
@@ -115,9 +118,9 @@ def _pack(packer: NumberPacker, row: Any, booleans: bool, label: str) -> bytes:
     try:
         return packer.pack(row, booleans=booleans, entry=f"{label}[{{}}]")
     except VectorError as error:
-        ragged = error.reason == "wrong_length"
-        text = f"{label} has {error} as the rows before it: all need the model's dimensions" if ragged else str(error)
-        raise invalid(text) from None
+        if error.reason == "wrong_length":
+            raise invalid(f"{label} has {error} as the rows before it: all need the model's dimensions") from None
+        raise invalid(str(error)) from None
 
 
 def _from_bytes(raw: RawRequest, name: str) -> Array:
@@ -146,11 +149,11 @@ def fit(rows: Array, name: str, width: int, limits: Limits, *, impute: bool = Fa
             raise invalid(f"{name}: {rows.size} numbers are not a whole number of rows of {width}")
         rows = rows.reshape(-1, width)
     if len(rows) > limits.rows:
-        text = f"{name} has {len(rows)} rows, at most {limits.rows} are allowed: send fewer"
-        raise RequestError(Problem.TOO_LARGE, text, limit="rows")
+        raise too_large(f"{name} has {len(rows)} rows, at most {limits.rows} are allowed: send fewer", "rows")
     if rows.size > limits.numbers:
-        text = f"{name} has {rows.size} numbers, at most {limits.numbers} are allowed: send fewer rows"
-        raise RequestError(Problem.TOO_LARGE, text, limit="numbers")
+        raise too_large(
+            f"{name} has {rows.size} numbers, at most {limits.numbers} are allowed: send fewer rows", "numbers"
+        )
     if len(rows) == 0:
         return np.empty((0, width))
     if rows.shape[1] != width:

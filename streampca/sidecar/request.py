@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 
-from streampca.sidecar.errors import Problem, RequestError
+from streampca.sidecar.errors import Problem, RequestError, too_large
 
 NPY, BYTES = "application/x-npy", "application/octet-stream"
 RAW = {f"{BYTES};dtype=float32": "<f4", f"{BYTES};dtype=float64": "<f8"}
@@ -44,8 +44,10 @@ class RawRequest:
             return 0
         length = self.header(LENGTH.lower().encode())
         if length and not (_NUMBER.fullmatch(length) and int(length) <= len(self.body)):
-            text = f"{LENGTH} {length[:20]} is not the length of the JSON in a body of {len(self.body)}"
-            raise RequestError(Problem.MALFORMED_BODY, text)
+            raise RequestError(
+                Problem.MALFORMED_BODY,
+                f"{LENGTH} {length[:20]} is not the length of the JSON in a body of {len(self.body)}",
+            )
         return int(length) if length else len(self.body)
 
     def unpacked(self, max_bytes: int) -> "RawRequest":
@@ -56,8 +58,9 @@ class RawRequest:
         try:
             plain = decoder.decompress(self.body, max_bytes + 1)
         except zlib.error as error:
-            text = f"the body is not what its Content-Encoding says: {error}"
-            raise RequestError(Problem.MALFORMED_BODY, text) from None
+            raise RequestError(
+                Problem.MALFORMED_BODY, f"the body is not what its Content-Encoding says: {error}"
+            ) from None
         if len(plain) > max_bytes:
             raise _too_long(max_bytes)
         if not decoder.eof:
@@ -74,13 +77,14 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
     headers = dict(request.scope["headers"])
     encoding = headers.get(b"content-encoding", b"identity").lower()
     if encoding not in (b"identity", *_COMPRESSED):
-        text = f"Content-Encoding {encoding.decode('latin-1')} is not supported: use gzip, deflate or none"
-        raise RequestError(Problem.UNSUPPORTED_TYPE, text)
+        raise RequestError(
+            Problem.UNSUPPORTED_TYPE,
+            f"Content-Encoding {encoding.decode('latin-1')} is not supported: use gzip, deflate or none",
+        )
     if _declared_bytes(headers) > max_bytes:
         raise _too_long(max_bytes)
     if headers.get(b"sec-fetch-site") == b"cross-site":
-        text = "a page of another site may not send requests: let its own server do it"
-        raise RequestError(Problem.CROSS_SITE, text)
+        raise RequestError(Problem.CROSS_SITE, "a page of another site may not send requests: let its own server do it")
     media_type = headers.get(b"content-type", b"").decode("latin-1").lower().replace(" ", "").replace('"', "")
     media_type = media_type if media_type in RAW else media_type.partition(";")[0]
     try:
@@ -121,5 +125,4 @@ async def _read(request: Request, max_bytes: int) -> bytes:
 
 
 def _too_long(max_bytes: int) -> RequestError:
-    text = f"the body exceeds {max_bytes} bytes: send fewer rows at once"
-    return RequestError(Problem.TOO_LARGE, text, limit="body_bytes")
+    return too_large(f"the body exceeds {max_bytes} bytes: send fewer rows at once", "body_bytes")

@@ -87,9 +87,7 @@ class ProjectRequest(ProjectQuery):
 
     vectors: VectorsArray = Field(description=_VECTORS)
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"vectors": [[1.0, 0.5, -2.0]], "basis": "principal", "version": None}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"vectors": [[1.0, 0.5, -2.0]], "basis": "principal"}]})
 
 
 class ProjectResponse(BaseModel):
@@ -128,10 +126,9 @@ class ReconstructResponse(BaseModel):
 
     version: Version
     vectors: Rows = Field(description="Vectors, each of the model's d dimensions, in the data's units.")
-    squared_error: Annotated[
-        list[float] | None,
-        Field(description="Of each vector, in the units of a `residual`; absent for coordinates."),
-    ] = None
+    squared_error: list[float] | None = Field(
+        None, description="Of each vector, in the units of a `residual`; absent for coordinates."
+    )
 
 
 class ScoreQuery(RowsRequest):
@@ -161,14 +158,12 @@ class ScoreResponse(BaseModel):
     p_t2: P | None
     p_spe: P | None
     t2_dimensions: list[list[int]] | None = Field(
-        None,
-        description="The dimensions, counted from 0, that contribute most to T². Only if `contributions` is given.",
+        None, description="Dimensions, counted from 0, that contribute most to T²; only if `contributions` is given."
     )
     t2_contributions: Rows | None = Field(None, description="What they contribute; all d sum to T².")
     spe_dimensions: list[list[int]] | None = Field(None, description="Those that contribute most to `spe`.")
     spe_contributions: Rows | None = Field(
-        None,
-        description="What they contribute, with the sign of the deviation; the absolute values of all d sum to it.",
+        None, description="What they contribute, with the deviation's sign; the absolute values of all d sum to it."
     )
 
 
@@ -246,9 +241,7 @@ class ComponentsResponse(BaseModel):
     """All that a client needs to project by itself: coordinates = (scale·(vector − mean))·componentsᵀ."""
 
     version: Version
-    components: Rows = Field(
-        description="k orthonormal axes of length d, by descending variance; versions do not flip signs."
-    )
+    components: Rows = Field(description="k orthonormal axes of length d, by falling variance; signs never flip.")
     explained_variance: list[float] = Field(description="In the units of the coordinates, squared.")
     mean: list[float] = Field(description="In the data's units.")
     scale: list[float] | None = Field(

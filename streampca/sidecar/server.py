@@ -58,8 +58,11 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         process.threads.notify = stop
         if location := store.missing():
             log.warning("store does not exist yet", path=location)
-        scheme = "https" if settings.tls_folder else "http"
-        log.info("serving", url=f"{scheme}://{address_of(listening)}", topic=settings.topic)
+        log.info(
+            "serving",
+            url=f"{'https' if settings.tls_folder else 'http'}://{address_of(listening)}",
+            topic=settings.topic,
+        )
         # The handlers of signals precede uvicorn's own ones: it raises the signal again after its shutdown, which would
         # otherwise end the process with the signal's status.
         process.run(partial(server.run, sockets=[listening]), lambda signal: stop())

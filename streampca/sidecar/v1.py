@@ -92,9 +92,11 @@ class V1Endpoints:
     async def model_version(self, request: Request, version: VersionPath) -> Response:
         """Dimensions, variances, losses and position of a version, or of `latest`."""
         if version != "latest" and not (version.isdecimal() and len(version) < 20):
-            hint = f"Version 2 of KServe's protocol is at /v2/models/{self._engine.topic}"
-            text = f"{version[:40]!r} is no version: that is a number, or latest. {hint}"
-            raise RequestError(Problem.UNKNOWN_VERSION, text)
+            raise RequestError(
+                Problem.UNKNOWN_VERSION,
+                f"{version[:40]!r} is no version: that is a number, or latest. Version 2 of KServe's protocol is at "
+                f"/v2/models/{self._engine.topic}",
+            )
         return await self.model(request, None if version == "latest" else int(version))
 
     async def healthz(self) -> Response:

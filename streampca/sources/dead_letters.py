@@ -32,7 +32,7 @@ def dead_letter_headers(topic: str, partition: int, record: Record, reason: str,
     A dead letter has the time of sending, from which retention counts, and which no topic refuses.
     """
     values = (topic, str(partition), str(record.offset), reason, message, str(record.timestamp))
-    errors = [(name, value.encode(errors="backslashreplace")) for name, value in zip(_NAMES, values, strict=True)]
+    errors = ((name, value.encode(errors="backslashreplace")) for name, value in zip(_NAMES, values, strict=True))
     return [*record.headers, *errors]
 
 

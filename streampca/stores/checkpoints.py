@@ -41,13 +41,13 @@ class Checkpoints:
     def partitions(self) -> list[int]:
         """Partitions that have checkpoints, ascending; backfills come last."""
         stems = [name.rsplit("/", 1)[-1] for name in self._store.names(self._folder)]
-        backfills = [stem.removeprefix(BACKFILL) for stem in stems if stem.startswith(BACKFILL)]
-        numbers = [backfill_partition(int(number)) for number in backfills if number.isdigit()]
-        return sorted([*(int(stem) for stem in stems if stem.isdigit()), *numbers])
+        numbers = [stem.removeprefix(BACKFILL) for stem in stems if stem.startswith(BACKFILL)]
+        backfills = (backfill_partition(int(number)) for number in numbers if number.isdigit())
+        return sorted([*(int(stem) for stem in stems if stem.isdigit()), *backfills])
 
     def offsets(self, partition: int) -> list[int]:
         """Next offsets of a partition's checkpoints, ascending."""
-        return numbered.numbers(self._store, self._folder_of(partition))
+        return numbered.numbers(self._store, folder_of(self.topic, partition))
 
     def newest(self, partition: int, *, trusted: bool = False) -> Checkpoint | None:
         """The newest checkpoint that is undamaged and can be read; None if there are none. Others are logged.
@@ -91,7 +91,7 @@ class Checkpoints:
         position, existing = checkpoint.fold.position, self.offsets(partition)
         self._refuse_ahead(partition, position, existing)
         self._refuse_emptied(partition, existing)
-        numbered.write(self._store, self._folder_of(partition), position, data, existing, self._keep)
+        numbered.write(self._store, folder_of(self.topic, partition), position, data, existing, self._keep)
         self._held[partition] = position
 
     def refuse_group_ahead(self, partition: int, committed: int) -> None:
@@ -164,10 +164,7 @@ class Checkpoints:
         return checkpoint
 
     def _path(self, partition: int, offset: int) -> str:
-        return numbered.path(self._folder_of(partition), offset)
-
-    def _folder_of(self, partition: int) -> str:
-        return folder_of(self.topic, partition)
+        return numbered.path(folder_of(self.topic, partition), offset)
 
 
 def folder_of(topic: str, partition: int) -> str:

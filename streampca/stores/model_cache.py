@@ -188,10 +188,9 @@ class ModelCache:
         self._damaged[version] = self._clock() + _DAMAGED_RETRIED_AFTER_S
 
     def _drop_pruned(self, versions: Sequence[int]) -> None:
-        present = set(versions)
-        self._damaged = {version: retry_at for version, retry_at in self._damaged.items() if version in present}
+        self._damaged = {version: retry_at for version, retry_at in self._damaged.items() if version in versions}
         with self._lock:
-            for version in [version for version in self._older if version not in present]:
+            for version in self._older.keys() - versions:
                 del self._older[version]
 
     def _load_older(self, version: int) -> PublishedModel:

@@ -19,8 +19,7 @@ def path(folder: str, number: int) -> str:
 
 def numbers(store: Store, folder: str) -> list[int]:
     """The numbers of the files, ascending; ignores other files."""
-    stems = (name.rsplit("/", 1)[-1] for name in store.names(folder))
-    return [int(stem[:20]) for stem in stems if _FILE.fullmatch(stem)]
+    return [int(stem[:20]) for name in store.names(folder) if _FILE.fullmatch(stem := name.rsplit("/", 1)[-1])]
 
 
 def write(

@@ -71,12 +71,10 @@ def _headers(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> Column:
 
 
 def _sizes(column: Column) -> NDArray[np.int64]:
-    sizes: NDArray[np.int64] = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
-    return sizes
+    return np.asarray(pc.binary_length(column).fill_null(0).to_numpy(), np.int64)
 
 
 def _sizes_of_headers(headers: Column) -> NDArray[np.int64]:
     pairs, ends = headers.values, headers.offsets.to_numpy()
     sizes = _HEADER_BYTES + _sizes(pairs.field(0)) + _sizes(pairs.field(1))
-    totals: NDArray[np.int64] = np.diff(np.concatenate([[0], np.cumsum(sizes)])[ends])
-    return totals
+    return np.asarray(np.diff(np.concatenate([[0], np.cumsum(sizes)])[ends]), np.int64)

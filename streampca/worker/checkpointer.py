@@ -149,19 +149,17 @@ class Checkpointer:
         if start == "backfill":
             checkpoints = self._writer.checkpoints
             watchdog.tick(watchdog.STORE_S)
-            partitions_of_backfills = [p for p in checkpoints.partitions() if p >= FIRST_BACKFILL]
-            backfills = [newest for p in partitions_of_backfills if (newest := checkpoints.newest(p))]
+            numbers = [p for p in checkpoints.partitions() if p >= FIRST_BACKFILL]
+            backfills = [newest for p in numbers if (newest := checkpoints.newest(p))]
             if not backfills:
                 raise SettingsError(f"start is backfill, and the store holds none of {self._topic}: run it first")
-            ends = [self._offsets(end, partitions) for backfill in backfills if (end := backfill.end) is not None]
+            known = [backfill.end for backfill in backfills if backfill.end is not None]
+            ends = [self._source.offsets_at(partitions, end) if isinstance(end, int) else end for end in known]
             latest = {partition: max(end.get(partition, 0) for end in ends) for partition in partitions if ends}
             return {partition: offset for partition, offset in latest.items() if offset}
         if start == "earliest":
             return {}
         return self._source.offsets_at(partitions, None if start == "latest" else int(start))
-
-    def _offsets(self, end: int | Mapping[int, int], partitions: Collection[int]) -> Mapping[int, int]:
-        return self._source.offsets_at(partitions, end) if isinstance(end, int) else end
 
     def _load(self, partition: int) -> Fold:
         watchdog.tick(watchdog.STORE_S)

@@ -235,6 +235,5 @@ class BulkHistogram(Collector):
     def collect(self) -> Iterator[HistogramMetricFamily]:
         counts, total = self._seen
         names = [floatToGoString(bound) for bound in [*self._bounds, np.inf]]  # type: ignore[no-untyped-call]
-        cumulated = [float(count) for count in np.cumsum(counts)]
-        buckets = list(zip(names, cumulated, strict=True))
+        buckets = [(name, float(count)) for name, count in zip(names, np.cumsum(counts), strict=True)]
         yield HistogramMetricFamily(self._name, self._documentation, buckets=buckets, sum_value=total)

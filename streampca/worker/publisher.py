@@ -22,7 +22,6 @@ from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
 from streampca.pca.arrays import F64, Array
 from streampca.pca.axes import model_of
-from streampca.pca.learning import LearningConfig
 from streampca.pca.model import Model
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
@@ -73,7 +72,8 @@ class NewestCheckpoints:
                 yield in_cache[0].with_settings(self._fold_config)
             elif read := stored.newest(partition, trusted=True):  # an older one, if the newest is damaged
                 read = read.with_settings(self._fold_config)
-                self._put(_with_pending_learned(read, self._fold_config.learning))
+                learned = replace(read.fold, state=read.fold.provisional(self._fold_config.learning)).without_pending()
+                self._put(replace(read, fold=learned))  # as it is merged; what was pending need not be scored again
                 yield read
 
     def _put(self, checkpoint: Checkpoint) -> None:
@@ -155,12 +155,6 @@ def _arrived(fold: Fold, position: int) -> Array:
     """The pending messages (n, d) that may have arrived after a position."""
     n = min(fold.position - max(position, 0), len(fold.pending))
     return fold.pending[len(fold.pending) - n :].astype(np.float64)
-
-
-def _with_pending_learned(checkpoint: Checkpoint, config: LearningConfig) -> Checkpoint:
-    """The checkpoint as it is merged; its pending messages need not be scored again."""
-    fold = replace(checkpoint.fold, state=checkpoint.fold.provisional(config)).without_pending()
-    return replace(checkpoint, fold=fold)
 
 
 def _nbytes(checkpoint: Checkpoint) -> int:

@@ -20,7 +20,6 @@ from streampca.stores.base import Store
 from streampca.stores.memory import MemoryStore
 
 D, K = 300, 4
-OVERSAMPLING = 10  # given, so that a factor is kept: merging covariances is exact
 START_MS = 1_700_000_000_000
 
 
@@ -45,7 +44,7 @@ def write(folder: Path, Y: F64, files: int = 3, group: int = 400) -> Path:
 
 def backfill_of(d: int = D, **more: object) -> BackfillPlan:
     fold = FoldConfig(
-        LearningConfig(d, K, OVERSAMPLING), **{k: more.pop(k) for k in list(more) if k.startswith("half")}
+        LearningConfig(d, K, 10, factor=True), **{k: more.pop(k) for k in list(more) if k.startswith("half")}
     )  # type: ignore[arg-type]
     return BackfillPlan("readings", fold, ("embedding",), "time", **more)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ SMALL = {  # the times mean nothing here
     anomalies: {"EVERY": 40, "READINGS": 900},
     ablation: {
         "STREAMS": dict(list(ablation.STREAMS.items())[:2]), "MESSAGES": 300, "BEFORE": 300,
-        "HALF_LIVES": ("none", "100"), "SPARE": (0, 20), "OVERSAMPLING": (2,), "WIDE": 8,
+        "HALF_LIVES": ("none", "100"), "COLUMNS": {"mnist": (0, 20), "cifar10": (2,)}, "WIDE": 8,
     },
     figure1: {
         "ROUNDS": 2, "MESSAGES": 50, "BEFORE": 400, "REPETITIONS": 2, "OWN": {"sklearn": 100, "default": 300},

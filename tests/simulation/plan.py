@@ -87,10 +87,11 @@ class Plan(AnyPlan):
     interval_s: float
     keep: int
     half_life: str
+    standardize: bool
 
     def fold_config(self) -> FoldConfig:
         options: dict[str, Any] = {"seconds": {"half_life_seconds": 3.0}, "messages": {"half_life_messages": 50.0}}
-        learning = LearningConfig(dimensions=3, components=1, oversampling=1, warm_up=20, impute=self.gaps)
+        learning = LearningConfig(3, 1, oversampling=1, warm_up=20, impute=self.gaps, standardize=self.standardize)
         return FoldConfig(learning, format="float64", **options.get(self.half_life, {}))
 
     def worker_config(self) -> WorkerConfig:
@@ -148,6 +149,7 @@ def plan_of(seed: int) -> Plan:
         keep=random.choice([2, 3]),
         half_life=random.choice(["none", "none", "seconds", "messages"]),
         on_offset_gap=random.choice(["fail", "earliest", "latest"]),
+        standardize=seed % 4 == 1,
         gaps=seed % 5 == 2,
         quiet=60 if seed % 7 == 3 else 0,
         bursts=(*(burst_of(random, partitions) for _ in range(random.randint(4, 8))), *bad_runs(seed, partitions)),

@@ -28,6 +28,7 @@ TOPIC = "readings"
 POISON = b"poison"
 N = 300  # records of the `filled` environment
 E = TypeVar("E", bound=MemberEvent)
+Decode = Callable[[Records], Event]
 Hook = Callable[[str], None]  # receives the name of every call before it is made, and may raise
 
 
@@ -98,12 +99,7 @@ class SpySource(MemorySource):
     """
 
     def __init__(
-        self,
-        env: Environment,
-        hook: Hook,
-        script: Iterable[Step],
-        batch: int,
-        decode: Callable[[Records], Event] | None = None,
+        self, env: Environment, hook: Hook, script: Iterable[Step], batch: int, decode: Decode | None = None
     ) -> None:
         self._env, self._hook, self._decode = env, hook, decode
         self._steps = iter(script)
@@ -244,9 +240,8 @@ class EventRecorder(Listener):
         return [event for event in self.events if isinstance(event, kind)]
 
     def notify(self, event: MemberEvent) -> None:
-        if isinstance(event, events.LoopTicked | events.SourcePolled):
-            return
-        self.events.append(event)
+        if not isinstance(event, events.LoopTicked | events.SourcePolled):
+            self.events.append(event)
         if isinstance(event, events.PartitionsAssigned):
             self.positions |= event.positions
         elif isinstance(event, events.BatchLearned):

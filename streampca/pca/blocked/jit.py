@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import scipy.linalg.cython_blas  # noqa: F401 - numba's BLAS: loaded here, so that limits on threads find it
 from numba import njit
@@ -31,8 +31,7 @@ def compiled(function: Function, **options: Any) -> Function:
     dispatcher = njit(error_model="numpy", no_cfunc_wrapper=True, **options)(function)
     with contextlib.suppress(RuntimeError):  # no folder to cache in
         dispatcher._cache = _Cache(function)  # what cache=True does, with numba's own class
-    made: Function = dispatcher
-    return made
+    return cast("Function", dispatcher)
 
 
 def compiled_with_free_sums(function: Function) -> Function:

@@ -61,8 +61,13 @@ class InferenceEndpoints:
 
     async def server_metadata(self) -> Response:
         """The name and the version of this server."""
-        extensions = ["binary_tensor_data", "model_repository"]
-        return json_response({"name": "streampca", "version": __version__, "extensions": extensions})
+        return json_response(
+            {
+                "name": "streampca",
+                "version": __version__,
+                "extensions": ["binary_tensor_data", "model_repository"],
+            }
+        )
 
     async def server_live(self) -> Response:
         """Answer as long as the process responds."""
@@ -94,8 +99,12 @@ class InferenceEndpoints:
 
     async def repository_index(self) -> Response:
         """All versions in the store."""
-        entry = {"name": self._engine.topic, "state": "READY", "reason": ""}
-        return json_response([entry | {"version": str(version)} for version in await self._engine.versions()])
+        return json_response(
+            [
+                {"name": self._engine.topic, "version": str(version), "state": "READY", "reason": ""}
+                for version in await self._engine.versions()
+            ]
+        )
 
     async def infer(self, request: Request, model_name: ModelName) -> Response:
         """Coordinates, squared distances, reconstructions, scores or p-values of vectors, by the newest model."""
@@ -126,8 +135,9 @@ class InferenceEndpoints:
 
     def _check(self, name: str) -> None:
         if name != self._engine.topic:
-            text = f"there is no model {name[:80]!r}; this sidecar serves {self._engine.topic!r}"
-            raise RequestError(Problem.UNKNOWN_MODEL, text)
+            raise RequestError(
+                Problem.UNKNOWN_MODEL, f"there is no model {name[:80]!r}; this sidecar serves {self._engine.topic!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,12 +60,17 @@ class InferenceRequest(BaseModel):
     parameters: InferenceParameters = InferenceParameters()
 
 
-class OutputTensor(BaseModel):
-    """An output; its bytes are behind the JSON if it has no data."""
+class ModelTensor(BaseModel):
+    """An input or an output of a model; −1 stands for any number of vectors."""
 
-    name: OutputName
+    name: str
     datatype: Datatype
     shape: list[int]
+
+
+class OutputTensor(ModelTensor):
+    """An output; its bytes are behind the JSON if it has no data."""
+
     data: list[float] | None = None
     parameters: dict[str, int] | None = None
 
@@ -85,14 +90,6 @@ class ServerMetadata(BaseModel):
     name: str
     version: str
     extensions: list[str]
-
-
-class ModelTensor(BaseModel):
-    """An input or an output of a model; −1 stands for any number of vectors."""
-
-    name: str
-    datatype: Datatype
-    shape: list[int]
 
 
 class ModelMetadata(BaseModel):

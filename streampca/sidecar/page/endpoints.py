@@ -145,14 +145,16 @@ class PageEndpoints:
 
     async def model(self, topic: Annotated[str, Query(pattern=TOPIC_NAME)], version: VersionNumber) -> Response:
         """`/v1/model` of any topic in the store; read each time."""
-        models = ModelCache(Models(self._store, topic))
-        published = await anyio.to_thread.run_sync(models.get, version, limiter=self._history_thread)
+        published = await anyio.to_thread.run_sync(
+            ModelCache(Models(self._store, topic)).get, version, limiter=self._history_thread
+        )
         return answer_response(compute.model_info(published))
 
     async def workers(self, topic: TopicQuery = None) -> Response:
         """Workers and members of transform that reported within the last hour: state, throughput, and partitions."""
-        reports_of = ProcessStatuses(self._store, topic or self._engine.topic)
-        statuses = await anyio.to_thread.run_sync(reports_of.all, limiter=self._statuses_thread)
+        statuses = await anyio.to_thread.run_sync(
+            ProcessStatuses(self._store, topic or self._engine.topic).all, limiter=self._statuses_thread
+        )
         now = time.time()
         reports = [
             {**status.model_dump(), "silent_s": max(0.0, now - status.updated_at)}

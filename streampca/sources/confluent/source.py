@@ -62,8 +62,10 @@ class ConfluentBatch(Columns):
         return [message.value() for message in self._messages]
 
     def timestamps(self) -> list[int]:
-        kinds_and_timestamps = [message.timestamp() for message in self._messages]
-        return [-1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp for kind, timestamp in kinds_and_timestamps]
+        return [
+            -1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp
+            for kind, timestamp in (message.timestamp() for message in self._messages)
+        ]
 
     def offsets(self) -> list[int]:
         return [message.offset() for message in self._messages]

@@ -132,8 +132,7 @@ class Connection(ClientConnection):
     async def _describe(self, timeout_s: float) -> Any:
         topic = MetadataRequest.MetadataRequestTopic(name=self._topic)
         sent = self._manager.send(MetadataRequest(topics=[topic], allow_auto_topic_creation=False))
-        response = await self._manager.wait_for(sent, timeout_s * 1000)
-        return response.topics[0]
+        return (await self._manager.wait_for(sent, timeout_s * 1000)).topics[0]
 
     def partitions(self) -> frozenset[int]:
         return frozenset(self._manager.cluster.partitions_for_topic(self._topic) or self._described)

@@ -130,8 +130,7 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
 
     def connection_delay(self, node_id: Any) -> float:
         """Return the pause before connecting to a node again, in milliseconds."""
-        delay_s: float = super().connection_delay(node_id)
-        return delay_s * 1000
+        return 1000 * float(super().connection_delay(node_id))
 
 
 class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
