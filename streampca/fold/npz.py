@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
 
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Milliseconds = Annotated[int, Field(ge=-1, lt=2**63)]  # since 1970; -1: unknown
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Milliseconds = Annotated[int, Field(strict=True, ge=-1, lt=2**63)]  # since 1970; -1: unknown
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 NonNegative = Annotated[Finite, Field(ge=0)]
 Share = Annotated[Finite, Field(ge=0, le=1.000001)]
 

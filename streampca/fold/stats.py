@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict
 
 from streampca.fold import npz
 from streampca.pca.learning import LEARN_BLOCK
@@ -18,7 +19,7 @@ _EWMA_MESSAGES = 1000
 class FoldStats:
     """Counts and losses of a partition since its first record, as a checkpoint's header has them."""
 
-    __pydantic_config__ = npz.Strict.model_config
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     learned: npz.Count  # vectors, including the pending ones
     rejected: Mapping[str, npz.Count]  # rejected records by reason
