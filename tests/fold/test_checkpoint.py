@@ -61,8 +61,8 @@ counts = st.integers(0, 2**62)
 @pytest.mark.slow
 @given(
     stats=st.builds(
-        FoldStats, counts, st.dictionaries(st.text(max_size=5), counts, max_size=3), counts, counts, counts,
-        finite, finite, finite, finite, counts, counts,
+        FoldStats, counts, st.dictionaries(st.text(max_size=5), counts, max_size=3), counts, counts,
+        finite, finite, finite, finite, counts, counts, counts,
     ),
     event_time=st.builds(EventTime, counts, st.lists(counts, max_size=62).map(tuple), counts),
     numbers=st.tuples(counts, finite.map(abs), finite.map(abs), counts, counts),
