@@ -17,7 +17,7 @@ VectorBytes = bytes | memoryview
 
 NO_VALUE = "no_value"  # the reason of a delete: a tombstone, or null in place of a vector; no error
 NULL_HINT = " (missing=impute learns vectors with gaps)"
-_STRING_HINT = " (let the producer write numbers)"
+_STRING_HINT = " (numbers have no quotes)"
 _NUMBER_WORDS = ("NaN", "Infinity", "-Infinity")
 _MAX_NAMES, _NAME_LENGTH, _MAX_LENGTH = 8, 32, 400
 

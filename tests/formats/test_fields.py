@@ -173,7 +173,7 @@ def test_records_hold(record: Any, field: str, d: int, rows: list[list[float]]) 
         ({"v": []}, "v", 3, "wrong_length", "0 numbers"),
         ({"x": 1, "y": 2}, "x,z", 2, "undecodable", "there is 'x', 'y', but not 'z'; field=x,y reads 2 numbers"),
         ({"x": 1, "y": True}, "x,y", 2, "undecodable", "'y' must be a number, not a boolean"),
-        ({"x": 1, "y": "2"}, "x,y", 2, "undecodable", "'y' must be a number, not a string (let the producer"),
+        ({"x": 1, "y": "2"}, "x,y", 2, "undecodable", "'y' must be a number, not a string (numbers have no quotes)"),
         ({"x": 1, "y": None}, "x,y", 2, "undecodable", "'y' must be a number, not null (missing=impute"),
         ({"v": "AAAA"}, "v", 3, "wrong_length", "3 bytes are not 3 numbers of 4 or 8 bytes"),
         ({"v": "a text"}, "v", 3, "undecodable", "not a string"),

@@ -76,7 +76,7 @@ def test_slow_dead_letter_flush_postpones_the_checkpoint_but_not_learning(env: E
     worker.run()
     assert seen == [(30, {0: 30})]
     postponed = worker.recorder.of_type(CheckpointPostponed)
-    assert postponed == [CheckpointPostponed("2 dead letters are not acknowledged yet")] * 2
+    assert postponed == [CheckpointPostponed("1 dead letters are not acknowledged yet")] * 2
     assert worker.recorder.positions == {0: 213}
     env.assert_complete()
 
