@@ -5,7 +5,7 @@ with Client("http://localhost:8000") as client:
 """
 
 import io
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, TypeVar
@@ -20,6 +20,7 @@ Answer = TypeVar("Answer")
 F64 = NDArray[np.float64]
 Basis = Literal["principal", "whitened"]
 Version = int | None
+Vectors = ArrayLike | Sequence[Mapping[str, float | None]]  # records, for a model with names
 
 
 class SidecarError(Exception):
@@ -68,12 +69,12 @@ class Call(Generic[Answer]):
     options: Mapping[str, Any]  # of httpx: params, headers and content
 
 
-def project(vectors: ArrayLike, *, basis: Basis = "principal", version: Version = None) -> Call[ProjectAnswer]:
-    """Coordinates (n, k) and residuals (n,) of vectors (n, d)."""
+def project(vectors: Vectors, *, basis: Basis = "principal", version: Version = None) -> Call[ProjectAnswer]:
+    """Coordinates (n, k) and residuals (n,) of vectors (n, d), or of n records of the dimensions' names."""
     return _of_rows("project", vectors, ProjectAnswer, basis=basis, version=version)
 
 
-def reconstruct(vectors: ArrayLike, *, version: Version = None) -> Call[ReconstructAnswer]:
+def reconstruct(vectors: Vectors, *, version: Version = None) -> Call[ReconstructAnswer]:
     """Vectors (n, d) as the components reconstruct them."""
     return _of_rows("reconstruct", vectors, ReconstructAnswer, of="vectors", version=version)
 
@@ -85,7 +86,7 @@ def from_coordinates(
     return _of_rows("reconstruct", coordinates, ReconstructAnswer, of="coordinates", basis=basis, version=version)
 
 
-def score(vectors: ArrayLike, *, version: Version = None) -> Call[ScoreAnswer]:
+def score(vectors: Vectors, *, version: Version = None) -> Call[ScoreAnswer]:
     """Scores (n,) of vectors (n, d)."""
     return _of_rows("score", vectors, ScoreAnswer, version=version)
 
@@ -106,13 +107,9 @@ def check(answer: httpx.Response) -> None:
         raise SidecarError(answer.status_code, f"status {answer.status_code}, and no answer of a sidecar") from None
 
 
-def _of_rows(operation: str, rows: ArrayLike, kind: Callable[..., Answer], **params: Any) -> Call[Answer]:
-    array = np.asarray(rows)
-    if array.ndim != 2:
-        raise ValueError(f"rows must be an array of shape (n, d), not {array.shape}")
-    body = io.BytesIO()  # a file says how long a vector is, so none is cut in two
-    np.save(body, np.ascontiguousarray(array, "<f4" if array.dtype == np.float32 else "<f8"), allow_pickle=False)
-    headers = {"Content-Type": "application/x-npy", "Accept": "application/x-npz"}
+def _of_rows(operation: str, rows: Vectors, kind: Callable[..., Answer], **params: Any) -> Call[Answer]:
+    media_type, content = _body_of(rows)
+    headers = {"Content-Type": media_type, "Accept": "application/x-npz"}
 
     def read(answer: httpx.Response) -> Answer:
         with np.load(io.BytesIO(answer.content), allow_pickle=False) as arrays:
@@ -120,7 +117,19 @@ def _of_rows(operation: str, rows: ArrayLike, kind: Callable[..., Answer], **par
         names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # a NamedTuple
         return kind(int(fields["version"]), *(fields.get(name) for name in names[1:]))
 
-    return Call("POST", f"/v1/{operation}", read, {**_params(**params), "headers": headers, "content": body.getvalue()})
+    return Call("POST", f"/v1/{operation}", read, {**_params(**params), "headers": headers, "content": content})
+
+
+def _body_of(rows: Vectors) -> tuple[str, bytes]:
+    """The media type of a request's body, and its bytes."""
+    if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
+        return "application/json", orjson.dumps({"records": rows}, option=orjson.OPT_SERIALIZE_NUMPY)
+    array = np.asarray(rows)
+    if array.ndim != 2:
+        raise ValueError(f"rows must be an array of shape (n, d), not {array.shape}")
+    body = io.BytesIO()  # a file says how long a vector is, so none is cut in two
+    np.save(body, np.ascontiguousarray(array, "<f4" if array.dtype == np.float32 else "<f8"), allow_pickle=False)
+    return "application/x-npy", body.getvalue()
 
 
 def _params(**params: Any) -> dict[str, Any]:

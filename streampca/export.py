@@ -1,6 +1,7 @@
 """A model in the format of another tool. The extra `export` has the packages that it needs."""
 
 import io
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -25,12 +26,12 @@ _STANDARDIZE = "deviation = Sub (vectors, mean) centred = Mul (deviation, scale)
 
 
 def to_npz(published: PublishedModel) -> bytes:
-    """An .npz file for `numpy.load`: components, explained_variance, mean and others.
+    """An .npz file for `numpy.load`: components, explained_variance, mean, names and others.
 
     Coordinates are (v − mean) Cᵀ; of a standardised stream, scale · (v − mean) Cᵀ.
     """
     model, buffer = published.model, io.BytesIO()
-    scale = {} if model.scale is None else {"scale": model.scale}
+    optional = {"scale": model.scale, "names": published.names}
     np.savez(
         buffer,
         allow_pickle=False,
@@ -41,7 +42,7 @@ def to_npz(published: PublishedModel) -> bytes:
         mean=model.mean,
         version=published.version,
         topic=published.topic,
-        **scale,
+        **{name: np.asarray(value) for name, value in optional.items() if value is not None},
     )
     return buffer.getvalue()
 
@@ -62,7 +63,8 @@ def to_onnx(published: PublishedModel) -> bytes:
         centre, constants["scale"] = _STANDARDIZE, model.scale
     whole = parser.parse_model(_ONNX.format(d=model.dimensions, k=model.n_components, centre=centre))
     whole.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
-    helper.set_model_props(whole, {"topic": published.topic, "version": str(published.version)})
+    properties = {"topic": published.topic, "version": str(published.version), "names": json.dumps(published.names)}
+    helper.set_model_props(whole, {name: text for name, text in properties.items() if text != "null"})
     checker.check_model(whole)
     return bytes(whole.SerializeToString())
 

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from tests.example_models import D, K, example_model, numbered
 from tests.sidecar.process import serving
 
 VECTORS = np.random.default_rng(0).standard_normal((6, D))
+NAMES = list("abcde")
 KINDS = [Client, AsyncClient]
 
 
@@ -33,7 +35,8 @@ def call(kind: type, url: str, act: str, *arguments: Any, options: Any = None, *
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("store"), numbered(10), numbered(20)) as sidecar:
+    named = replace(numbered(20), names=NAMES)
+    with serving(tmp_path_factory.mktemp("store"), numbered(10), named) as sidecar:
         yield sidecar.url()
 
 
@@ -56,6 +59,16 @@ def test_arrays_go_in_and_arrays_come_out(kind: type, url: str) -> None:
     assert scored.p is None
     assert call(kind, url, "model")["dimensions"] == D
     assert call(kind, url, "model", version=10)["version"] == 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_may_go_in(kind: type, url: str) -> None:
+    records = [dict(zip(NAMES[::-1], row[::-1], strict=True)) for row in VECTORS]
+    for act in ("project", "reconstruct", "score"):
+        for by_name, by_position in zip(call(kind, url, act, records), call(kind, url, act, VECTORS), strict=True):
+            assert np.array_equal(by_name, by_position)
+    with pytest.raises(SidecarError, match="no names of dimensions"):
+        call(kind, url, "project", records, version=10)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,7 +1,9 @@
 """Exported models, read by the tools that they are for, compute what the model computes."""
 
+import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +45,16 @@ def with_onnxruntime(path: Path) -> tuple[F64, F64]:
     coordinates, residual = session.run(["coordinates", "residual"], {"vectors": VECTORS})
     assert session.get_modelmeta().custom_metadata_map == {"topic": TOPIC, "version": "20"}
     return coordinates, residual
+
+
+def test_names_of_the_dimensions_are_exported(tmp_path: Path) -> None:
+    names = ["temp", "hum", "Δp", "a.b", "x,y"]
+    published = replace(numbered(20), names=names)
+    (tmp_path / "model.npz").write_bytes(FORMATS["npz"](published))
+    with np.load(tmp_path / "model.npz") as arrays:
+        assert arrays["names"].tolist() == names
+    session = onnxruntime.InferenceSession(FORMATS["onnx"](published), providers=["CPUExecutionProvider"])
+    assert json.loads(session.get_modelmeta().custom_metadata_map["names"]) == names
 
 
 @pytest.mark.parametrize("published", [numbered(20), standardised(numbered(20))], ids=["plain", "standardised"])

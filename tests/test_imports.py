@@ -44,15 +44,17 @@ MAY_IMPORT = {
         "stores.base", "stores.checkpoints", "stores.identity", "stores.models", "stores.process_status",
     ],
     "transform": [
-        "transform", "consumer_group", "fold", "formats", "pca", "errors", "process", "sources.base",
-        "sources.dead_letters", "sources.decode", "sources.events", "stores.model_cache", "stores.process_status",
+        "transform", "consumer_group", "fold", "formats", "pca", "settings.field_paths", "errors", "process",
+        "sources.base", "sources.dead_letters", "sources.decode", "sources.events", "stores.model_cache",
+        "stores.process_status",
     ],
     "backfill": [
         "backfill", "process", "fold", "formats", "files", "stores.base", "stores.checkpoints", "errors",
     ],
     "sidecar": [
         "sidecar", "stores.base", "stores.model_cache", "stores.models", "stores.process_status", "fold.model_file",
-        "fold.partitions", "formats", "pca.model", "pca.arrays", "errors", "settings", "process", "version",
+        "fold.names", "fold.partitions", "formats", "pca.model", "pca.arrays", "errors", "settings", "process",
+        "version",
     ],
     "demo": ["demo", "stores", "fold.model_file", "files", "settings", "process.start", "errors"],
     "cli": [  # the only one that chooses among concrete sources and stores

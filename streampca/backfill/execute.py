@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -89,8 +90,10 @@ def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None
     """Raise `SettingsError` if workers could not merge the backfill with what they have learned."""
     for partition in checkpoints.partitions():
         if (newest := checkpoints.newest(partition, trusted=True)) and newest.fold.stats.learned:
-            newest.refuse_other_settings(plan.fold_config)
-            return  # all have the same
+            config = replace(plan.fold_config, field=newest.settings["field"])  # that of the topic's records
+            newest.refuse_other_settings(config)
+            if newest.names or not plan.fold_config.names:
+                return  # all have the same; names may be missing
 
 
 def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources: str) -> None:

@@ -54,7 +54,8 @@ class BackfillPlan:
 
     def checkpoint(self, fold: Fold) -> Checkpoint:
         partition = backfill_partition(self.number)
-        return Checkpoint(self.topic, "", partition, fold, self.fold_config.as_dict(), self.until)
+        config = self.fold_config
+        return Checkpoint(self.topic, "", partition, fold, config.as_dict(), self.until, config.names)
 
 
 class Part(NamedTuple):

@@ -2,6 +2,7 @@
 
 import itertools
 from contextlib import closing
+from dataclasses import replace
 
 from threadpoolctl import threadpool_limits
 
@@ -36,7 +37,7 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
         while some := list(itertools.islice(records, _RECORDS)):
             fold = fold.take(config.codec.batch_of(some), config.fold)[0]
             count += len(some)
-    again = files.encode(files.Checkpoint(written.topic, written.topic_id, partition, fold.at(end), written.settings))
+    again = files.encode(replace(written, fold=fold.at(end)))
     where = f"partition {partition}, offsets {start} to {end}: {count:,} records learned again"
     if again != stored:
         raise StreampcaError(

@@ -47,7 +47,7 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None = N
         raise SettingsError("--start-from: the model's own options are used, so give no others but --column")
     impute = before.impute if before else options.missing == "impute"
     rows = open_rows(file, impute=impute, column=column)
-    fold_config = FoldConfig.from_dict(before.settings) if before else _fold_config(options, rows)
+    fold_config = FoldConfig.from_dict(before.settings, before.names) if before else _fold_config(options, rows)
     rows.require(fold_config.learning.dimensions, f"{start_from} was learned from those of")
     files.check_writable(output)
     with threadpool_limits(1):  # the same bits as in a worker

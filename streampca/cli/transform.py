@@ -87,8 +87,10 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
 
 def create_current_model(settings: TransformSettings, cache: ModelCache) -> CurrentModel:
     """The model that records are projected with, from a cache of the topic's models."""
-    needs_past_scores = _output_fields(settings).needs_past_scores
-    return CurrentModel(cache, settings.model_version, settings.output_topic, needs_past_scores=needs_past_scores)
+    return CurrentModel(
+        cache, settings.model_version, settings.output_topic,
+        needs_past_scores=_output_fields(settings).needs_past_scores, field=settings.field,
+    )  # fmt: skip
 
 
 def _output_fields(settings: TransformSettings) -> OutputFields:

@@ -6,7 +6,8 @@ from functools import partial
 import structlog
 
 from streampca.consumer_group.process import Process, member_process
-from streampca.errors import StoreBusyError
+from streampca.errors import SettingsError, StoreBusyError
+from streampca.fold import npz
 from streampca.fold.fold import FoldConfig
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
@@ -14,6 +15,7 @@ from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.process.machine import kernels
 from streampca.settings.commands import WorkerSettings
+from streampca.settings.field_paths import dimension_names
 from streampca.sources.clients import client_and_other, create_client, create_dead_letters, prefetching
 from streampca.sources.decode import decode_records
 from streampca.sources.schema_registry import create_schemas
@@ -102,10 +104,18 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
         impute=settings.missing == "impute",
         standardize=settings.standardize,
     )
+    names = dimension_names(settings.field, settings.dimensions)
+    if not npz.are_names(names, settings.dimensions):
+        raise SettingsError(f"field: names must differ and have at most {npz.MAX_NAME} characters")
     return WorkerConfig(
         topic=settings.topic,
         fold=FoldConfig(
-            learning_config, settings.half_life_messages, settings.half_life_seconds, settings.format, settings.field
+            learning_config,
+            settings.half_life_messages,
+            settings.half_life_seconds,
+            settings.format,
+            settings.field,
+            names,
         ),
         codec=Codec(settings.format, Judge.of(learning_config), settings.field, create_schemas(settings)),
         on_bad_record=settings.bad_record_policy,

@@ -179,13 +179,16 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
     expected = config, past_scores.components
     if any((part.online_.config, part.online_.past_scores.components) != expected for part in parts):
         raise ValueError("only estimators with the same parameters and features can be merged")
+    named = [part for part in parts if hasattr(part, "feature_names_in_")]
+    if any(not np.array_equal(part.feature_names_in_, named[0].feature_names_in_) for part in named):
+        raise ValueError("only estimators with the same feature names, in one order, can be merged")
     folds = FoldMerger(config)
     for part in parts:
         folds.add(part.online_.fold)
     merged: ImplicitKrasulina = clone(parts[0])
     merged.n_features_in_ = parts[0].n_features_in_
-    if hasattr(parts[0], "feature_names_in_"):
-        merged.feature_names_in_ = parts[0].feature_names_in_
+    if named:
+        merged.feature_names_in_ = named[0].feature_names_in_
     fold = folds.fold(sum(part.n_samples_seen_ for part in parts))
     weights = np.sum([part.online_.past_scores.entered.weights for part in parts], axis=0)
     merged.online_ = OnlineFit(config, fold, replace(past_scores, entered=PastScores(weights)))

@@ -14,6 +14,7 @@ from streampca.errors import DamagedFileError, SettingsError, refuse_other_topic
 from streampca.fold import npz
 from streampca.fold.event_time import EventTime
 from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.names import Names, agreed, difference
 from streampca.fold.partitions import FIRST_BACKFILL, offsets_in, partition_name
 from streampca.fold.stats import FoldStats
 from streampca.formats.record import LastRecord
@@ -36,7 +37,7 @@ class Checkpoint:
     fold: Fold
     settings: dict[str, Any]  # as `FoldConfig.as_dict` gives them
     until: str = ""  # of a backfill: where it ends, a time in milliseconds or partition:offset,…
-    names: list[str] | None = None  # of the dimensions; None: they have none
+    names: Names = None
 
     @property
     def end(self) -> int | dict[int, int] | None:
@@ -44,8 +45,15 @@ class Checkpoint:
         return (offsets_in(self.until) or int(self.until)) if self.until else None
 
     def refuse_other_settings(self, fold_config: FoldConfig) -> None:
-        """Raise `SettingsError` that lists all settings in which the checkpoint differs from the worker."""
-        then, now = self.settings, fold_config.as_dict()
+        """Raise `SettingsError` that lists all settings in which the checkpoint differs from the worker.
+
+        Names may be missing on one side; where there are any, or in a backfill, `field` may differ.
+        """
+        then, now = dict(self.settings), fold_config.as_dict()
+        if self.names or fold_config.names or self.partition >= FIRST_BACKFILL:
+            now["field"] = then.get("field")  # names say which numbers these are, wherever they lie
+        if names := difference(self.names, fold_config.names):
+            then["names"], now["names"] = names
         if differing := [n for n in sorted(now.keys() | then.keys()) if now.get(n) != then.get(n)]:
             listed = ", ".join(f"{n}={then.get(n)} (now {now.get(n)})" for n in differing)
             otherwise = "start over with another store folder and another group_id"
@@ -66,7 +74,11 @@ class Checkpoint:
         counts = {name: getattr(fold.stats, name) for name in ("rejected", "skipped", "gap")}
         stats = replace(empty.stats, **counts)
         fold = replace(empty, position=fold.position, stats=stats, last=fold.last)
-        return replace(self, fold=fold, settings=now)
+        return replace(self, fold=fold, settings=now, names=fold_config.names)
+
+    def agreed_names(self, names: Names) -> Names:
+        """These names, or if they are None the checkpoint's. Raises `SettingsError` if both are there and differ."""
+        return agreed(names, self.names, "others", f"the checkpoint of partition {partition_name(self.partition)}")
 
     def refuse_other_topic(self, topic_id: str) -> None:
         """Raise `TopicReplacedError` if the checkpoint was made from another topic of the same name."""

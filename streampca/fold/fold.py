@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.fold.event_time import EventTime
+from streampca.fold.names import Names
 from streampca.fold.stats import FoldStats
 from streampca.formats.batch import Batch
 from streampca.formats.record import LastRecord
@@ -85,25 +86,29 @@ class Fold:
 
 @dataclass(frozen=True)
 class FoldConfig:
-    """All settings that change the bits of a fold. A checkpoint made with other ones is refused."""
+    """All settings that change the bits of a fold, and the names. A checkpoint made with other ones is refused."""
 
     learning: LearningConfig
     half_life_messages: float | None = None
     half_life_seconds: float | None = None
     format: str = "json"
     field: str = ""
+    names: Names = None
 
     def as_dict(self) -> dict[str, Any]:
         """Names and values as stored in a checkpoint."""
         derived = {"start": self.learning.start, "missing": "impute" if self.learning.impute else "refuse"}
         settings = vars(self.learning) | vars(self) | derived
-        return {name: value for name, value in settings.items() if name not in ("learning", "impute", "factor")}
+        return {
+            name: value for name, value in settings.items() if name not in ("names", "learning", "impute", "factor")
+        }
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> "FoldConfig":
+    def from_dict(cls, settings: Mapping[str, Any], names: Names = None) -> "FoldConfig":
         settings = dict(settings) | {"impute": settings["missing"] == "impute", "factor": False}
         learning = LearningConfig(**{field.name: settings[field.name] for field in fields(LearningConfig)})
-        return cls(learning, **{field.name: settings[field.name] for field in fields(cls) if field.name != "learning"})
+        own = [field.name for field in fields(cls) if field.name not in ("learning", "names")]
+        return cls(learning, **{name: settings[name] for name in own}, names=names)
 
     def retention(self, steps_ms: NDArray[np.int64]) -> NDArray[np.float64]:
         """ρ of each message, the share of the past that it keeps, from the time by which it advanced the event time."""

@@ -11,6 +11,7 @@ from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.event_time import EventTime
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel
+from streampca.fold.names import Names
 from streampca.fold.stats import FoldStats
 from streampca.pca import axes
 from streampca.pca.jackknife import SamplingError, sampling_error
@@ -31,11 +32,13 @@ class MergedFold:
     topic_id: str = ""
     positions: dict[int, int] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)  # of partitions with a loss
+    names: Names = None
 
     @classmethod
     def alone(cls, fold: Fold, config: FoldConfig) -> "MergedFold":
         """One fold, with nothing to merge."""
-        return cls(axes.decomposed(fold.provisional(config.learning), config.learning.components), fold.stats)
+        state = axes.decomposed(fold.provisional(config.learning), config.learning.components)
+        return cls(state, fold.stats, names=config.names)
 
     def published(
         self, config: FoldConfig, past_scores: PastScores, published_at: float, previous: PublishedModel | None = None
@@ -60,6 +63,7 @@ class MergedFold:
             subspace_error=error.subspace if error else None,
             axis_errors=error.axes.tolist() if error else None,
             past_scores=past_scores if past_scores.weight else None,
+            names=self.names,
         )
 
 
@@ -71,13 +75,17 @@ class FoldMerger:
         self._config, self._now_ms, self._time_ms = config, now_ms, -1
         self._merger = StateMerger(config.learning.columns)
         self._stats: list[FoldStats] = []
-        self._topic, self._topic_id = "", ""
+        self._topic, self._topic_id, self._names = "", "", config.names
         self._positions: dict[int, int] = {}
         self._losses: dict[int, float] = {}
 
     def add_partition(self, checkpoint: Checkpoint) -> None:
-        """Merge the fold of a partition. Raises `TopicReplacedError` if an earlier one is of another topic."""
+        """Merge the fold of a partition.
+
+        Raises `TopicReplacedError` if an earlier one is of another topic, and `SettingsError` if it has other names.
+        """
         checkpoint.refuse_other_topic(self._topic_id)
+        self._names = checkpoint.agreed_names(self._names)
         self._topic, self._topic_id = checkpoint.topic, self._topic_id or checkpoint.topic_id
         self._positions[checkpoint.partition] = checkpoint.fold.position
         if (loss := checkpoint.fold.stats.recent_loss) is not None:
@@ -112,7 +120,8 @@ class FoldMerger:
             return None
         error = sampling_error(self._merger.groups(), state, components)
         stats = FoldStats.total(self._stats)
-        return MergedFold(state, stats, error, self._topic, self._topic_id, self._positions, self._losses)
+        origin = self._topic, self._topic_id, self._positions
+        return MergedFold(state, stats, error, *origin, self._losses, self._names)
 
     def fold(self, position: int) -> Fold:
         """The fold that continues all merged folds, at this position."""

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from streampca.errors import DamagedFileError
 from streampca.fold import npz
+from streampca.fold.names import Names
 from streampca.pca.arrays import Array
 from streampca.pca.model import Model, Projected
 from streampca.pca.past_scores import PastScores
@@ -38,7 +39,7 @@ class PublishedModel:
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
     past_scores: PastScores | None = None  # of messages by the versions before this one
     learned: Array | None = None  # of `streampca fit`: what continuing needs beyond the model, `axes.continuation`
-    names: list[str] | None = None  # of the dimensions; None: they have none
+    names: Names = None
 
     @property
     def impute(self) -> bool:

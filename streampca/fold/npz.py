@@ -23,6 +23,7 @@ Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 NonNegative = Annotated[Finite, Field(ge=0)]
 Share = Annotated[Finite, Field(ge=0, le=1.000001)]
 
+MAX_NAME = 255  # characters of a dimension's name
 _DIGEST_LENGTH = 64  # characters of SHA-256 in hexadecimal
 
 
@@ -102,8 +103,10 @@ def decode(
 
 
 def are_names(names: Sequence[str] | None, dimensions: Any) -> bool:
-    """Check that dimensions have names that differ and are not empty, or no names (None)."""
-    return names is None or (len(names) == len(set(names)) == dimensions and "" not in names)
+    """Check that dimensions have names that differ, neither empty nor too long, or no names (None)."""
+    return names is None or (
+        len(names) == len(set(names)) == dimensions and all(0 < len(name) <= MAX_NAME for name in names)
+    )
 
 
 def validate(schema: type[H], header: dict[str, Any]) -> H:

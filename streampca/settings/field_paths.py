@@ -58,6 +58,12 @@ def names_of(paths: Sequence[Path]) -> tuple[str, ...]:
         lengths = longer
 
 
+def dimension_names(field: str, dimensions: int) -> list[str] | None:
+    """The names of the dimensions where `field` has a path for each, and there are several; else None."""
+    paths = paths_of(field)
+    return list(names_of(paths)) if len(paths) == dimensions > 1 else None
+
+
 def spelled(names: Sequence[str]) -> str:
     """The path of these names, in backticks where that is necessary."""
     return ".".join(name if _PLAIN_NAME.fullmatch(name) else f"`{name}`" for name in names)

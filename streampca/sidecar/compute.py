@@ -11,8 +11,14 @@ from streampca.formats import npy
 from streampca.pca.arrays import Array
 from streampca.pca.model import Projected
 from streampca.sidecar.errors import Problem, RequestError, invalid, too_large
-from streampca.sidecar.parsing import Limits, fit
-from streampca.sidecar.schemas import ModelResponse, ProjectRequest, ReconstructRequest, ScoreRequest
+from streampca.sidecar.parsing import Limits, fit, rows_of_records
+from streampca.sidecar.schemas import (
+    ModelResponse,
+    ProjectRequest,
+    ReconstructRequest,
+    ScoreRequest,
+    VectorsRequest,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +31,7 @@ class Answer:
 
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
     """Coordinates of vectors in the basis of the components, and each vector's distance from their subspace."""
-    projected = _projected(published, request.vectors, limits)
+    projected = _projected(published, request, limits)
     coordinates = projected.in_basis(request.basis)
     _check_finite("vectors", coordinates, projected.residual)
     fields = {"coordinates": coordinates, "residual": projected.residual}
@@ -36,21 +42,36 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
 
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
     """Scores of vectors: T², squared distance, score, p-values, and the dimensions that contribute most."""
-    projected = _projected(published, request.vectors, limits)
-    fields, n = _scores(projected), len(projected.vectors)
+    projected = _projected(published, request, limits)
+    fields, n, names = _scores(projected), len(projected.vectors), published.names or [""]
     if most := min(request.contributions, published.model.dimensions):
-        if 4 * most * n > limits.numbers:
-            raise too_large(
-                f"the answer is too long: ask for at most {limits.numbers // (4 * n)} contributions", "numbers"
-            )
+        each = 4 + max(map(len, names)) // 4  # numbers, or as long as such
+        if each * most * n > limits.numbers:
+            allowed = limits.numbers // (each * n)
+            raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
         which, values = projected.contributions(most)
         for name, dimensions, contributions in zip(values._fields, which, values, strict=True):
             fields |= {f"{name}_dimensions": dimensions, f"{name}_contributions": contributions}
+            if published.names:
+                fields[f"{name}_names"] = [[names[j] for j in row] for row in dimensions.tolist()]
     return _answer(published, fields, n)
 
 
-def _projected(published: PublishedModel, rows: Array, limits: Limits) -> Projected:
-    return published.project(fit(rows, "vectors", published.model.dimensions, limits, impute=published.impute))
+def _projected(published: PublishedModel, request: VectorsRequest, limits: Limits) -> Projected:
+    names, d = published.names, published.model.dimensions
+    _require_one(request)
+    if request.vectors is not None:
+        return published.project(fit(request.vectors, "vectors", d, limits, impute=published.impute))
+    if names is None:
+        raise invalid("this model has no names of dimensions, so it takes no records: send arrays, in their order")
+    rows = rows_of_records(request.records or [], names)
+    return published.project(fit(rows, "records", d, limits, impute=published.impute, names=names))
+
+
+def _require_one(request: VectorsRequest) -> None:
+    forms = [name for name in ("coordinates", "vectors", "records") if name in type(request).model_fields]
+    if sum(getattr(request, form) is not None for form in forms) != 1:
+        raise invalid(f"give one of {', '.join(forms)}")
 
 
 def _scores(projected: Projected) -> dict[str, Any]:
@@ -66,13 +87,12 @@ def _scores(projected: Projected) -> dict[str, Any]:
 def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: Limits) -> Answer:
     """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
     model = published.model
-    if request.vectors is not None and request.coordinates is None:
-        projected = _projected(published, request.vectors, limits)
+    if request.coordinates is None:
+        projected = _projected(published, request, limits)
         fields = {"vectors": reconstruction(projected), "squared_error": projected.residual}
         _check_finite("vectors", projected.residual)
         return _answer(published, fields, len(projected.vectors))
-    if request.coordinates is None or request.vectors is not None:
-        raise invalid("give either coordinates or vectors")
+    _require_one(request)
     coordinates = fit(request.coordinates, "coordinates", model.n_components, limits)
     coordinates = coordinates.astype(np.float64, copy=False)
     if len(coordinates) * model.dimensions > limits.numbers:
@@ -129,9 +149,8 @@ def components(published: PublishedModel, limits: Limits) -> Answer:
     if model.components.size > limits.numbers:
         text = f"{model.components.size} numbers are too many for JSON: Accept application/x-npy"
         raise RequestError(Problem.TOO_LONG_FOR_JSON, text)
-    return _answer(
-        published, {name: getattr(model, name) for name in ("components", "explained_variance", "mean", "scale")}
-    )
+    fields = {name: getattr(model, name) for name in ("components", "explained_variance", "mean", "scale")}
+    return _answer(published, fields | {"names": published.names})
 
 
 def components_npy(published: PublishedModel) -> list[memoryview]:

@@ -4,7 +4,7 @@ A binary body holds only rows of numbers; the other fields are then query parame
 for fields that it does not hold. Numbers without a header are one row until `fit`, which knows a row's length.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError, ValidationInfo
 
 from streampca.formats import npy
 from streampca.formats.json import loads, may_hold_booleans
-from streampca.formats.packing import NumberPacker, VectorError, type_name
+from streampca.formats.packing import NumberPacker, VectorError, listed, type_name
 from streampca.pca.arrays import Array, not_finite
 from streampca.sidecar.errors import Problem, RequestError, describe, invalid, too_large
 from streampca.sidecar.request import BINARY, BYTES, RAW, SMALL_BYTES, RawRequest
@@ -111,6 +111,20 @@ def rows_of(value: Any, name: str, text: bytes | None = None) -> Array:
     return np.frombuffer(b"".join(packed)).reshape(len(value), width)
 
 
+def rows_of_records(records: Sequence[dict[str, Any]], names: Sequence[str]) -> Array:
+    """The numbers of these names in each record, (n, d). Raises `RequestError`."""
+    packer, labels, packed = NumberPacker(len(names), impute=True), [repr(name) for name in names], []
+    for i, record in enumerate(records):
+        try:
+            row = [record[name] for name in names]
+            packed.append(packer.pack(row, booleans=True, labels=labels))
+        except KeyError as missing:
+            raise invalid(f"records[{i}] has no {missing}: there is {listed(record)}") from None
+        except VectorError as error:
+            raise invalid(f"records[{i}]: {error}") from None
+    return np.frombuffer(b"".join(packed)).reshape(len(records), len(names))
+
+
 def _pack(packer: NumberPacker, row: Any, booleans: bool, label: str) -> bytes:
     if not isinstance(row, list):
         hint = "; write a single vector as [[…]]" if type(row) in (int, float) else ""
@@ -139,10 +153,13 @@ def _from_bytes(raw: RawRequest, name: str) -> Array:
     return array.reshape(1, -1) if array.ndim == 1 else array
 
 
-def fit(rows: Array, name: str, width: int, limits: Limits, *, impute: bool = False) -> Array:
+def fit(
+    rows: Array, name: str, width: int, limits: Limits, *, impute: bool = False, names: Sequence[str] | None = None
+) -> Array:
     """The rows, (n, width), in float32 or else float64, within the limits, all finite; or `RequestError`.
 
-    With `impute` entries may be missing, NaN, but not all entries of a row.
+    With `impute` entries may be missing, NaN, but not all entries of a row. `names` are those of the columns, for
+    errors.
     """
     if rows.ndim == 1:
         if rows.size % width:
@@ -159,15 +176,16 @@ def fit(rows: Array, name: str, width: int, limits: Limits, *, impute: bool = Fa
     if rows.shape[1] != width:
         raise invalid(f"{name}[0] has {rows.shape[1]} numbers where this model has {width}")
     if not np.isfinite(rows).all():
-        _refuse_bad(rows, name, impute=impute)
+        _refuse_bad(rows, name, names, impute=impute)
     return rows.astype(np.float32 if rows.dtype.newbyteorder("=") == np.float32 else np.float64, copy=False)
 
 
-def _refuse_bad(rows: Array, name: str, *, impute: bool) -> None:
+def _refuse_bad(rows: Array, name: str, names: Sequence[str] | None, *, impute: bool) -> None:
     missing = np.isnan(rows)
     if (bad := not_finite(rows, impute=impute)).any():
         i, j = np.argwhere(bad)[0]
         value = "null or NaN (this model was learned with missing=refuse)" if missing[i, j] else rows[i, j]
-        raise invalid(f"{name}[{i}][{j}] must be a finite number, not {value}")
+        column = j if names is None else repr(names[j])
+        raise invalid(f"{name}[{i}][{column}] must be a finite number, not {value}")
     if (empty := missing.all(axis=1)).any():
         raise invalid(f"{name}[{int(empty.argmax())}] has no number")

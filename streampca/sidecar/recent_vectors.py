@@ -63,7 +63,8 @@ class RecentVectors:
             "p": p,
             "worst": [
                 {"at": float(at[i]), "score": float(score[i]), "p": None if p is None else float(p[i]),
-                 "dimensions": dimensions, "contributions": contributions}
+                 "dimensions": [published.names[j] for j in dimensions] if published.names else dimensions,
+                 "contributions": contributions}
                 for i, dimensions, contributions in zip(worst, which[1].tolist(), values.spe.tolist(), strict=True)
             ],
         }  # fmt: skip

@@ -30,6 +30,7 @@ AnyVersion = Annotated[
 ]
 
 _VECTORS = "Vectors, each of the model's d dimensions; entries may be null if it was learned with missing=impute."
+_RECORDS = "The vectors as objects, in place of `vectors`: a number for each of the model's names; others are ignored."
 _COORDINATES = "The k coordinates of each vector, in the order of the vectors."
 
 Version = Annotated[int, Field(ge=0, description="Version of the model used: the number of messages it has learned.")]
@@ -69,6 +70,13 @@ class RowsRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class VectorsRequest(RowsRequest):
+    """Vectors, as arrays or as records, one of the two."""
+
+    vectors: VectorsArray | None = Field(None, description=_VECTORS)
+    records: list[dict[str, Any]] | None = Field(None, description=_RECORDS)
+
+
 class ProjectQuery(RowsRequest):
     """Options of a projection."""
 
@@ -82,10 +90,8 @@ class ProjectQuery(RowsRequest):
     )
 
 
-class ProjectRequest(ProjectQuery):
+class ProjectRequest(VectorsRequest, ProjectQuery):
     """Vectors to project."""
-
-    vectors: VectorsArray = Field(description=_VECTORS)
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"vectors": [[1.0, 0.5, -2.0]], "basis": "principal"}]})
 
@@ -111,12 +117,11 @@ class ReconstructQuery(RowsRequest):
     of: Literal["coordinates", "vectors"] | None = Field(None, description="What a binary body holds.")
 
 
-class ReconstructRequest(RowsRequest):
+class ReconstructRequest(VectorsRequest):
     """Coordinates or vectors to reconstruct, one of the two."""
 
     basis: CoordinatesBasis = "principal"
     coordinates: Annotated[RowsArray, _rows_of("number")] | None = Field(None, description=_COORDINATES)
-    vectors: VectorsArray | None = Field(None, description=_VECTORS)
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"coordinates": [[2.25, -0.5]]}]})
 
@@ -139,10 +144,8 @@ class ScoreQuery(RowsRequest):
     )
 
 
-class ScoreRequest(ScoreQuery):
+class ScoreRequest(VectorsRequest, ScoreQuery):
     """Vectors to score."""
-
-    vectors: VectorsArray = Field(description=_VECTORS)
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"vectors": [[1.0, 0.5, -2.0]], "contributions": 1}]})
 
@@ -160,8 +163,10 @@ class ScoreResponse(BaseModel):
     t2_dimensions: list[list[int]] | None = Field(
         None, description="Dimensions, counted from 0, that contribute most to T²; only if `contributions` is given."
     )
+    t2_names: list[list[str]] | None = Field(None, description="Their names, if the model has names.")
     t2_contributions: Rows | None = Field(None, description="What they contribute; all d sum to T².")
     spe_dimensions: list[list[int]] | None = Field(None, description="Those that contribute most to `spe`.")
+    spe_names: list[list[str]] | None = Field(None, description="Their names, if the model has names.")
     spe_contributions: Rows | None = Field(
         None, description="What they contribute, with the deviation's sign; the absolute values of all d sum to it."
     )
@@ -204,6 +209,7 @@ class ModelResponse(BaseModel):
     version: Version
     topic: str
     dimensions: PositiveInt = Field(description="d, the length of a vector.")
+    names: list[str] | None = Field(description="Names of the dimensions, in order; null: they have none.")
     components: PositiveInt = Field(description="k, the number of axes.")
     explained_variance: list[float] = Field(
         description="Variance along each axis, in descending order; in standard deviations, squared, if `settings` "
@@ -244,6 +250,7 @@ class ComponentsResponse(BaseModel):
     components: Rows = Field(description="k orthonormal axes of length d, by falling variance; signs never flip.")
     explained_variance: list[float] = Field(description="In the units of the coordinates, squared.")
     mean: list[float] = Field(description="In the data's units.")
+    names: list[str] | None = Field(description="Names of the dimensions, in order; null: they have none.")
     scale: list[float] | None = Field(
         description="One over the standard deviation of each dimension, 1 for a constant one. Null: all are 1, the "
         "model was learned without `standardize`."

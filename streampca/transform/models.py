@@ -4,6 +4,8 @@ import re
 
 from streampca.errors import InputError
 from streampca.fold.model_file import PublishedModel
+from streampca.fold.names import agreed
+from streampca.settings.field_paths import dimension_names
 from streampca.stores.model_cache import ModelCache, NoModelError, UnknownVersionError
 
 _NO_PAST_SCORES = "the newest model has no past scores yet, which p-values need; the next version will have them"
@@ -13,10 +15,12 @@ _SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")
 class CurrentModel:
     """The model in use, from a cache that somebody polls."""
 
-    def __init__(self, cache: ModelCache, version: int | None, output: str, *, needs_past_scores: bool) -> None:
-        """`output` is the topic that the outputs are written to, for errors."""
+    def __init__(
+        self, cache: ModelCache, version: int | None, output: str, *, needs_past_scores: bool, field: str = ""
+    ) -> None:
+        """`output` is the topic that the outputs are written to, for errors; `field` may name the dimensions."""
         self._cache, self._version, self._output = cache, version, output
-        self._needs_past_scores = needs_past_scores
+        self._needs_past_scores, self._field = needs_past_scores, field
         self._model: PublishedModel | None = None
 
     @property
@@ -34,7 +38,8 @@ class CurrentModel:
     def refresh(self) -> str:
         """Use the newest model, or the one asked for; returns why there is none yet, or "".
 
-        Raises `InputError` if the version cannot be used, or has another shape than the one before.
+        Raises `InputError` if the version cannot be used, or has another shape than the one before, and `SettingsError`
+        if its dimensions have other names than those that `field` reads.
         """
         try:
             model = self._model if self._model and self._version is not None else self._cache.get(self._version)
@@ -51,6 +56,9 @@ class CurrentModel:
             return "" if self._model else _NO_PAST_SCORES
         if self._model is not None:
             self._require(model, _shape(self._model))
+        if model is not self._model:
+            names = dimension_names(self._field, model.model.dimensions)
+            agreed(names, model.names, "`field`", f"model version {model.version}")
         self._model = model  # not earlier: another thread projects with it
         return ""
 

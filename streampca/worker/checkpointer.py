@@ -14,6 +14,7 @@ from streampca.consumer_group.events import CheckpointPostponed, CheckpointSaved
 from streampca.errors import SettingsError, StoreBusyError, StoreError, refuse_other_topic
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
+from streampca.fold.names import listed
 from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
@@ -39,17 +40,23 @@ class Checkpointer:
     ) -> None:
         self._topic, self._fold_config, self._start = config.topic, config.fold, config.start
         self._source, self._dead_letters, self._writer, self._listener = source, dead_letters, writer, listener
+        self._names = config.fold.names
         self._group_store = GroupStore(source, writer.checkpoints)
         self._topic_id = ""
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
         self._in_flight: Future[SaveResult] | None = None
 
     def check(self) -> None:
-        """Check the topic, the store and one checkpoint, so that a mistake is reported before the group is joined."""
+        """Check topic, store and one checkpoint, so that a mistake is reported before the group is joined.
+
+        Also a backfill's: the dimensions may have other names there, or only there.
+        """
         self._topic_id = self._source.topic_id()
         with contextlib.suppress(StoreBusyError):  # it is asked again when partitions are assigned
             self._group_store.check_before_joining()
-            for partition in self._writer.checkpoints.partitions()[:1]:
+            partitions = self._writer.checkpoints.partitions()
+            backfills = [partition for partition in partitions if partition >= FIRST_BACKFILL]
+            for partition in sorted({*partitions[:1], *backfills[-1:]}):
                 self._load(partition)
 
     def restore(self, partitions: Collection[int]) -> dict[int, Fold]:
@@ -130,7 +137,8 @@ class Checkpointer:
 
     def _checkpoints(self, folds: Mapping[int, Fold]) -> list[Checkpoint]:
         settings = self._fold_config.as_dict()
-        return [Checkpoint(self._topic, self._topic_id, p, fold, settings) for p, fold in folds.items()]
+        origin, names = (self._topic, self._topic_id), self._names
+        return [Checkpoint(*origin, p, fold, settings, names=names) for p, fold in folds.items()]
 
     def _begun(self, folds: Mapping[int, Fold]) -> dict[int, Fold]:
         """New partitions at their start, if that is not the earliest record; saved, so that no crash moves it."""
@@ -168,4 +176,8 @@ class Checkpointer:
             return Fold.empty(self._fold_config.learning)
         checkpoint = checkpoint.with_settings(self._fold_config)
         checkpoint.refuse_other_topic(self._topic_id)
+        names = checkpoint.agreed_names(self._names)
+        if checkpoint.names != self._names:  # vectors without names are taken by position
+            self._names = names
+            log.info("dimensions named", partition=partition, names=listed(names or []))
         return checkpoint.fold

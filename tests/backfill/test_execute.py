@@ -17,7 +17,7 @@ from streampca.fold import checkpoint as files
 from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
-from tests.backfill.rows import backfill_of, here, learned, rows
+from tests.backfill.rows import D, backfill_of, here, learned, rows
 
 
 def test_one_that_is_interrupted_continues(lake: Path) -> None:
@@ -40,6 +40,21 @@ def test_one_that_is_interrupted_continues(lake: Path) -> None:
     assert asked == [len(chunks), len(chunks) - 3]
     folder = "checkpoints/readings/backfill-0"
     assert store.names(folder) == [f"{folder}/{name}" for name in (f"{4000:020d}.npz", "rejects.parquet", "sources")]
+
+
+def test_names_of_the_dimensions_must_agree_with_the_store_but_may_be_missing(lake: Path) -> None:
+    names = [f"sensor {i}" for i in range(D)]
+
+    def backfill(number: int, names: list[str] | None, field: str = "") -> BackfillPlan:
+        plan = replace(backfill_of(), number=number)
+        return replace(plan, fold_config=replace(plan.fold_config, names=names, field=field))
+
+    store = MemoryStore()
+    assert learned(here, backfill(0, None), lake, store=store).names is None
+    assert learned(here, backfill(1, names, field="elsewhere"), lake, store=store).names == names
+    learned(here, backfill(2, None), lake, store=store)
+    with pytest.raises(SettingsError, match=r"names=sensor 0, .*now sensor 299"):
+        learned(here, backfill(3, names[::-1]), lake, store=store)
 
 
 @pytest.mark.parametrize("when", ["before", "while it folds"])

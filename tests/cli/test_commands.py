@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from streampca.cli.app import app
 from streampca.fold import model_file
 from tests.command_line import assert_fatal, assert_one_line, output_of, printed, run, succeeded
 from tests.docs_tables import flat
+from tests.example_models import D, numbered
+from tests.fold.streams import fold_config
 
 COMMANDS = flat(get_command(app).commands)  # type: ignore[attr-defined]
 REQUIRED = ["--topic", "readings", "--dimensions", "8", "--components", "2"]
@@ -166,6 +169,17 @@ def test_fit_and_inspect(vectors: Path, tmp_path: Path) -> None:
     assert "explained_variance[2]" in run("inspect", model).stdout
     np.save(tmp_path / "single.npy", Y.astype(np.float32))
     assert "Warning" not in run("fit", tmp_path / "single.npy", "-o", model).stderr
+
+
+def test_a_model_keeps_its_names_when_it_is_continued_and_inspect_shows_them(tmp_path: Path) -> None:
+    model, named = tmp_path / "m.npz", replace(numbered(20), names=list("vwxyz"), settings=fold_config().as_dict())
+    model.write_bytes(model_file.encode(named))
+    rows = tmp_path / "rows.npy"
+    np.save(rows, np.random.default_rng(0).normal(size=(300, D)))
+    run("fit", rows, "--start-from", model, "-o", model)
+    facts = json.loads(run("inspect", model, "--json").stdout)
+    assert (facts["version"], facts["names"]) == (320, list("vwxyz"))
+    assert "names[4]" in run("inspect", model).stdout
 
 
 def test_fit_standardizes_and_says_what_it_clipped(vectors: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from structlog.typing import EventDict
 from streampca.cli import worker
 from streampca.consumer_group.events import Listener
 from streampca.consumer_group.process import Process
+from streampca.errors import SettingsError
 from streampca.formats import codec, reader_of
 from streampca.pca import compilation
 from streampca.pca.blocked import centring
@@ -55,6 +56,25 @@ merger.add(state, 0.5)
 model_of(merger.state(config.columns, dtype), 3, None)
 print(json.dumps([sorted(before), sorted(kernels() - before)]))
 """
+
+
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [
+        ("temp,hum", ["temp", "hum"]), ("in.temp, out.temp", ["in.temp", "out.temp"]), ("a.`x.y`,a.z", ["x.y", "z"]),
+        ("", None), ("a.vector", None), ("a,b,c", None),
+    ],
+)  # fmt: skip
+def test_a_path_for_each_dimension_names_it(field: str, names: list[str] | None) -> None:
+    config = worker.create_worker_config(WorkerSettings(topic="t", dimensions=2, components=1, field=field))
+    assert config.fold.names == names
+    assert config.fold.as_dict()["field"] == field
+
+
+@pytest.mark.parametrize(("field", "d"), [(f"a,{'b' * 256}", 2), ("`a.b`,a.b,b", 3)], ids=["long", "equal"])
+def test_names_that_are_too_long_or_do_not_differ_are_refused(field: str, d: int) -> None:
+    with pytest.raises(SettingsError, match="field: names must differ and have at most 255 characters"):
+        worker.create_worker_config(WorkerSettings(topic="t", dimensions=d, components=1, field=field))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

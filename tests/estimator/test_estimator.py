@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 from hypothesis import given, settings
@@ -106,6 +107,17 @@ def test_merged_estimators_have_learned_all_parts(standardize: bool) -> None:
     assert weights[0] > 1000
     assert merged.p_values(X[:5]).shape == (5,)
     assert a.n_samples_seen_ == 1111  # the parts are unchanged
+
+
+def test_merged_estimators_have_the_names_of_their_features() -> None:
+    names, unfitted = [f"sensor {i}" for i in range(X.shape[1])], ImplicitKrasulina(4)
+    named, other = (clone(unfitted).fit(pd.DataFrame(X, columns=columns)) for columns in (names, names[::-1]))
+    unnamed = clone(unfitted).fit(X)
+    for parts in ([named, named], [unnamed, named]):
+        assert merge(parts).feature_names_in_.tolist() == names
+    assert not hasattr(merge([unnamed, unnamed]), "feature_names_in_")
+    with pytest.raises(ValueError, match="same feature names"):
+        merge([named, unnamed, other])
 
 
 def test_incompatible_estimators_are_not_merged() -> None:

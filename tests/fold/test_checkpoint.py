@@ -19,6 +19,7 @@ from streampca.fold import npz
 from streampca.fold.checkpoint import Checkpoint, decode, encode
 from streampca.fold.event_time import EventTime
 from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.fold.stats import FoldStats
 from streampca.formats.record import LastRecord
 from streampca.pca.state import State
@@ -142,7 +143,10 @@ def test_a_damaged_scale_is_refused(name: str, array: str, change: Any) -> None:
         decode(npz.encode(header, {name: array for name, array in arrays.items() if name != "scale"}))
 
 
-@pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c", "d", "a"], ["a", "b", "c", "d", ""], [1, 2, 3, 4, 5]])
+@pytest.mark.parametrize(
+    "names",
+    [["a", "b"], ["a", "b", "c", "d", "a"], ["a", "b", "c", "d", ""], [1, 2, 3, 4, 5], ["a", "b", "c", "d", "e" * 256]],
+)
 def test_damaged_names_are_refused(names: Any) -> None:
     with pytest.raises(DamagedFileError, match="names"):
         decode(forged({"names": names}))
@@ -212,12 +216,38 @@ def test_every_setting_that_affects_the_result_is_compared() -> None:
             saved(config).refuse_other_settings(other)
 
 
+def test_names_and_their_order_must_agree_but_not_the_field_that_they_come_from() -> None:
+    def config(field: str, names: str = "") -> FoldConfig:
+        return replace(fold_config(), field=field, names=list(names) or None)
+
+    def made_with(config: FoldConfig, partition: int = 0) -> Checkpoint:
+        checkpoint = checkpoint_of(fold_of(vectors(3), config), config, partition)
+        return replace(checkpoint, names=config.names)
+
+    array, named, elsewhere = config("v"), config("a,b,c,d,e", "abcde"), config("x.a,x.b,x.c,x.d,x.e", "abcde")
+    for then, now in [(named, elsewhere), (array, named), (named, array)]:
+        assert made_with(then).with_settings(now).fold.stats.learned == 3
+    made_with(array, FIRST_BACKFILL).refuse_other_settings(config("w"))  # files hold the vectors elsewhere
+    with pytest.raises(SettingsError, match=r"field=v \(now w\)"):
+        made_with(array).refuse_other_settings(config("w"))
+    for other in ("edcba", "abcdx"):
+        listed = rf"names=a, b, c, d, e \(now {', '.join(other)}\)"
+        with pytest.raises(SettingsError, match=listed):
+            made_with(named).with_settings(config("a,b,c,d,e", other))
+
+
+def test_names_change_no_other_bit_of_a_checkpoint() -> None:
+    config = fold_config()
+    assert replace(config, names=list("abcde")).as_dict() == config.as_dict()
+    assert FoldConfig.from_dict(config.as_dict(), list("abcde")) == replace(config, names=list("abcde"))
+
+
 def test_a_checkpoint_that_has_learned_nothing_is_given_the_settings() -> None:
-    before, now = fold_config(), fold_config(dimensions=7, dtype="float32")
+    before, now = fold_config(), replace(fold_config(dimensions=7, dtype="float32"), names=list("abcdefg"))
 
     def rejected(config: FoldConfig) -> Checkpoint:
         fold = Fold.empty(config.learning).at(2).skip(5).reject(["wrong_length"]).at(9).after(LastRecord(8, 2))
-        return checkpoint_of(fold, config, partition=3)
+        return replace(checkpoint_of(fold, config, partition=3), names=config.names)
 
     assert encode(rejected(before).with_settings(now)) == encode(rejected(now))
 

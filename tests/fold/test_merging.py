@@ -1,12 +1,13 @@
 """Merged folds: with all components, the covariance of all messages, decayed to a common time; and their model."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from streampca.errors import TopicReplacedError
+from streampca.errors import SettingsError, TopicReplacedError
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger, MergedFold
 from streampca.fold.model_file import PublishedModel, decode, encode
@@ -46,6 +47,26 @@ def test_with_all_components_the_covariance_is_that_of_all_messages(counts: tupl
     np.testing.assert_allclose(state.mean, everything.mean(axis=0), atol=1e-12)
     assert state.total_variance == pytest.approx(np.trace(covariance(everything)), abs=1e-12)
     assert state.weight == pytest.approx(sum(counts))
+
+
+def test_names_of_one_partition_are_those_of_the_model_and_others_are_refused() -> None:
+    def merged(*names: str, config: FoldConfig = CONFIG) -> PublishedModel:
+        folds = FoldMerger(config)
+        for partition, own in enumerate(names):
+            checkpoint = checkpoint_of(fold_of(vectors(40), config), config, partition)
+            folds.add_partition(replace(checkpoint, names=list(own) or None))
+        return decode(encode(all_of(folds).published(config, PastScores.empty(), 0.0)))
+
+    named = replace(CONFIG, names=list("abcde"))
+    assert merged("", "").names is None
+    for of_partitions, config in [(["", "abcde", ""], CONFIG), (["abcde", ""], named), ([""], named)]:
+        assert merged(*of_partitions, config=config).names == list("abcde")
+    for other in ("edcba", "abcdx"):
+        both = f"named a, b, c, d, e by others, but {', '.join(other)} by the checkpoint of partition 1"
+        with pytest.raises(SettingsError, match=both):
+            merged("abcde", other)
+    alone = MergedFold.alone(fold_of(vectors(40), named), named)
+    assert alone.published(named, PastScores.empty(), 0.0).names == named.names
 
 
 def test_states_positions_and_losses_are_those_of_the_partitions() -> None:

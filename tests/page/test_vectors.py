@@ -78,6 +78,29 @@ def test_errors_in_a_vector_are_shown_in_a_sentence(browser: Browser, models: Mo
             expect(page.locator("#try-answer")).to_be_hidden()
 
 
+def test_dimensions_are_called_by_their_names(opened: Opened) -> None:
+    names = ["temp", "hum", "<img src=x onerror=alert(1)>", "flow", "v" * 255]
+    published = replace(numbered(10), names=names)
+    past = with_past_scores(published, np.random.default_rng(0).normal(size=(999, 5)))
+    page = opened("?tab=vectors", past)
+    project(page, (example_model(10).mean + np.diag([0, 0, 50.0, 0, 40])[[4, 2]]).tolist())
+    worst = page.locator("#worst td:last-child")
+    expect(worst).to_have_count(2)
+    expect(worst.nth(0)).to_contain_text(f"{names[2]} (")
+    expect(worst.nth(1)).to_contain_text(f"{'v' * 40}… (")
+    page.locator("#vector").fill(json.dumps({"id": "x", **dict(zip(names, range(5), strict=True))}))
+    page.get_by_role("button", name="Project").click()
+    expect(page.locator("#try-strips canvas").first).to_have_attribute(
+        "aria-label", re.compile(r"^Your vector; .*2 in <img src.* 3 in flow, 4 in v{40}…$")
+    )
+    page.locator("#try-strips + details summary").click()
+    cells = page.get_by_role("region", name="Figures of Try a vector").locator("td:first-child")
+    expect(cells).to_have_text(["temp", "hum", names[2], "flow", "v" * 40 + "…"])
+    page.locator("#vector").fill('{"temp": 1}')
+    page.get_by_role("button", name="Project").click()
+    expect(page.locator("#try-message")).to_contain_text("the record has no hum")
+
+
 PAINTED = """drawn => {
     const canvas = document.querySelector("#recent-chart canvas");
     const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d"); // reading one often logs a warning

@@ -28,7 +28,7 @@ def test_details_of_a_model(client: Client) -> None:
         "explained_variance_ratio": model.explained_variance_ratio.tolist(),
         "total_variance": model.total_variance, "weight": 20.0, "loss": 0.5, "loss_ratio": 0.25, "loss_ewma": 0.125,
         "rejected": 1, "positions": {"0": 3, "1": 20}, "first_timestamp_ms": 1, "last_timestamp_ms": 2,
-        "settings": {"components": K}, "subspace_error": None, "axis_errors": None,
+        "settings": {"components": K}, "names": None, "subspace_error": None, "axis_errors": None,
     }  # fmt: skip
     old = client.get("/v1/model?version=10")
     assert old.json()["version"] == 10

@@ -39,14 +39,16 @@ WRONG_VECTORS: list[tuple[Any, str]] = [
     ([dict.fromkeys("abcde", 1)], f"vectors[0] {NO_ROW} an object"),
     (ROW, f"vectors[0] {NO_ROW} a number; write a single vector as [[…]]"),
     ("x", "vectors must be an array of arrays of numbers, not a string"),
-    (None, "vectors must be an array of arrays of numbers, not null"),
+    (None, "give one of vectors, records"),
     ({"0": ROW}, "vectors must be an array of arrays of numbers, not an object"),
     ([ROW, ROW, [1e200, 0, 0, 0, 0]], "vectors[2] holds values too large: the result exceeds the range of float64"),
 ]
+ONE_OF = "give one of coordinates, vectors, records"
+NO_NAMES = "this model has no names of dimensions, so it takes no records: send arrays, in their order"
 MANY = "fields: List should have at most 6 items after validation, not {}"
 WRONG_FIELDS: list[tuple[str, Any, str]] = [
-    ("project", {}, "vectors: Field required"),
-    ("project", {"vector": [ROW]}, "unknown field 'vector'; known: version, basis, fields, vectors"),
+    ("project", {}, "give one of vectors, records"),
+    ("project", {"vector": [ROW]}, "unknown field 'vector'; known: version, basis, fields, vectors, records"),
     ("project", {"vectors": [ROW], "basis": "other"}, "basis: Input should be 'principal' or 'whitened'"),
     ("project", {"vectors": [ROW], "basis": None}, "basis: Input should be 'principal' or 'whitened'"),
     (
@@ -58,9 +60,14 @@ WRONG_FIELDS: list[tuple[str, Any, str]] = [
     ("project", [], "the body must be a JSON object, not an array"),
     ("project", None, "the body must be a JSON object, not null"),
     ("project", "text", "the body must be a JSON object, not a string"),
-    ("reconstruct", {}, "give either coordinates or vectors"),
-    ("reconstruct", {"vectors": None}, "give either coordinates or vectors"),
-    ("reconstruct", {"vectors": [ROW], "coordinates": [[1, 2]]}, "give either coordinates or vectors"),
+    ("reconstruct", {}, ONE_OF),
+    ("reconstruct", {"vectors": None}, ONE_OF),
+    ("reconstruct", {"vectors": [ROW], "coordinates": [[1, 2]]}, ONE_OF),
+    ("reconstruct", {"records": [{}], "coordinates": [[1, 2]]}, ONE_OF),
+    ("project", {"vectors": [ROW], "records": [{}]}, "give one of vectors, records"),
+    ("score", {"records": {}}, "records: Input should be a valid list"),
+    ("score", {"records": [ROW]}, "records[0]: Input should be a valid dictionary"),
+    ("project", {"records": [{}]}, NO_NAMES),
     ("reconstruct", {"coordinates": [[1, 2], [1, 2, 3]]}, f"coordinates[1] has 3 numbers, not 2 {RAGGED}"),
     (
         "reconstruct", {"coordinates": [[1.79e308, 1.79e308]], "basis": "whitened"},
@@ -72,11 +79,15 @@ WRONG_FIELDS: list[tuple[str, Any, str]] = [
     ),
 ]  # fmt: skip
 WRONG_INVOCATIONS: list[tuple[Any, str]] = [
-    ({}, "the body must have one of instances, inputs, dataframe_split"),
-    ({"instances": [[1]], "inputs": [[1]]}, "the body must have one of instances, inputs, dataframe_split"),
+    ({}, "the body must have one of instances, inputs, dataframe_split, dataframe_records"),
+    (
+        {"instances": [[1]], "inputs": [[1]]},
+        "the body must have one of instances, inputs, dataframe_split, dataframe_records",
+    ),
+    ({"dataframe_records": [{"a": 1}]}, NO_NAMES),
     ({"instances": [ROW], "params": 1}, "params must be an object"),
     ({"instances": [ROW], "params": {"bais": 1}}, "unknown parameter 'bais'; known: version, basis, fields"),
-    ({"dataframe_split": {"columns": []}}, "vectors must be an array of arrays of numbers, not null"),
+    ({"dataframe_split": {"columns": []}}, "dataframe_split must have data"),
 ]
 
 

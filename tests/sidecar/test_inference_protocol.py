@@ -63,7 +63,10 @@ def test_another_model_is_unknown(client: Client) -> None:
         ({"json": tensor(data=[1.0])}, "data of shape [1, 1] are not a tensor of shape [3, 5]"),
         ({"json": tensor(data=None)}, "either data, or bytes behind the JSON"),
         ({"json": tensor(data="x")}, "vectors must be an array of arrays of numbers, not a string"),
-        ({"json": tensor(data=[*ROWS[:2].tolist(), ["a"] * D])}, "vectors[2][0] must be a number, not a string (numbers have no quotes)"),
+        (
+            {"json": tensor(data=[*ROWS[:2].tolist(), ["a"] * D])},
+            "vectors[2][0] must be a number, not a string (numbers have no quotes)",
+        ),
         ({"json": tensor(datatype="INT64")}, "datatype: Input should be 'FP32' or 'FP64'"),
         ({"json": tensor() | {"outputs": [{"name": "other"}]}}, "name: Input should be 'coordinates'"),
         ({"json": tensor() | {"outputs": [{"name": "p"}]}}, "version 20 has no past scores yet, so it knows no p"),

@@ -161,7 +161,7 @@ WRONG_QUERIES: list[tuple[str, int, str]] = [
     ("project?bais=whitened", 422, "unknown parameter 'bais'; known: version, basis, fields"),
     ("project?vectors=1", 422, "unknown parameter 'vectors'; known: version, basis, fields"),
     ("project?of=vectors", 422, "unknown parameter 'of'; known: version, basis, fields"),
-    ("reconstruct", 422, "say in the query what the body holds: ?of=coordinates or ?of=vectors"),
+    ("reconstruct", 422, "say in the query what the body holds: ?of=vectors or ?of=coordinates"),
     ("reconstruct?of=rows", 422, "of: Input should be 'coordinates' or 'vectors'"),
 ]
 

@@ -67,6 +67,16 @@ def test_the_most_unusual_ones_are_described() -> None:
         assert described["contributions"] == pytest.approx(scores["spe_contributions"][i], rel=1e-3)
 
 
+def test_dimensions_are_called_by_their_names() -> None:
+    names = ["temp", "hum", "<b>press</b>", "flow", "vibration"]
+    with client_of(replace(numbered(30), names=names)) as client:
+        project(client, VECTORS)
+        scores = client.post("/v1/score", json={"vectors": VECTORS.tolist(), "contributions": 3}).json()
+        worst = np.argsort(-np.array(scores["score"]))[:5]
+        described = [vector["dimensions"] for vector in get_recent(client)["worst"]]
+    assert described == [[names[j] for j in scores["spe_dimensions"][i]] for i in worst]
+
+
 @pytest.mark.parametrize("query", ["x=0", "x=3", "y=0", f"y={K + 1}", "x=-1", f"x={10**30}"])
 def test_components_out_of_range_are_refused(client: Client, query: str) -> None:
     answer = client.get(f"/v1/page/recent?{query}")

@@ -1,9 +1,11 @@
 """Which model is used: the newest, or one version, of a shape that does not change."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from streampca.errors import InputError
+from streampca.errors import InputError, SettingsError
 from streampca.fold.model_file import PublishedModel
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
@@ -29,8 +31,8 @@ def publish(models: Models, cache: ModelCache, *published: PublishedModel) -> No
     cache.poll()
 
 
-def following(cache: ModelCache, version: int | None = None, *, p: bool = False) -> CurrentModel:
-    return CurrentModel(cache, version, "output", needs_past_scores=p)
+def following(cache: ModelCache, version: int | None = None, *, p: bool = False, field: str = "") -> CurrentModel:
+    return CurrentModel(cache, version, "output", needs_past_scores=p, field=field)
 
 
 def test_it_is_the_newest(models: Models, cache: ModelCache) -> None:
@@ -51,6 +53,26 @@ def test_it_is_the_version_asked_for(models: Models, cache: ModelCache) -> None:
     assert (model.refresh(), model.published.version) == ("", 3)
     with pytest.raises(InputError, match="no model version 4"):
         following(cache, 4).refresh()
+
+
+@pytest.mark.parametrize(
+    ("names", "field", "is_right"),
+    [
+        ("abcde", "x.a,x.b,x.c,x.d,x.e", True), ("abcde", "v", True), ("", "a,b,c,d,e", True), ("", "", True),
+        ("abcde", "b,a,c,d,e", False), ("abcde", "a,b,c,d,f", False),
+    ],
+)  # fmt: skip
+def test_the_names_that_are_read_are_those_of_the_model(
+    models: Models, cache: ModelCache, names: str, field: str, is_right: bool
+) -> None:
+    model = following(cache, field=field)
+    publish(models, cache, replace(numbered(3), names=list(names) or None))
+    if is_right:
+        assert model.refresh() == ""
+        return
+    lists = f"named {field.replace(',', ', ')} by `field`, but {', '.join(names)} by model version 3"
+    with pytest.raises(SettingsError, match=lists):
+        model.refresh()
 
 
 def test_p_values_need_past_scores(models: Models, cache: ModelCache) -> None:

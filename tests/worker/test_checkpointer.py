@@ -1,6 +1,7 @@
 """The order of saving, where partitions resume and begin, and what is refused."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from streampca.errors import (
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
 from streampca.fold.partitions import backfill_partition
+from streampca.worker.config import WorkerConfig
 from tests.errors import refusal
 from tests.fold.streams import fold_config, fold_of, vectors
 from tests.worker.environment import TOPIC, Environment, N, filled_with
@@ -134,6 +136,62 @@ def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: En
     assert filled.position() == 200
     assert filled.topic.committed == {}  # deleted with the old topic; the worker commits nothing for the new one
     assert filled.journal[-1] == ("close",)
+
+
+def names_logged(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line for line in capsys.readouterr().out.splitlines() if "dimensions named" in line]
+
+
+def named_config(env: Environment, field: str, names: str) -> WorkerConfig:
+    return worker_config(replace(env.fold_config, field=field, names=list(names) or None))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "names"),
+    [
+        (("v", ""), ("a,b,c,d,e", "abcde"), "abcde"),  # the store adopts the settings' names
+        (("a,b,c,d,e", "abcde"), ("v", ""), "abcde"),  # vectors without names are taken by position
+        (("a,b,c,d,e", "abcde"), ("x.a,x.b,x.c,x.d,x.e", "abcde"), "abcde"),
+        (("v", ""), ("v", ""), ""),
+    ],
+)
+def test_a_restart_with_or_without_names_keeps_those_that_there_are(
+    env: Environment, before: tuple[str, str], after: tuple[str, str], names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env.send(0, vectors(100))
+    make_worker(env, named_config(env, *before)).run()
+    assert not names_logged(capsys)
+    env.send(0, vectors(50, seed=1))
+    make_worker(env, named_config(env, *after)).run()
+    newest = env.models.newest()
+    assert newest is not None
+    assert (env.newest().fold.position, newest.version) == (150, 150)
+    assert env.newest().names == newest.names == (list(names) or None)
+    logged = names_logged(capsys)
+    assert bool(logged) == (before[1] != after[1])
+    assert all("names='a, b, c, d, e'" in line for line in logged)
+
+
+@pytest.mark.parametrize("other", ["edcba", "abcdx"])
+def test_other_names_or_another_order_are_refused_before_reading(env: Environment, other: str) -> None:
+    env.send(0, vectors(100))
+    make_worker(env, named_config(env, "a,b,c,d,e", "abcde")).run()
+    env.journal.clear()
+    text = refusal(SettingsError, make_worker(env, named_config(env, "a,b,c,d,e", other)).run)
+    assert f"names=a, b, c, d, e (now {', '.join(other)})" in text
+    assert env.calls("seek", "save") == []
+
+
+def test_a_worker_without_names_takes_those_of_a_backfill(env: Environment) -> None:
+    config = env.fold_config
+    backfill = Checkpoint(TOPIC, "", backfill_partition(0), fold_of(vectors(40), config), config.as_dict())
+    env.checkpoints.save(replace(backfill, names=list("abcde")))
+    env.send(0, vectors(100))
+    make_worker(env, worker_config(config)).run()
+    newest = env.models.newest()
+    assert newest is not None
+    assert newest.version == 140
+    assert env.newest().names == newest.names == list("abcde")
 
 
 def test_a_topic_replaced_between_runs_is_refused_before_reading(filled: Environment) -> None:

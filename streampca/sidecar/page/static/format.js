@@ -28,6 +28,11 @@ export function percents(shares, step) {
   return shares.map((share) => `${(100 * share).toFixed(digits)} %`);
 }
 
+const MAX_NAME = 40; // letters of a dimension's name
+
+/** A dimension's name, cut; its index if it has none. */
+export const dimension = (name) => (`${name}`.length > MAX_NAME ? `${name.slice(0, MAX_NAME)}…` : `${name}`);
+
 /** Four significant digits. */
 export function short(value) {
   const size = Math.abs(value);

@@ -2,7 +2,7 @@
 
 import { colour, make } from "./dom.js";
 import { Figures } from "./figures.js";
-import { count, short } from "./format.js";
+import { count, dimension, short } from "./format.js";
 
 const MAX_CELLS = 5000; // of a table of figures
 const MAX_WIDTH = 1024; // a longer vector's strip shows the largest of neighbouring entries
@@ -29,9 +29,10 @@ export const largest = (vector) => vector.reduce((most, value) => Math.max(most,
 /** The indices of the n entries with the largest magnitudes, ascending. */
 const largestOf = (sizes, n) => [...sizes.keys()].sort((i, j) => sizes[j] - sizes[i]).slice(0, n).sort((i, j) => i - j);
 
-/** A canvas with the vector; colours are saturated at ±`scale`. */
-export function draw(vector, shape, scale, label) {
-  const most = largestOf(Array.from(vector, Math.abs), 3).map((j) => `${short(vector[j])} in dimension ${j}`);
+/** A canvas with the vector; colours are saturated at ±`scale`. `names` are those of its entries, or null. */
+export function draw(vector, shape, scale, label, names) {
+  const most = largestOf(Array.from(vector, Math.abs), 3).map((j) => (
+    `${short(vector[j])} in ${names ? dimension(names[j]) : `dimension ${j}`}`));
   const canvas = make("canvas", { role: "img", "aria-label": `${label}; largest entries ${most.join(", ")}` });
   const entries = shape ? vector : thinned(vector);
   [canvas.width, canvas.height] = shape ? [shape.width, shape.height] : [entries.length, 1];
@@ -71,25 +72,25 @@ function rgb(name) {
 }
 
 /** Replace the children of an element by heat maps, each of {vector, caption, label, scale}. */
-export function fill(target, shape, items) {
+export function fill(target, shape, names, items) {
   target.classList.toggle("pictures", shape !== null);
   const figures = items.map(({ vector, caption, label, scale }) =>
-    make("figure", {}, make("figcaption", {}, caption), draw(vector, shape, scale ?? largest(vector), label)));
+    make("figure", {}, make("figcaption", {}, caption), draw(vector, shape, scale ?? largest(vector), label, names)));
   target.replaceChildren(...figures);
   if (!tables.has(target)) tables.set(target, new Figures(target, target.closest("section").querySelector("h2").textContent));
-  tables.get(target).show(() => table(items));
+  tables.get(target).show(() => table(items, names));
 }
 
 const tables = new Map(); // by the element above
 
 /** A row for each dimension; of many, those with the largest entries. */
-function table(items) {
+function table(items, names) {
   const d = items[0].vector.length;
   const sizes = Array.from({ length: d }, (_, j) => Math.max(...items.map(({ vector }) => Math.abs(vector[j]))));
   const rows = largestOf(sizes, Math.ceil(MAX_CELLS / items.length));
   return {
     columns: ["Dimension", ...items.map(({ caption }) => caption)],
-    rows: rows.map((j) => [`${j}`, ...items.map(({ vector }) => short(vector[j]))]),
+    rows: rows.map((j) => [dimension(names ? names[j] : j), ...items.map(({ vector }) => short(vector[j]))]),
     note: rows.length < d && `The ${count(rows.length)} of ${count(d)} dimensions with the largest entries`,
   };
 }

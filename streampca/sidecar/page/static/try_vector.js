@@ -2,32 +2,39 @@
 
 import * as api from "./api.js";
 import { element, make, row } from "./dom.js";
-import { count, percent, short } from "./format.js";
+import { count, dimension, percent, short } from "./format.js";
 import { fill, largest } from "./heatmap.js";
 
 const MAX_DEVIATIONS = 4; // standard deviations at the end of a bar
 
-/** The numbers in a text: JSON (a vector, a list with one vector, or a request), or numbers between separators. */
-export function parse(text) {
+/** The numbers in a text: JSON (a vector, a record, a list with one, or a request), or numbers between separators. */
+export function parse(text, names) {
   const trimmed = text.trim();
   if (!trimmed) throw new Error("enter a vector, or fill in the example");
-  return /^[[{]/.test(trimmed) ? fromJson(trimmed) : fromNumbers(trimmed);
+  return /^[[{]/.test(trimmed) ? fromJson(trimmed, names) : fromNumbers(trimmed);
 }
 
-function fromJson(text) {
+function fromJson(text, names) {
   let content;
   try {
     content = JSON.parse(text);
   } catch (error) {
     throw new Error(`this is not JSON: ${error.message}`);
   }
-  let vector = content.vectors ?? content;
-  if (Array.isArray(vector) && Array.isArray(vector[0])) {
+  let vector = content.vectors ?? content.records ?? content;
+  if (Array.isArray(vector) && typeof vector[0] === "object" && vector[0] !== null) {
     if (vector.length > 1) throw new Error(`there are ${vector.length} vectors: enter only one`);
     vector = vector[0];
   }
+  if (names && !Array.isArray(vector)) vector = fromRecord(vector, names);
   if (!Array.isArray(vector)) throw new Error("a vector is a list of numbers, like [0.5, -1, 2]");
   return vector; // the sidecar checks the entries
+}
+
+function fromRecord(record, names) {
+  const missing = names.find((name) => !Object.hasOwn(record, name));
+  if (missing !== undefined) throw new Error(`the record has no ${dimension(missing)}`);
+  return names.map((name) => record[name]);
 }
 
 function fromNumbers(text) {
@@ -49,7 +56,7 @@ export class TryVector {
     this.#onProject = onProject;
     element("try-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#run(() => this.#show(parse(element("vector").value)));
+      this.#run(() => this.#show(parse(element("vector").value, this.#selected().about.names)));
     });
     element("example").addEventListener("click", () => this.#run(() => this.#example()));
   }
@@ -96,16 +103,16 @@ export class TryVector {
     element("try-summary").textContent =
       `Residual ${short(residual)}: the components miss ${percent(all > 0 ? residual / all : 0)} of the vector's squared ` +
       `distance from the mean. Model version ${count(projected.version)}.`;
-    this.#strips(vector, reconstructed.vectors[0], shape);
+    this.#strips(vector, reconstructed.vectors[0], shape, about.names);
     element("coordinates").replaceChildren(...coordinates.map((value, i) => line(i, value, about.explained_variance[i])));
     element("try-answer").hidden = false;
     this.#onProject(coordinates);
   }
 
-  #strips(vector, reconstruction, shape) {
+  #strips(vector, reconstruction, shape, names) {
     const scale = Math.max(largest(vector), largest(reconstruction));
     const difference = vector.map((value, i) => value - reconstruction[i]);
-    fill(element("try-strips"), shape, [
+    fill(element("try-strips"), shape, names, [
       { vector, caption: "your vector", label: "Your vector", scale },
       { vector: reconstruction, caption: "reconstruction", label: "Its reconstruction from the components", scale },
       { vector: difference, caption: "difference", label: "The difference of vector and reconstruction", scale },

@@ -2,7 +2,7 @@
 
 import * as charts from "./charts.js";
 import { element, row } from "./dom.js";
-import { short, signed, time } from "./format.js";
+import { dimension, short, signed, time } from "./format.js";
 
 const TENTHS = 10;
 
@@ -20,7 +20,8 @@ export function show({ p, worst }) {
 
 const scoreOf = ({ score }) => (score === null ? "–" : short(score));
 
-/** Such as "3 (+0.01), 7 (−0.002)". */
+/** Such as "vibration (+11), 7 (−0.002)". */
 function deviations({ dimensions, contributions }) {
-  return dimensions.map((j, i) => (contributions[i] === null ? `${j}` : `${j} (${signed(contributions[i], (size) => Number(size.toPrecision(2)))})`)).join(", ");
+  const sized = (value) => (value === null ? "" : ` (${signed(value, (size) => Number(size.toPrecision(2)))})`);
+  return dimensions.map((name, i) => `${dimension(name)}${sized(contributions[i])}`).join(", ");
 }

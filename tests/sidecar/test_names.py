@@ -1,0 +1,135 @@
+"""Vectors as records of named dimensions, which answer as arrays do; and names wherever a dimension is an index."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from streampca.sidecar import schemas
+from tests.example_models import D, numbered
+from tests.sidecar.http_client import Client, client_of, error_of
+
+NAMES = ["temp", "hum", "a.b", "flow rate", "Δp"]
+VECTORS = np.random.default_rng(1).standard_normal((4, D)) * 3
+RECORDS = [dict(zip(NAMES, row, strict=True)) for row in VECTORS.tolist()]
+SHUFFLED = [{"id": "x", **dict(reversed(record.items())), "more": {"a": [True]}} for record in RECORDS]
+CAN_FILL = {"components": 2, "missing": "impute"}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Versions 10, without names, 20, with names, and 30, which also fills gaps."""
+    with_names = [replace(numbered(20), names=NAMES), replace(numbered(30), names=NAMES, settings=CAN_FILL)]
+    with client_of(numbered(10), *with_names) as client:
+        yield client
+
+
+def answer(client: Client, path: str, **content: Any) -> Any:
+    sent = client.post(path, content=orjson.dumps({"version": 20} | content))
+    assert sent.status_code == 200, sent.text
+    return sent.json()
+
+
+@pytest.mark.parametrize("records", [RECORDS, SHUFFLED, []], ids=["in order", "with others, in another order", "none"])
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/project", {"basis": "whitened", "fields": ["t2"]}), ("/v1/score", {"contributions": 2}),
+        ("/v1/reconstruct", {}),
+    ],
+)  # fmt: skip
+def test_records_are_answered_as_vectors_are(client: Client, path: str, more: Any, records: Any) -> None:
+    vectors = VECTORS[: len(records)].tolist()
+    assert answer(client, path, records=records, **more) == answer(client, path, vectors=vectors, **more)
+
+
+def test_null_is_a_gap_where_the_model_fills_gaps(client: Client) -> None:
+    gap, row = {**RECORDS[0], "hum": None}, [VECTORS[0, 0].item(), None, *VECTORS[0, 2:].tolist()]
+    filled = answer(client, "/v1/project", version=30, vectors=[row])
+    assert answer(client, "/v1/project", version=30, records=[gap]) == filled
+    refused = client.post("/v1/project", json={"version": 20, "records": [RECORDS[1], gap]})
+    assert "records[1]['hum'] must be a finite number, not null" in error_of(refused, 422)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"flow rate": "x"}, "a string"), ({"flow rate": True}, "a boolean"), ({"flow rate": {}}, "an object"),
+        ({"flow rate": [1.0, 2.0]}, "records[1]"),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_is_refused(client: Client, wrong: Any, text: str) -> None:
+    refused = client.post("/v1/score", json={"version": 20, "records": [RECORDS[0], RECORDS[1] | wrong]})
+    assert "records[1]" in (error := error_of(refused, 422))
+    assert text in error
+
+
+def test_a_name_that_is_missing_is_named(client: Client) -> None:
+    for record in ({}, {name: 1 for name in NAMES if name != "a.b"}, {"a": {"b": 1}, "temp": 1, "hum": 1}):
+        error = error_of(client.post("/v1/project", json={"version": 20, "records": [RECORDS[0], record]}), 422)
+        missing = next(name for name in NAMES if name not in record)
+        assert error.startswith(f"records[1] has no {missing!r}: there is ")
+
+
+def test_too_many_records_are_refused(client: Client) -> None:
+    refused = client.post("/v1/project", content=orjson.dumps({"version": 20, "records": RECORDS[:1] * 10_001}))
+    assert error_of(refused, 413) == "records has 10001 rows, at most 10000 are allowed: send fewer"
+
+
+def test_a_model_tells_its_names_and_so_do_contributions(client: Client) -> None:
+    for path in ("/v1/model", "/v1/model/components"):
+        assert [client.get(f"{path}?version={version}").json()["names"] for version in (10, 20)] == [None, NAMES]
+    scores = answer(client, "/v1/score", records=RECORDS, contributions=3)
+    schemas.ScoreResponse.model_validate(scores, strict=True)
+    for part in ("t2", "spe"):
+        assert scores[f"{part}_names"] == [[NAMES[j] for j in row] for row in scores[f"{part}_dimensions"]]
+    assert "t2_names" not in answer(client, "/v1/score", version=10, vectors=VECTORS.tolist(), contributions=3)
+    body = orjson.dumps({"version": 20, "records": RECORDS, "contributions": 1})
+    binary = client.post("/v1/score", content=body, headers={"Accept": "application/x-npz"})
+    assert binary.status_code == 200
+
+
+def test_long_names_count_towards_the_size_of_an_answer() -> None:
+    long = replace(numbered(20), names=[f"{i}".rjust(255, "x") for i in range(D)])
+    vectors = [[1.0] * D] * 50
+    with client_of(long, max_body_bytes=20_000) as client:
+        refused = client.post("/v1/score", json={"vectors": vectors, "contributions": D})
+        assert "ask for at most 2 contributions" in error_of(refused, 413)
+
+
+# --- MLflow ---------------------------------------------------------------------------------------------------------
+
+
+def predictions(client: Client, **content: Any) -> Any:
+    return answer(client, "/invocations", **content)["predictions"]
+
+
+def test_mlflow_takes_records_and_a_table_by_its_columns(client: Client) -> None:
+    shuffled, of_20 = [3, 0, 4, 2, 1], {"params": {"version": 20}}
+    by_position = predictions(client, instances=VECTORS.tolist(), **of_20)
+    table = {"columns": [NAMES[j] for j in shuffled], "index": [0, 1, 2, 3], "data": VECTORS[:, shuffled].tolist()}
+    for content in (
+        {"dataframe_records": SHUFFLED}, {"instances": RECORDS}, {"dataframe_split": table},
+        {"dataframe_split": {"data": VECTORS.tolist()}},
+        {"dataframe_split": {"columns": [*range(D)], "data": VECTORS.tolist()}},
+    ):  # fmt: skip
+        assert predictions(client, **content, **of_20) == by_position
+    assert predictions(client, dataframe_records=[], **of_20) == []
+
+
+def test_mlflow_takes_a_table_by_position_if_the_model_has_no_names(client: Client) -> None:
+    table, of_10 = {"columns": ["x", "y", "z", "u", "v"], "data": VECTORS.tolist()}, {"params": {"version": 10}}
+    assert predictions(client, dataframe_split=table, **of_10) == predictions(client, inputs=VECTORS.tolist(), **of_10)
+    refused = client.post("/invocations", json={"dataframe_records": RECORDS, **of_10})
+    assert "send arrays" in error_of(refused, 422)
+
+
+@pytest.mark.parametrize("columns", [["x", *NAMES[1:]], NAMES[:4], [*NAMES, "x"], [*NAMES[:4], NAMES[0]], ["x"] * D])
+def test_mlflows_columns_of_other_names_are_refused_with_both_lists(client: Client, columns: list[str]) -> None:
+    table = {"columns": columns, "data": np.ones((2, len(columns))).tolist()}
+    refused = client.post("/invocations", json={"dataframe_split": table, "params": {"version": 20}})
+    both = f"the columns are {', '.join(columns)}, and the model's dimensions {', '.join(NAMES)}"
+    assert error_of(refused, 422) == both
