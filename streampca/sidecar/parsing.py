@@ -4,6 +4,7 @@ A binary body holds only rows of numbers; the other fields are then query parame
 for fields that it does not hold. Numbers without a header are one row until `fit`, which knows a row's length.
 """
 
+import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -100,15 +101,34 @@ def rows_field(value: Any, info: ValidationInfo) -> Array:
 def rows_of(value: Any, name: str, text: bytes | None = None) -> Array:
     """Lists of numbers, from this JSON text, as an array (n, width), all of one length. Raises `RequestError`.
 
-    null becomes NaN: whether an entry may be missing depends on the model.
+    null becomes NaN: whether an entry may be missing depends on the model. A row may be text, as in records: an array,
+    or base64 of numbers, of which `fit` knows the type.
     """
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
+    if value and isinstance(value[0], str):
+        value = [_row_of_text(row, f"{name}[{i}]") for i, row in enumerate(value)]
+        if isinstance(value[0], bytes):
+            if len({(type(row), len(row)) for row in value}) > 1:
+                raise invalid(f"{name}: all texts need the same number of bytes, in base64")
+            return np.frombuffer(b"".join(value), f"V{len(value[0])}")
     width = len(value[0]) if value and isinstance(value[0], list) else 0
     packer = NumberPacker(width, impute=True)
     booleans = text is None or may_hold_booleans(text)
     packed = [_pack(packer, row, booleans, f"{name}[{i}]") for i, row in enumerate(value)]
     return np.frombuffer(b"".join(packed)).reshape(len(value), width)
+
+
+def _row_of_text(row: Any, label: str) -> Any:
+    """The numbers in a text: a list, or bytes. Raises `RequestError`."""
+    try:
+        if row.lstrip().startswith("["):
+            return loads(row.encode())
+        if data := base64.b64decode(row, validate=True):
+            return data
+    except (AttributeError, ValueError, VectorError):
+        pass
+    raise invalid(f"{label} must be an array of numbers, or base64 of them")
 
 
 def rows_of_records(records: Sequence[dict[str, Any]], names: Sequence[str]) -> Array:
@@ -161,6 +181,10 @@ def fit(
     With `impute` entries may be missing, NaN, but not all entries of a row. `names` are those of the columns, for
     errors.
     """
+    if rows.dtype.kind == "V":
+        if rows.itemsize not in (4 * width, 8 * width):
+            raise invalid(f"{name}[0] has {rows.itemsize} bytes, not {width} numbers of 4 or 8 bytes")
+        rows = rows.view(f"<f{rows.itemsize // width}")
     if rows.ndim == 1:
         if rows.size % width:
             raise invalid(f"{name}: {rows.size} numbers are not a whole number of rows of {width}")

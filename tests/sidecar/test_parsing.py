@@ -1,5 +1,6 @@
 """Rows as `.npy` files and as raw numbers get the same answers, and precise errors, as in JSON."""
 
+import base64
 import gzip
 import io
 import json
@@ -54,6 +55,17 @@ def assert_alike(answer: httpx.Response, expected: httpx.Response) -> None:
     assert content.keys() == expected.json().keys()
     for name, values in expected.json().items():
         np.testing.assert_allclose(content[name], values, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_may_be_texts_as_in_records(client: Client) -> None:
+    expected = client.post("/v1/project", json={"vectors": VECTORS.tolist()})
+    wide = VECTORS.astype("<f8")
+    for texts in (
+        [base64.b64encode(row.tobytes()).decode() for row in VECTORS],
+        [base64.b64encode(row.tobytes()).decode() for row in wide],
+        [json.dumps(row.tolist()) for row in wide],
+    ):
+        assert_alike(client.post("/v1/project", json={"vectors": texts}), expected)
 
 
 @pytest.mark.parametrize(
