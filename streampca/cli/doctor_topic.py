@@ -51,6 +51,15 @@ def _hint(codec: Codec, decoded: Decoded) -> str:
     return "; its numbers are float32: a worker with dtype=float32 learns them in half the time"
 
 
+def _range(decoded: Decoded) -> str:
+    """The least, the median and the greatest number, for a person to judge."""
+    numbers = decoded.vectors[np.isfinite(decoded.vectors)]
+    if not len(numbers):
+        return ""
+    least, median, greatest = np.quantile(numbers, [0, 0.5, 1])
+    return f"; the newest {len(decoded.vectors)} have numbers from {least:.4g} to {greatest:.4g}, median {median:.4g}"
+
+
 class TopicChecks:
     """The checks of one topic, and what they have found for others; close it."""
 
@@ -110,7 +119,7 @@ class TopicChecks:
         return f"{self._settings.schema_registry_url} answers"
 
     def newest_record(self, codec: Codec, dimensions: int) -> str:
-        """The newest record that is no delete holds a vector, and is not in the future."""
+        """The newest record that is no delete holds a vector, and is not in the future; its numbers are plausible."""
         bounds = {p: (first, end) for p, (first, end) in needed(self.bounds).items() if end > first}
         if not bounds:
             return "the topic is empty"
@@ -118,7 +127,10 @@ class TopicChecks:
         if not newest:
             return "no record received in time; an open transaction may block them"
         newest.reverse()
-        deletes = codec.decode_some(codec.values_of([record for _, record in newest]))[0].skipped
+        if odd := codec.oddity(records := [record for _, record in newest]):
+            raise BadRecordError(f"the newest {len(newest)} records are not what was sent: {odd}")
+        all_decoded = codec.decode_some(codec.values_of(records))[0]
+        deletes = all_decoded.skipped
         if len(deletes) == len(newest):
             text = f"none of the newest {len(newest)} records has a vector: {ALL_DELETES}"
             if len(newest) >= FIRST:
@@ -134,7 +146,10 @@ class TopicChecks:
             raise BadRecordError(
                 f"{where} is {ahead_s:,.0f} s in the future; compare the clocks of the producer and this machine"
             )
-        return f"{where} is a vector of {dimensions} numbers, {max(-ahead_s, 0.0):,.0f} s old{_hint(codec, decoded)}"
+        return (
+            f"{where} is a vector of {dimensions} numbers, {max(-ahead_s, 0.0):,.0f} s old"
+            f"{_range(all_decoded)}{_hint(codec, decoded)}"
+        )
 
     def progress(self, group: str, committed: Mapping[int, Committed]) -> str:
         bounds = needed(self.bounds)

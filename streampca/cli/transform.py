@@ -99,7 +99,6 @@ def _output_fields(settings: TransformSettings) -> OutputFields:
 
 def create_codec(settings: TransformSettings, model: PublishedModel) -> Codec:
     """Decodes the vectors that a model projects. Raises `SettingsError` if a package is missing."""
-    dtype = "float32" if settings.format == "float32" else "float64"
-    judge = Judge(model.model.dimensions, _LARGEST_VALUE, dtype, 1 if model.impute else None)
+    judge = Judge(model.model.dimensions, _LARGEST_VALUE, settings.vector_dtype, 1 if model.impute else None)
     several = settings.output_format not in ("avro", "protobuf")
     return Codec(settings.format, judge, settings.field, create_schemas(settings), several)

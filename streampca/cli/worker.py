@@ -113,7 +113,7 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
             learning_config,
             settings.half_life_messages,
             settings.half_life_seconds,
-            settings.format,
+            settings.format_name,
             settings.field,
             names,
         ),

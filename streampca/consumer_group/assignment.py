@@ -10,6 +10,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from streampca.consumer_group import events
 from streampca.consumer_group.events import Listener
+from streampca.consumer_group.first_records import FirstRecords, V
 from streampca.errors import ForeignStoreError, OffsetGapError, StoreError
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Source
@@ -63,6 +64,10 @@ class Progress(Protocol):
     def last(self) -> LastRecord | None:
         """The record before the position, if known."""
 
+    @property
+    def is_first_start(self) -> bool:
+        """Whether nothing of the partition was learned, written or rejected yet."""
+
     def skip(self, position: int, lost_from: int) -> Self:
         """Continue from a later position, since the offsets from `lost_from` to there are lost."""
 
@@ -79,13 +84,14 @@ class Assignment(Generic[P]):
         source: Source,
         restore: Callable[[Collection[int]], Mapping[int, P]],
         listener: Listener,
+        first_records: FirstRecords,
     ) -> None:
         """With `restore` a member looks up where it resumes.
 
         It raises `StoreError` or `TimeoutError` when a retry can help, `ForeignStoreError` for another group's store.
         """
         self._gaps, self._source, self._listener = gaps, source, listener
-        self._restore = restore
+        self._restore, self._first_records = restore, first_records
         self._waiting: set[int] = set()  # to be restored
         self._retry_pause_s = _FIRST_PAUSE_S
         self._retry_at: float | None = None
@@ -119,6 +125,8 @@ class Assignment(Generic[P]):
         """Read partitions from where their progress ends, if the log still holds the last records of these."""
         progress = {p: self.progress[p] for p in partitions}
         last = {p: reached.last for p, reached in progress.items() if reached.last}
+        self._first_records.forget(partitions)
+        self._first_records.begin([p for p, reached in progress.items() if reached.is_first_start])
         self._source.seek({p: at.position if at.position >= 0 else None for p, at in progress.items()}, last)
 
     def pause(self, event: Undecoded) -> None:
@@ -128,11 +136,15 @@ class Assignment(Generic[P]):
         self._stalled.add(event.partition)
         self._listener.notify(events.PartitionStalled(event.partition, event.end - event.position, event.cause))
 
-    def decoded(self, partition: int) -> None:
-        """Records of the partition have been decoded."""
-        if partition in self._stalled:
-            self._stalled.discard(partition)
-            self._listener.notify(events.PartitionResumed(partition))
+    def decoded(self, event: V) -> list[V]:
+        """Records of a partition have been decoded: return the events that may be handled now.
+
+        Raises `RejectLimitError` if the first records of the partition are not what was sent.
+        """
+        if event.partition in self._stalled:
+            self._stalled.discard(event.partition)
+            self._listener.notify(events.PartitionResumed(event.partition))
+        return self._first_records.after(event)
 
     def skip_gap(self, event: OutOfRange) -> None:
         """Continue behind records that are lost, if the policy allows it. Raises `OffsetGapError`."""
@@ -197,5 +209,6 @@ class Assignment(Generic[P]):
     def _forget(self, partitions: Collection[int]) -> None:
         self._paused -= set(partitions)
         self._stalled -= set(partitions)
+        self._first_records.forget(partitions)
         for partition in partitions:
             self.progress.pop(partition, None)

@@ -40,6 +40,11 @@ class Fold:
         d, dtype = learning_config.dimensions, learning_config.dtype
         return cls(-1, State.empty(d, dtype), np.zeros((0, d), dtype), np.zeros(0), EventTime(), FoldStats.total([]))
 
+    @property
+    def is_first_start(self) -> bool:
+        """Whether nothing was learned or rejected."""
+        return not self.stats.learned and not self.stats.rejected
+
     def take(
         self, batch: Batch, config: "FoldConfig", before_block: BeforeBlock | None = None
     ) -> tuple["Fold", list[Losses]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.machinery import PathFinder
 from typing import Any
 
 from streampca.errors import naming_the_extra
@@ -41,6 +42,7 @@ def schema_of(format: str, layout: Layout) -> WriterSchema | None:  # noqa: A002
 
 
 def _member(format: str, name: str) -> Any:  # noqa: A002
-    module, prefix = ("npy", "Raw") if format in ("float32", "float64") else (format, format.title())
+    is_raw = PathFinder.find_spec(format, __path__) is None  # else it is the name of a module here
+    module, prefix = ("npy", "Raw") if is_raw else (format, format.title())
     with naming_the_extra(f"format {format}", format):
         return getattr(import_module(f"{__name__}.{module}"), name.format(prefix))

@@ -2,19 +2,21 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from streampca.errors import StreampcaError
-from streampca.formats import reader_of
+from streampca.formats import plausible, reader_of
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Reader
 from streampca.formats.batch import Batch, Decoded, Reject
 from streampca.formats.judge import Judge
-from streampca.formats.packing import NO_VALUE, VectorBytes, VectorError, check_size
+from streampca.formats.packing import NO_VALUE, NOTED, VectorBytes, VectorError, check_size
 from streampca.formats.record import Record, headers_of, timestamps_of, values_of
 from streampca.formats.schemas import HEADER, Schemas
+from streampca.pca.arrays import Array
 
 REASONS = (
     "undecodable",
@@ -35,7 +37,7 @@ _UNKNOWN_BYTES = _LARGE_BATCH // 100  # that an unknown schema counts as: each i
 class Codec:
     """Decodes one format."""
 
-    format: str  # json, float32, float64 (raw, little-endian), npy, avro, protobuf or arrow
+    format: str  # a module of this package, or the NumPy type of raw numbers
     judge: Judge  # of the vectors
     field: str = ""  # paths to the numbers in a value that has fields
     schemas: Schemas | None = None  # for avro and protobuf
@@ -80,12 +82,28 @@ class Codec:
         """
         return self._decoded(values, sys.maxsize)[0]
 
+    def oddity(self, records: Sequence[Record]) -> str | None:
+        """Why records cannot be what their producer meant; "" if they can, None if all name the type of their numbers.
+
+        The bytes of other numbers are numbers too, in formats that do not name their type (`formats.plausible`).
+        """
+        noted = list[Array]()
+        before = NOTED.set(noted)
+        for value in filter(None, self.values_of(records)):
+            with suppress(Exception):  # it is rejected, for whatever reason
+                self._reader.read(value)
+        NOTED.reset(before)
+        rows = [row for row in noted if row.dtype == noted[0].dtype]
+        return plausible.explained(np.stack(rows), raw=self._reader.size is not None) if rows else None
+
     def _decoded(self, values: Sequence[bytes | None], enough: int) -> tuple[Decoded, int]:
         """The decoded values, and how many: fewer than all if their vectors reach `enough` bytes before."""
         with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs, which are rejected
             rows, indices, counts, rejects, taken = self._rows(values, enough)
             joined = rows[0] if len(rows) == 1 else b"".join(rows)
-            vectors = np.frombuffer(joined, self._reader.dtype).reshape(-1, self.judge.dimensions)
+            numbers = np.frombuffer(joined, self._reader.dtype)
+            numbers = numbers.astype(np.result_type(numbers, np.float32), copy=False)  # integers too
+            vectors = numbers.reshape(-1, self.judge.dimensions)
             return self.judge.checked(vectors, np.array(indices, np.int64), np.array(counts, np.int64), rejects), taken
 
     def _rows(

@@ -25,6 +25,7 @@ from streampca.formats.packing import (
     is_number_word,
     listed,
     missing_field,
+    note_untyped,
     type_name,
 )
 from streampca.settings.field_paths import Path, can_be_spelled, names_in, names_of, spelled
@@ -173,7 +174,9 @@ class NumberFields:
         except ValueError:
             text = "expected an array of numbers, not a string, unless it is base64 of them or a JSON array"
             raise VectorError("undecodable", text) from None
-        return np.frombuffer(float64_of(data, self._dimensions)).tolist()
+        numbers = np.frombuffer(float64_of(data, self._dimensions)).tolist()
+        note_untyped(data, f"<f{len(data) // self._dimensions}")
+        return numbers
 
 
 class _Stop(NamedTuple):

@@ -1,4 +1,4 @@
-"""Numbers as they lie in memory: raw and little-endian, or with the header of NumPy's .npy.
+"""Numbers as they lie in memory: raw, little-endian unless `>`, or with the header of NumPy's .npy.
 
 A message holds one axis; an .npy request to the sidecar an array of any shape.
 """
@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streampca.errors import InputError
 from streampca.formats.base import Counts, Fields, Reader, ReaderOptions, Writer
-from streampca.formats.packing import VectorBytes, VectorError, bytes_of_rows, check_length, side_by_side
+from streampca.formats.packing import VectorBytes, VectorError, bytes_of_rows, check_length, note_untyped, side_by_side
 from streampca.pca.arrays import Array
 
 _HEADER_READERS = {
@@ -25,10 +26,16 @@ _HEADER_READERS = {
 _WARNINGS = threading.Lock()  # warning filters are global: two threads must not change them at the same time
 
 
+def raw_type(format: str) -> np.dtype[Any]:  # noqa: A002 - the setting's name
+    """The NumPy type of this name, little-endian unless the name begins with `>`."""
+    return np.dtype(format).newbyteorder(">" if format[0] == ">" else "<")
+
+
 class RawReader(Reader):
     def __init__(self, options: ReaderOptions) -> None:
         super().__init__(options)
-        self.dtype = np.dtype(options.format).newbyteorder("<")
+        self.dtype = raw_type(options.format)
+        self._is_guess = options.format[0] not in "<>" and self.dtype.str in ("<f4", "<f8")
         self.size = self.dtype.itemsize * options.dimensions
 
     def read(self, value: bytes) -> bytes:
@@ -38,14 +45,24 @@ class RawReader(Reader):
                 f"{len(value)} bytes are not {self._dimensions} numbers of {self.dtype.itemsize} bytes "
                 f"({self.dtype.name})",
             )
+        if self._is_guess:
+            note_untyped(value, self.dtype.str)
         return value
 
 
 class RawWriter(Writer):
-    """Writes a row as the numbers of all its fields, one after the other."""
+    """Writes a row as the numbers of all its fields, one after the other.
+
+    Raises `InputError` if a type of integers does not hold them.
+    """
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        return bytes_of_rows(side_by_side(fields).astype(np.dtype(self._options.format).newbyteorder("<")), counts)
+        rows, kind = side_by_side(fields), raw_type(self._options.format)
+        with np.errstate(invalid="ignore"):
+            numbers = rows.astype(kind)
+        if kind.kind != "f" and (others := rows[numbers != rows]).size:
+            raise InputError(f"{others[0]:g} is no {kind.name}")
+        return bytes_of_rows(numbers, counts)
 
 
 class NpyReader(Reader):

@@ -4,6 +4,7 @@ import itertools
 import math
 import struct
 from collections.abc import Collection, Mapping, Sequence
+from contextvars import ContextVar
 from decimal import Decimal
 from typing import Any
 
@@ -14,6 +15,9 @@ from streampca.pca.arrays import Array
 
 VectorBytes = bytes | memoryview
 """The numbers of a vector in memory, or of several vectors one after the other."""
+
+NOTED: ContextVar[list[Array] | None] = ContextVar("NOTED", default=None)
+"""What `note_untyped` notes in this thread: the numbers of vectors, to be compared (`formats.plausible`)."""
 
 NO_VALUE = "no_value"  # the reason of a delete: a tombstone, or null in place of a vector; no error
 NULL_HINT = " (missing=impute learns vectors with gaps)"
@@ -99,6 +103,12 @@ def check_size(size: int, limit: int) -> None:
     """Raise `VectorError` if a value has more bytes than the limit."""
     if size > limit:
         raise VectorError("too_many_bytes", f"{size} bytes, more than the limit of {limit}")
+
+
+def note_untyped(data: bytes, kind: str) -> None:
+    """Note that this data was read as numbers of a type that it does not name."""
+    if (noted := NOTED.get()) is not None:
+        noted.append(np.frombuffer(data, kind))
 
 
 def float64_of(data: bytes, dimensions: int) -> VectorBytes:

@@ -89,7 +89,7 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
         None, description="Half-life of a message's weight, seconds of event time; unset: nothing is forgotten."
     )
     dtype: Literal["float64", "float32"] | None = Field(
-        None, description="Floating-point type of the model; unset: float32 where format is float32, else float64."
+        None, description="Floating-point type of the model; unset: float32 where it holds all of format, else float64."
     )
     missing: Literal["refuse", "impute"] = Field(
         "refuse", description="What to do with vectors that lack entries (null or NaN)."
@@ -119,7 +119,7 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
     @property
     def model_dtype(self) -> str:
         """`dtype`, or what it is if unset: what arrives in float32 has no more digits."""
-        return self.dtype or ("float32" if self.format == "float32" else "float64")
+        return self.dtype or self.vector_dtype
 
     @property
     def group(self) -> str:

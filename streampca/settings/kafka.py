@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
+import numpy as np
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 
 from streampca.errors import needs
@@ -15,7 +16,16 @@ from streampca.settings.field_paths import paths_of
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 KafkaName = Annotated[str, Field(pattern=TOPIC_NAME)]
 _WITHOUT_PASSWORD = (None, "AWS_MSK_IAM", "GSSAPI")
+_FORMATS = ("json", "csv", "npy", "arrow", "avro", "protobuf")
 _NO_PLAIN_HTTP = r"^(https://|http://(localhost|127\.0\.0\.1)[:/])[^@\s]+$"  # only this machine may see the secret
+
+
+def _type_named(name: str) -> np.dtype[Any] | None:
+    """The NumPy type with this name, of any kind."""
+    try:
+        return np.dtype(name)
+    except Exception:  # of several kinds, also a warning
+        return None
 
 
 def _region_of(bootstrap_servers: str) -> str | None:
@@ -106,8 +116,9 @@ class DeadLetterSettings(TopicSettings):
 
 
 class FormatSettings(Settings):
-    format: Literal["json", "csv", "float32", "float64", "npy", "avro", "protobuf", "arrow"] = Field(
-        "json", description="Format of values: json, float32, float64, npy, arrow, avro or protobuf."
+    format: str = Field(
+        "json",
+        description="Format of values: json, csv, npy, arrow, avro, protobuf, or a NumPy type: float32, >f8, int16, …",
     )
     field: str = Field("", description="Where the numbers are: paths such as payload.embedding or temp,hum.")
     schema_registry_url: str | None = Field(None, description="URL of the schema registry, for avro and protobuf.")
@@ -118,6 +129,26 @@ class FormatSettings(Settings):
     def _is_paths(cls, field: str) -> str:
         paths_of(field)
         return field
+
+    @field_validator("format")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        kind = _type_named(name)
+        if name not in _FORMATS and (kind is None or kind.kind not in "iuf" or kind.itemsize > 8):
+            raise ValueError(f"neither {', '.join(_FORMATS)} nor a NumPy type of numbers of 1 to 8 bytes (>f8, int16)")
+        return name
+
+    @property
+    def format_name(self) -> str:
+        """`format`, with one name for each NumPy type: float64 for f8 and <f8. Models depend on it."""
+        kind = _type_named(self.format)
+        return self.format if kind is None else kind.str if kind.str[0] == ">" else kind.name
+
+    @property
+    def vector_dtype(self) -> str:
+        """float32 for raw numbers that it holds exactly, else float64."""
+        kind = _type_named(self.format)
+        return "float64" if kind is None or not np.can_cast(kind, np.float32) else "float32"
 
     @field_validator("schema_registry_url")
     @classmethod
@@ -138,7 +169,7 @@ class FormatSettings(Settings):
         return login
 
     RULES: ClassVar[Rules] = (
-        (lambda s: s.field != "" and s.format in ("float32", "float64", "npy"),
+        (lambda s: s.field != "" and (s.format == "npy" or _type_named(s.format) is not None),
          "format {s.format} has no fields: leave field unset"),
         (lambda s: s.field == "" and s.format == "protobuf", "format protobuf needs field"),
         (lambda s: s.schema_registry_url is None and s.format in ("avro", "protobuf"),

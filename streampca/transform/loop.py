@@ -55,7 +55,11 @@ class Transformer:
         self._model = outputs.model
         self._bad_records = BadRecordPolicy(config.topic, config.on_bad_record, _SUSPECTS)
         self._assignment = Assignment[Position](
-            OffsetGapPolicy(config.topic, config.on_offset_gap, _START_OVER), source, self._restore, listener
+            OffsetGapPolicy(config.topic, config.on_offset_gap, _START_OVER),
+            source,
+            self._restore,
+            listener,
+            outputs.first_records,
         )
         self._positions = self._assignment.progress
         self._is_first_start = True  # the group has committed no record, and this member has projected none
@@ -99,6 +103,8 @@ class Transformer:
                 if not self._pending:
                     self._begun_at = clock()
                 self._handle(event)
+            for event in self._outputs.first_records.due(clock()):
+                self._write(event)
             is_due = clock() - self._begun_at >= TRANSACTION_S or self._counts["all"] >= TRANSACTION_RECORDS
             if self._pending and is_due:
                 if clock() >= self._next_check:
@@ -114,8 +120,8 @@ class Transformer:
             case TransformedBatch() | Undecoded() | OutOfRange() if event.partition not in self._positions:
                 pass  # read before the partition was released
             case TransformedBatch():
-                self._assignment.decoded(event.partition)
-                self._write(event)
+                for decoded in self._assignment.decoded(event):
+                    self._write(decoded)
             case Undecoded():
                 self._assignment.pause(event)
             case Assigned(partitions):

@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import repeat
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.consumer_group.first_records import FirstRecords
 from streampca.errors import SourceError
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields, Writer
@@ -104,8 +106,8 @@ class RecordCount(Sequence[Record]):
 class TransformedBatch(Vectors):
     """Decoded records and their outputs, by this version of the model.
 
-    Records and vectors are gone unless some records are rejected: the next ones then lie in the same memory, which the
-    processor's cache still holds.
+    Records and vectors are gone unless some records are rejected, or the first of the partition: the next ones then lie
+    in the same memory, which the processor's cache still holds.
     """
 
     outputs: list[OutgoingFields]
@@ -119,7 +121,7 @@ class TransformedBatch(Vectors):
     @property
     def nbytes(self) -> int:
         outputs = sum([len(output[_VALUE] or b"") for output in self.outputs])
-        return outputs + (super().nbytes if self.decoded.rejects else 0)
+        return outputs + (super().nbytes if not isinstance(self.records, RecordCount) else 0)
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,11 @@ class Outputs:
     dead_letter_topic: str | None = None
     only_p_below: float | None = None  # leave out records whose vectors all have a p-value of this or more
 
+    @cached_property
+    def first_records(self) -> FirstRecords:
+        """The partitions whose first records are compared before any output of them is written."""
+        return FirstRecords(self.source_topic, self.codec.oddity)
+
     def read(self, event: Records) -> TransformedBatch | Undecoded:
         """Decode records and project their vectors. Any thread may call it."""
         decoded = decode_records(self.codec, event)
@@ -144,7 +151,7 @@ class Outputs:
         """Project decoded records with the model in use."""
         published, decoded, records = self.model.published, event.decoded, event.records
         outputs, written = self._of(published, event)
-        if not decoded.rejects:
+        if not decoded.rejects and event.partition not in self.first_records:
             decoded, records = decoded._replace(vectors=np.zeros((0, 0))), RecordCount(records)
         before = (decoded, event.timestamps, records, event.next, event.partition, event.end)
         return TransformedBatch(*before, outputs, written, published.version)

@@ -21,6 +21,10 @@ class Position(NamedTuple):
     position: int  # the next offset; -1: the earliest
     last: LastRecord | None = None  # before the position; None: its leader epoch is unknown
 
+    @property
+    def is_first_start(self) -> bool:
+        return self.position < 0
+
     def skip(self, position: int, lost_from: int) -> "Position":
         return Position(position)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
 from streampca.consumer_group.events import Listener, Listeners
+from streampca.consumer_group.first_records import FirstRecords
 from streampca.consumer_group.rejects import BadRecordPolicy, without_vectors
 from streampca.errors import SourceError, StreampcaError
 from streampca.fold.fold import Fold
@@ -48,11 +49,13 @@ class Worker:
         self._schedule, self._check_threads = PublishSchedule(), check_threads
         self._listener = Listeners(self._schedule, listener)
         self._checkpointer = Checkpointer(config, source, dead_letters, writer, self._listener)
+        self._first_records = FirstRecords(config.topic, config.codec.oddity)
         self._assignment = Assignment[Fold](
             OffsetGapPolicy(config.topic, config.on_offset_gap, _START_OVER),
             source,
             self._checkpointer.restore,
             self._listener,
+            self._first_records,
         )
         self._folds = self._assignment.progress
         self._next_save = 0.0
@@ -79,12 +82,16 @@ class Worker:
                     self._handle(event)
                 self._listener.notify(events.SourcePolled(self._source.status()))
                 now = clock()
+                for event in self._first_records.due(now):
+                    self._learn(event)
                 self._assignment.retry_when_due(now)
                 if not self._checkpointer.busy and now >= self._next_save:
                     publish = self._schedule.begin_if_due(self._folds, self._source.partitions(), now)
                     self._checkpointer.start_save(self._folds, publish=publish)
                     self._next_save = clock() + self._config.checkpoint_interval_s
                 self._checkpointer.finish_save(wait=False)
+            for event in self._first_records.due(math.inf):
+                self._learn(event)
         except TimeoutError as error:  # only at the start; later the worker waits for a broker that is away
             self.stop(str(error))
             raise SourceError(str(error)) from None
@@ -114,8 +121,8 @@ class Worker:
             self._checkpointer.finish_save(wait=True)  # commits offsets while the partitions are still ours
         match event:
             case Vectors():
-                self._assignment.decoded(event.partition)
-                self._learn(event)
+                for decoded in self._assignment.decoded(event):
+                    self._learn(decoded)
             case Undecoded():
                 self._assignment.pause(event)
             case Assigned(partitions):

@@ -1,16 +1,19 @@
 """`streampca doctor` with an output topic: what it finds without a broker, and which roles it checks."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from streampca.cli import doctor
 from streampca.cli.doctor import TransformChecks
 from streampca.cli.doctor_topic import Check, TopicChecks
-from streampca.errors import InputError, StoreError, TopicReplacedError
-from streampca.formats.record import LastRecord
-from streampca.settings.commands import TransformSettings
+from streampca.errors import BadRecordError, InputError, StoreError, TopicReplacedError
+from streampca.formats.record import LastRecord, PlainRecord
+from streampca.settings.commands import TransformSettings, WorkerSettings
 from streampca.sources.base import Committed
 from streampca.transform.position import Position
 from tests.command_line import assert_one_line, run
@@ -73,3 +76,39 @@ def test_mistakes_in_the_settings_of_either_role_are_a_one_line_error() -> None:
     assert_one_line(run("doctor", *required, "--output-topic", "readings"), "output_topic must be neither", code=2)
     both = ("--output-topic", "out", "--dimensions", 8)
     assert_one_line(run("doctor", *required, *both), "components is required", code=2)
+
+
+class Newest:
+    """A reader of records that were written as one type; the second is no vector."""
+
+    def __init__(self, kind: str) -> None:
+        rows = np.random.default_rng(0).normal(20, 1, (99, 5)).astype(kind)
+        values = [rows[0].tobytes(), b"none", *(row.tobytes() for row in rows[1:])]
+        self._records = [(0, PlainRecord(offset, value, 1000 * offset)) for offset, value in enumerate(values)]
+
+    def newest_records(self, bounds: dict[int, tuple[int, int]], count: int) -> list[tuple[int, PlainRecord]]:
+        assert (bounds, count) == ({0: (0, 100)}, 100)
+        return self._records
+
+
+@pytest.mark.parametrize("role", ["worker", "transform"])
+def test_raw_numbers_of_another_type_fail_and_right_ones_are_shown(tmp_path: Path, role: str) -> None:
+    models_in(tmp_path).save(numbered(7))
+    options = {"dimensions": "5", "components": "2"} if role == "worker" else {"output_topic": "projected"}
+    kind = WorkerSettings if role == "worker" else TransformSettings
+    read: Any = kind.read(topic=TOPIC, store=str(tmp_path), format="float64", **options)
+    for wire in ("<f8", ">f8", "<i8"):
+        topic: Any = TopicChecks(read)
+        topic.bounds, topic._reader = {0: (0, 100), 1: (7, 7)}, Newest(wire)
+        roles = (read, None) if role == "worker" else (None, read)
+        checks = dict(doctor.checks_of(*roles, topic))
+        if role == "transform":
+            checks["model"]()
+        if wire == "<f8":
+            line = checks["newest record"]()
+            assert line.startswith("partition 0, offset 99 is a vector of 5 numbers, ")
+            assert re.search(r" old; the newest 99 have numbers from 1[67]\.\d+ to 2[23]\.\d+, median (19.9|20)", line)
+        else:
+            name = {">f8": ">f8", "<i8": "int64"}[wire]
+            with pytest.raises(BadRecordError, match=f"newest 100 records are not what was sent: .* {name},.*=<f8"):
+                checks["newest record"]()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from streampca import settings
+from streampca.cli.worker import create_worker_config
 from streampca.errors import SettingsError
 from streampca.settings import store_url
 from streampca.settings.base import MASK, Settings, all_fields
@@ -201,6 +202,7 @@ def test_an_unusable_file_is_one_mistake(tmp_path: Path) -> None:
         ({"format": "protobuf", "field": "v"}, "format protobuf needs schema_registry_url"),
         ({"format": "protobuf", "schema_registry_url": "http://r:8081"}, "format protobuf needs field"),
         ({"format": "float32", "field": "v"}, "format float32 has no fields"),
+        ({"format": ">i4", "field": "v"}, "format >i4 has no fields"),
         ({"schema_registry_login": "secret"}, "not user:password, got ********"),
         ({"schema_registry_login": ":secret"}, "not user:password, got ********"),
         ({"schema_registry_url": "registry:8081"}, "not http://host:port"),
@@ -297,11 +299,38 @@ def test_there_are_few_settings() -> None:
     assert len(all_fields(Settings)) <= 51
 
 
-def test_a_topic_of_float32_is_learned_in_float32() -> None:
+OTHERS = [
+    "text", "", "bool", "complex64", "object", "U4", "S8", "a4", "V8", "longdouble", "f16", "M8[s]", "2f8", "f8,f8",
+    "i3", ">", " f8", "x" * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_formats_are_refused(name: str) -> None:
+    [mistake] = mistakes(**REQUIRED, format=name)
+    assert "neither json, csv, npy, arrow, avro, protobuf nor a NumPy type of numbers of 1 to 8 bytes" in mistake
+
+
+SINGLE, DOUBLE = (
+    ["float16", "float32", ">f4", "int8", "uint8", "int16", ">u2"],
+    ["float64", "<f8", "int32", ">u4", "int64"],
+)
+
+
+@pytest.mark.parametrize("name", [*SINGLE, *DOUBLE, "json", "npy"])
+def test_what_float32_holds_is_learned_in_float32(name: str) -> None:
     """Unless it is asked otherwise; formats that name the type in each record are not."""
-    for name, dtype in {"float32": "float32", "float64": "float64", "json": "float64", "npy": "float64"}.items():
-        assert WorkerSettings(**REQUIRED, format=name).model_dtype == dtype
-    assert WorkerSettings(**REQUIRED, format="float32", dtype="float64").model_dtype == "float64"
+    assert WorkerSettings(**REQUIRED, format=name).model_dtype == ("float32" if name in SINGLE else "float64")
+    for dtype in ("float32", "float64"):
+        assert WorkerSettings(**REQUIRED, format=name, dtype=dtype).model_dtype == dtype
+
+
+def test_a_type_has_one_name_in_checkpoints() -> None:
+    names = {"f8": "float64", "<f8": "float64", "double": "float64", "float64": "float64", ">f8": ">f8", ">u1": "uint8",
+             "float32": "float32", "<i2": "int16", "json": "json", "npy": "npy"}  # fmt: skip
+    for name, meant in names.items():
+        assert WorkerSettings(**REQUIRED, format=name).format_name == meant
+        assert create_worker_config(WorkerSettings(**REQUIRED, format=name)).fold.format == meant
 
 
 @pytest.mark.parametrize(("location", "meant"), STORES.items())

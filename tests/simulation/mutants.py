@@ -12,6 +12,7 @@ from unittest import mock
 
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.events import CheckpointSaved
+from streampca.consumer_group.first_records import FirstRecords
 from streampca.errors import DamagedFileError, SourceError, StaleListingError, StoreError
 from streampca.fold import npz
 from streampca.fold.checkpoint import Checkpoint
@@ -167,7 +168,8 @@ MUTANTS: Mutants = {
     "polling continues before a rebalance is handled":
         (1, patched(Prefetch, _may_poll=lambda self: self._begun),
          patched(EventQueue, released=lambda self: frozenset())),
-    "pending vectors are forgotten": (2, patched(Checkpointer, _load=_forgets_pending)),
+    "the first records are kept when they are read again": (2, patched(FirstRecords, forget=nothing)),
+    "pending vectors are forgotten": (3, patched(Checkpointer, _load=_forgets_pending)),
     "a store behind the group is accepted": (1317, patched(Checkpoints, refuse_group_ahead=nothing)),
     "another store than the group's is accepted": (24, patched(identity, refuse_other_store=nothing)),
     "a failed write counts as saved": (4, patched(CheckpointWriter, _save=_takes_failed_for_saved)),
@@ -183,7 +185,7 @@ MUTANTS: Mutants = {
     "a topic that was replaced is not noticed at a start": (27, patched(Checkpoint, refuse_other_topic=nothing)),
     "records that a cut has removed are not counted":
         (22, patched(Fold, skip=lambda self, position, lost_from=None: replace(self, position=position, last=None))),
-    "bad records end workers that have learned": (2, patched(Worker, _has_learned=lambda self: False)),
+    "bad records end workers that have learned": (36, patched(Worker, _has_learned=lambda self: False)),
     "a newer release's checkpoint counts as damaged": (5, patched(npz, NewerFormatError=DamagedFileError)),
     "the reader goes back with the listing": (9, patched(ModelCache, _is_stored=lambda self, version: False)),
     "what is far from a quiet beginning is not learned": (1, patched(Fold, take=_refuses_far)),

@@ -54,7 +54,9 @@ class FramedCodec(Codec):
 
     @cached_property
     def _reader(self) -> "_FramedReader":
-        return _FramedReader(self.judge.dimensions, SchemaCache(self.schemas, "AVRO", lambda schema: schema))
+        return _FramedReader(
+            self.format, self.judge.dimensions, SchemaCache(self.schemas, "AVRO", lambda schema: schema)
+        )
 
 
 class _FramedReader:
@@ -62,8 +64,8 @@ class _FramedReader:
     size = None
     is_batch = False
 
-    def __init__(self, dimensions: int, cache: SchemaCache[WriterSchema]) -> None:
-        self._cache, self._raw = cache, reader_of("float64", dimensions, "", None)
+    def __init__(self, kind: str, dimensions: int, cache: SchemaCache[WriterSchema]) -> None:
+        self._cache, self._raw = cache, reader_of(kind, dimensions, "", None)
 
     def read(self, value: bytes) -> VectorBytes:
         self._cache.get(value)

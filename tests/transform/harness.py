@@ -114,6 +114,7 @@ class Member:
         listener: Listener | None = None,
         only_p_below: float | None = None,
         packer: Packer | None = None,
+        kind: str = "<f8",  # whose first records need not wait for others
         **config: Any,
     ) -> None:
         self.world, self.events = world, EventRecorder()
@@ -122,7 +123,7 @@ class Member:
         fields = OutputFields(("coordinates", "residual"), with_p=only_p_below is not None)
         self.model = CurrentModel(self.cache, None, OUTPUT, needs_past_scores=fields.needs_past_scores)
         assert self.model.refresh() == ""
-        codec = Codec("float64", Judge(D, 1e150))
+        codec = Codec(kind, Judge(D, 1e150))
         outputs = Outputs(OUTPUT, codec, self.model, fields, packer or JSON, TOPIC, DEAD, only_p_below)
         self.source = DecodingSource(world.topic, outputs.read, script, batch)
         self.transactions = MemoryTransactions(world.topic, self.source, world.written)

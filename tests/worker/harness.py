@@ -47,7 +47,7 @@ SCHEMA = avro_schema({"type": "array", "items": "double"}, "v")  # of messages w
 
 def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> WorkerConfig:  # noqa: B008 - frozen
     """A worker configuration that saves and publishes in every iteration of the loop; `options` override fields."""
-    codec = Codec("float64", Judge.of(fold_config.learning))
+    codec = Codec("<f8", Judge.of(fold_config.learning))  # whose first records need not wait for others
     defaults: dict[str, Any] = {"on_bad_record": "stop", "checkpoint_interval_s": 0.0}
     return WorkerConfig(TOPIC, replace(fold_config, format="float64"), codec, **defaults | options)
 

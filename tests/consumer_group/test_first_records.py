@@ -1,0 +1,149 @@
+"""Nothing is learned, written or rejected before the first records of a partition could be compared."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampca.consumer_group.events import BatchLearned
+from streampca.errors import RejectLimitError, exit_code_of
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
+from streampca.pca.arrays import Array
+from streampca.worker.config import WorkerConfig
+from tests.fold.streams import vectors
+from tests.in_memory import Step
+from tests.transform.harness import DEAD, OUTPUT, Member, World
+from tests.worker.environment import POISON, Environment
+from tests.worker.harness import WorkerFixture, make_worker, worker_config
+
+
+def config(env: Environment, kind: str = "float64", **options: Any) -> WorkerConfig:
+    codec = Codec(kind, Judge.of(env.fold_config.learning))
+    return replace(worker_config(env.fold_config, **options), codec=codec)
+
+
+def foreign(V: Array) -> list[bytes]:
+    """As Java's ByteBuffer writes them."""
+    return [row.astype(">f8").tobytes() for row in V]
+
+
+def refused(run: Any) -> str:
+    with pytest.raises(RejectLimitError) as error:
+        run()
+    assert exit_code_of(error.value) == 3
+    return str(error.value)
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip", "dead_letter"])
+@pytest.mark.parametrize("batch", [1, 30, 1000])
+def test_a_worker_ends_before_it_learns_saves_or_sends(batch: int, policy: str) -> None:
+    """Most of these records are also bad ones: not finite, or too large."""
+    env = Environment()
+    env.send(0, foreign(vectors(300)))
+    worker = make_worker(env, config(env, on_bad_record=policy), batch=batch)
+    message = refused(worker.run)
+    assert message.startswith("partition 0 of readings: ")
+    assert "plausible as >f8, " in message
+    assert message.endswith("skip this test with format=<f8 if the numbers are right")
+    assert worker.recorder.of_type(BatchLearned) == []
+    assert env.calls("send", "publish") == []
+    assert env.position(0) is None
+    make_worker(env, config(env, ">f8", on_bad_record="stop")).run()
+    assert env.newest(0).fold.stats.learned == 300
+
+
+def test_the_first_records_are_learned_when_100_were_seen() -> None:
+    env = Environment()
+    env.send(0, vectors(250))
+    worker = make_worker(env, config(env), [40, 40, 40, 40]).run()
+    learned = [event.fold.position for event in worker.recorder.of_type(BatchLearned)]
+    assert learned == [40, 80, 120, 160, 250]
+    assert [entry[2] for entry in env.calls("save")] == [120, 160, 250]
+    env.assert_complete()
+
+
+def test_they_wait_for_a_minute_at_most() -> None:
+    """The clock advances by a second or two in a turn."""
+    env = Environment()
+    env.send(0, vectors(10))
+    script: list[Step] = [10, *[None] * 20, lambda: env.send(0, vectors(5, seed=1)), 5, *[None] * 60]
+    make_worker(env, config(env), script).run()
+    assert [entry[2] for entry in env.calls("save")] == [15]
+    env.assert_complete()
+    env.journal.clear()
+    env.send(0, vectors(5, seed=2))
+    make_worker(env, config(env), [5, None]).run()  # a partition with a checkpoint does not wait
+    assert [entry[2] for entry in env.calls("save")] == [20]
+
+
+def test_what_comes_after_the_minute_is_compared_with_the_first() -> None:
+    env = Environment()
+    env.send(0, vectors(15))
+    script: list[Step] = [15, *[None] * 80, lambda: env.send(0, foreign(vectors(84))), *[1] * 84]
+    worker = make_worker(env, config(env, on_bad_record="skip"), script, batch=1)
+    assert "decades" in refused(worker.run)
+    assert env.position(0) is not None
+
+
+def test_a_stop_ends_the_wait() -> None:
+    env = Environment()
+    env.send(0, [*[row.tobytes() for row in vectors(20)], POISON])
+    script: list[Step] = [21, lambda: worker.stop("SIGTERM"), None]
+    worker: WorkerFixture = make_worker(env, config(env, on_bad_record="dead_letter"), script)
+    worker.run()
+    assert env.dead_letters == [(0, 20, "wrong_length")]
+    env.assert_complete()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 130), min_size=1, max_size=2),
+    steps=st.lists(st.sampled_from([1, 7, 60, None, "evict"]), max_size=30),
+)
+def test_the_bits_do_not_depend_on_what_waits(counts: list[int], steps: list[Any]) -> None:
+    """What waits when a partition is lost, or read again, is read again."""
+    env = Environment(len(counts))
+    for partition, count in enumerate(counts):
+        env.send(partition, vectors(count, seed=partition))
+        env.send(partition, [POISON, None])
+
+    def lose() -> None:
+        env.topic.evict(worker.source)
+
+    script = [lose if step == "evict" else step for step in steps]
+    worker = make_worker(env, config(env, on_bad_record="dead_letter"), script)
+    worker.run()
+    env.assert_complete()
+    assert sorted(set(env.dead_letters)) == [(p, count, "wrong_length") for p, count in enumerate(counts)]
+
+
+@pytest.mark.parametrize("batch", [5, 1000])
+def test_transform_ends_before_it_writes(batch: int) -> None:
+    world = World(0)
+    world.topic.append(0, *foreign(np.random.default_rng(0).normal(size=(150, 5))))
+    message = refused(Member(world, batch=batch, kind="float64", on_bad_record="dead_letter").run)
+    assert "plausible as >f8, " in message
+    assert not world.written[OUTPUT]
+    assert not world.written[DEAD]
+    assert not world.topic.committed.get(0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 130), min_size=1, max_size=2),
+    steps=st.lists(st.sampled_from([1, 7, 60, None, "evict"]), max_size=12),
+    failures=st.lists(st.sampled_from(["", "before", "after"]), max_size=4),
+)
+def test_transform_writes_each_output_once_whatever_waits(
+    counts: list[int], steps: list[Any], failures: list[str]
+) -> None:
+    world = World(*counts)
+    script = [(lambda: world.topic.evict(member.source)) if step == "evict" else step for step in steps]
+    member = Member(world, script, kind="float64")
+    member.transactions.failures = failures
+    member.run()
+    world.assert_each_once()

@@ -1,0 +1,142 @@
+"""Raw numbers of another type are odd, and honest ones are not, whatever their units and their spread."""
+
+import base64
+import re
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from streampca.formats.plausible import alternatives, explained, oddity
+from streampca.formats.record import PlainRecord
+from streampca.formats.schemas import WriterSchema
+from streampca.pca.arrays import Array
+from tests.formats.structured import avro, codec
+from tests.in_memory.schemas import MemorySchemas
+
+N, D = 100, 8
+RNG = np.random.default_rng(7)
+WHOLE = {
+    "counts": RNG.integers(0, 200, (N, D)),
+    "signed": RNG.integers(-100, 100, (N, D)),
+    "17 bits": RNG.integers(50_000, 150_000, (N, D)),
+    "counts and seconds of the epoch": np.hstack(
+        [RNG.integers(1, 200, (N, D - 1)), 1_700_000_000 + np.arange(N)[:, None]]
+    ),
+}
+REALS = {
+    "quarters": np.round(RNG.normal(20, 5, (N, D)) * 4) / 4,
+    "tenths": np.round(RNG.normal(20, 5, (N, D)), 1),
+    "prices": np.round(RNG.uniform(1000, 5000, (N, D)) * 4) / 4,
+    "reals": RNG.normal(size=(N, D)),
+}
+HONEST = {
+    **{name: X.astype(float) for name, X in WHOLE.items()},
+    **REALS,
+    "log-normal": RNG.lognormal(0, 3, (N, D)),
+    "Cauchy": RNG.standard_cauchy((N, D)),
+    "1e-19": RNG.normal(size=(N, D)) * 1e-19,
+    "units": RNG.normal(size=(N, D)) * 10.0 ** np.linspace(-20, 20, D),
+    "p-values": RNG.uniform(size=(N, D)) ** 3,
+    "zeros": np.zeros((N, D)),
+    "constant": np.full((N, D), 3.7),
+    "mostly zero": np.where(RNG.random((N, D)) < 0.95, 0.0, RNG.normal(size=(N, D))),
+    "a third is missing": np.where(RNG.random((N, D)) < 0.3, np.nan, RNG.normal(size=(N, D))),
+    "a third is infinite": np.where(RNG.random((N, D)) < 0.3, np.inf, RNG.normal(size=(N, D))),
+}
+
+
+def as_read(X: Array, wire: str, read: str) -> Array:
+    """Vectors that were written as one type, read as another."""
+    return np.frombuffer(np.ascontiguousarray(X).astype(wire).tobytes(), read).reshape(len(X), -1)
+
+
+@pytest.mark.parametrize("kind", ["<f8", "<f4"])
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_numbers_are_not_odd(name: str, kind: str) -> None:
+    assert oddity(HONEST[name].astype(kind)) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "wire", "read"),
+    [(name, f">f{width}", f"<f{width}") for name in {**WHOLE, **REALS} for width in (4, 8)]
+    + [(name, f"{order}i{width}", f"<f{width}") for name in WHOLE for order in "<>" for width in (4, 8)]
+    + [("tenths", "<f8", "<f4"), ("reals", "<f8", "<f4"), ("counts", "u1", "<f4"), ("counts", "<i2", "<f4")],
+)
+def test_numbers_of_another_type_are_odd_and_their_type_is_named(name: str, wire: str, read: str) -> None:
+    rows = as_read({**WHOLE, **REALS}[name], wire, read)
+    assert oddity(rows)
+    named = alternatives(rows)
+    kind = np.dtype(wire)
+    d = "" if rows.shape[1] == D else f" (dimensions={D})"
+    assert (kind.str if wire[0] == ">" else kind.name) + d in named
+    assert named[0] == wire or wire[0] != ">" or kind.kind != "f"  # the other byte order is the first
+    floats = ["float" in name or "f" in name for name in named]
+    assert floats == sorted(floats, reverse=True)  # integers are last
+
+
+def test_the_sentence_says_how_to_continue() -> None:
+    rows = as_read(REALS["reals"], ">f8", "<f8")
+    assert explained(REALS["reals"], raw=True) == ""
+    raw = explained(rows, raw=True)
+    assert re.search(r"read as float64, the middle 80 % .* span \d+ decades; .* plausible as >f8, .*format=<f8 if", raw)
+    assert "(in the other byte order they are plausible); the producer must write little-end" in explained(
+        rows, raw=False
+    )
+
+
+@given(rows=arrays.arrays("<f8", (30, 2), elements=st.floats(allow_subnormal=True)), scale=st.sampled_from([1, -1]))
+def test_neither_zeros_nor_signs_nor_the_order_of_records_say_anything(rows: Array, scale: int) -> None:
+    found = oddity(rows)
+    zeros = np.zeros((3, 2))
+    zeros[0] = np.nan
+    assert oddity(scale * np.vstack([zeros, rows[::-1]])) == found
+
+
+@given(data=st.binary(min_size=48, max_size=48), width=st.sampled_from([4, 8]), n=st.integers(1, 3))
+def test_any_bytes_have_a_sentence_or_none(data: bytes, width: int, n: int) -> None:
+    rows = np.frombuffer(data, f"<f{width}").reshape(n, -1)
+    assert isinstance(explained(rows, raw=True), str)
+    assert isinstance(explained(rows, raw=False), str)
+
+
+def test_dimensions_without_20_numbers_have_no_spread() -> None:
+    spread = np.zeros((30, 2))
+    spread[:19, 0] = 10.0 ** np.linspace(-200, 200, 19)
+    assert oddity(spread) == ""
+    spread[19, 0] = 1.0
+    assert "decades" in oddity(spread)
+
+
+def test_wide_vectors_are_sampled() -> None:
+    wide = np.tile(REALS["reals"], (1, 5000))[:20]
+    assert oddity(wide) == ""
+    assert oddity(as_read(wide, ">f8", "<f8"))
+
+
+SCHEMA = WriterSchema("AVRO", '{"type": "record", "name": "R", "fields": [{"name": "v", "type": "bytes"}]}')
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.parametrize("kind", ["avro", "json"])
+def test_floats_in_bytes_and_base64_are_compared_too(kind: str, width: int, order: str) -> None:
+    one, schemas = codec(kind, "v", MemorySchemas({1: SCHEMA}), d=D), MemorySchemas({1: SCHEMA})
+    data = [row.astype(f"{order}f{width}").tobytes() for row in REALS["quarters"]]
+    if kind == "avro":
+        values = [avro(schemas.get(1), {"v": row}) for row in data]
+    else:
+        values = [orjson.dumps({"v": base64.b64encode(row).decode()}) for row in data]
+    odd = one.oddity([PlainRecord(0, value) for value in (None, b"neither", *values)])
+    assert odd is not None
+    assert ("little-endian" in odd) == (order == ">")
+
+
+@pytest.mark.parametrize("kind", ["json", "npy", "<f8", ">f8", "int64", "float16"])
+def test_formats_that_name_the_type_are_not_compared(kind: str) -> None:
+    foreign = [row.astype(">f8").tobytes() for row in REALS["reals"]]
+    values = foreign if kind != "json" else [orjson.dumps({"v": row}) for row in REALS["reals"].tolist()]
+    assert codec(kind, "v" if kind == "json" else "", d=D).oddity([PlainRecord(0, value) for value in values]) is None
