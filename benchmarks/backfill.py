@@ -24,6 +24,7 @@ from experiments.report import table
 from streampca.backfill import BackfillPlan, engines
 from streampca.backfill.execute import execute
 from streampca.files.chunks import Chunk, chunks_of
+from streampca.files.columns import FileOptions
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.arrow import fixed_size_lists
 from streampca.formats.batch import batch_of_rows
@@ -33,7 +34,7 @@ from streampca.process.machine import keep_freed_memory
 from streampca.stores.memory import MemoryStore
 
 PART, D, K = "backfill", 784, 20
-BACKFILL = BackfillPlan("readings", FoldConfig(LearningConfig(D, K)), ("embedding",))
+BACKFILL = BackfillPlan("readings", FoldConfig(LearningConfig(D, K)), FileOptions("embedding"))
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "settings": ["settings", "errors"],
     "pca": ["pca"],
     "formats": ["formats", "pca", "settings.field_paths", "errors"],
-    "files": ["files", "formats", "pca.arrays", "errors"],
+    "files": ["files", "formats", "pca.arrays", "settings.field_paths", "errors"],
     "fold": ["fold", "formats.batch", "formats.record", "pca", "errors"],
     "estimator": ["estimator", "fold", "formats.batch", "formats.judge", "pca"],
     "client": [],

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
 
-BACKFILL = "streampca backfill $LAKE/day={{ ds }} --column embedding --timestamp-column time --number {{ ds_nodash }}"
+BACKFILL = "streampca backfill $LAKE/day={{ ds }} --field embedding --timestamp-column time --number {{ ds_nodash }}"
 AUDIT = "streampca audit --partition 0"
 
 with DAG(

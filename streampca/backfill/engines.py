@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from streampca.backfill.folding import BackfillPlan, Part, fold_batches
+from streampca.backfill.folding import BackfillPlan, Part, fold_rows
 from streampca.errors import InputError
 from streampca.files.chunks import Chunk, read
 from streampca.process.machine import keep_freed_memory, usable_cores
@@ -33,7 +33,7 @@ _DIED = (
 def fold_chunk(chunk: Chunk, plan: BackfillPlan) -> Part:
     """Fold the rows of a chunk. Raises `InputError`."""
     keep_freed_memory()  # otherwise a quarter of the time goes to the system
-    return fold_batches(read(chunk, plan.read, plan.columns), plan, f"{chunk.path}#{chunk.start}")
+    return fold_rows(read(chunk, plan.wanted), plan, f"{chunk.path}#{chunk.start}")
 
 
 def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, BackfillPlan], Part] = fold_chunk) -> Engine:

@@ -11,6 +11,7 @@ from pyarrow import parquet
 from streampca.backfill.engines import Engine
 from streampca.backfill.folding import BackfillPlan, Part, merge
 from streampca.errors import InputError, SettingsError, StoreError
+from streampca.files import open_rows
 from streampca.files.chunks import Chunk
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import backfill_partition, partition_name
@@ -49,6 +50,19 @@ def execute(
     return checkpoint, rejects
 
 
+def with_names(store: Store, plan: BackfillPlan, chunks: Sequence[Chunk]) -> tuple[BackfillPlan, str]:
+    """The plan with names of the dimensions, and what was made of the first file.
+
+    The names are the plan's, or what the topic's checkpoints have, or those of the first file. Raises `InputError`.
+    """
+    checkpoints, config = Checkpoints(store, plan.topic), plan.fold_config
+    saved = (checkpoints.newest(partition, trusted=True) for partition in checkpoints.partitions())
+    names = config.names or next((checkpoint.names for checkpoint in saved if checkpoint and checkpoint.names), None)
+    first = open_rows(chunks[0].path, plan.wanted._replace(names=names))
+    names = names or (list(first.names) if first.names else None)
+    return replace(plan, fold_config=replace(config, names=names)), first.said
+
+
 def _fold(
     store: Store, folder: str, keys: Mapping[str, Chunk], plan: BackfillPlan, engine: Engine,
     on_done: Callable[[int], object],
@@ -68,9 +82,7 @@ def _save(store: Store, folder: str, keys: Sequence[str], plan: BackfillPlan, so
     checkpoint = merge((Part(store.read(f"{folder}/parts/{key}.npz"), b"") for key in keys), plan)
     rejects = pa.concat_tables([_table(store, f"{folder}/parts/{key}.parquet") for key in keys])
     if not checkpoint.fold.stats.learned:
-        raise InputError(
-            f"no row was learned; the first: {next(iter(rejects['message'].to_pylist()), 'there is none')}"
-        )
+        raise InputError(f"no row was learned: {_reasons(checkpoint.fold.position, rejects)}")
     checkpoints = Checkpoints(store, plan.topic)
     _refuse_other_settings(checkpoints, plan)  # again: folding may have taken hours
     store.create(f"{folder}/sources", sources.encode())  # of several processes, the files of one get the number
@@ -79,6 +91,15 @@ def _save(store: Store, folder: str, keys: Sequence[str], plan: BackfillPlan, so
     store.write(f"{folder}/rejects.parquet", out.getvalue().to_pybytes())
     checkpoints.save(checkpoint)  # last: it says that all is there
     return checkpoint
+
+
+def _reasons(rows: int, rejects: Any) -> str:
+    """Why none of these rows was learned."""
+    if not rows:
+        return "the files have no rows"
+    first = f", the first: {rejects['message'][0]}" if len(rejects) else ""
+    later = f"{rows - len(rejects):,} are not before --until or hold no vector"
+    return f"of {rows:,} rows {later}, {len(rejects):,} were rejected{first}"
 
 
 def _table(store: Store, name: str) -> Any:
@@ -109,5 +130,6 @@ def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources
 
 def _key(chunk: Chunk, plan: BackfillPlan) -> str:
     """A name for the part of a chunk: another one if the file, or what is learned of it, has changed."""
-    content = (tuple(chunk), plan.fold_config.as_dict(), plan.columns, plan.timestamp_column, plan.until)
+    config = plan.fold_config
+    content = (tuple(chunk), config.as_dict(), config.names, plan.files, plan.timestamp_column, plan.until)
     return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()

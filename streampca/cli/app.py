@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streampca.cli import operations
-from streampca.cli.options import Options, command
+from streampca.cli.options import Field, Header, Options, Separator, command, file_options
 from streampca.errors import StreampcaError, exit_code_of, naming_the_worker
 from streampca.process.machine import choose_kernels
 from streampca.settings.options import SERVE, TRANSFORM, WORKER
@@ -109,23 +109,21 @@ def demo(
     run(seconds, file, rate, store, port)
 
 
-_COLUMN = Annotated[
-    str | None, typer.Option(help="Column with the vectors; or of numbers, in Parquet or CSV: a pattern such as 'f_*'.")
-]
+_VECTORS = typer.Argument(help="Rows with vectors: CSV, JSON Lines, Parquet, Arrow or .npy.", metavar="FILE")
 
 
 @command(app, "topic", "format", "bootstrap_servers", logs_errors=True)
 def produce(
     settings: "ProduceSettings",
-    file: Annotated[
-        Path | None, typer.Argument(help="Vectors as rows: .npy, .csv, .jsonl or .parquet.", metavar="FILE")
-    ] = None,
+    file: Annotated[Path | None, _VECTORS] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Messages per second; default: unlimited.")] = None,
     repeat: Annotated[bool, typer.Option("--repeat", help="Start again at the end of the file, endlessly.")] = False,
     synthetic: Annotated[
         bool, typer.Option("--synthetic", help="Send generated vectors like the demo's, endlessly.")
     ] = False,
-    column: _COLUMN = None,
+    field: Field = "",
+    header: Header = None,
+    separator: Separator = None,
 ) -> None:
     """Send the rows of a file to a topic.
 
@@ -136,14 +134,17 @@ def produce(
     """
     from streampca.cli.produce import run
 
-    run(settings, file, rate, column, repeat=repeat, synthetic=synthetic)
+    run(settings, file, rate, file_options(field, header, separator), repeat=repeat, synthetic=synthetic)
 
 
 @app.command()
 def fit(
-    file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv, .jsonl or .parquet.", metavar="FILE")],
+    file: Annotated[Path, _VECTORS],
     output: Annotated[str, typer.Option("--output", "-o", help="Model file to write, .npz; a path or a URL.")],
     components: Annotated[int | None, typer.Option(min=1, help="Number k of components; default: 10.")] = None,
+    dimensions: Annotated[
+        int | None, typer.Option(min=1, help="Length d of every vector; default: as the first row has it.")
+    ] = None,
     oversampling: Annotated[
         int | None,
         typer.Option(
@@ -164,7 +165,9 @@ def fit(
         str | None,
         typer.Option(help="Model file, or store with one topic, to continue; no other options of the model."),
     ] = None,
-    column: _COLUMN = None,
+    field: Field = "",
+    header: Header = None,
+    separator: Separator = None,
 ) -> None:
     """Learn from a file in one pass.
 
@@ -174,20 +177,23 @@ def fit(
     Example: streampca fit vectors.npy -o model.npz --components 20
     """
     from streampca.cli.fit import FitOptions, run
+    from streampca.files.columns import Wanted
 
     dtype = "float32" if single else "float64"
     options = FitOptions(components, oversampling, center, standardize, half_life, dtype, missing)
-    run(file, output, options, start_from, column)
+    run(file, output, options, start_from, Wanted(file_options(field, header, separator), dimensions))
 
 
 @app.command()
 def project(
-    file: Annotated[Path, typer.Argument(help="Vectors as rows: .npy, .csv, .jsonl or .parquet.", metavar="FILE")],
+    file: Annotated[Path, _VECTORS],
     model: Annotated[str, typer.Option(help="Model file or store, a path or a URL; or a sidecar, http://host:port.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .npy, .csv, .jsonl or .parquet.")],
     basis: Annotated[str, typer.Option(help="principal, or whitened: coordinates with variance one.")] = "principal",
     topic: Annotated[str | None, typer.Option(help="Topic, if the store holds several.")] = None,
-    column: _COLUMN = None,
+    field: Field = "",
+    header: Header = None,
+    separator: Separator = None,
 ) -> None:
     """Write the coordinates of a file's vectors, and their squared distances from the subspace of the components.
 
@@ -199,7 +205,7 @@ def project(
     """
     from streampca.cli.project import run
 
-    run(file, model, output, basis, topic, column)  # type: ignore[arg-type]
+    run(file, model, output, basis, topic, file_options(field, header, separator))  # type: ignore[arg-type]
 
 
 @app.command()

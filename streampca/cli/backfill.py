@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from streampca.cli.console import console, progress
+from streampca.cli.console import console, iso_time, progress
 from streampca.cli.options import milliseconds
 from streampca.cli.worker import create_worker_config
 from streampca.errors import SettingsError, StreampcaError, naming_the_extra
+from streampca.files.columns import FileOptions
 from streampca.fold.partitions import backfill_partition, offsets_in, partition_name
 from streampca.settings.commands import WorkerSettings
 from streampca.settings.process import StoreSettings
@@ -16,21 +17,21 @@ from streampca.stores.models import Models
 
 
 def run(
-    settings: WorkerSettings, sources: Sequence[str], column: str, timestamp_column: str | None, until: str | None,
-    number: int, scheduler: str | None, rejects: Path | None,
+    settings: WorkerSettings, sources: Sequence[str], files: FileOptions, timestamp_column: str | None,
+    until: str | None, number: int, scheduler: str | None, rejects: Path | None,
 ) -> None:  # fmt: skip
     """Learn the rows, save a checkpoint that every model will contain, and say what was learned."""
     with naming_the_extra("this", "dask" if scheduler else "backfill"):
         from streampca.backfill import BackfillPlan, engines
-        from streampca.backfill.execute import execute
-        from streampca.files.chunks import chunks_of, columns_of
+        from streampca.backfill.execute import execute, with_names
+        from streampca.files.chunks import chunks_of
 
         engine = engines.on_dask(scheduler) if scheduler else engines.on_processes()
     chunks = chunks_of(sources)
     plan = BackfillPlan(
         settings.topic,
         create_worker_config(settings).fold,
-        columns_of(chunks[0], column),
+        files,
         timestamp_column,
         None if offsets_in(until or "") else milliseconds(until, "until"),
         offsets_in(until or ""),
@@ -38,9 +39,13 @@ def run(
     )
     if plan.until_ms is not None and not timestamp_column:
         raise SettingsError("--until with a time needs --timestamp-column")
+    store = open_store(settings.store)
+    plan, said = with_names(store, plan, chunks)
+    if said:
+        console().print(f"{chunks[0].path}: {said}")
     with progress("learning", len(chunks)) as update:
         checkpoint, rejected = execute(
-            open_store(settings.store),
+            store,
             plan,
             chunks,
             engine,
@@ -50,10 +55,13 @@ def run(
         from pyarrow import parquet
 
         parquet.write_table(rejected, rejects)
-    counts = ", ".join(f"{reason}: {count}" for reason, count in checkpoint.fold.stats.rejected.items())
+    stats = checkpoint.fold.stats
+    counts = ", ".join(f"{reason}: {count}" for reason, count in stats.rejected.items())
+    if stats.first_ms >= 0:
+        console().print(f"history from {iso_time(stats.first_ms)} to {iso_time(stats.last_ms)}")
     console().print(
-        f"{partition_name(checkpoint.partition)} is done: {checkpoint.fold.stats.learned:,} rows learned into "
-        f"{settings.store}; rejected: {counts or 'none'}; skipped: {checkpoint.fold.stats.skipped}\n"
+        f"{partition_name(checkpoint.partition)} is done: {stats.learned:,} vectors learned into "
+        f"{settings.store}; rejected: {counts or 'none'}; skipped: {stats.skipped}\n"
         f"the next model of {settings.topic} contains them; workers with start=backfill begin "
         f"{f'at {until}' if until else 'at the earliest record'}"
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from streampca.cli.console import console
 from streampca.errors import DamagedFileError, SettingsError, StoreError, naming_the_extra
 from streampca.export import FORMATS
+from streampca.files.rows import Rows
 from streampca.fold import model_file
 from streampca.fold.model_file import PublishedModel
 from streampca.settings import store_url
@@ -92,6 +93,12 @@ def model_at(location: str, topic: str | None = None) -> PublishedModel:
     if (model := models.newest()) is None:
         raise StoreError(f"{models.location} holds no model")
     return model
+
+
+def report(rows: Rows) -> None:
+    """Print what was made of a file."""
+    if rows.said:
+        console().print(f"{rows.path}: {rows.said}")
 
 
 def export(location: str, kind: str, output: str, topic: str | None) -> None:

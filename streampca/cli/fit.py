@@ -10,6 +10,7 @@ from streampca.cli import files
 from streampca.cli.console import console, progress, table
 from streampca.errors import InputError, SettingsError
 from streampca.files import open_rows
+from streampca.files.columns import Wanted
 from streampca.files.rows import Rows
 from streampca.fold import model_file
 from streampca.fold.fold import Fold, FoldConfig
@@ -38,18 +39,23 @@ class FitOptions:
     missing: str = "refuse"  # or impute
 
 
-def run(file: Path, output: str, options: FitOptions, start_from: str | None = None, column: str | None = None) -> None:
+def run(file: Path, output: str, options: FitOptions, start_from: str | None, wanted: Wanted) -> None:
     """Learn the rows of the file and write the model."""
     if options.missing not in ("refuse", "impute"):
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
     before = files.model_at(start_from) if start_from else None
     if before and options != FitOptions():
-        raise SettingsError("--start-from: the model's own options are used, so give no others but --column")
+        raise SettingsError("--start-from: the model's own options are used, so give no others but those of the file")
     impute = before.impute if before else options.missing == "impute"
-    rows = open_rows(file, impute=impute, column=column)
+    wanted = wanted._replace(impute=impute)
+    if before:
+        wanted = wanted._replace(dimensions=before.model.dimensions, names=before.names)
+    rows = open_rows(file, wanted)
     fold_config = FoldConfig.from_dict(before.settings, before.names) if before else _fold_config(options, rows)
-    rows.require(fold_config.learning.dimensions, f"{start_from} was learned from those of")
+    if rows.names:
+        fold_config = replace(fold_config, names=list(rows.names))
     files.check_writable(output)
+    files.report(rows)
     with threadpool_limits(1):  # the same bits as in a worker
         fold, past_scores, seconds = _learn(rows, fold_config, before)
     if fold.stats.learned < 2:
@@ -81,18 +87,20 @@ def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -
         state = axes.continued(before.model, before.learned, before.version, learning_config)
         fold = replace(fold, state=state, stats=replace(fold.stats, learned=before.version))
         past_scores.entered = before.past_scores or past_scores.entered
-    skipped, started = fold.stats.learned, time.perf_counter()
+    absent, started = 0, time.perf_counter()
     with progress("learning") as update:
-        for vectors, share, _ in rows.chunks():
-            learned = fold.stats.learned
+        for vectors, share, _, numbers, nulls in rows.chunks(skip_nulls=True):
+            absent, learned = absent + nulls, fold.stats.learned
             if bad := Judge.of(learning_config).first_bad(vectors):
                 row, reason, message = bad
                 hint = f" with --components {learning_config.components}" if reason == "too_few_observed" else ""
-                raise InputError(f"{rows.path}, row {learned - skipped + row + 1}: {message}{hint}")
+                raise InputError(f"{rows.path}, row {numbers[row]}: {message}{hint}")
             fold, _ = fold.take(batch_of_rows(vectors, learned + len(vectors)), fold_config, past_scores.before_block)
             stats = fold.stats
             loss = "" if stats.recent_loss is None else f"loss ratio {stats.recent_loss:.4f}"
             update(completed=share, rows=stats.learned, note=loss)
+    if absent:
+        console().print(f"{absent:,} rows skipped: null instead of a vector")
     return fold, past_scores, time.perf_counter() - started
 
 

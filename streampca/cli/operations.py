@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streampca.cli.options import Options, command, milliseconds, settings_of
+from streampca.cli.options import Field, Header, Options, Separator, command, file_options, milliseconds, settings_of
 from streampca.settings.options import CHECKED
 
 if TYPE_CHECKING:
@@ -115,12 +115,13 @@ def audit(
 def backfill(
     options: Options,
     sources: Annotated[
-        list[str] | None, typer.Argument(help="Files or folders (.parquet, .arrow, .csv, .npy), Delta tables; URLs.")
+        list[str] | None,
+        typer.Argument(help="Files or folders (Parquet, Arrow, CSV, JSON Lines, .npy), Delta tables; URLs."),
     ] = None,
-    column: Annotated[
-        str, typer.Option(help="Column of lists of numbers; or of numbers: a pattern such as 'f_*'.")
-    ] = "",
-    timestamp_column: Annotated[str | None, typer.Option(help="Column with the time of each row.")] = None,
+    field: Field = "",
+    timestamp_column: Annotated[
+        str | None, typer.Option(help="Column with the time of each row; integers are milliseconds since 1970.")
+    ] = None,
     until: Annotated[
         str | None, typer.Option(help="Where the topic begins: a time, ISO 8601; or offsets, 0:1200,1:1177.")
     ] = None,
@@ -128,25 +129,28 @@ def backfill(
     scheduler: Annotated[str | None, typer.Option(help="Scheduler of a Dask cluster; default: this machine.")] = None,
     rejects: Annotated[Path | None, typer.Option(help="Parquet file to write the rejected rows to.")] = None,
     remove: Annotated[int | None, typer.Option(min=0, help="Delete the backfill of this number instead.")] = None,
+    header: Header = None,
+    separator: Separator = None,
 ) -> None:
     """Learn the past of a topic from files.
 
     Every model that workers publish from then on contains it. It takes the workers' settings. One that was
     interrupted continues.
 
-    Example: streampca backfill s3://lake/readings --column embedding --timestamp-column time --until 2026-01-31T12:00Z
+    Example: streampca backfill s3://lake/readings --field embedding --timestamp-column time --until 2026-01-31T12:00Z
     """
     if remove is not None and sources:
         raise typer.BadParameter("--remove takes no files: it deletes what was learned of them")
-    if remove is None and not (sources and column):
-        raise typer.BadParameter("name the files or folders, and --column")
+    if remove is None and not sources:
+        raise typer.BadParameter("name the files or folders")
     with settings_of("WorkerSettings" if remove is None else "StoreSettings", options) as settings:
         from streampca.cli import backfill
 
         if remove is not None:
             backfill.remove(settings, remove, typer.confirm)
         else:
-            backfill.run(settings, sources or [], column, timestamp_column, until, number, scheduler, rejects)
+            files = file_options(field, header, separator)
+            backfill.run(settings, sources or [], files, timestamp_column, until, number, scheduler, rejects)
 
 
 _OF_LETTERS = ("topic", "dead_letter_topic", "bootstrap_servers")

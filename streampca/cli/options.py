@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -13,10 +13,19 @@ from typer.core import TyperCommand
 from streampca.errors import SettingsError, naming_the_worker
 from streampca.settings.times import milliseconds_of
 
+if TYPE_CHECKING:
+    from streampca.files.columns import FileOptions
+
 Options = dict[str, Any]
 """The values of these options by name."""
 
 Config = Annotated[Path | None, typer.Option(help="TOML file of settings; default: the one named by STREAMPCA_CONFIG.")]
+
+Field = Annotated[
+    str, typer.Option(help="Where the numbers are: paths with dots, such as payload.embedding, or temp,hum, or 'f_*'.")
+]
+Header = Annotated[bool | None, typer.Option("--header/--no-header", help="Whether the first line of CSV is a header.")]
+Separator = Annotated[str | None, typer.Option(help="Between the cells of CSV; default: comma, semicolon or tab.")]
 
 
 class _SettingsCommand(TyperCommand):
@@ -40,6 +49,16 @@ def milliseconds(text: str | None, name: str) -> int | None:
         return milliseconds_of(text)
     except ValueError:
         raise SettingsError(f"--{name}: {text!r} is no time such as 2026-01-31T12:00+02:00") from None
+
+
+def file_options(field: str, header: bool | None, separator: str | None) -> "FileOptions":
+    """What these options say about files. Raises `SettingsError`."""
+    from streampca.files.columns import FileOptions
+
+    separator = separator and separator.replace("\\t", "\t")
+    if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
+        raise SettingsError(f"--separator {separator!r}: must be one character")
+    return FileOptions(field, header, separator)
 
 
 @contextmanager

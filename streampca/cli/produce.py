@@ -10,12 +10,15 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from streampca.cli.console import console, progress
-from streampca.errors import InputError, SourceError
+from streampca.cli.files import report
+from streampca.errors import InputError, SettingsError, SourceError
 from streampca.files import open_rows
+from streampca.files.columns import FileOptions, Wanted
 from streampca.files.rows import Rows
 from streampca.files.synthetic import LowRank
 from streampca.formats.base import Layout
 from streampca.settings.commands import ProduceSettings
+from streampca.settings.field_paths import names_of, paths_of
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.schema_registry import create_writer
 
@@ -27,7 +30,7 @@ def run(
     settings: ProduceSettings,
     file: Path | None,
     rate: float | None,
-    column: str | None,
+    files: FileOptions,
     *,
     repeat: bool,
     synthetic: bool,
@@ -35,11 +38,17 @@ def run(
     """Send the rows of the file, or generated ones endlessly. Raises `InputError` or `SourceError`."""
     if (file is not None) == synthetic:
         raise InputError("give either a file to send or --synthetic")
-    rows = open_rows(file, column=column) if file else LowRank().rows()
-    rows.require(settings.dimensions or rows.dimensions, "dimensions is")
+    try:
+        layout = Layout.of_vector(settings.format, settings.field)
+    except ValueError as error:
+        raise SettingsError(f"field={settings.field}: {error}") from None
+    names = names_of(paths_of(settings.field)) if len(layout.fields) > 1 else None
+    d = len(names or ()) or settings.dimensions
+    rows = open_rows(file, Wanted(files, d, names)) if file else LowRank().rows()
+    report(rows)
     started, sent, task = time.monotonic(), 0, f"to {settings.topic}"
     with _sending(settings) as send, progress(task, None if repeat or synthetic else 1.0) as update:
-        for value, share in _paced(_values(rows, settings, repeat), rate):
+        for value, share in _paced(_values(rows, settings, layout, repeat), rate):
             send(value)
             sent += 1
             if sent % 256 == 0:
@@ -50,14 +59,13 @@ def run(
     console().print(f"sent {sent:,} messages of {rows.dimensions} dimensions to {settings.topic} in {seconds:.1f} s")
 
 
-def _values(rows: Rows, settings: ProduceSettings, repeat: bool) -> Iterator[tuple[bytes, float]]:
+def _values(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: bool) -> Iterator[tuple[bytes, float]]:
     """The encoded rows, and the share of the file that was read."""
-    layout = Layout.of_vector(settings.format, settings.field)
-    writer = create_writer(settings, settings.format, settings.topic, layout)
-    [name] = layout.fields
+    writer, names = create_writer(settings, settings.format, settings.topic, layout), list(layout.fields)
     for _ in itertools.count() if repeat else range(1):
-        for vectors, share, _ in rows.chunks():
-            for value in writer.write({name: vectors}):
+        for vectors, share, *_ in rows.chunks(skip_nulls=True):
+            columns = [vectors] if len(names) == 1 else vectors.T
+            for value in writer.write(dict(zip(names, columns, strict=True))):
                 yield value, share
 
 

@@ -1,7 +1,7 @@
 """`streampca project`: where the vectors of a file lie, by the model of a file, of a store, or of a sidecar."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,9 +10,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from streampca.cli.console import console, progress
-from streampca.cli.files import model_at
+from streampca.cli.files import model_at, report
 from streampca.errors import InputError, SettingsError, StreampcaError, naming_the_extra
 from streampca.files import open_rows
+from streampca.files.columns import FileOptions, Wanted
 from streampca.files.projected import TABLES, projected_file
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis
@@ -25,12 +26,13 @@ class Projector(NamedTuple):
     named: str
     dimensions: int
     components: int
+    names: Sequence[str] | None  # of the dimensions
     impute: bool  # vectors may lack entries
     project: Callable[[Array], tuple[Array, Array]]
     """Coordinates (n, k) and residuals (n,) of vectors (n, d)."""
 
 
-def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None, column: str | None) -> None:
+def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None, files: FileOptions) -> None:
     """Project the file's vectors, chunk by chunk. Raises `StreampcaError`; then no file is written."""
     if basis not in ("principal", "whitened"):
         raise SettingsError(f"--basis {basis}: must be principal or whitened")
@@ -39,12 +41,14 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
             projector = _sidecar(location, basis, opened)
         else:
             projector = _model(location, basis, topic)
-        rows, done = open_rows(file, impute=projector.impute, column=column, others=output.suffix in TABLES), 0
-        rows.require(projector.dimensions, f"{projector.named} projects those of")
+        shape, is_table = (projector.dimensions, projector.names), output.suffix in TABLES
+        rows = open_rows(file, Wanted(files, *shape, projector.impute, others=is_table))
+        report(rows)
         opened.enter_context(threadpool_limits(1))  # the same bits as of a sidecar
+        done = 0
         write = opened.enter_context(projected_file(output, projector.components, rows.others))
         update = opened.enter_context(progress("projecting"))
-        for vectors, share, others in rows.chunks():
+        for vectors, share, others, *_ in rows.chunks():
             coordinates, residual = projector.project(vectors)
             if not (np.isfinite(coordinates).all() and np.isfinite(residual).all()):
                 last = done + len(vectors)
@@ -63,7 +67,8 @@ def _model(location: str, basis: Basis, topic: str | None) -> Projector:
         projected = model.project(vectors)
         return projected.in_basis(basis), projected.residual
 
-    return Projector(f"version {published.version}", model.dimensions, model.n_components, published.impute, project)
+    shape = model.dimensions, model.n_components, published.names
+    return Projector(f"version {published.version}", *shape, published.impute, project)
 
 
 def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
@@ -88,4 +93,5 @@ def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
         return answer.coordinates, answer.residual
 
     impute = about["settings"].get("missing") == "impute"
-    return Projector(f"version {version} of {url}", about["dimensions"], about["components"], impute, project)
+    shape = about["dimensions"], about["components"], about.get("names")
+    return Projector(f"version {version} of {url}", *shape, impute, project)

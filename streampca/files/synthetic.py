@@ -1,11 +1,10 @@
 """An endless stream of random vectors with a low-rank structure."""
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 
-from streampca.files.rows import RowChunk, Rows
+from streampca.files.rows import Rows, batch_of_vectors
 from streampca.pca.arrays import F32, F64, Array
 
 _NOISE = 0.5  # standard deviation in every direction
@@ -49,5 +48,5 @@ class LowRank:
 
     def rows(self) -> Rows:
         """The stream as the rows of a file that does not end."""
-        chunks = (RowChunk(self.draw(256), 0.0) for _ in itertools.count())
-        return Rows(Path("synthetic"), self.basis.shape[1], lambda: chunks)
+        batches = (batch_of_vectors(self.draw(256), 0.0) for _ in itertools.count())
+        return Rows("synthetic", self.basis.shape[1], lambda: batches)

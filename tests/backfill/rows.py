@@ -11,6 +11,7 @@ from streampca.backfill import BackfillPlan, engines
 from streampca.backfill.engines import Engine, Parts
 from streampca.backfill.execute import execute
 from streampca.files.chunks import Chunk, chunks_of
+from streampca.files.columns import FileOptions
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import FoldConfig
 from streampca.formats.arrow import fixed_size_lists
@@ -46,7 +47,7 @@ def backfill_of(d: int = D, **more: object) -> BackfillPlan:
     fold = FoldConfig(
         LearningConfig(d, K, 10, factor=True), **{k: more.pop(k) for k in list(more) if k.startswith("half")}
     )  # type: ignore[arg-type]
-    return BackfillPlan("readings", fold, ("embedding",), "time", **more)  # type: ignore[arg-type]
+    return BackfillPlan("readings", fold, FileOptions("embedding"), "time", **more)  # type: ignore[arg-type]
 
 
 def here(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Parts:

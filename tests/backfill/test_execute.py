@@ -5,19 +5,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from streampca.backfill import BackfillPlan
 from streampca.backfill.engines import Parts
+from streampca.backfill.execute import execute, with_names
 from streampca.errors import InputError, SettingsError
 from streampca.files.chunks import Chunk, chunks_of
+from streampca.files.columns import FileOptions
 from streampca.fold import checkpoint as files
 from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
-from tests.backfill.rows import D, backfill_of, here, learned, rows
+from tests.backfill.rows import START_MS, D, backfill_of, here, learned, rows, table
 
 
 def test_one_that_is_interrupted_continues(lake: Path) -> None:
@@ -80,9 +83,11 @@ def test_a_backfill_without_a_row_is_not_saved(tmp_path: Path) -> None:
     store, lake = MemoryStore(), tmp_path / "lake"
     lake.mkdir()
     pq.write_table(pa.table({"embedding": pa.array(rows(300, d=5).tolist())}), lake / "lists.parquet")
-    with pytest.raises(InputError, match="no row was learned; the first: 5 numbers, not 7"):
-        learned(here, BackfillPlan("readings", backfill_of(7).fold_config, ("embedding",)), lake, store=store)
-    checkpoint = learned(here, BackfillPlan("readings", backfill_of(5).fold_config, ("embedding",)), lake, store=store)
+    with pytest.raises(InputError, match=r"of 300 rows 0 are .*, 300 were rejected, the first: 5 numbers, not 7"):
+        learned(here, BackfillPlan("readings", backfill_of(7).fold_config, FileOptions("embedding")), lake, store=store)
+    checkpoint = learned(
+        here, BackfillPlan("readings", backfill_of(5).fold_config, FileOptions("embedding")), lake, store=store
+    )
     assert checkpoint.fold.stats.learned == 300
 
 
@@ -90,9 +95,43 @@ def test_errors_say_what_is_wrong(lake: Path, tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
     (tmp_path / "empty").mkdir()
     for name, text in {
-        "none": "there is no", "empty": r"no \.parquet, \.arrow", "x.parquet": r"x\.parquet cannot be read",
+        "none": "there is no",
+        "empty": r"no rows in .*: files can be read: \.npy",
+        "x.parquet": r"x\.parquet cannot be read",
     }.items():  # fmt: skip
         with pytest.raises(InputError, match=text):
             chunks_of([str(tmp_path / name)])
-    with pytest.raises(InputError, match="there is no column other; there are"):
-        learned(here, BackfillPlan("readings", backfill_of().fold_config, ("embedding",), "other"), lake)
+    with pytest.raises(InputError, match="there is no column other; there are embedding, time"):
+        learned(here, BackfillPlan("readings", backfill_of().fold_config, FileOptions("embedding"), "other"), lake)
+
+
+def test_files_are_read_by_the_names_of_the_first(tmp_path: Path) -> None:
+    """Within a backfill and in the next one, of whatever kind; what lacks a name is refused."""
+    Y, store = rows(300, d=5), MemoryStore()
+    named = pa.table({f"f_{i}": Y[:, i] for i in range(5)})
+    (tmp_path / "lake").mkdir()
+    pq.write_table(named, tmp_path / "lake" / "a.parquet")
+    pq.write_table(named.select([f"f_{i}" for i in (3, 0, 4, 1, 2)]), tmp_path / "lake" / "b.parquet")
+    lines = [f"{e},0,{d},{c},{b},{a}" for a, b, c, d, e in Y.tolist()]
+    (tmp_path / "c.csv").write_text("\n".join(["f_4,x,f_3,f_2,f_1,f_0", *lines]))
+    np.save(tmp_path / "d.npy", Y)
+    for number, name in enumerate(("lake", "c.csv", "d.npy")):
+        plan = BackfillPlan("readings", backfill_of(5).fold_config, FileOptions("f_*" * (number < 2)), number=number)
+        chunks = chunks_of([str(tmp_path / name)])
+        plan, said = with_names(store, plan, chunks)
+        assert ("read in their order" in said) == (name == "d.npy")
+        checkpoint = execute(store, plan, chunks, here, lambda done: None)[0]
+        assert checkpoint.names == [f"f_{i}" for i in range(5)]
+        np.testing.assert_allclose(checkpoint.fold.state.mean, Y.mean(axis=0), rtol=1e-9)
+    pq.write_table(named.drop_columns(["f_0"]), tmp_path / "e.parquet")
+    with pytest.raises(InputError, match=r"has the columns f_1, .* but the dimensions learned are f_0, f_1"):
+        with_names(store, replace(plan, files=FileOptions("f_*")), chunks_of([str(tmp_path / "e.parquet")]))
+    nameless = BackfillPlan("readings", backfill_of(5).fold_config, FileOptions("f_*"))
+    with pytest.raises(InputError, match=r"[ab]\.parquet has names .*, but the first file has none"):
+        learned(here, nameless, tmp_path / "lake")
+
+
+def test_it_says_why_no_row_was_learned(tmp_path: Path) -> None:
+    pq.write_table(table(rows(30, d=5)), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"of 30 rows 30 are not before --until .*, 0 were rejected$"):
+        learned(here, backfill_of(5, until_ms=START_MS), tmp_path)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from streampca.backfill import BackfillPlan, fold_batches, merge
 from streampca.backfill.folding import Part
+from streampca.files.columns import FileOptions
 from streampca.fold import checkpoint as files
 from streampca.pca.axes import model_of
 from tests.backfill.rows import START_MS, K, backfill_of, executed, here, learned, rows, table, write
@@ -72,7 +73,7 @@ def test_rows_that_cannot_be_learned_are_counted_and_named(tmp_path: Path) -> No
     bad: list[Any] = [None, [1.0, 2.0], [1.0, None, 2.0], [float("inf"), 0.0, 0.0], [1e200, 0.0, 0.0]]
     lists = pa.array(good[:100] + bad + good[100:], pa.list_(pa.float64()))
     pq.write_table(pa.table({"v": lists}), tmp_path / "v.parquet", row_group_size=64)
-    backfill = BackfillPlan("readings", backfill_of(3).fold_config, ("v",))
+    backfill = BackfillPlan("readings", backfill_of(3).fold_config, FileOptions("v"))
     checkpoint, rejects = executed(here, backfill, tmp_path / "v.parquet")
     reasons = ["wrong_length", "not_finite", "not_finite", "too_large"]
     assert checkpoint.fold.stats.learned == 500

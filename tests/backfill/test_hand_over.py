@@ -43,7 +43,7 @@ def backfill(broker: Broker, members: Group, folder: Path, *until: str) -> str:
     settings = {"topic": members.topic, "dimensions": D, "components": K, "store": members.store}
     environment = os.environ | variables(settings)
     # Not forked from a process of the tests: those may have no children.
-    command = [sys.executable, "-m", "streampca", "backfill", folder / "lake.parquet", "--column", "embedding"]
+    command = [sys.executable, "-m", "streampca", "backfill", folder / "lake.parquet", "--field", "embedding"]
     command += ["--timestamp-column", "time", *until]
     return succeeded(*command, env=environment)
 

@@ -144,7 +144,7 @@ def test_files_that_change_are_not_mixed(tmp_path: Path, change: str, n: int, ki
         assert ".parquet has changed since this command began: run it again when nothing writes to it" in text
         assert not checkpoints(store)
     if change == "deleted":
-        assert "no .parquet, .arrow, .csv or .npy files" in outcome(DirectoryStore(store), lake)
+        assert "no rows in " in outcome(DirectoryStore(store), lake)
         return
     assert outcome(DirectoryStore(store), lake) == str(3 * n)
     np.testing.assert_allclose(saved(store).fold.state.mean, Y.mean(axis=0), rtol=1e-9)

@@ -14,6 +14,7 @@ from streampca.backfill import BackfillPlan, engines
 from streampca.backfill.engines import Parts
 from streampca.cli import backfill as backfill_command
 from streampca.files.chunks import Chunk
+from streampca.files.columns import FileOptions
 from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.settings.commands import WorkerSettings
 from streampca.settings.process import StoreSettings
@@ -37,7 +38,7 @@ def test_a_backfill_is_removed_once_it_has_asked(tmp_path: Path, broken: bool) -
         return run_command("backfill", "--topic", "readings", "--store", tmp_path / "store", *more)
 
     assert_one_line(backfill("--remove", 0), "has no backfill-0 of readings", code=2)
-    assert "--column" in backfill(lake).stderr
+    assert "name the files" in backfill().stderr
     assert "--remove takes no files" in backfill(lake, "--remove", 0).stderr
     learned(here, backfill_of(5), lake, store=store)
     [saved] = folder.glob("*.npz")
@@ -59,7 +60,9 @@ def test_the_past_is_standardised_as_the_workers_standardize(tmp_path: Path, mon
     Y, store = rows(300, d=5) * np.logspace(-3, 3, 5), str(tmp_path / "store")
     settings = WorkerSettings(topic="readings", store=store, dimensions=5, components=2, standardize=True)
     lake = write(tmp_path / "lake", Y)
-    backfill_command.run(settings, [str(lake)], "embedding", None, None, number=0, scheduler=None, rejects=None)
+    backfill_command.run(
+        settings, [str(lake)], FileOptions("embedding"), None, None, number=0, scheduler=None, rejects=None
+    )
     saved = Checkpoints(DirectoryStore(store), "readings").newest(FIRST_BACKFILL)
     assert saved is not None
     assert saved.settings["standardize"] is True

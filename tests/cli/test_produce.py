@@ -47,4 +47,20 @@ def test_produce_reports_missing_topics_and_bad_rows(broker: Broker, topic: str,
     assert_fatal(run("produce", vectors, *options), f"there is no topic {topic}")
     broker.create_topic(topic, 1)
     (tmp_path / "v.csv").write_text("1,2\n3,4\n5\n")
-    assert_fatal(run("produce", tmp_path / "v.csv", *options), "row 3: 1 numbers, but 2")
+    assert_fatal(run("produce", tmp_path / "v.csv", *options), "row 3: 1 cells, not 2")
+
+
+def test_numbers_are_sent_by_the_names_of_the_setting(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """`--field` says where the file has them, and its columns may lie in another order."""
+    (tmp_path / "v.csv").write_text("id;hum;temp\n7;48;21.5\n")
+    np.save(tmp_path / "v.npy", np.ones((1, 2)))
+    broker.create_topic(topic, 1)
+    options = ("--topic", topic, "--bootstrap-servers", broker.bootstrap)
+    named = {"STREAMPCA_FIELD": "at.temp,at.hum"}
+    (tmp_path / "whole.csv").write_text("hum,temp\n48,21.5\n50,22\n")
+    assert "its columns temp, hum" in printed("produce", tmp_path / "whole.csv", *options, **named)
+    assert "read in their order" in printed("produce", tmp_path / "v.npy", *options, **named)
+    refused = run("produce", tmp_path / "v.csv", *options, "--field", "hum,id", **named)
+    assert_fatal(refused, "has the columns hum, id, but the dimensions learned are temp, hum")
+    sent = [json.loads(record.value)["at"] for record in broker.read_all(topic)]
+    assert sent == [{"temp": 21.5, "hum": 48}, {"temp": 22, "hum": 50}, {"temp": 1, "hum": 1}]

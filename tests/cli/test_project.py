@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savetxt(path / "v.csv", Y, fmt="%.17g", delimiter=",")
     (path / "v.jsonl").write_text("\n".join(map(json.dumps, Y.tolist())))
     pq.write_table(pa.table({"id": range(6000), "vector": fixed_size_lists(Y)}), path / "v.parquet", row_group_size=999)
-    printed("fit", path / "v.parquet", "--column", "vector", "-o", path / "model.npz", "--components", K)
+    printed("fit", path / "v.parquet", "--field", "vector", "-o", path / "model.npz", "--components", K)
     return path
 
 
@@ -84,10 +84,10 @@ def test_every_format_holds_what_the_model_computes_wherever_it_is(
     published = model_of(folder / "model.npz")
     models_in(tmp_path / "store").save(published)
     location = {"store": tmp_path / "store", "sidecar": sidecar}.get(by, folder / by)
-    column = ["--column", "vector"] if suffix == "parquet" else []
+    field = ["--field", "vector"] if suffix == "parquet" else []
     out = tmp_path / f"out.{suffix}"
     words = ("project", "--model", location, "--basis", "whitened")
-    output = printed(*words, folder / f"v.{suffix}", "-o", out, *column)
+    output = printed(*words, folder / f"v.{suffix}", "-o", out, *field)
     assert "6,000 vectors projected by version 6000" in output
     projected = published.project(np.load(folder / "v.npy"))
     coordinates = projected.in_basis("whitened")
@@ -113,7 +113,7 @@ def test_a_model_is_continued(folder: Path, tmp_path: Path) -> None:
 def test_errors_say_what_to_do(folder: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "short.npy", np.zeros((3, 2)))
     vectors, out, model = folder / "v.npy", tmp_path / "out.npy", folder / "model.npz"
-    other = "holds vectors of 2 numbers, and version 6000 projects those"
+    other = "holds vectors of 2 numbers, not of 8"
     assert_one_line(run("project", tmp_path / "short.npy", "--model", model, "-o", out), other)
     assert_one_line(run("project", vectors, "--model", "http://127.0.0.1:9", "-o", out), "http://127.0.0.1:9: ")
     for name, text in (("out.txt", "only .npy, .csv, .jsonl and .parquet files can be"), ("no/v.npy", "cannot write")):

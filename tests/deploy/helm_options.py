@@ -36,7 +36,7 @@ def test_a_backfill_is_a_job_like_a_worker() -> None:
     found = rendered(f"{BACKFILL},backfill.until=0:5,backfill.number=3,store.url=", *CHANGED)
     worker, backfill = pods(found)["worker"]["spec"], pods(found, "Job")["backfill"]["spec"]
     (container,), (of_worker,) = backfill["containers"], worker["containers"]
-    assert container["args"][1:] == ["s3://lake/a", "/lake/b", "--column=embedding", "--until=0:5", "--number=3"]
+    assert container["args"][1:] == ["s3://lake/a", "/lake/b", "--field=embedding", "--until=0:5", "--number=3"]
     assert container["envFrom"] == of_worker["envFrom"]
     assert [m["name"] for m in container["volumeMounts"]] == [*(m["name"] for m in of_worker["volumeMounts"]), "lake"]
     assert [v["name"] for v in backfill["volumes"]] == [*(v["name"] for v in worker["volumes"]), "lake"]

@@ -21,7 +21,7 @@ KUBERNETES = "1.34"
 WORKLOADS = ("Deployment", "StatefulSet")
 PUBLIC = "tls.secret=certificate,tokens.secret=tokens,ingress.enabled=true,ingress.host=pca.test"
 ROUTE = "httpRoute.enabled=true,httpRoute.parentRefs[0].name=public"
-BACKFILL = "backfill.enabled=true,backfill.sources={s3://lake/a,/lake/b},backfill.column=embedding"
+BACKFILL = "backfill.enabled=true,backfill.sources={s3://lake/a,/lake/b},backfill.field=embedding"
 BARE = {  # without operators
     "bucket": "",
     "bucket, all else": f"transform.enabled=true,sidecar.autoscaling.enabled=true,{PUBLIC},{BACKFILL}",

@@ -12,6 +12,7 @@ import pytest
 
 from streampca.errors import InputError
 from streampca.files import open_rows
+from streampca.files.columns import FileOptions, Wanted
 
 
 def read(path: Path) -> tuple[np.ndarray, list[float]]:
@@ -57,17 +58,17 @@ def test_csv(text: str, tmp_path: Path) -> None:
     ("name", "text", "needle"),
     [
         ("v.csv", "a,b\n1,2\n3,x\n", "row 2: column 2 (b) is no number: 'x'"),
-        ("v.csv", "1,2\n3\n", "row 2: 1 numbers, but 2"),
-        ("v.csv", '"1,2\n3\n', "is not CSV: unexpected end of data"),
-        ("v.csv", "1,2\n3,nan\n", "row 2: number 2 is nan"),
+        ("v.csv", "1,2\n3\n", "row 2: 1 cells, not 2 (cells are separated by ',')"),
+        ("v.csv", '"1,2\n3\n', "cannot be read: unexpected end of data"),
+        ("v.csv", "1,2\n3,nan\n", "row 2: number 2 is nan (missing=impute learns vectors with gaps)"),
         ("v.csv", "1,2\n3,inf\n", "row 2: number 2 is inf"),
         ("v.csv", "", "holds no vectors"),
         ("v.csv", "a,b\n", "holds no vectors"),
         ("v.jsonl", "[1, 2]\n[3, 4\n", "row 2: "),
-        ("v.jsonl", '[1, 2]\n{"a": 1}\n', "row 2: expected a JSON array of numbers, not an object"),
+        ("v.jsonl", '[1, 2]\n{"a": 1}\n', "row 2: expected an array of numbers, not an object with 'a'"),
         ("v.jsonl", "[1, true]\n", "row 1: entry 1 must be a number, not a boolean"),
         ("v.jsonl", "[1, 1e999]\n", "row 1: not JSON: number is infinity"),
-        ("v.txt", "1,2\n", "only .npy, .csv, .jsonl and .parquet"),
+        ("v.txt", "1,2\n", "its suffix is none of those that can be read: .npy, .csv, .tsv, .jsonl, "),
         ("v.npy", "not numpy", "is not an .npy array of numbers, as numpy.save writes it: the magic string"),
         ("v.npy", "PK\3\4 an archive", "is not an .npy array of numbers, as numpy.save writes it: the magic string"),
         ("v.parquet", "PAR1 no", "v.parquet cannot be read: "),
@@ -94,7 +95,7 @@ def test_invalid_files_are_refused(name: str, text: str, needle: str, tmp_path: 
 def test_invalid_arrays_are_refused(array: np.ndarray, needle: str, tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", array, allow_pickle=True)
     with pytest.raises(InputError, match=needle):
-        open_rows(tmp_path / "v.npy")
+        list(open_rows(tmp_path / "v.npy").chunks())
 
 
 TABLE = pa.table({
@@ -112,45 +113,45 @@ def tables(folder: Path) -> list[Path]:
 
 
 def test_columns_of_numbers_and_the_other_columns(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="leave --column away"):
-        open_rows(tmp_path / "v.npy", column="f_*")
+    with pytest.raises(InputError, match="leave --field away"):
+        open_rows(tmp_path / "v.npy", Wanted(FileOptions("f_*")))
     for path in tables(tmp_path):
-        rows = open_rows(path, column="f_*", others=True)
+        rows = open_rows(path, Wanted(FileOptions("f_*"), others=True))
         chunks = list(rows.chunks())
         assert np.concatenate([chunk.vectors for chunk in chunks]).tolist() == [[1, 3], [2, 4], [3, 5]]
         assert list(rows.others)[:3] == ["id", "at", "text"]
         texts = [str(text) for chunk in chunks for text in chunk.others["text"]]
         assert texts == ["a, b", "", "ü"]
-        assert not any(chunk.others for chunk in open_rows(path, column="f_*").chunks())
-        with pytest.raises(InputError, match=r"v\.\w+ has no column g; there are id, f_0"):
-            open_rows(path, column="g")
+        assert not any(chunk.others for chunk in open_rows(path, Wanted(FileOptions("f_*"))).chunks())
+        with pytest.raises(InputError, match=r"v\.\w+.* has no column g; there are id, f_0"):
+            open_rows(path, Wanted(FileOptions("g")))
 
 
 def test_missing_numbers_of_a_table(tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "v.parquet")
     pa.csv.write_csv(TABLE.drop_columns(["v"]), tmp_path / "v.csv")
     for path, text in (
-        (tmp_path / "v.parquet", "row 3: number 1 is nan"),
-        (tmp_path / "v.csv", "row 3: column 2 .f_0."),
+        (tmp_path / "v.parquet", "row 3: number 1 .f_0. is nan"),
+        (tmp_path / "v.csv", "row 3: number 1 .f_0. is nan .missing=impute learns"),
     ):
         with pytest.raises(InputError, match=text):
-            list(open_rows(path, column="f_*").chunks())
-        [chunk] = open_rows(path, column="f_*", impute=True).chunks()
+            list(open_rows(path, Wanted(FileOptions("f_*"))).chunks())
+        [chunk] = open_rows(path, Wanted(FileOptions("f_*"), impute=True)).chunks()
         np.testing.assert_array_equal(chunk.vectors, [[1, 3], [2, 4], [np.nan, 5]])
 
 
 @pytest.mark.parametrize(
-    ("columns", "column", "needle"),
+    ("columns", "field", "needle"),
     [
-        ({"v": [[1.0, 2.0], [3.0]]}, None, "rows 1 to 2: 1 numbers, not 2"),
-        ({"f_0": ["x"], "f_1": [1.0]}, "f_*", "column f_0 holds string, not numbers"),
-        ({"v": pa.array([], pa.list_(pa.float64()))}, None, "holds no vectors"),
-        ({"v": [None, [1.0]]}, None, "first row of column v is not a list of numbers, but null"),
-        ({"id": [1], "v": [[1.0]]}, "id", "first row of column id is not a list of numbers, but a number"),
-        ({"id": [1], "v": [[1.0]]}, None, "name by --column the one that holds the vectors, of 'id'"),
+        ({"v": [[1.0, 2.0], [3.0]]}, "", "row 2: 1 numbers, not 2"),
+        ({"f_0": ["x"], "f_1": [1.0]}, "f_*", "row 1: 'f_0' must be a number, not a string"),
+        ({"v": pa.array([], pa.list_(pa.float64()))}, "", "holds no vectors"),
+        ({"v": [None, [1.0]]}, "", "row 1: the row is null"),
+        ({"id": [1], "v": [[1.0]]}, "id,v", "4 numbers|2 numbers, not 1"),
+        ({"id": [1], "v": [[1.0]]}, "", "name by --field where the numbers are, of id, v"),
     ],
 )
-def test_invalid_tables_are_refused(columns: dict[str, Any], column: str | None, needle: str, tmp_path: Path) -> None:
+def test_invalid_tables_are_refused(columns: dict[str, Any], field: str, needle: str, tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "v.parquet")
     with pytest.raises(InputError, match=needle):
-        list(open_rows(tmp_path / "v.parquet", column=column).chunks())
+        list(open_rows(tmp_path / "v.parquet", Wanted(FileOptions(field))).chunks())

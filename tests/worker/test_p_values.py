@@ -9,6 +9,7 @@ import pytest
 
 from streampca.backfill import BackfillPlan, fold_batches, merge
 from streampca.estimator.estimator import ImplicitKrasulina
+from streampca.files.columns import FileOptions
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.arrow import fixed_size_lists
@@ -110,7 +111,7 @@ def test_of_the_first_version_and_the_tenth(d: int, spectrum: str) -> None:
 def test_after_a_backfill(d: int, spectrum: str) -> None:
     """Which has scored nothing: the topic's messages are scored by the model that knows it."""
     messages, config = Messages(spectrum, d), config_of(d)
-    backfill = BackfillPlan("readings", config, ("v",))
+    backfill = BackfillPlan("readings", config, FileOptions("v"))
     batches = [pa.record_batch([fixed_size_lists(messages(5000))], ["v"])]
     checkpoint = merge([fold_batches(batches, backfill)], backfill)
     partitions = Partitions(messages, 8, config)

@@ -1,0 +1,114 @@
+"""`--field` in files, and rows that are read by the names that a model has learned."""
+
+import base64
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+
+from streampca.errors import InputError
+from streampca.files import open_rows
+from streampca.files.columns import FileOptions, Wanted
+
+ROWS = [{"id": i, "at": {"x": i + 0.5, "y": 2.0 * i}, "v": [i, 1, 2], "x*": 3 * i} for i in range(5)]
+
+
+def files(folder: Path, rows: list[dict[str, object]]) -> list[Path]:
+    """The same rows in every kind that has columns."""
+    table = pa.Table.from_pylist(rows)
+    pq.write_table(table, folder / "v.parquet", row_group_size=2)
+    feather.write_feather(table, folder / "v.feather", chunksize=3)
+    with pa.OSFile(str(folder / "v.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    (folder / "v.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [folder / f"v.{suffix}" for suffix in ("parquet", "feather", "arrow", "jsonl")]
+
+
+def vectors(path: Path, wanted: Wanted) -> list[list[float]]:
+    return np.concatenate([chunk.vectors for chunk in open_rows(path, wanted).chunks()]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("field", "names", "last"),
+    [
+        ("v", None, [4, 1, 2]),
+        ("at.x,id", ("x", "id"), [4.5, 4]),
+        ("at.*", ("x", "y"), [4.5, 8]),
+        ("a?.[xy]", ("x", "y"), [4.5, 8]),
+        ("x*", ("x*",), [12]),  # the very name, not a pattern
+        ("`x*`,i*", ("x*", "id"), [12, 4]),
+    ],
+)
+def test_field_is_one_language_in_all_files(
+    tmp_path: Path, field: str, names: tuple[str, ...] | None, last: list[float]
+) -> None:
+    for path in files(tmp_path, ROWS):  # type: ignore[arg-type]
+        rows = open_rows(path, Wanted(FileOptions(field)))
+        assert (rows.names, rows.dimensions) == (names, len(last)), path
+        assert vectors(path, Wanted(FileOptions(field)))[-1] == last
+
+
+@pytest.mark.parametrize(
+    ("field", "needle"),
+    [
+        ("", "column at holds no numbers|column v holds no numbers: name by --field where the numbers are, of id, at"),
+        ("w", r"has no column w; there are id, at, v, x\*"),
+        ("at.z", "has no column z; there are x, y"),
+        ("`i*`", r"has no column i\*"),
+        ("a..b", "not a path"),
+        ("at", "not an object with"),
+    ],
+)
+def test_wrong_fields_are_refused(tmp_path: Path, field: str, needle: str) -> None:
+    for path in files(tmp_path, ROWS):  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=needle):
+            open_rows(path, Wanted(FileOptions(field)))
+
+
+def test_columns_are_read_by_the_names_learned(tmp_path: Path) -> None:
+    numbers: list[dict[str, object]] = [{"b": 2, "a": 1, "c": 3.5}] * 4
+    (tmp_path / "v.csv").write_text("b,a,c\n" + "2,1,3.5\n" * 4)
+    for path in [*files(tmp_path, numbers), tmp_path / "v.csv"]:
+        for field in ("", "*", "a,b,c"):
+            wanted = Wanted(FileOptions(field), 2, ["c", "a"])
+            assert open_rows(path, wanted).names == ("c", "a")
+            assert vectors(path, wanted)[0] == [3.5, 1]
+        with pytest.raises(InputError, match="columns b, a, c, but the dimensions learned are a, d"):
+            open_rows(path, Wanted(FileOptions("*"), 2, ["a", "d"]))
+    np.save(tmp_path / "v.npy", np.ones((3, 2)))
+    rows = open_rows(tmp_path / "v.npy", Wanted(dimensions=2, names=["a", "d"]))
+    assert (rows.names, rows.said) == (None, "its columns have no names, so they are read in their order")
+
+
+def test_rows_hold_no_vector_or_several(tmp_path: Path) -> None:
+    rows = [{"e": None}, {"e": [[1, 2], [3, 4]]}, {"e": [[5, 6]]}]
+    (tmp_path / "v.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    chunks = list(open_rows(tmp_path / "v.jsonl").chunks(skip_nulls=True))
+    assert [(c.vectors.tolist(), c.rows.tolist(), c.skipped) for c in chunks] == [
+        ([[1, 2], [3, 4], [5, 6]], [2, 2, 3], 1)
+    ]
+    with pytest.raises(InputError, match="row 1: the field 'e' is null"):
+        list(open_rows(tmp_path / "v.jsonl").chunks())
+
+
+def test_an_index_of_pandas_is_no_dimension(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1.0], "__index_level_0__": [7]}), tmp_path / "v.parquet")
+    with pytest.raises(InputError, match="a column has no name"):
+        open_rows(tmp_path / "v.parquet")
+
+
+def test_bytes_may_be_numbers_of_two_sizes(tmp_path: Path) -> None:
+    for n in (3, 4):
+        data = np.arange(n, dtype="<f4").tobytes()
+        (tmp_path / f"{n}.jsonl").write_text(json.dumps({"e": base64.b64encode(data).decode()}))
+        pq.write_table(pa.table({"e": [data]}), tmp_path / f"{n}.parquet")
+        for path in (tmp_path / f"{n}.jsonl", tmp_path / f"{n}.parquet"):
+            assert vectors(path, Wanted(FileOptions("e"), n)) == [list(range(n))]
+    for suffix in ("jsonl", "parquet"):
+        assert vectors(tmp_path / f"3.{suffix}", Wanted(FileOptions("e"))) == [[0, 1, 2]]
+        with pytest.raises(InputError, match="16 bytes may be 4 numbers of 4 or 2 of 8: say --dimensions"):
+            open_rows(tmp_path / f"4.{suffix}", Wanted(FileOptions("e")))

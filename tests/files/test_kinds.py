@@ -1,0 +1,113 @@
+"""Files of every suffix are read, compressed or not; hostile ones are refused in bounded memory."""
+
+import gzip
+import io
+import json
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+
+from streampca.errors import InputError
+from streampca.files import open_rows
+from streampca.files.columns import Wanted
+from streampca.files.kinds import KINDS, kind_of
+
+Y = np.random.default_rng(0).normal(size=(50, 3))
+TABLE = pa.table({name: Y[:, i] for i, name in enumerate("abc")})
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "npy": lambda path: path.write_bytes(npy()),
+    "csv": lambda path: path.write_text("\n".join(",".join(map(repr, row)) for row in Y.tolist())),
+    "jsonl": lambda path: path.write_text("\n".join(map(json.dumps, Y.tolist()))),
+    "parquet": lambda path: pq.write_table(TABLE, path),
+    "arrow": lambda path: feather.write_feather(TABLE, path, chunksize=20),
+}
+
+
+def npy() -> bytes:
+    np.save(out := io.BytesIO(), Y)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("packing", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("suffix", list(KINDS))
+def test_every_suffix(tmp_path: Path, suffix: str, packing: str) -> None:
+    plain, path = tmp_path / "plain", tmp_path / f"V{suffix.upper()}{packing}"
+    WRITERS[KINDS[suffix]](plain)
+    path.write_bytes({"": bytes, ".gz": gzip.compress, ".zst": zstd}[packing](plain.read_bytes()))
+    assert np.array_equal(np.concatenate([chunk.vectors for chunk in open_rows(path).chunks()]), Y)
+
+
+@pytest.mark.parametrize("name", ["v.txt", "v.parquet.gzip", "v.npz", "v.gz", "v", ".csv", "v.csv.bz2", "csv"])
+def test_other_suffixes_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"1,2\n")
+    assert kind_of(name) is None
+    with pytest.raises(InputError, match=r"none of those that can be read: \.npy, \.csv, .* \.gz or \.zst behind"):
+        open_rows(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("packing", "content"),
+    [
+        *product(["", ".gz", ".zst"], ["noise", "nothing"]),
+        *product([".gz", ".zst"], ["packed noise", "half a file"]),
+    ],
+)
+@pytest.mark.parametrize("suffix", list(KINDS))
+def test_what_is_no_such_file_is_refused(tmp_path: Path, suffix: str, packing: str, content: str) -> None:
+    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstd}[packing]
+    WRITERS[KINDS[suffix]](tmp_path / "plain")
+    whole = pack((tmp_path / "plain").read_bytes())
+    noise = bytes(range(256)) * 40
+    data = {"noise": noise, "packed noise": pack(noise), "half a file": whole[: len(whole) // 2], "nothing": b""}
+    (path := tmp_path / f"v{suffix}{packing}").write_bytes(data[content])
+    with pytest.raises(InputError, match=r"v\.\w+") as caught:
+        list(open_rows(path, Wanted(impute=True)).chunks())
+    assert str(caught.value).isprintable()
+    assert "\\x" not in str(caught.value)
+    assert "�" not in str(caught.value)
+
+
+BOMBS = {
+    "v.csv": b"0" * 2**20, "v.tsv": b"1\t" * 2**19, "v.json": b"[0," * 2**18, "v.jsonl": b'{"a":' * 2**18,
+    "v.csv.quoted": b'"\n",' * 2**18, "v.arrow": b"\x7f\x7f\x7f\x7f" * 2**18,
+}  # fmt: skip
+_READ = """
+import resource, sys
+from streampca.errors import InputError
+from streampca.files import open_rows
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    for chunk in open_rows(sys.argv[1]).chunks():
+        pass
+except InputError as error:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)
+"""
+
+
+@pytest.mark.parametrize("name", list(BOMBS))
+def test_a_bomb_takes_no_memory(tmp_path: Path, name: str) -> None:
+    """A gibibyte without the end of a row."""
+    path = tmp_path / f"{name.removesuffix('.quoted')}.gz"
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    first = packer.compress(b"2,1\n" * 9 if "quoted" in name else b"")
+    path.write_bytes(first + b"".join(packer.compress(BOMBS[name]) for _ in range(1024)) + packer.flush())
+    done = subprocess.run([sys.executable, "-c", _READ, str(path)], capture_output=True, text=True, check=True)
+    kibibytes, message = done.stdout.split(" ", 1)
+    assert "has more than" in message
+    assert int(kibibytes) < 400 * 1024
+
+
+def zstd(data: bytes) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(out, "zstd") as file:
+        file.write(data)
+    return bytes(out.getvalue().to_pybytes())
