@@ -63,11 +63,11 @@ class Stack:
         self.sidecar = None
 
     def send_traffic(self) -> None:
-        """Produce vectors and an invalid record, and send a request."""
+        """Produce vectors, a delete and an invalid record, and send a request."""
         self.rounds += 1
         for partition in range(PARTITIONS):
             rows = as_json(vectors(40, PARTITIONS * self.rounds + partition))
-            self.workers.broker.produce(self.workers.topic, partition, [*rows, b"not a vector"])
+            self.workers.broker.produce(self.workers.topic, partition, [*rows, b"null", b"not a vector"])
         url = f"http://127.0.0.1:{self.ports['sidecar']}/v1/project"
         httpx.post(url, json={"vectors": vectors(1, self.rounds).tolist()}, timeout=60)  # 503 until there is a model
 
