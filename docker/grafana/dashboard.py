@@ -85,11 +85,12 @@ STREAM = [
           "and rebalances per minute.",
           query("streampca_partitions_owned", "{{instance}}"), query("sum(streampca_stalled)", "stalled"),
           query("60 * sum by (event) (rate(streampca_rebalances_total[$__rate_interval]))", "{{event}} per minute")),
-    lines("Skipped and future records", "Deletes, offsets removed by retention before they were read, and records with "
-          "a timestamp in the future.",
+    lines("Skipped records and wrong times", "Deletes, offsets removed by retention before they were read, and records "
+          "with a timestamp in the future or in another unit.",
           query("sum(streampca_records_skipped_total)", "deletes"),
           query("sum(streampca_offset_gap_messages_total)", "offset gap"),
-          query("max by (partition) (streampca_timestamps_ahead)", "ahead of time, {{partition}}")),
+          query("max by (partition) (streampca_timestamps_ahead)", "ahead of time, {{partition}}"),
+          query("sum(streampca_odd_timestamps_total)", "outside 1990 to 2100")),
 ]  # fmt: skip
 
 CHECKPOINTS = [

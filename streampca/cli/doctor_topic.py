@@ -14,7 +14,8 @@ from streampca.consumer_group.rejects import ALL_DELETES, FIRST
 from streampca.errors import BadRecordError, OffsetGapError
 from streampca.formats.batch import Decoded
 from streampca.formats.codec import Codec
-from streampca.settings.commands import ConsumerSettings
+from streampca.formats.epoch import odd_times, oddity
+from streampca.settings.commands import ConsumerSettings, WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed, Source
 from streampca.sources.client_connection import TopicError
@@ -141,6 +142,9 @@ class TopicChecks:
         where = f"partition {partition}, offset {record.offset}"
         if decoded.rejects:
             raise BadRecordError(f"{where} would be rejected: {decoded.rejects[0].message}; see format and dimensions")
+        needs_time = isinstance(self._settings, WorkerSettings) and self._settings.half_life_seconds
+        if needs_time and len(odd_times(np.array([record.timestamp]))):
+            raise BadRecordError(f"{where}: half_life_seconds depends on its timestamp {oddity(record.timestamp)}")
         ahead_s = record.timestamp / 1000 - time.time()
         if ahead_s > _AHEAD_S:
             raise BadRecordError(

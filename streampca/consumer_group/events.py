@@ -49,6 +49,7 @@ class BatchLearned:
     seconds: float
     lag: int  # messages of the partition still to come
     incomplete: int = 0  # vectors that lack entries
+    odd_times: Sequence[int] = ()  # timestamps outside 1990 to 2100, where half_life_seconds needs them
 
 
 @dataclass(frozen=True, slots=True)

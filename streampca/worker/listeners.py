@@ -16,6 +16,7 @@ from streampca.consumer_group.events import MemberEvent
 from streampca.consumer_group.log import MemberLog
 from streampca.consumer_group.metrics import MemberMetrics, Row
 from streampca.fold.model_file import PublishedModel
+from streampca.formats.epoch import oddity
 from streampca.formats.packing import NO_VALUE
 
 log = structlog.get_logger()
@@ -23,6 +24,7 @@ log = structlog.get_logger()
 _RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _P_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
+_ODD_TIMES = "timestamps outside 1990 to 2100"
 _PARTITION = ("partition",)
 _TABLE: tuple[Row, ...] = (
     (Counter, "messages", ("outcome",), "Messages processed, by outcome: learned, rejected or skipped."),
@@ -47,6 +49,7 @@ _TABLE: tuple[Row, ...] = (
     (Gauge, "event_time_lag_seconds", _PARTITION, "Age of the newest record, by its timestamp, when it was learned."),
     (Gauge, "stalled", _PARTITION, "1 while the schema registry does not answer, so that records cannot be decoded."),
     (Gauge, "timestamps_ahead", _PARTITION, "Records with a timestamp more than a day ahead of the event time."),
+    (Counter, "odd_timestamps", (), "Records with a timestamp outside 1990 to 2100, with half_life_seconds."),
     (Gauge, "checkpoint_last_success_timestamp_seconds", _PARTITION, "Time of the last checkpoint written."),
     (Histogram, "checkpoint_duration_seconds", (), "Time to write a checkpoint."),
     (Histogram, "publish_duration_seconds", (), "Time to merge the partitions' states and write a model."),
@@ -96,6 +99,8 @@ class WorkerLog(MemberLog):
 
     def _on_batch(self, batch: events.BatchLearned) -> None:
         self._batches[batch.partition] = batch
+        if batch.odd_times and _ODD_TIMES not in self._causes:  # once, whatever the others are
+            self._fails(_ODD_TIMES, f"half_life_seconds depends on {oddity(batch.odd_times[0])}", "warning")
         if self._catches_up(batch.partition, batch.messages, batch.lag) and (
             learned := sum(latest.fold.stats.learned for latest in self._batches.values())
         ):
@@ -201,6 +206,7 @@ class WorkerMetrics(MemberMetrics):
             clipped_messages=fold.state.clipped,
         )
         self._metrics["vectors_with_gaps"].inc(batch.incomplete)
+        self._metrics["odd_timestamps"].inc(len(batch.odd_times))
         if fold.state.missing is not None:
             self._set(batch.partition, missing_entries_ratio=float(fold.state.missing.entries.mean()))
         if stats.last_ms >= 0:

@@ -14,6 +14,7 @@ from streampca.consumer_group.first_records import FirstRecords
 from streampca.consumer_group.rejects import BadRecordPolicy, without_vectors
 from streampca.errors import SourceError, StreampcaError
 from streampca.fold.fold import Fold
+from streampca.formats.epoch import odd_times
 from streampca.pca.arrays import rows_with_missing
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
@@ -150,8 +151,9 @@ class Worker:
         seconds = time.perf_counter() - started
         messages, lag = len(event.timestamps), event.end - event.next
         incomplete = int(rows_with_missing(event.decoded.vectors).sum()) if config.learning.impute else 0
+        odd = odd_times(event.timestamps[event.timestamps >= 0]).tolist() if config.half_life_seconds else ()
         self._listener.notify(
-            events.BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, incomplete)
+            events.BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, incomplete, odd)
         )
 
     def _has_learned(self) -> bool:

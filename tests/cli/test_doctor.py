@@ -1,6 +1,7 @@
 """`streampca doctor` with an output topic: what it finds without a broker, and which roles it checks."""
 
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,10 +82,10 @@ def test_mistakes_in_the_settings_of_either_role_are_a_one_line_error() -> None:
 class Newest:
     """A reader of records that were written as one type; the second is no vector."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, step: int = 1000) -> None:
         rows = np.random.default_rng(0).normal(20, 1, (99, 5)).astype(kind)
         values = [rows[0].tobytes(), b"none", *(row.tobytes() for row in rows[1:])]
-        self._records = [(0, PlainRecord(offset, value, 1000 * offset)) for offset, value in enumerate(values)]
+        self._records = [(0, PlainRecord(offset, value, step * offset)) for offset, value in enumerate(values)]
 
     def newest_records(self, bounds: dict[int, tuple[int, int]], count: int) -> list[tuple[int, PlainRecord]]:
         assert (bounds, count) == ({0: (0, 100)}, 100)
@@ -112,3 +113,21 @@ def test_raw_numbers_of_another_type_fail_and_right_ones_are_shown(tmp_path: Pat
             name = {">f8": ">f8", "<i8": "int64"}[wire]
             with pytest.raises(BadRecordError, match=f"newest 100 records are not what was sent: .* {name},.*=<f8"):
                 checks["newest record"]()
+
+
+@pytest.mark.parametrize("half_life", [None, "60"])
+def test_timestamps_in_another_unit_fail_if_a_half_life_needs_them(tmp_path: Path, half_life: str | None) -> None:
+    options = {"dimensions": "5", "components": "2", "half_life_seconds": half_life}
+    read = WorkerSettings.read(topic=TOPIC, store=str(tmp_path), format="float64", **options)
+    for per_s, unit in ((1, "seconds"), (1000, ""), (10**6, "microseconds")):
+        topic: Any = TopicChecks(read)
+        topic.bounds, topic._reader = {0: (0, 100)}, Newest("<f8", int(time.time() * per_s) // 99)
+        check = dict(doctor.checks_of(read, None, topic))["newest record"]
+        if half_life and unit:
+            with pytest.raises(BadRecordError, match=f"offset 99: half_life_seconds depends .* a time in {unit}$"):
+                check()
+        elif per_s > 1000:
+            with pytest.raises(BadRecordError, match="in the future"):
+                check()
+        else:
+            assert "is a vector of 5 numbers" in check()

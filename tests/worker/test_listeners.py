@@ -361,6 +361,31 @@ def test_gaps_failures_and_future_timestamps_are_counted(metrics: WorkerMetrics)
     assert not {'streampca_loss_ewma{partition="1"}', 'streampca_pinv_error{partition="1"}'} & now.keys()
 
 
+@pytest.mark.parametrize(
+    ("unit", "per_s", "half_life_seconds"),
+    [
+        ("seconds", 1, 60.0), ("microseconds", 10**6, 60.0), ("nanoseconds", 10**9, 60.0),
+        ("milliseconds", 1000, 60.0), ("seconds", 1, None),
+    ],
+)  # fmt: skip
+def test_timestamps_in_another_unit_are_counted_and_logged_once_if_a_half_life_needs_them(
+    metrics: WorkerMetrics, logs: Logs, unit: str, per_s: int, half_life_seconds: float | None
+) -> None:
+    env = Environment(1, fold_config(half_life_seconds=half_life_seconds))
+    for timestamp in (-1, int(NOW) * per_s, int(NOW + 1) * per_s, 50):
+        env.send(0, vectors(10), timestamp=timestamp)
+    worker = make_worker(env, worker_config(env.fold_config), [7] * 8)
+    worker.add_listener(metrics).add_listener(WorkerLog()).run()
+    odd = 0 if half_life_seconds is None else 10 if unit == "milliseconds" else 30
+    assert_includes(samples_in(metrics.registry, TOPIC), {"streampca_odd_timestamps_total": odd})
+    warnings = [line for line in logs if line["log_level"] == "warning"]
+    assert [line["event"] for line in warnings] == ["timestamps outside 1990 to 2100"] * (odd > 0)
+    if odd == 30:
+        assert warnings[0]["cause"].startswith(f"half_life_seconds depends on {int(NOW) * per_s}, in milliseconds ")
+        assert warnings[0]["cause"].endswith(f"; it may be a time in {unit}")
+    env.assert_complete()
+
+
 def test_gaps_of_vectors_are_shown(metrics: WorkerMetrics) -> None:
     config = fold_config(impute=True)
     V = vectors(300)
