@@ -1,5 +1,7 @@
 """README and docs/ match the code: tables, links, commands, examples."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +14,10 @@ import sklearn.datasets
 from typer.main import get_command
 
 from streampca.cli.app import app as command_line
+from tests.command_line import succeeded
 from tests.docs_tables import DOCS, TABLES, block, flat
+from tests.kafka_broker import Broker
+from tests.ports import free_ports
 
 ROOT = DOCS.parent
 README = ROOT / "README.md"
@@ -91,3 +96,30 @@ def test_the_estimators_page_runs(
     learned, share = of_merged.split()
     assert (learned, float(share)) == ("700", pytest.approx(1, abs=0.1))
     assert (tmp_path / "mnist-components.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_the_commands_of_use_it_run(broker: Broker, topic: str, tmp_path: Path) -> None:
+    """In a shell, as they stand except for addresses and names; worker and sidecar in the background."""
+    rows = (f"{20 + i % 7},{48 + i % 5},{1013 + i % 3}" for i in range(900))
+    (tmp_path / "readings.csv").write_text("\n".join(["temp,hum,press", *rows]))
+    section = README.read_text().partition("## Use it")[2].partition("\n## ")[0]
+    text = re.sub(r"^ {4}pip .*", "", section[: section.index("\n- ")], flags=re.MULTILINE)
+    script = "\n".join(re.findall(r"^ {4}(.*)", text, re.MULTILINE))
+    [port] = free_ports(1)
+    for there, here in {
+        "broker:9092": broker.bootstrap, "=readings-dead": f"={topic}-dead", "=readings": f"={topic}",
+        "/var/lib/streampca": str(tmp_path / "store"), "localhost:8000": f"localhost:{port}",
+    }.items():  # fmt: skip
+        assert there in script
+        script = script.replace(there, here)
+    script = re.sub(r"^(streampca (?:worker|serve)) .*", r"\1 &", script, flags=re.MULTILINE)
+    ready = f"until curl -sf localhost:{port}/readyz; do kill -0 %1 %2; sleep 0.2; done\n"
+    script = "set -e; trap 'kill $(jobs -p); wait' EXIT\n" + script.replace("curl ", f"{ready}curl ", 1)
+    variables = {"STREAMPCA_PORT": str(port), "STREAMPCA_METRICS_PORT": "0"}
+    variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    output = succeeded("bash", "-c", script, env=os.environ | variables, cwd=tmp_path)
+    assert "all checks passed" in output
+    answer = json.loads(re.findall(r'^.*({"version".*})', output, re.MULTILINE)[-1])
+    assert (answer["version"] <= 900, len(answer["coordinates"][0])) == (True, 2)
