@@ -98,15 +98,17 @@ def demo(
     rate: Annotated[float, typer.Option(min=1, help="Messages per second.")] = 2000.0,
     store: Annotated[str | None, typer.Option(help="Store to keep, a folder or a URL; default: temporary.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the HTTP API; 0: any free one.")] = 8000,
+    sensors: Annotated[bool, typer.Option("--sensors", help="Stream readings of a machine's sensors.")] = False,
 ) -> None:
     """Run everything on this machine.
 
     A broker in memory, a stream of vectors, a worker and the HTTP API. Needs confluent-kafka (the extra `fast`), and
     neither Java nor Docker. The vectors have a low-rank structure that is known, so one can watch how well it is found.
+    With --sensors a record has named readings in different units, and one sensor fails now and then: the page names it.
     """
-    from streampca.demo.run import run
+    from streampca.demo.run import run, stream_of
 
-    run(seconds, file, rate, store, port)
+    run(stream_of(file, sensors=sensors), seconds, rate, store, port)
 
 
 _VECTORS = typer.Argument(help="Rows with vectors: CSV, JSON Lines, Parquet, Arrow or .npy.", metavar="FILE")
@@ -119,7 +121,7 @@ def produce(
     rate: Annotated[float | None, typer.Option(min=0.001, help="Messages per second; default: unlimited.")] = None,
     repeat: Annotated[bool, typer.Option("--repeat", help="Start again at the end of the file, endlessly.")] = False,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Send generated vectors like the demo's, endlessly.")
+        bool, typer.Option("--synthetic", help="Send generated vectors, or readings of several paths, endlessly.")
     ] = False,
     field: Field = "",
     header: Header = None,

@@ -15,7 +15,7 @@ from streampca.errors import InputError, SettingsError, SourceError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions, Wanted
 from streampca.files.rows import Rows
-from streampca.files.synthetic import LowRank
+from streampca.files.synthetic import generated
 from streampca.formats.base import Layout
 from streampca.settings.commands import ProduceSettings
 from streampca.settings.field_paths import names_of, paths_of
@@ -44,7 +44,7 @@ def run(
         raise SettingsError(f"field={settings.field}: {error}") from None
     names = names_of(paths_of(settings.field)) if len(layout.fields) > 1 else None
     d = len(names or ()) or settings.dimensions
-    rows = open_rows(file, Wanted(files, d, names)) if file else LowRank().rows()
+    rows = open_rows(file, Wanted(files, d, names)) if file else generated(names, d)
     report(rows)
     started, sent, task = time.monotonic(), 0, f"to {settings.topic}"
     with _sending(settings) as send, progress(task, None if repeat or synthetic else 1.0) as update:
@@ -63,9 +63,10 @@ def _values(rows: Rows, settings: ProduceSettings, layout: Layout, repeat: bool)
     """The encoded rows, and the share of the file that was read."""
     writer, names = create_writer(settings, settings.format, settings.topic, layout), list(layout.fields)
     for _ in itertools.count() if repeat else range(1):
-        for vectors, share, *_ in rows.chunks(skip_nulls=True):
+        for vectors, share, others, *_ in rows.chunks(skip_nulls=True):
             columns = [vectors] if len(names) == 1 else vectors.T
-            for value in writer.write(dict(zip(names, columns, strict=True))):
+            around = others if settings.format == "json" else {}
+            for value in writer.write({**around, **dict(zip(names, columns, strict=True))}):
                 yield value, share
 
 

@@ -7,17 +7,17 @@ import threading
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from streampca.demo import processes
 from streampca.demo.processes import ChildProcess, EmbeddedBroker, first_record
-from streampca.errors import SettingsError, StreampcaError
+from streampca.errors import InputError, SettingsError, StreampcaError
 from streampca.files import open_rows
 from streampca.files.rows import Rows
-from streampca.files.synthetic import LowRank
+from streampca.files.synthetic import LowRank, Sensors
 from streampca.process.start import stop_on_signals
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
@@ -31,10 +31,34 @@ _VECTORS_PER_REQUEST = 8  # for the page to show
 _REQUEST_TIMEOUT_S = 2.0
 
 
-def run(seconds: float | None, file: Path | None, rate: float, store: str | None, port: int) -> None:
+class Stream(NamedTuple):
+    """Rows that `produce` sends, and the settings that they need."""
+
+    rows: Rows  # the same, to project some
+    source: Sequence[str]  # what `produce` sends
+    records: Mapping[str, object]  # settings of all that read or write records
+    model: Mapping[str, object]  # settings of the worker alone
+    truth: LowRank | None = None  # None: not known
+
+
+def stream_of(file: Path | None, *, sensors: bool) -> Stream:
+    """The rows of a file, readings of sensors, or else vectors. Raises `InputError`."""
+    if file and sensors:
+        raise InputError("give either --file or --sensors")
+    if sensors:
+        rows = Sensors().rows()
+        records = {"format": "json", "field": ",".join(rows.names or ())}
+        model = {"dimensions": rows.dimensions, "components": 3, "standardize": True}
+        return Stream(rows, ["--synthetic"], records, model)
+    truth = LowRank()
+    rows = open_rows(file) if file else truth.rows()
+    model = {"dimensions": rows.dimensions, "components": min(_COMPONENTS, rows.dimensions)}
+    source = [str(file.absolute()), "--repeat"] if file else ["--synthetic"]
+    return Stream(rows, source, {"format": "float32"}, model, None if file else truth)
+
+
+def run(stream: Stream, seconds: float | None, rate: float, store: str | None, port: int) -> None:
     """Run until `seconds` after the first projection, Ctrl-C or SIGTERM. Raises `StreampcaError` if a part fails."""
-    synthetic = LowRank()
-    rows = open_rows(file) if file else synthetic.rows()
     ended = threading.Event()
     stop_on_signals(lambda _: ended.set())
     with contextlib.ExitStack() as stack:
@@ -52,7 +76,7 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
         port, metrics_port = processes.free_port(port), processes.free_port(0)
         children: list[ChildProcess] = []
         stack.callback(processes.stop, children)
-        connected = {"topic": TOPIC, "bootstrap_servers": broker.address, "format": "float32"}
+        connected = {"topic": TOPIC, "bootstrap_servers": broker.address, **stream.records}
         member = {
             **connected,
             "kafka_client": "kafka-python",  # confluent also works here, and is several times as fast
@@ -60,18 +84,16 @@ def run(seconds: float | None, file: Path | None, rate: float, store: str | None
             "dead_letter_topic": DEAD_LETTERS,
             "on_offset_gap": "latest",  # the broker drops its earliest record at each new one, once it has 5 MB
         }
-        shape = {"dimensions": rows.dimensions, "components": min(_COMPONENTS, rows.dimensions)}
-        source = [str(file.absolute()), "--repeat"] if file else ["--synthetic"]
 
         def start(*command: str, **settings: object) -> None:
             children.append(ChildProcess(command, settings, folder / f"{command[0]}.log"))
 
-        start("worker", **member, **shape, checkpoint_interval_s=1, metrics_port=metrics_port)
+        start("worker", **member, **stream.model, checkpoint_interval_s=1, metrics_port=metrics_port)
         start("serve", topic=TOPIC, store=location, port=port)
         start("transform", **member, output_topic=PROJECTED, metrics_port=0)
         _print(_addresses(broker.address, port, metrics_port, location, folder))
-        produce = partial(start, "produce", *source, "--rate", str(rate), **connected)
-        _Demo(children, produce, models, output, rows, None if file else synthetic).run(
+        produce = partial(start, "produce", *stream.source, "--rate", str(rate), **connected)
+        _Demo(children, produce, models, output, stream).run(
             f"http://127.0.0.1:{port}/v1/project", folder / "request.json", seconds, ended
         )
         _print("stopping: the worker saves and leaves its group")
@@ -82,9 +104,9 @@ class _Demo:
 
     def __init__(
         self, children: list[ChildProcess], produce: Callable[[], None], models: Models, output: Iterator[str],
-        rows: Rows, truth: LowRank | None,
+        stream: Stream,
     ) -> None:  # fmt: skip
-        self._children, self._models, self._rows, self._truth = children, models, rows, truth
+        self._children, self._models, self._stream = children, models, stream
         self._produce: Callable[[], None] | None = produce  # until the worker reads
         self._output = output
         self._history: deque[tuple[float, int]] = deque(maxlen=11)  # time and messages learned, over 5 seconds
@@ -94,7 +116,7 @@ class _Demo:
     def run(self, url: str, request_file: Path, seconds: float | None, ended: threading.Event) -> None:
         """Run until the end. Raises `StreampcaError` if a part fails or nothing is served in time."""
         started, served_at = time.monotonic(), None  # the latter in seconds from the start
-        for body in _bodies(self._rows):
+        for body in _bodies(self._stream.rows):
             if ended.wait(_UPDATE_EVERY_S):
                 return
             elapsed = time.monotonic() - started
@@ -131,7 +153,7 @@ class _Demo:
             text = self._children[0].log.read_text(encoding="utf-8")
             is_compiling = "compiling kernels" in text and "kernels compiled" not in text
             return "compiling, once on this machine …" if is_compiling else "starting …"
-        loss, model, truth = self._newest.loss_ewma, self._newest.model, self._truth
+        loss, model, truth = self._newest.loss_ewma, self._newest.model, self._stream.truth
         optimum = f" (optimum: {truth.loss_ratio:.4f})" if truth else ""
         figures = {
             "learned": f"{self._newest.version:,} ({rate:,.0f} per second)",

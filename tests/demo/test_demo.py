@@ -1,5 +1,6 @@
 """The demo, run as a new user would: with real processes, and cleaned up at the end."""
 
+import json
 import os
 import re
 import signal
@@ -7,14 +8,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from playwright.sync_api import expect
 
 from streampca.cli.inspect import facts_of_store
+from streampca.files.synthetic import MACHINE
 from tests.command_line import assert_one_line, run
+from tests.docs_tables import DOCS
+from tests.java_server import unavailable
+from tests.page.browser import chromium, installed, watched
 from tests.waiting import wait_until
 
 pytest.importorskip("confluent_kafka")
@@ -112,6 +118,42 @@ def test_streams_a_given_file_also_if_the_broker_drops_records_before_they_are_r
     with demo("--file", file, "--store", store, folder=tmp_path) as process:
         output = output_until(lambda output: bool(re.search(FIRST_OUTPUT, output)) and learned(output) > 2000, process)
     assert re.search(r"coordinates \[(?:-?[\d.]+, ){7}-?[\d.]+\]", output), output
+
+
+@pytest.mark.browser
+def test_the_page_names_the_sensor_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And so does the example in docs/anomalies.md."""
+    if installed() is None:
+        unavailable("Chromium is needed: `make browser` installs it")
+    with demo("--sensors", folder=tmp_path) as process, chromium() as browser:
+        output = output_until(lambda output: "first projection" in output, process)
+        url, address = re.findall(r"^(?:page|broker) +(\S+)", output, re.MULTILINE)
+        assert json.loads(first_value(address, "readings")).keys() == {"machine", "at", *MACHINE}
+        with watched(browser.new_page()) as page:
+            page.goto(f"{url}?tab=vectors")
+            most_unusual = page.locator("#worst tr").first.locator("td").last
+            expect(most_unusual).to_have_text(re.compile(r"^vibration \(\+\d+\), "), timeout=1000 * WITHIN_S)
+            example = re.findall(r"```\n(import httpx\n.*?)```", (DOCS / "anomalies.md").read_text(), re.DOTALL)[0]
+            exec(example.replace("http://localhost:8000/", url), {})  # noqa: S102 - our own page
+            assert re.match(r"[\d.]+ .*\n0\.0\d+ vibration \(\+1\d\.\d\), ", capsys.readouterr().out)
+            page.goto(f"{url}?tab=components")
+            page.locator("#components + details summary").click()
+            names = page.get_by_role("region", name="Figures of Components").locator("td:first-child")
+            expect(names).to_have_text(list(MACHINE))
+
+
+def first_value(address: str, topic: str) -> bytes:
+    """The value of the first record of partition 0."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "test"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    with closing(consumer):
+        return consumer.poll(WITHIN_S).value()
+
+
+def test_sensors_exclude_a_file() -> None:
+    assert_one_line(run("demo", "--sensors", "--file", "v.npy"), "give either --file or --sensors", code=1)
 
 
 def test_a_store_of_an_earlier_demo_is_refused(tmp_path: Path) -> None:
