@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import PathFinder
-from typing import Any
+from typing import Any, cast
 
 from streampca.errors import naming_the_extra
-from streampca.formats.base import Layout, Reader, ReaderOptions, Writer, WriterOptions
+from streampca.formats.base import Layout, Reader, Writer
 from streampca.formats.schemas import Schemas, WriterSchema
 
 
@@ -22,8 +22,7 @@ def reader_of(
 
     Raises `SettingsError` if a package that it needs, an optional extra, is not installed.
     """
-    reader: Reader = _member(format, "{}Reader")(ReaderOptions(format, dimensions, field, schemas, impute))
-    return reader
+    return cast(Reader, _member(format, "{}Reader")(format, dimensions, field, schemas, impute))
 
 
 def writer_of(format: str, around: Sequence[str] = (), frame: bytes = b"") -> Writer:  # noqa: A002
@@ -31,14 +30,12 @@ def writer_of(format: str, around: Sequence[str] = (), frame: bytes = b"") -> Wr
 
     `frame` comes before the values of Avro and Protobuf, and names their schema (`schema_of`).
     """
-    writer: Writer = _member(format, "{}Writer")(WriterOptions(format, tuple(around), frame))
-    return writer
+    return cast(Writer, _member(format, "{}Writer")(format, tuple(around), frame))
 
 
 def schema_of(format: str, layout: Layout) -> WriterSchema | None:  # noqa: A002
     """The schema of values with this layout, if the format has schemas. Raises as `reader_of` does."""
-    schema: WriterSchema | None = _member(format, "schema_of")(layout) if format in ("avro", "protobuf") else None
-    return schema
+    return cast(WriterSchema, _member(format, "schema_of")(layout)) if format in ("avro", "protobuf") else None
 
 
 def _member(format: str, name: str) -> Any:  # noqa: A002

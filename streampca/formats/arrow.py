@@ -37,12 +37,14 @@ class ArrowReader(Reader):
         try:
             # Arrow's own pools keep what they have freed: a few large messages took 120 MiB more.
             with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
-                paths = self._paths or ((Part(_only(batches.schema.names)),),)
+                paths = self.paths or tuple((Part(name),) for name in batches.schema.names)
+                if not self.paths and len(paths) != 1:
+                    raise VectorError("undecodable", f"{len(paths)} columns in the record batch: field must name one")
                 for batch in batches:
-                    size += batch.nbytes + len(batch) * self._dimensions * self.dtype.itemsize
+                    size += batch.nbytes + len(batch) * self.dimensions * self.dtype.itemsize
                     check_size(size, MAX_BATCH_BYTES)
                     batch.validate(full=True)  # offsets that point outside the buffers are refused
-                    rows = vectors_in(batch, paths, self._dimensions, impute=self._impute)
+                    rows = vectors_in(batch, paths, self.dimensions, impute=self.impute)
                     for _, error in rows.misfits:
                         if error.reason != NO_VALUE:
                             raise error
@@ -89,16 +91,17 @@ def _of_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
     fits = lengths == dimensions
 
-    def misfit(row: int) -> tuple[int, VectorError]:
-        if lengths[row] < 0:
-            return row, VectorError(NO_VALUE, "the row is null")
-        return row, VectorError("wrong_length", f"{lengths[row]} numbers, not {dimensions}")
-
     entries = (column if fits.all() else column.filter(pa.array(fits))).flatten()
     if entries.null_count and not impute:
         raise VectorError("undecodable", f"an entry of the record batch is null{NULL_HINT}")
     vectors = _floats(entries).reshape(-1, dimensions)
-    return RowVectors(vectors, fits.astype(np.int64), map(misfit, np.flatnonzero(~fits).tolist()))
+    misfits = ((row, _misfit(lengths[row], dimensions)) for row in np.flatnonzero(~fits).tolist())
+    return RowVectors(vectors, fits.astype(np.int64), misfits)
+
+
+def _misfit(length: int, dimensions: int) -> VectorError:
+    is_null, text = length < 0, f"{length} numbers, not {dimensions}"
+    return VectorError(NO_VALUE, "the row is null") if is_null else VectorError("wrong_length", text)
 
 
 def _of_objects(batch: Any, paths: Sequence[Path], dimensions: int, impute: bool) -> RowVectors:
@@ -116,12 +119,6 @@ def _of_objects(batch: Any, paths: Sequence[Path], dimensions: int, impute: bool
         except VectorError as error:
             misfits.append((row, error))
     return RowVectors(np.frombuffer(b"".join(found)).reshape(-1, dimensions), counts, misfits)
-
-
-def _only(names: list[str]) -> str:
-    if len(names) != 1:
-        raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
-    return names[0]
 
 
 def _column_at(batch: Any, path: Path) -> Column | None:
@@ -157,7 +154,7 @@ class ArrowWriter(Writer):
         ]
 
     def _inside(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
-        for name in reversed(self._options.around):
+        for name in reversed(self.around):
             columns = {name: pa.StructArray.from_arrays(list(columns.values()), list(columns))}
         return columns
 
@@ -181,14 +178,6 @@ def fixed_size_lists(rows: Array) -> Column:
 
 def is_list(kind: Any) -> bool:
     return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def vectors_of(batch: Any, columns: Sequence[str], dimensions: int, *, impute: bool) -> F64:
-    """The vectors (n, d) in a column of lists of d numbers, or in d columns of numbers. Raises `VectorError`."""
-    rows = vectors_in(batch, [(Part(name),) for name in columns], dimensions, impute=impute)
-    for _, error in rows.misfits:
-        raise error
-    return rows.vectors
 
 
 def _are_numbers(kind: Any) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import fastavro
 
-from streampca.formats.base import Counts, Fields, Layout, Reader, ReaderOptions, Writer
+from streampca.formats.base import Counts, Fields, Layout, Reader, Writer
 from streampca.formats.packing import VectorBytes, VectorError, float64_of, interleaved, varint
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
 from streampca.pca.arrays import Array
@@ -25,10 +25,10 @@ _MAX_TYPES = 10_000  # in a schema; a named type counts wherever it is used
 
 
 class AvroReader(Reader):
-    def __init__(self, options: ReaderOptions) -> None:
-        super().__init__(options)
-        self._numbers = self._fields("Avro record")
-        self._decoders = SchemaCache(options.schemas, "AVRO", self._decoder)
+    kind = "Avro record"
+
+    def __post_init__(self) -> None:
+        self._decoders = SchemaCache(self.schemas, "AVRO", self._decoder)
 
     def read(self, value: bytes) -> VectorBytes:
         return self._decoders.get(value)(value)
@@ -41,8 +41,8 @@ class AvroReader(Reader):
         names = dict(named)
         parsed = fastavro.parse_schema(plain, names)
         _check_types(parsed, names)
-        path = [part.name for path in self._paths for part in path] if len(self._paths) < 2 else None
-        block = None if path is None else _with_one_block(plain, path, self._dimensions, itertools.count())
+        path = [part.name for path in self.paths for part in path] if len(self.paths) < 2 else None
+        block = None if path is None else _with_one_block(plain, path, self.dimensions, itertools.count())
         fast = block and fastavro.parse_schema(block, dict(named))
 
         def decode(value: bytes) -> VectorBytes:
@@ -55,13 +55,13 @@ class AvroReader(Reader):
         """The numbers of an array written as one block of d items; None for anything else."""
         try:
             block = _whole(value, schema)
-            for part in chain.from_iterable(self._paths):
+            for part in chain.from_iterable(self.paths):
                 block = block[part.name]
         except Exception:  # of any kind: a value with another layout is read as if it were random
             return None
-        if not isinstance(block, dict) or block.get("count") != self._dimensions or block.get("end") != 0:
+        if not isinstance(block, dict) or block.get("count") != self.dimensions or block.get("end") != 0:
             return None
-        return float64_of(block["items"], self._dimensions)
+        return float64_of(block["items"], self.dimensions)
 
     def _with_original(self, value: bytes, schema: Any) -> VectorBytes:
         try:
@@ -70,14 +70,14 @@ class AvroReader(Reader):
             raise
         except Exception as error:  # of many kinds: EOFError, IndexError, UnicodeDecodeError …
             raise VectorError("undecodable", f"not Avro of its schema: {type(error).__name__}") from None
-        return self._numbers.pack(datum, booleans=True)
+        return self.numbers.pack(datum, booleans=True)
 
 
 class AvroWriter(Writer):
     """An array is one block and the empty one that ends it; a record adds no bytes."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        parts: list[bytes | Array] = [self._options.frame]
+        parts: list[bytes | Array] = [self.frame]
         for values in fields.values():
             parts += [varint(2 * values.shape[1]), values, b"\0"] if values.ndim == 2 else [values]
         return interleaved(parts)

@@ -2,7 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +13,12 @@ from streampca.formats.fields import NumberFields
 from streampca.formats.packing import VectorBytes
 from streampca.formats.schemas import Schemas
 from streampca.pca.arrays import Array
-from streampca.settings.field_paths import paths_of
+from streampca.settings.field_paths import Path, paths_of
 
 MAX_OBJECT_BYTES = 8 * 2**20  # of a value beyond its numbers: Python objects may take a hundred times its bytes
 MAX_BATCH_BYTES = 64 * 2**20  # of a value with several vectors, packed and unpacked; topics take 1 MiB by default
+
+_FLOAT64 = np.dtype(np.float64)
 
 Fields: TypeAlias = Mapping[str, Array]
 """Named numbers of n rows: (n,) or (n, width). The only field may be named "": then it is the whole value."""
@@ -23,37 +27,34 @@ Counts: TypeAlias = NDArray[np.int64] | None
 """The number of rows in each value; None: one."""
 
 
-class ReaderOptions(NamedTuple):
+@dataclass(eq=False)
+class Reader(ABC):
+    """One format, for vectors of d numbers, which a value has one of, or several."""
+
     format: str
     dimensions: int
     field: str
     schemas: Schemas | None
     impute: bool
-
-
-class WriterOptions(NamedTuple):
-    format: str
-    around: tuple[str, ...]
-    frame: bytes
-
-
-class Reader(ABC):
-    """One format, for vectors of d numbers, which a value has one of, or several."""
-
-    dtype: np.dtype[Any] = np.dtype(np.float64)
-    """The type of the numbers that `read` returns."""
+    dtype: np.dtype[Any] = _FLOAT64  # of the numbers that `read` returns
     size: int | None = None
     """Bytes of a value, if every value of that size is d numbers as it stands; None if values must be parsed."""
-    is_batch = False
+    is_batch: ClassVar[bool] = False
     """A value is a batch even if it holds one vector: its outputs are lists, and it may be as large as a batch."""
+    kind: ClassVar[str] = "value"  # what messages call it
 
-    def __init__(self, options: ReaderOptions) -> None:
-        self._dimensions, self._field, self._impute = options.dimensions, options.field, options.impute
-        self._paths = paths_of(options.field)
+    def __post_init__(self) -> None:  # noqa: B027 - most formats need nothing
+        """Prepare what a format needs."""
 
-    def _fields(self, kind: str) -> NumberFields:
-        """What finds the numbers in a value that is a tree of objects and arrays; messages call it `kind`."""
-        return NumberFields(self._paths, self._dimensions, impute=self._impute, kind=kind)
+    @cached_property
+    def paths(self) -> tuple[Path, ...]:
+        """Where the numbers are in a value that has fields."""
+        return paths_of(self.field)
+
+    @cached_property
+    def numbers(self) -> NumberFields:
+        """What finds the numbers in a value that is a tree of objects and arrays."""
+        return NumberFields(self.paths, self.dimensions, impute=self.impute, kind=self.kind)
 
     @abstractmethod
     def read(self, value: bytes) -> VectorBytes:
@@ -64,11 +65,13 @@ class Reader(ABC):
         """
 
 
+@dataclass(eq=False)
 class Writer(ABC):
     """One format, for rows of named fields; a reader with the path of one of them reads it again."""
 
-    def __init__(self, options: WriterOptions) -> None:
-        self._options = options
+    format: str
+    around: tuple[str, ...]
+    frame: bytes
 
     @abstractmethod
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:

@@ -53,13 +53,6 @@ class Codec:
         """True if every value is a batch, even of one vector."""
         return self._reader.is_batch
 
-    def decode_some(self, values: Sequence[bytes | None]) -> tuple[Decoded, int]:
-        """As `decode`, and the number of values taken: fewer than all once their vectors have become large.
-
-        A few kilobytes of compressed Arrow may unpack to many megabytes.
-        """
-        return self._decoded(values, _LARGE_BATCH)
-
     def values_of(self, records: Sequence[Record]) -> list[bytes | None]:
         """The values to decode: of formats with schemas, each behind the frame that its header holds, if any."""
         values = values_of(records)
@@ -80,7 +73,7 @@ class Codec:
         Raises only the schema registry's errors: `TimeoutError` while it is away, after which the batch can be decoded
         again, and `SourceError` if it refuses access.
         """
-        return self._decoded(values, sys.maxsize)[0]
+        return self.decode_some(values, sys.maxsize)[0]
 
     def oddity(self, records: Sequence[Record]) -> str | None:
         """Why records cannot be what their producer meant; "" if they can, None if all name the type of their numbers.
@@ -96,8 +89,11 @@ class Codec:
         rows = [row for row in noted if row.dtype == noted[0].dtype]
         return plausible.explained(np.stack(rows), raw=self._reader.size is not None) if rows else None
 
-    def _decoded(self, values: Sequence[bytes | None], enough: int) -> tuple[Decoded, int]:
-        """The decoded values, and how many: fewer than all if their vectors reach `enough` bytes before."""
+    def decode_some(self, values: Sequence[bytes | None], enough: int = _LARGE_BATCH) -> tuple[Decoded, int]:
+        """As `decode`, and the number of values taken: fewer than all once their vectors have `enough` bytes.
+
+        A few kilobytes of compressed Arrow may unpack to many megabytes.
+        """
         with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs, which are rejected
             rows, indices, counts, rejects, taken = self._rows(values, enough)
             joined = rows[0] if len(rows) == 1 else b"".join(rows)

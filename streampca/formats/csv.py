@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from streampca.formats.base import Counts, Fields, Reader, ReaderOptions, Writer
+from streampca.formats.base import Counts, Fields, Reader, Writer
 from streampca.formats.packing import NumberPacker, VectorBytes, VectorError, side_by_side
 
 MISSING = ("", "NA", "NaN", "nan", "null")
@@ -13,9 +13,8 @@ _SHOWN = 40
 
 
 class CsvReader(Reader):
-    def __init__(self, options: ReaderOptions) -> None:
-        super().__init__(options)
-        self._packer = NumberPacker(options.dimensions, impute=options.impute)
+    def __post_init__(self) -> None:
+        self._packer = NumberPacker(self.dimensions, impute=self.impute)
 
     def read(self, value: bytes) -> VectorBytes:
         try:

@@ -5,16 +5,15 @@ otherwise each innermost array is one. Paths that share an array are read elemen
 an innermost array.
 """
 
-import base64
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import reduce
 from itertools import islice
 from operator import getitem
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import orjson
 
 from streampca.formats.packing import (
     NO_VALUE,
@@ -27,10 +26,11 @@ from streampca.formats.packing import (
     missing_field,
     note_untyped,
     type_name,
+    unpacked,
 )
-from streampca.settings.field_paths import Path, can_be_spelled, names_in, names_of, spelled
+from streampca.settings.field_paths import Path, names_in, names_of, paths_of, spelled
 
-_MAX_DEPTH, _MAX_NAMES = 4, 64  # of objects that are searched for a better `field`
+_MAX_DEPTH, _MAX_NAMES, _MAX_CANDIDATES = 4, 64, 64  # in the search for a better `field`
 
 _Names: TypeAlias = tuple[str, ...]
 
@@ -61,23 +61,29 @@ class NumberFields:
             raise VectorError(error.reason, f"{error}; field={better} reads {self._dimensions} numbers") from None
 
     def _several(self, value: Any, booleans: bool) -> bytes:
-        nulls = list[bool]()
-        items = self._items(self._stops(value, self._paths), self._is_named, nulls)
-        if not items and nulls:
-            raise VectorError(NO_VALUE, f"{self._place} is null")
+        items = self._items(value)
         labels = self._labels if len(items) == self._dimensions else None
         return b"".join(self._packer.pack(row, booleans=booleans, labels=labels) for row in self._rows(items))
 
+    def _items(self, value: Any) -> list[Any]:
+        """What is at the paths: entries outside of arrays, and the innermost arrays; no_value for null in their place.
+
+        Null is an entry only at the end of a path that names one of d numbers, or before it if others are there.
+        """
+        stops = self._stops(value, self._paths)
+        is_null = all(map(_is_cut, stops)) if self._is_named else any(stop.value is None for stop in stops)
+        items = found = [] if is_null else self._at(stops)
+        if not self._is_named or any(stop.rests for stop in stops if stop.value is not None):
+            items = [item for item in found if item is not None]  # vectors that are not there
+        if is_null or (found and not items):
+            field = ",".join(map(spelled, self._paths))
+            raise VectorError(NO_VALUE, f"the field {field!r} is null" if field else "the value is null")
+        return items
+
     def dimensions_in(self, value: Any) -> int:
         """How many numbers a vector has, judging by this value: those of an innermost array, or of all paths."""
-        items = self._items(self._stops(value, self._paths), True, [])
-        arrays = [item for item in items if isinstance(item, list)]
-        return len(arrays[0]) if arrays else len(items)
-
-    @property
-    def _place(self) -> str:
-        field = ",".join(map(spelled, self._paths))
-        return f"the field {field!r}" if field else "the value"
+        items = self._at(self._stops(value, self._paths))
+        return next((len(item) for item in items if isinstance(item, list)), len(items))
 
     def _plain(self, value: Any, booleans: bool) -> bytes | None:
         """The d numbers of a value that is as simple as most are; None for any other."""
@@ -111,38 +117,27 @@ class NumberFields:
         sizes = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
         raise VectorError("wrong_length", f"{len(arrays)} arrays of {sizes} numbers{beside}, not of {d}")
 
-    def _items(self, stops: Sequence["_Stop"], is_named: bool, nulls: list[bool]) -> list[Any]:
-        """What is at the stops: entries outside of arrays, and the innermost arrays, as lists.
-
-        Nothing for null on all paths, nor, unless each path `is_named` as one number, for null on any; `nulls` then
-        grows.
-        """
-        of_null = [stop for stop in stops if stop.value is None]
-        if of_null and (not is_named or (len(of_null) == len(stops) and all(stop.rests for stop in of_null))):
-            nulls.append(True)
-            return []
+    def _at(self, stops: Sequence["_Stop"]) -> list[Any]:
+        """What is at the stops: entries outside of arrays, and the innermost arrays, as lists."""
         items = list[Any]()
         for value, rests in stops:
             if rests and value is not None:
-                items += self._of_elements(value, rests, nulls)
+                items += self._in_elements(value, rests)
             elif isinstance(leaf := self._leaf(value, single=len(stops) == 1), list):
-                items += _innermost(leaf, nulls)
+                items += _innermost(leaf)
             else:
                 items.append(leaf)
         return items
 
-    def _of_elements(self, array: list[Any], rests: Sequence[_Names], nulls: list[bool]) -> list[Any]:
-        """What is at the rests of paths in the elements of an array."""
+    def _in_elements(self, array: list[Any], rests: Sequence[_Names]) -> list[Any]:
+        """What is at the rests of paths in the elements of an array; None for elements without a vector."""
         found = list[Any]()
         for element in array:
             stops = self._stops(element, rests)
-            items = self._items(stops, True, nulls)
+            items = [None] if all(map(_is_cut, stops)) else self._at(stops)
             found += [_flattened(items)] if items and len(stops) > 1 else items
-        entries = [item for item in found if not isinstance(item, list)]
-        if all(entry is None for entry in entries):  # they may as well be vectors
-            nulls += [True for _ in entries[:1]]
-            return [item for item in found if item is not None]
-        return [entries] if len(entries) == len(found) else found
+        are_entries = not any(isinstance(item, list) for item in found) and any(item is not None for item in found)
+        return [found] if are_entries else found
 
     def _stops(self, value: Any, paths: Sequence[_Names]) -> list["_Stop"]:
         """Where paths end, meet null, or meet an array: there once, in the place of the first path that meets it."""
@@ -167,13 +162,9 @@ class NumberFields:
             raise VectorError("undecodable", f"expected an array of numbers, not an object with {listed(leaf)}")
         if not single or not isinstance(leaf, str | bytes) or is_number_word(leaf):
             return leaf
-        try:
-            if isinstance(leaf, str) and leaf.lstrip().startswith("["):
-                return orjson.loads(leaf)
-            data = leaf if isinstance(leaf, bytes) else base64.b64decode(leaf, validate=True)
-        except ValueError:
-            text = "expected an array of numbers, not a string, unless it is base64 of them or a JSON array"
-            raise VectorError("undecodable", text) from None
+        data = leaf if isinstance(leaf, bytes) else unpacked(leaf)
+        if not isinstance(data, bytes):
+            return data
         numbers = np.frombuffer(float64_of(data, self._dimensions)).tolist()
         note_untyped(data, f"<f{len(data) // self._dimensions}")
         return numbers
@@ -184,41 +175,40 @@ class _Stop(NamedTuple):
     rests: list[_Names]  # of the paths that go on: in the elements of an array, or behind null; none where a path ends
 
 
+def _is_cut(stop: _Stop) -> bool:
+    """Return whether a path meets null before its end."""
+    return stop.value is None and bool(stop.rests)
+
+
 def suggested_field(value: Any, dimensions: int) -> str | None:
     """The `field` that reads a vector of d numbers from an object: one array, or d numbers; None if there is none."""
-    for path, inner in islice(_objects(value, ()), _MAX_NAMES):
-        numbers = [name for name, entry in inner.items() if type(entry) in (int, float)]
-        if len(numbers) == dimensions and all(map(can_be_spelled, numbers)):
-            return ",".join(spelled((*path, name)) for name in numbers)
-        for name, entry in inner.items():
-            if (
-                can_be_spelled(name)
-                and isinstance(entry, list)
-                and len(entry) == dimensions
-                and all(type(e) in (int, float) for e in entry)
-            ):
-                return spelled((*path, name))
+    for paths in islice(_candidates(value, (), dimensions), _MAX_CANDIDATES):
+        field = ",".join(map(spelled, paths))
+        with suppress(ValueError, VectorError):  # such as names that cannot be spelled
+            if NumberFields(paths_of(field), dimensions, impute=False, kind="")._several(value, booleans=True):
+                return field
     return None
 
 
-def _objects(value: Any, path: _Names) -> Iterator[tuple[_Names, dict[str, Any]]]:
-    """The objects in a value, with their paths; those outside first."""
+def _candidates(value: Any, path: _Names, dimensions: int) -> Iterator[list[_Names]]:
+    """Paths to the numbers of an object, to each array, and to what is inside of other objects."""
     if isinstance(value, dict) and len(value) <= _MAX_NAMES and len(path) < _MAX_DEPTH:
-        yield path, value
+        yield [(*path, name) for name, entry in value.items() if type(entry) in (int, float)]
+        yield from (
+            [(*path, name)] for name, entry in value.items() if isinstance(entry, list) and len(entry) == dimensions
+        )
         for name, inner in value.items():
-            if can_be_spelled(name):
-                yield from _objects(inner, (*path, name))
+            yield from _candidates(inner, (*path, name), dimensions)
 
 
 def _flattened(items: list[Any]) -> list[Any]:
     return [entry for item in items for entry in (item if isinstance(item, list) else [item])]
 
 
-def _innermost(array: list[Any], nulls: list[bool]) -> list[list[Any]]:
-    """The innermost arrays of an array; a null among arrays is a vector that is not there."""
+def _innermost(array: list[Any]) -> list[list[Any] | None]:
+    """The innermost arrays of an array; None among them is a vector that is not there."""
     if not any(isinstance(element, list) for element in array) or not all(
         isinstance(element, list | None) for element in array
     ):
         return [array]
-    nulls += [True for element in array if element is None]
-    return [inner for element in array if element is not None for inner in _innermost(element, nulls)]
+    return [inner for element in array for inner in ([None] if element is None else _innermost(element))]

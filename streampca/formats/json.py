@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from streampca.formats.base import Counts, Fields, Reader, ReaderOptions, Writer
+from streampca.formats.base import Counts, Fields, Reader, Writer
 from streampca.formats.packing import NULL_HINT, VectorBytes, VectorError
 from streampca.formats.schemas import foreign_frame, frame_size
 
@@ -18,22 +18,20 @@ _MAX_CANDIDATES = 16  # letters to check one by one before searching the text fo
 class JsonReader(Reader):
     """With `impute` an entry may be null or NaN; both give NaN."""
 
-    def __init__(self, options: ReaderOptions) -> None:
-        super().__init__(options)
-        self._numbers = self._fields("JSON object")
+    kind = "JSON object"
 
     def read(self, value: bytes) -> VectorBytes:
         try:
             content = orjson.loads(value)  # most are plain JSON
         except ValueError:
             content = self._behind_a_frame(value)
-        return self._numbers.pack(content, booleans=may_hold_booleans(value))
+        return self.numbers.pack(content, booleans=may_hold_booleans(value))
 
     def _behind_a_frame(self, value: bytes) -> Any:
         """The content behind the frame that Confluent's JSON Schema serializer writes; no text begins with 0 or 1."""
         is_framed = value[:1] <= b"\1"
         try:
-            return loads(value[frame_size(value) :] if is_framed else value, nan=self._impute)
+            return loads(value[frame_size(value) :] if is_framed else value, nan=self.impute)
         except VectorError as error:
             frame = foreign_frame(value) or ("a schema registry's frame" if is_framed and value else "")
             raise VectorError("undecodable", f"{error}; it begins with {frame}" if frame else str(error)) from None
@@ -53,7 +51,7 @@ class JsonWriter(Writer):
         rows = (
             columns[0] if names == [""] else [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         )
-        for name in reversed(self._options.around):
+        for name in reversed(self.around):
             rows = [{name: row} for row in rows]
         return [orjson.dumps(row) for row in rows]
 
@@ -67,8 +65,7 @@ def loads(text: bytes, *, nan: bool = False) -> Any:
     try:
         return json.loads(text) if nan and b"NaN" in text else orjson.loads(text)
     except ValueError as error:
-        hint = " (Infinity is no number in JSON)" if b"Infinity" in text else ""
-        hint = f" (NaN is no number in JSON){NULL_HINT}" if b"NaN" in text and not nan else hint
+        hint = f" (NaN is no number in JSON){NULL_HINT}" if b"NaN" in text and not nan else ""
         raise VectorError("undecodable", f"not JSON: {error}{hint}") from None
 
 

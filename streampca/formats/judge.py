@@ -77,13 +77,11 @@ class Judge:
         missing = np.isnan(vector)
         odd = np.flatnonzero(not_finite(vector, impute=self.min_observed is not None))
         if len(odd):
-            hint = NULL_HINT if missing[odd[0]] else ""
-            return "not_finite", f"entry {odd[0]} is {vector[odd[0]]}{hint}"
-        if missing.any() and (observed := self.dimensions - int(missing.sum())) < (self.min_observed or 0):
+            return "not_finite", f"entry {odd[0]} is {vector[odd[0]]}{NULL_HINT if missing[odd[0]] else ''}"
+        if (observed := self.dimensions - int(missing.sum())) < (self.min_observed or 0):
             text = f"{observed} of {self.dimensions} entries are there, at least {self.min_observed} are needed"
             return "too_few_observed", text
-        vector = np.where(missing, 0.0, vector)
-        entry = int(np.abs(vector).argmax())
+        entry = int(np.nanargmax(np.abs(vector)))
         return "too_large", (
             f"entry {entry} is {vector[entry]:g}; beyond ±{self.largest_value:g} squares overflow {self.dtype}"
         )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streampca.errors import InputError
-from streampca.formats.base import Counts, Fields, Reader, ReaderOptions, Writer
+from streampca.formats.base import Counts, Fields, Reader, Writer
 from streampca.formats.packing import VectorBytes, VectorError, bytes_of_rows, check_length, note_untyped, side_by_side
 from streampca.pca.arrays import Array
 
@@ -32,17 +32,16 @@ def raw_type(format: str) -> np.dtype[Any]:  # noqa: A002 - the setting's name
 
 
 class RawReader(Reader):
-    def __init__(self, options: ReaderOptions) -> None:
-        super().__init__(options)
-        self.dtype = raw_type(options.format)
-        self._is_guess = options.format[0] not in "<>" and self.dtype.str in ("<f4", "<f8")
-        self.size = self.dtype.itemsize * options.dimensions
+    def __post_init__(self) -> None:
+        self.dtype = raw_type(self.format)
+        self._is_guess = self.format[0] not in "<>" and self.dtype.str in ("<f4", "<f8")
+        self.size = self.dtype.itemsize * self.dimensions
 
     def read(self, value: bytes) -> bytes:
         if len(value) != self.size:
             raise VectorError(
                 "wrong_length",
-                f"{len(value)} bytes are not {self._dimensions} numbers of {self.dtype.itemsize} bytes "
+                f"{len(value)} bytes are not {self.dimensions} numbers of {self.dtype.itemsize} bytes "
                 f"({self.dtype.name})",
             )
         if self._is_guess:
@@ -57,7 +56,7 @@ class RawWriter(Writer):
     """
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        rows, kind = side_by_side(fields), raw_type(self._options.format)
+        rows, kind = side_by_side(fields), raw_type(self.format)
         with np.errstate(invalid="ignore"):
             numbers = rows.astype(kind)
         if kind.kind != "f" and (others := rows[numbers != rows]).size:
@@ -70,7 +69,7 @@ class NpyReader(Reader):
         header = _parse_header(value)
         if len(header.shape) != 1:
             raise VectorError("wrong_length", f"an .npy array with {len(header.shape)} axes, not one")
-        check_length(header.shape[0], self._dimensions)
+        check_length(header.shape[0], self.dimensions)
         numbers = _numbers(value, header)
         return value[header.size :] if header.dtype == self.dtype else numbers.astype(self.dtype).data
 

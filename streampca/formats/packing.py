@@ -1,5 +1,6 @@
 """Python numbers → float64 in memory, with a precise message for anything that is not a number; arrays → bytes."""
 
+import base64
 import itertools
 import math
 import struct
@@ -9,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from streampca.pca.arrays import Array
@@ -109,6 +111,15 @@ def note_untyped(data: bytes, kind: str) -> None:
     """Note that this data was read as numbers of a type that it does not name."""
     if (noted := NOTED.get()) is not None:
         noted.append(np.frombuffer(data, kind))
+
+
+def unpacked(text: str) -> Any:
+    """The JSON array in a text, or the bytes that it is in base64. Raises `VectorError`."""
+    try:
+        return orjson.loads(text) if text.lstrip().startswith("[") else base64.b64decode(text, validate=True)
+    except ValueError:
+        hint = "expected an array of numbers, not a string, unless it is base64 of them or a JSON array"
+        raise VectorError("undecodable", hint) from None
 
 
 def float64_of(data: bytes, dimensions: int) -> VectorBytes:

@@ -10,7 +10,7 @@ from streampca.pca.arrays import Array
 
 _MAX_DECADES = 20
 _MIN_NUMBERS = 20  # of a dimension, to speak of its spread
-_TINY = 2.0**16  # times the smallest normal number: subnormal numbers with a byte less of zeros are below
+_TINY = 2.0**16  # times the smallest normal number: big-endian prices, read as little-endian, are just below
 _MAX_DIMENSIONS = 4096  # to look at
 
 
@@ -39,8 +39,8 @@ def oddity(rows: Array) -> str:
     sizes[~np.isfinite(sizes) | (sizes == 0)] = np.inf
     counts = np.isfinite(sizes).sum(axis=0)
     tiny = np.finfo(rows.dtype).tiny * (_TINY if rows.dtype.itemsize > 2 else 1.0)  # float16 has no room for more
-    if 2 * np.count_nonzero(sizes < tiny) > counts.sum():
-        return f"most of the numbers are closer to zero than {tiny:.0e}"
+    if counts.any() and not (np.isfinite(sizes) & (sizes >= tiny)).any():
+        return f"all numbers but zero are below {tiny:.0e}"
     last = counts[counts >= _MIN_NUMBERS] - 1
     percentiles = np.stack([-(-last // 10), last * 9 // 10])  # the 10th and the 90th
     low, high = np.log10(np.take_along_axis(np.sort(sizes[:, counts >= _MIN_NUMBERS], axis=0), percentiles, axis=0))
@@ -54,7 +54,7 @@ def alternatives(rows: Array) -> list[str]:
     widths = [width for width in (rows.dtype.itemsize, 8, 4, 2, 1) if rows[0].nbytes % width == 0]
     floats = [rows.view(f"{order}f{width}") for width in widths if width > 1 for order in "<>"]
     floats = [read for read in floats if read.dtype != rows.dtype and np.isfinite(read).all() and not oddity(read)]
-    signed = [min((rows.view(f"{order}i{width}") for order in "<>"), key=_median_size) for width in widths]
+    signed = [min((rows.view(f"{order}i{width}") for order in "<>"), key=_median) for width in widths]
     unsigned = [read.view(read.dtype.str.replace("i", "u")) for read in signed]
     names = {
         read.dtype.str if read.dtype.str[0] == ">" else read.dtype.name: read.shape[1]
@@ -63,6 +63,6 @@ def alternatives(rows: Array) -> list[str]:
     return [name if d == rows.shape[1] else f"{name} (dimensions={d})" for name, d in names.items()]
 
 
-def _median_size(integers: Array) -> float:
-    """It is less in the byte order in which they were written."""
+def _median(integers: Array) -> float:
+    """The median size: less in the byte order in which they were written."""
     return float(np.median(np.abs(integers.astype(np.float64))))

@@ -19,7 +19,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, un
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from streampca.formats.base import Counts, Fields, Layout, Reader, ReaderOptions, Writer
+from streampca.formats.base import Counts, Fields, Layout, Reader, Writer
 from streampca.formats.fields import NumberFields
 from streampca.formats.packing import VectorBytes, VectorError, float64_of, interleaved, missing_field, varint
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
@@ -47,13 +47,11 @@ _NUMBERS = {
 
 
 class ProtobufReader(Reader):
-    def __init__(self, options: ReaderOptions) -> None:
-        super().__init__(options)
-
+    def __post_init__(self) -> None:
         def by_indexes(schema: WriterSchema) -> Callable[[tuple[int, ...]], _MessageReader]:
-            return cache(partial(_MessageReader, compiled(schema), options))
+            return cache(partial(_MessageReader, compiled(schema), self))
 
-        self._readers = SchemaCache(options.schemas, "PROTOBUF", by_indexes)
+        self._readers = SchemaCache(self.schemas, "PROTOBUF", by_indexes)
 
     def read(self, value: bytes) -> VectorBytes:
         readers = self._readers.get(value)
@@ -64,11 +62,11 @@ class ProtobufReader(Reader):
 class _MessageReader:
     """Reads the vectors in one type of message."""
 
-    def __init__(self, files: Files, options: ReaderOptions, indexes: tuple[int, ...]) -> None:
-        plain, dimensions = _message_type(files, indexes), options.dimensions
-        along = [_fields_along(path, plain) for path in paths_of(options.field)]
+    def __init__(self, files: Files, reader: Reader, indexes: tuple[int, ...]) -> None:
+        plain, dimensions = _message_type(files, indexes), reader.dimensions
+        along = [_fields_along(path, plain) for path in paths_of(reader.field)]
         paths = [tuple(Part(field.name) for field in fields) for fields in along]
-        self._numbers = NumberFields(paths, dimensions, impute=options.impute, kind="Protobuf message")
+        self._numbers = NumberFields(paths, dimensions, impute=reader.impute, kind="Protobuf message")
         self._names, self._dimensions = [[part.name for part in path] for path in paths], dimensions
         self._original_type = message_factory.GetMessageClass(plain)
         self._packed_type = None
@@ -79,7 +77,9 @@ class _MessageReader:
 
     def read(self, payload: bytes) -> VectorBytes:
         numbers = None if self._packed_type is None else self._packed(_parsed(self._packed_type, payload))
-        return self._with_original(_parsed(self._original_type, payload)) if numbers is None else numbers
+        if numbers is not None:
+            return numbers
+        return self._numbers.pack(_tree(_parsed(self._original_type, payload), self._names), booleans=False)
 
     def _packed(self, message: Message) -> VectorBytes | None:
         """The numbers if there are d of them and all are packed; else None."""
@@ -94,9 +94,6 @@ class _MessageReader:
             return None
         return float64_of(data, self._dimensions)
 
-    def _with_original(self, message: Message) -> VectorBytes:
-        return self._numbers.pack(_tree(message, self._names), booleans=False)
-
 
 class ProtobufWriter(Writer):
     """Vectors are packed; messages around the fields have the number 1."""
@@ -109,10 +106,10 @@ class ProtobufWriter(Writer):
             parts += [tag, values]
             size += len(tag) + 8 * width
         around = b""
-        for _ in self._options.around:
+        for _ in self.around:
             tag = b"\x0a" + varint(size)
             around, size = tag + around, size + len(tag)
-        return interleaved([self._options.frame + b"\0" + around, *parts])
+        return interleaved([self.frame + b"\0" + around, *parts])
 
 
 def schema_of(layout: Layout) -> WriterSchema:

@@ -6,9 +6,10 @@ Dots separate the parts of a path, commas the paths; a name with a dot or a comm
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
-_PART = re.compile(r"\s*(?:`([^`]+)`|([^`.,]*[^`.,\s]))\s*")
+_PART = re.compile(r"\s*(?:`([^`]+)`|([^`.,\s](?:[^`.,]*[^`.,\s])?))\s*([.,])")
 _PLAIN_NAME = re.compile(r"[^`.,\s](?:[^`.,]*[^`.,\s])?")
 
 
@@ -24,38 +25,24 @@ Path: TypeAlias = tuple[Part, ...]
 
 def paths_of(field: str) -> tuple[Path, ...]:
     """The paths that a text names; none if it is empty. Raises `ValueError`."""
-    paths, parts, position = list[Path](), list[Part](), 0
-    while field.strip():
-        if (found := _PART.match(field, position)) is None:
-            raise ValueError(f"not a path after {field[:position]!r}: write names like temp,hum or payload.embedding")
-        parts.append(Part(found[1] or found[2], quoted=found[1] is not None))
-        position, separator = found.end() + 1, field[found.end() : found.end() + 1]
-        if separator == ".":
-            continue
-        if separator not in (",", ""):
-            raise ValueError(f"not a path after {field[: position - 1]!r}: a dot or a comma must follow")
-        paths.append(tuple(parts))
-        parts = []
-        if not separator:
-            break
+    paths: list[Path] = [()]
+    text = f"{field}," if field.strip() else ""
+    if _PART.sub("", text):
+        raise ValueError(f"{field!r} is not a path or several: write names like temp,hum or payload.embedding")
+    for quoted, name, separator in _PART.findall(text):
+        paths[-1] += (Part(quoted or name, bool(quoted)),)
+        if separator == ",":
+            paths.append(())
     if len({names_in(path) for path in paths}) < len(paths):
         raise ValueError("it names a path twice")
-    return tuple(paths)
+    return tuple(paths[:-1])
 
 
 def names_of(paths: Sequence[Path]) -> tuple[str, ...]:
     """A name for each path: its last part or, where several have the same, the shortest endings that differ."""
-    lengths = [1] * len(paths)
-    while True:
-        names = [".".join(names_in(path)[-length:]) for path, length in zip(paths, lengths, strict=True)]
-        counts = Counter(names)
-        longer = [
-            length + (counts[name] > 1 and length < len(path))
-            for path, name, length in zip(paths, names, lengths, strict=True)
-        ]
-        if longer == lengths:
-            return tuple(names)
-        lengths = longer
+    endings = [[".".join(names_in(path)[-length:]) for length in range(1, len(path) + 1)] for path in paths]
+    counts = Counter(chain.from_iterable(endings))
+    return tuple(next((one for one in of_path if counts[one] == 1), of_path[-1]) for of_path in endings)
 
 
 def dimension_names(field: str, dimensions: int) -> list[str] | None:
@@ -72,8 +59,3 @@ def spelled(names: Sequence[str]) -> str:
 def names_in(path: Path) -> tuple[str, ...]:
     """The names of a path's parts."""
     return tuple(part.name for part in path)
-
-
-def can_be_spelled(name: str) -> bool:
-    """Return whether a path may contain this name."""
-    return bool(name) and "`" not in name

@@ -4,7 +4,6 @@ A binary body holds only rows of numbers; the other fields are then query parame
 for fields that it does not hold. Numbers without a header are one row until `fit`, which knows a row's length.
 """
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ValidationError, ValidationInfo
 
 from streampca.formats import npy
 from streampca.formats.json import loads, may_hold_booleans
-from streampca.formats.packing import NumberPacker, VectorError, listed, type_name
+from streampca.formats.packing import NumberPacker, VectorError, listed, type_name, unpacked
 from streampca.pca.arrays import Array, not_finite
 from streampca.sidecar.errors import Problem, RequestError, describe, invalid, too_large
 from streampca.sidecar.request import BINARY, BYTES, RAW, SMALL_BYTES, RawRequest
@@ -106,12 +105,11 @@ def rows_of(value: Any, name: str, text: bytes | None = None) -> Array:
     """
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
-    if value and isinstance(value[0], str):
-        value = [_row_of_text(row, f"{name}[{i}]") for i, row in enumerate(value)]
-        if isinstance(value[0], bytes):
-            if len({(type(row), len(row)) for row in value}) > 1:
-                raise invalid(f"{name}: all texts need the same number of bytes, in base64")
-            return np.frombuffer(b"".join(value), f"V{len(value[0])}")
+    value = [_row_of_text(row, f"{name}[{i}]") if isinstance(row, str) else row for i, row in enumerate(value)]
+    if value and value[0] and isinstance(value[0], bytes):
+        if {len(row) if isinstance(row, bytes) else 0 for row in value} != {len(value[0])}:
+            raise invalid(f"{name}: all texts need the same number of bytes, in base64")
+        return np.frombuffer(b"".join(value), f"V{len(value[0])}")
     width = len(value[0]) if value and isinstance(value[0], list) else 0
     packer = NumberPacker(width, impute=True)
     booleans = text is None or may_hold_booleans(text)
@@ -119,16 +117,12 @@ def rows_of(value: Any, name: str, text: bytes | None = None) -> Array:
     return np.frombuffer(b"".join(packed)).reshape(len(value), width)
 
 
-def _row_of_text(row: Any, label: str) -> Any:
+def _row_of_text(row: str, label: str) -> Any:
     """The numbers in a text: a list, or bytes. Raises `RequestError`."""
     try:
-        if row.lstrip().startswith("["):
-            return loads(row.encode())
-        if data := base64.b64decode(row, validate=True):
-            return data
-    except (AttributeError, ValueError, VectorError):
-        pass
-    raise invalid(f"{label} must be an array of numbers, or base64 of them")
+        return unpacked(row)
+    except VectorError as error:
+        raise invalid(f"{label}: {error}") from None
 
 
 def rows_of_records(records: Sequence[dict[str, Any]], names: Sequence[str]) -> Array:
