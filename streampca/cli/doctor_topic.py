@@ -41,10 +41,10 @@ def needed(result: T | None) -> T:
     return result
 
 
+@np.errstate(over="ignore")
 def _hint(codec: Codec, decoded: Decoded) -> str:
     """Suggests float32 to a worker whose records carry it, in a format that names the type in each record."""
-    with np.errstate(over="ignore"):
-        are_single = np.array_equal(decoded.vectors, decoded.vectors.astype(np.float32), equal_nan=True)
+    are_single = np.array_equal(decoded.vectors, decoded.vectors.astype(np.float32), equal_nan=True)
     is_advised = are_single and codec.format in _TYPED and codec.judge.dtype != "float32"
     return "; its numbers are float32: a worker with dtype=float32 learns them in half the time" if is_advised else ""
 

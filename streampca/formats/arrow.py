@@ -20,6 +20,7 @@ from streampca.formats.packing import (
     check_size,
     listed,
     missing_field,
+    wrong_length,
 )
 from streampca.pca.arrays import F64, Array
 from streampca.settings.field_paths import Part, Path, spelled
@@ -90,18 +91,15 @@ def _of_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
     """The vectors in a column of lists of numbers."""
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
     fits = lengths == dimensions
-
     entries = (column if fits.all() else column.filter(pa.array(fits))).flatten()
     if entries.null_count and not impute:
         raise VectorError("undecodable", f"an entry of the record batch is null{NULL_HINT}")
     vectors = _floats(entries).reshape(-1, dimensions)
-    misfits = ((row, _misfit(lengths[row], dimensions)) for row in np.flatnonzero(~fits).tolist())
+    misfits = (  # one by one: a few bytes may claim millions of rows
+        (row, VectorError(NO_VALUE, "the row is null") if lengths[row] < 0 else wrong_length(lengths[row], dimensions))
+        for row in np.flatnonzero(~fits).tolist()
+    )
     return RowVectors(vectors, fits.astype(np.int64), misfits)
-
-
-def _misfit(length: int, dimensions: int) -> VectorError:
-    is_null, text = length < 0, f"{length} numbers, not {dimensions}"
-    return VectorError(NO_VALUE, "the row is null") if is_null else VectorError("wrong_length", text)
 
 
 def _of_objects(batch: Any, paths: Sequence[Path], dimensions: int, impute: bool) -> RowVectors:

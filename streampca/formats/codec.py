@@ -89,18 +89,18 @@ class Codec:
         rows = [row for row in noted if row.dtype == noted[0].dtype]
         return plausible.explained(np.stack(rows), raw=self._reader.size is not None) if rows else None
 
+    @np.errstate(invalid="ignore")  # NumPy warns about signalling NaNs, which are rejected
     def decode_some(self, values: Sequence[bytes | None], enough: int = _LARGE_BATCH) -> tuple[Decoded, int]:
         """As `decode`, and the number of values taken: fewer than all once their vectors have `enough` bytes.
 
         A few kilobytes of compressed Arrow may unpack to many megabytes.
         """
-        with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs, which are rejected
-            rows, indices, counts, rejects, taken = self._rows(values, enough)
-            joined = rows[0] if len(rows) == 1 else b"".join(rows)
-            numbers = np.frombuffer(joined, self._reader.dtype)
-            numbers = numbers.astype(np.result_type(numbers, np.float32), copy=False)  # integers too
-            vectors = numbers.reshape(-1, self.judge.dimensions)
-            return self.judge.checked(vectors, np.array(indices, np.int64), np.array(counts, np.int64), rejects), taken
+        rows, indices, counts, rejects, taken = self._rows(values, enough)
+        joined = rows[0] if len(rows) == 1 else b"".join(rows)
+        numbers = np.frombuffer(joined, self._reader.dtype)
+        numbers = numbers.astype(np.result_type(numbers, np.float32), copy=False)  # integers too
+        vectors = numbers.reshape(-1, self.judge.dimensions)
+        return self.judge.checked(vectors, np.array(indices, np.int64), np.array(counts, np.int64), rejects), taken
 
     def _rows(
         self, values: Sequence[bytes | None], enough: int

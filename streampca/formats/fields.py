@@ -27,6 +27,7 @@ from streampca.formats.packing import (
     note_untyped,
     type_name,
     unpacked,
+    wrong_length,
 )
 from streampca.settings.field_paths import Path, names_in, names_of, paths_of, spelled
 
@@ -111,7 +112,7 @@ class NumberFields:
         if not arrays and len(self._paths) == 1:
             raise VectorError("undecodable", f"expected an array of numbers, not {type_name(items[0])}")
         if len(arrays) < 2:
-            raise VectorError("wrong_length", f"{len(flat)} numbers, not {d}")
+            raise wrong_length(len(flat), d)
         lengths = sorted({len(array) for array in arrays})
         beside = " and others beside them" if len(arrays) < len(items) else ""
         sizes = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"

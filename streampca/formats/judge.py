@@ -28,6 +28,7 @@ class Judge:
         observed = config.min_observed if config.impute else None
         return cls(config.dimensions, config.largest_value, config.dtype, observed)
 
+    @np.errstate(invalid="ignore")  # signalling NaNs would warn
     def checked(
         self, vectors: Array, indices: NDArray[np.int64], counts: NDArray[np.int64], rejects: list[Reject]
     ) -> Decoded:
@@ -35,18 +36,17 @@ class Judge:
 
         `indices` (m,) and `counts` (m,) say which values the vectors come from.
         """
-        with np.errstate(invalid="ignore"):  # signalling NaNs would warn
-            if not self._are_surely_good(vectors):
-                if self.min_observed is not None:
-                    vectors = np.where(np.isnan(vectors), np.nan, vectors)  # one NaN of the many, for the same bits
-                good = self.good(vectors)
-                values = np.repeat(np.arange(len(indices)), counts)  # the value of each vector
-                bad, first = np.unique(values[~good], return_index=True)
-                rows = np.flatnonzero(~good)[first]
-                rejects += [Reject(int(indices[v]), *self.reason(vectors[i])) for v, i in zip(bad, rows, strict=True)]
-                counts = np.where(np.isin(np.arange(len(indices)), bad), 0, counts)
-                vectors = vectors[~np.isin(values, bad)]
-            vectors = vectors.astype(self.dtype, copy=False)
+        if not self._are_surely_good(vectors):
+            if self.min_observed is not None:
+                vectors = np.where(np.isnan(vectors), np.nan, vectors)  # one NaN of the many, for the same bits
+            good = self.good(vectors)
+            values = np.repeat(np.arange(len(indices)), counts)  # the value of each vector
+            bad, first = np.unique(values[~good], return_index=True)
+            rows = np.flatnonzero(~good)[first]
+            rejects += [Reject(int(indices[v]), *self.reason(vectors[i])) for v, i in zip(bad, rows, strict=True)]
+            counts = np.where(np.isin(np.arange(len(indices)), bad), 0, counts)
+            vectors = vectors[~np.isin(values, bad)]
+        vectors = vectors.astype(self.dtype, copy=False)
         skipped = [reject.index for reject in rejects if reject.reason == NO_VALUE]
         rejects = sorted(reject for reject in rejects if reject.reason != NO_VALUE)
         return Decoded(vectors, indices[counts > 0], rejects, counts[counts > 0], skipped)
@@ -58,10 +58,10 @@ class Judge:
         row = int(good.argmin())
         return row, *self.reason(vectors[row])
 
+    @np.errstate(invalid="ignore")  # signalling NaNs would warn
     def _are_surely_good(self, vectors: Array) -> bool:
         """Say so quickly for ordinary vectors: no square is NaN or large. Half, because sums are rounded."""
-        with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaNs
-            return bool(np.vdot(vectors, vectors) <= np.float64(self.largest_value) ** 2 / 2)
+        return bool(np.vdot(vectors, vectors) <= np.float64(self.largest_value) ** 2 / 2)
 
     def good(self, vectors: Array) -> NDArray[np.bool_]:
         """Find vectors (n, d) with enough entries, all finite and small enough; (n,)."""

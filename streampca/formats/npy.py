@@ -55,10 +55,10 @@ class RawWriter(Writer):
     Raises `InputError` if a type of integers does not hold them.
     """
 
+    @np.errstate(invalid="ignore")
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         rows, kind = side_by_side(fields), raw_type(self.format)
-        with np.errstate(invalid="ignore"):
-            numbers = rows.astype(kind)
+        numbers = rows.astype(kind)
         if kind.kind != "f" and (others := rows[numbers != rows]).size:
             raise InputError(f"{others[0]:g} is no {kind.name}")
         return bytes_of_rows(numbers, counts)

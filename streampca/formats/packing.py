@@ -98,7 +98,11 @@ def listed(names: Collection[object]) -> str:
 def check_length(length: int, dimensions: int) -> None:
     """Raise `VectorError` unless the vector has d numbers."""
     if length != dimensions:
-        raise VectorError("wrong_length", f"{length} numbers, not {dimensions}")
+        raise wrong_length(length, dimensions)
+
+
+def wrong_length(length: int, dimensions: int) -> VectorError:
+    return VectorError("wrong_length", f"{length} numbers, not {dimensions}")
 
 
 def check_size(size: int, limit: int) -> None:

@@ -31,11 +31,11 @@ def explained(rows: Array, *, raw: bool) -> str:
     return f"{found}{order}; the producer must write little-endian floats, or arrays of numbers instead of bytes"
 
 
+@np.errstate(invalid="ignore")  # signalling NaNs would warn
 def oddity(rows: Array) -> str:
     """What is odd about vectors (n, d) of floats, in their type on the wire; "" if nothing is."""
     rows = rows[:, :: -(-rows.shape[1] // _MAX_DIMENSIONS)]
-    with np.errstate(invalid="ignore"):  # signalling NaNs would warn
-        sizes = np.abs(rows.astype(np.float64))
+    sizes = np.abs(rows.astype(np.float64))
     sizes[~np.isfinite(sizes) | (sizes == 0)] = np.inf
     counts = np.isfinite(sizes).sum(axis=0)
     tiny = np.finfo(rows.dtype).tiny * (_TINY if rows.dtype.itemsize > 2 else 1.0)  # float16 has no room for more
@@ -54,15 +54,17 @@ def alternatives(rows: Array) -> list[str]:
     widths = [width for width in (rows.dtype.itemsize, 8, 4, 2, 1) if rows[0].nbytes % width == 0]
     floats = [rows.view(f"{order}f{width}") for width in widths if width > 1 for order in "<>"]
     floats = [read for read in floats if read.dtype != rows.dtype and np.isfinite(read).all() and not oddity(read)]
-    signed = [min((rows.view(f"{order}i{width}") for order in "<>"), key=_median) for width in widths]
+    # The median size is less in the byte order in which integers were written.
+    signed = [
+        min(
+            (rows.view(f"{order}i{width}") for order in "<>"),
+            key=lambda read: np.median(np.abs(read.astype(np.float64))),
+        )
+        for width in widths
+    ]
     unsigned = [read.view(read.dtype.str.replace("i", "u")) for read in signed]
     names = {
         read.dtype.str if read.dtype.str[0] == ">" else read.dtype.name: read.shape[1]
         for read in (*floats, *signed, *unsigned)
     }
     return [name if d == rows.shape[1] else f"{name} (dimensions={d})" for name, d in names.items()]
-
-
-def _median(integers: Array) -> float:
-    """The median size: less in the byte order in which they were written."""
-    return float(np.median(np.abs(integers.astype(np.float64))))

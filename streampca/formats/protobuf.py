@@ -48,10 +48,9 @@ _NUMBERS = {
 
 class ProtobufReader(Reader):
     def __post_init__(self) -> None:
-        def by_indexes(schema: WriterSchema) -> Callable[[tuple[int, ...]], _MessageReader]:
-            return cache(partial(_MessageReader, compiled(schema), self))
-
-        self._readers = SchemaCache(self.schemas, "PROTOBUF", by_indexes)
+        self._readers = SchemaCache(  # by schema, then by the indexes of a message
+            self.schemas, "PROTOBUF", lambda schema: cache(partial(_MessageReader, compiled(schema), self))
+        )
 
     def read(self, value: bytes) -> VectorBytes:
         readers = self._readers.get(value)
@@ -77,8 +76,9 @@ class _MessageReader:
 
     def read(self, payload: bytes) -> VectorBytes:
         numbers = None if self._packed_type is None else self._packed(_parsed(self._packed_type, payload))
-        if numbers is not None:
-            return numbers
+        return self._with_original(payload) if numbers is None else numbers
+
+    def _with_original(self, payload: bytes) -> VectorBytes:
         return self._numbers.pack(_tree(_parsed(self._original_type, payload), self._names), booleans=False)
 
     def _packed(self, message: Message) -> VectorBytes | None:

@@ -103,10 +103,10 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
     return _answer(published, {"vectors": vectors}, len(coordinates))
 
 
+@np.errstate(all="ignore")
 def reconstruction(projected: Projected) -> Array:
     """Vectors (n, d) as the components reconstruct them. Raises `RequestError` if they exceed float64."""
-    with np.errstate(all="ignore"):
-        vectors = projected.model.reconstruct(projected.coordinates)
+    vectors = projected.model.reconstruct(projected.coordinates)
     _check_finite("vectors", vectors)
     return vectors
 
