@@ -31,6 +31,7 @@ from streampca.formats.packing import (
 )
 from streampca.settings.field_paths import Path, names_in, names_of, paths_of, spelled
 
+_ABSENT = ()  # in place of a vector: null
 _MAX_DEPTH, _MAX_NAMES, _MAX_CANDIDATES = 4, 64, 64  # in the search for a better `field`
 
 _Names: TypeAlias = tuple[str, ...]
@@ -73,9 +74,8 @@ class NumberFields:
         """
         stops = self._stops(value, self._paths)
         is_null = all(map(_is_cut, stops)) if self._is_named else any(stop.value is None for stop in stops)
-        items = found = [] if is_null else self._at(stops)
-        if not self._is_named or any(stop.rests for stop in stops if stop.value is not None):
-            items = [item for item in found if item is not None]  # vectors that are not there
+        found = [] if is_null else self._at(stops)
+        items = [item for item in found if item != _ABSENT]
         if is_null or (found and not items):
             field = ",".join(map(spelled, self._paths))
             raise VectorError(NO_VALUE, f"the field {field!r} is null" if field else "the value is null")
@@ -84,7 +84,7 @@ class NumberFields:
     def dimensions_in(self, value: Any) -> int:
         """How many numbers a vector has, judging by this value: those of an innermost array, or of all paths."""
         items = self._at(self._stops(value, self._paths))
-        return next((len(item) for item in items if isinstance(item, list)), len(items))
+        return next((len(item) for item in items if isinstance(item, list)), len(_flattened(items)))
 
     def _plain(self, value: Any, booleans: bool) -> bytes | None:
         """The d numbers of a value that is as simple as most are; None for any other."""
@@ -119,7 +119,7 @@ class NumberFields:
         raise VectorError("wrong_length", f"{len(arrays)} arrays of {sizes} numbers{beside}, not of {d}")
 
     def _at(self, stops: Sequence["_Stop"]) -> list[Any]:
-        """What is at the stops: entries outside of arrays, and the innermost arrays, as lists."""
+        """What is at the stops: entries outside of arrays; lists, the innermost arrays; `_ABSENT`."""
         items = list[Any]()
         for value, rests in stops:
             if rests and value is not None:
@@ -131,14 +131,17 @@ class NumberFields:
         return items
 
     def _in_elements(self, array: list[Any], rests: Sequence[_Names]) -> list[Any]:
-        """What is at the rests of paths in the elements of an array; None for elements without a vector."""
+        """What is at the rests of paths in the elements of an array; nulls may as well be vectors."""
         found = list[Any]()
         for element in array:
             stops = self._stops(element, rests)
-            items = [None] if all(map(_is_cut, stops)) else self._at(stops)
-            found += [_flattened(items)] if items and len(stops) > 1 else items
-        are_entries = not any(isinstance(item, list) for item in found) and any(item is not None for item in found)
-        return [found] if are_entries else found
+            items = [_ABSENT] if all(map(_is_cut, stops)) else self._at(stops)
+            together = _flattened(items) if len(stops) > 1 else []
+            found += [together] if together else items
+        entries = [item for item in found if not isinstance(item, list | tuple)]
+        if all(entry is None for entry in entries):
+            return [_ABSENT if item is None else item for item in found]
+        return found if any(isinstance(item, list) for item in found) else [entries]
 
     def _stops(self, value: Any, paths: Sequence[_Names]) -> list["_Stop"]:
         """Where paths end, meet null, or meet an array: there once, in the place of the first path that meets it."""
@@ -186,7 +189,8 @@ def suggested_field(value: Any, dimensions: int) -> str | None:
     for paths in islice(_candidates(value, (), dimensions), _MAX_CANDIDATES):
         field = ",".join(map(spelled, paths))
         with suppress(ValueError, VectorError):  # such as names that cannot be spelled
-            if NumberFields(paths_of(field), dimensions, impute=False, kind="")._several(value, booleans=True):
+            fields = NumberFields(paths_of(field), dimensions, impute=False, kind="")
+            if len(fields._several(value, booleans=True)) == 8 * dimensions:
                 return field
     return None
 
@@ -203,13 +207,13 @@ def _candidates(value: Any, path: _Names, dimensions: int) -> Iterator[list[_Nam
 
 
 def _flattened(items: list[Any]) -> list[Any]:
-    return [entry for item in items for entry in (item if isinstance(item, list) else [item])]
+    return [entry for item in items for entry in (item if isinstance(item, list | tuple) else [item])]
 
 
-def _innermost(array: list[Any]) -> list[list[Any] | None]:
-    """The innermost arrays of an array; None among them is a vector that is not there."""
+def _innermost(array: list[Any]) -> list[Any]:
+    """The innermost arrays of an array; `_ABSENT` for null among them."""
     if not any(isinstance(element, list) for element in array) or not all(
         isinstance(element, list | None) for element in array
     ):
         return [array]
-    return [inner for element in array for inner in ([None] if element is None else _innermost(element))]
+    return [inner for element in array for inner in ([_ABSENT] if element is None else _innermost(element))]

@@ -106,7 +106,7 @@ def rows_of(value: Any, name: str, text: bytes | None = None) -> Array:
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
     value = [_row_of_text(row, f"{name}[{i}]") if isinstance(row, str) else row for i, row in enumerate(value)]
-    if value and value[0] and isinstance(value[0], bytes):
+    if value and isinstance(value[0], bytes):
         if {len(row) if isinstance(row, bytes) else 0 for row in value} != {len(value[0])}:
             raise invalid(f"{name}: all texts need the same number of bytes, in base64")
         return np.frombuffer(b"".join(value), f"V{len(value[0])}")
@@ -120,7 +120,7 @@ def rows_of(value: Any, name: str, text: bytes | None = None) -> Array:
 def _row_of_text(row: str, label: str) -> Any:
     """The numbers in a text: a list, or bytes. Raises `RequestError`."""
     try:
-        return unpacked(row)
+        return unpacked(row) or []
     except VectorError as error:
         raise invalid(f"{label}: {error}") from None
 

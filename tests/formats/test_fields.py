@@ -157,6 +157,7 @@ XY = [{"x": 1, "y": 2}, {"x": 3, "y": 4}]
         ({"v": base64.b64encode(np.array(ROW, "<f8").tobytes()).decode()}, "v", 3, [ROW]),
         ({"rows": [{"v": "[1,2]"}, {"v": None}, {"v": [3, 4]}]}, "rows.v", 2, [[1, 2], [3, 4]]),
         ({"rows": [None, {"v": [3, 4]}]}, "rows.v", 2, [[3, 4]]),
+        ({"rows": [None, XY[0], XY[1]]}, "rows.x,rows.y", 2, [[1, 2], [3, 4]]),
     ],
 )
 def test_records_hold(record: Any, field: str, d: int, rows: list[list[float]]) -> None:
@@ -187,7 +188,8 @@ def test_records_that_are_rejected(record: Any, field: str, d: int, reason: str,
 @pytest.mark.parametrize(
     ("record", "field"),
     [(None, ""), ({"v": None}, "v"), ({"after": None}, "after.v"), ({"after": None}, "after.x,after.y,after.z"),
-     ({"rows": [None]}, "rows.v"), ({"rows": [{"v": None}]}, "rows.v"), ({"v": [1], "w": None}, "v,w")],
+     ({"rows": [None]}, "rows.v"), ({"rows": [None] * 2}, "rows.x,rows.y,rows.z"),
+     ({"rows": [{"v": None}]}, "rows.v"), ({"v": [1], "w": None}, "v,w")],
 )  # fmt: skip
 def test_null_in_place_of_a_vector_is_no_value(record: Any, field: str) -> None:
     fields = NumberFields(paths_of(field), 3, impute=True, kind="record")

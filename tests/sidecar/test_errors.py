@@ -24,6 +24,7 @@ ROW = [1.0] * D
 REFUSED = "must be a finite number, not null or NaN (this model was learned with missing=refuse)"
 RAGGED = "as the rows before it: all need the model's dimensions"
 NO_ROW = "must be an array of numbers, not"
+NO_TEXT = "expected an array of numbers, not a string, unless it is base64 of them or a JSON array"
 WRONG_VECTORS: list[tuple[Any, str]] = [
     ([[1.0] * 4], "vectors[0] has 4 numbers where this model has 5"),
     ([ROW, [1.0] * 6], f"vectors[1] has 6 numbers, not 5 {RAGGED}"),
@@ -35,14 +36,16 @@ WRONG_VECTORS: list[tuple[Any, str]] = [
     ([[1, {}, 3, 4, 5]], "vectors[0][1] must be a number, not an object"),
     ([ROW, 3], f"vectors[1] {NO_ROW} a number; write a single vector as [[…]]"),
     ([ROW, None], f"vectors[1] {NO_ROW} null"),
-    ([ROW, "x"], f"vectors[1] {NO_ROW} a string"),
+    ([ROW, "x"], f"vectors[1]: {NO_TEXT}"),
+    ([ROW, "AAAA"], f"vectors[1] {NO_ROW} bytes"),
+    (["AAAA", ROW], "vectors: all texts need the same number of bytes, in base64"),
     ([dict.fromkeys("abcde", 1)], f"vectors[0] {NO_ROW} an object"),
     (ROW, f"vectors[0] {NO_ROW} a number; write a single vector as [[…]]"),
     (["AAAA", "AAAA"], "vectors[0] has 3 bytes, not 5 numbers of 4 or 8 bytes"),
     (["AAAA", "AAAAAAAA"], "vectors: all texts need the same number of bytes, in base64"),
     (["[1,2]"], "vectors[0] has 2 numbers where this model has 5"),
-    ([""], "vectors[0] must be an array of numbers, or base64 of them"),
-    (["[1", None], "vectors[0] must be an array of numbers, or base64 of them"),
+    ([""], "vectors[0] has 0 numbers where this model has 5"),
+    (["[1", None], f"vectors[0]: {NO_TEXT}"),
     ("x", "vectors must be an array of arrays of numbers, not a string"),
     (None, "give one of vectors, records"),
     ({"0": ROW}, "vectors must be an array of arrays of numbers, not an object"),
