@@ -45,7 +45,9 @@ class FirstRecords:
         """The events that may be handled now that this one has come. Raises `RejectLimitError`."""
         if (records := self._records.get(event.partition)) is None:
             return [event]
-        records += event.records[: FIRST - len(records)]
+        unknown = {reject.index for reject in event.decoded.rejects if reject.reason == "unknown_schema"}  # yet
+        first = event.records[: FIRST - len(records)]
+        records += [record for index, record in enumerate(first) if index not in unknown]
         if odd := self._oddity(records):
             raise RejectLimitError(
                 f"partition {event.partition} of {self._topic}: the first records are not what was sent: {odd}"
