@@ -16,7 +16,7 @@ from pyarrow import parquet
 from threadpoolctl import threadpool_limits
 
 from streampca.files.arrow import batch_of, columns_of
-from streampca.files.columns import FileOptions, Wanted
+from streampca.files.columns import FileOptions
 from streampca.files.rows import FileBatch
 from streampca.files.times import in_milliseconds
 from streampca.fold import checkpoint as files
@@ -24,7 +24,7 @@ from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.partitions import backfill_partition
-from streampca.formats.batch import Batch, Decoded, Reject
+from streampca.formats.batch import Batch, Reject
 from streampca.formats.judge import Judge
 
 _UNCLEAR = "it may be history or the topic's"
@@ -50,12 +50,13 @@ class BackfillPlan:
         return str(self.until_ms) if self.until_ms is not None else ",".join(offsets)
 
     @property
-    def wanted(self) -> Wanted:
+    def options(self) -> FileOptions:
         """What is read of the files."""
         times = [self.timestamp_column] if self.timestamp_column else []
         others = [*times, *(["partition", "offset"] if self.until_offsets else [])]
         config = self.fold_config
-        return Wanted(self.files, config.learning.dimensions, config.names, impute=True, others=others)
+        d = config.learning.dimensions
+        return self.files._replace(dimensions=d, names=config.names, impute=True, others=others)
 
     def checkpoint(self, fold: Fold) -> Checkpoint:
         partition = backfill_partition(self.number)
@@ -80,18 +81,20 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     learning = plan.fold_config.learning
     judge, fold, rejects, start = Judge.of(learning), Fold.empty(learning), list[Any](), 0
     with threadpool_limits(1):  # the same bits everywhere
-        for found, count, _, others in batches:
+        for (vectors, counts, misfits), _, others in batches:
             columns = {name: _as_arrow(column) for name, column in others.items()}
-            times = _times(columns.get(plan.timestamp_column or ""), count, plan)
+            times = _times(columns.get(plan.timestamp_column or ""), len(counts), plan)
             is_history, is_unclear = _history(columns, times, plan)
-            vectors, indices, misfits, counts, _ = _only(found, is_history)
-            decoded = judge.checked(vectors, indices, counts, misfits)
+            chosen = np.flatnonzero(is_history & (counts > 0))
+            vectors = vectors if is_history.all() else vectors[np.repeat(is_history, counts)]
+            unfit = [Reject(row, error.reason, str(error)) for row, error in misfits if is_history[row]]
+            decoded = judge.checked(vectors, chosen, counts[chosen], unfit)
             unclear = np.flatnonzero(is_unclear).tolist()
             unfit = [*decoded.rejects, *(Reject(row, "no_position", _UNCLEAR) for row in unclear)]
             decoded = decoded._replace(rejects=unfit)
-            fold = fold.take(Batch(decoded, times[decoded.indices], (), start + count), plan.fold_config)[0]
+            fold = fold.take(Batch(decoded, times[decoded.indices], (), start + len(counts)), plan.fold_config)[0]
             rejects += [(name, start + reject.index, reject.reason, reject.message) for reject in sorted(unfit)]
-            start += count
+            start += len(counts)
         fold = replace(fold, position=start, state=fold.provisional(learning)).without_pending()
     out = pa.BufferOutputStream()  # a BytesIO that another thread of Arrow's closes may abort the process at its exit
     cells = [[row[i] for row in rejects] for i in range(len(REJECTS))]
@@ -110,21 +113,13 @@ def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
 
 
 def _decoded(batch: Any, plan: BackfillPlan) -> FileBatch:
-    columns = columns_of(batch.schema, plan.wanted, "the record batch")
-    return batch_of(batch, columns, plan.wanted.others, plan.fold_config.learning.dimensions, 0.0)
+    columns = columns_of(batch.schema, plan.options, "the record batch")
+    return batch_of(batch, columns, plan.fold_config.learning.dimensions, 0.0)
 
 
 def _as_arrow(column: Any) -> Any:
     """A column of a file; empty text is null."""
-    return pa.array([None if value == "" else value for value in column]) if isinstance(column, list) else column
-
-
-def _only(decoded: Decoded, rows: NDArray[np.bool_]) -> Decoded:
-    """The vectors and the rejects in these rows."""
-    chosen = rows[decoded.indices]
-    vectors = decoded.vectors if chosen.all() else decoded.vectors[np.repeat(chosen, decoded.counts)]
-    rejects = [reject for reject in decoded.rejects if rows[reject.index]]
-    return Decoded(vectors, decoded.indices[chosen], rejects, decoded.counts[chosen])
+    return pa.array([None if value == "" else value for value in column]) if isinstance(column, np.ndarray) else column
 
 
 def _history(

@@ -10,7 +10,7 @@ from streampca.cli import files
 from streampca.cli.console import console, progress, table
 from streampca.errors import InputError, SettingsError
 from streampca.files import open_rows
-from streampca.files.columns import Wanted
+from streampca.files.columns import FileOptions
 from streampca.files.rows import Rows
 from streampca.fold import model_file
 from streampca.fold.fold import Fold, FoldConfig
@@ -39,7 +39,7 @@ class FitOptions:
     missing: str = "refuse"  # or impute
 
 
-def run(file: Path, output: str, options: FitOptions, start_from: str | None, wanted: Wanted) -> None:
+def run(file: Path, output: str, options: FitOptions, start_from: str | None, wanted: FileOptions) -> None:
     """Learn the rows of the file and write the model."""
     if options.missing not in ("refuse", "impute"):
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
@@ -47,10 +47,9 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, wa
     if before and options != FitOptions():
         raise SettingsError("--start-from: the model's own options are used, so give no others but those of the file")
     impute = before.impute if before else options.missing == "impute"
-    wanted = wanted._replace(impute=impute)
     if before:
         wanted = wanted._replace(dimensions=before.model.dimensions, names=before.names)
-    rows = open_rows(file, wanted)
+    rows = open_rows(file, wanted._replace(impute=impute))
     fold_config = FoldConfig.from_dict(before.settings, before.names) if before else _fold_config(options, rows)
     if rows.names:
         fold_config = replace(fold_config, names=list(rows.names))

@@ -69,10 +69,13 @@ class NumberFields:
         return b"".join(self._packer.pack(row, booleans=booleans, labels=labels) for row in self._rows(items))
 
     def dimensions_in(self, value: Any) -> int:
-        """How many numbers a vector has, judging by this value: those of an innermost array, or of all paths."""
+        """How many numbers a vector has, judging by this value: those of an innermost array, or of all paths.
+
+        0: it holds none.
+        """
         items = self._items(self._stops(value, self._paths), True, [])
         arrays = [item for item in items if isinstance(item, list)]
-        return len(arrays[0]) if arrays else len(items)
+        return len(arrays[0]) if arrays else len(items) * any(item is not None for item in items)
 
     @property
     def _place(self) -> str:

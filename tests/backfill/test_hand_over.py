@@ -63,7 +63,7 @@ def test_every_row_counts_once(broker: Broker, topic: str, tmp_path: Path, clien
         members.wait(lambda: (newest := models.newest()) and newest.version == 2000, "a model of all rows")
         published: Any = models.newest()
         events = [e for e in members.workers[0].events() if e["event"] == "partition begun"]
-    assert f"{400 + sum(begun.values()):,} rows learned" in output
+    assert f"{400 + sum(begun.values()):,} vectors learned" in output
     assert {e["partition"]: e["offset"] for e in events} == begun
     np.testing.assert_allclose(published.model.mean, Y.mean(axis=0), rtol=1e-9)
     exact = np.linalg.eigvalsh(np.cov(Y.T, bias=True))[::-1]

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from streampca.errors import InputError
 from streampca.files import open_rows
-from streampca.files.columns import FileOptions, Wanted
+from streampca.files.columns import FileOptions
 from streampca.files.rows import Rows
 
 
 def opened(folder: Path, text: str, options: FileOptions = FileOptions(), name: str = "v.csv") -> Rows:  # noqa: B008
     (folder / name).write_text(text, encoding="utf-8")
-    return open_rows(folder / name, Wanted(options, impute=True))
+    return open_rows(folder / name, options._replace(impute=True))
 
 
 def vectors_of(rows: Rows) -> list[list[float]]:
@@ -84,7 +84,7 @@ def test_any_separator(tmp_path_factory: pytest.TempPathFactory, separator: str,
     with path.open("w", encoding="utf-8") as file:
         csv.writer(file, delimiter=separator, quoting=csv.QUOTE_NONNUMERIC).writerows([["a, b", "c;\td", "e"], *Y])
     given_separator = separator if separator == "|" else None
-    rows = open_rows(path, Wanted(FileOptions(separator=given_separator)))
+    rows = open_rows(path, FileOptions(separator=given_separator))
     assert rows.names == ("a, b", "c;\td", "e")
     assert vectors_of(rows) == Y
 
