@@ -60,8 +60,7 @@ def with_names(store: Store, plan: BackfillPlan, chunks: Sequence[Chunk]) -> tup
     saved = (checkpoints.newest(partition, trusted=True) for partition in checkpoints.partitions())
     names = config.names or next((checkpoint.names for checkpoint in saved if checkpoint and checkpoint.names), None)
     first = open_rows(chunks[0].path, plan.options._replace(names=names))
-    names = names or (list(first.names) if first.names else None)
-    return replace(plan, fold_config=replace(config, names=names)), first
+    return replace(plan, fold_config=replace(config, names=names or first.names)), first
 
 
 def _fold(
@@ -114,8 +113,6 @@ def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None
         if (newest := checkpoints.newest(partition, trusted=True)) and newest.fold.stats.learned:
             config = replace(plan.fold_config, field=newest.settings["field"])  # that of the topic's records
             newest.refuse_other_settings(config)
-            if newest.names or not plan.fold_config.names:
-                return  # all have the same; names may be missing
 
 
 def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources: str) -> None:

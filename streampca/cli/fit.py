@@ -50,9 +50,9 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, wa
     if before:
         wanted = wanted._replace(dimensions=before.model.dimensions, names=before.names)
     rows = open_rows(file, wanted._replace(impute=impute))
-    fold_config = FoldConfig.from_dict(before.settings, before.names) if before else _fold_config(options, rows)
-    if rows.names:
-        fold_config = replace(fold_config, names=list(rows.names))
+    fold_config = (
+        FoldConfig.from_dict(before.settings, before.names or rows.names) if before else _fold_config(options, rows)
+    )
     files.check_writable(output)
     files.report(rows)
     with threadpool_limits(1):  # the same bits as in a worker
@@ -70,13 +70,12 @@ def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
     d, k = rows.dimensions, options.components or min(_COMPONENTS, rows.dimensions)
     if k > d:
         raise SettingsError(f"components ({k}) cannot exceed the dimensions of {rows.path} ({d})")
-    impute = options.missing == "impute"
     if options.standardize and not options.center:
         raise SettingsError("--standardize divides by standard deviations about the mean, so it excludes --no-center")
     learning_config = LearningConfig(
-        d, k, options.oversampling, options.center, options.dtype, impute=impute, standardize=options.standardize
+        d, k, options.oversampling, options.center, options.dtype, impute=rows.impute, standardize=options.standardize
     )
-    return FoldConfig(learning_config, half_life_messages=options.half_life)
+    return FoldConfig(learning_config, half_life_messages=options.half_life, names=rows.names)
 
 
 def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -> tuple[Fold, PastScoresBuilder, float]:

@@ -32,13 +32,13 @@ def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None 
             columns = columns_of(schema, options._replace(dimensions=d), path)
 
     def batches() -> Iterator[FileBatch]:
-        with naming(path, pa.ArrowException), _source(path) as (_, record_batches):
+        with naming(path, pa.ArrowException, VectorError), _source(path) as (_, record_batches):
             for whole, share in record_batches([*columns.top, *columns.others], part):
                 for start in range(0, len(whole), step := rows_of_batch(d)):
                     yield batch_of(whole.slice(start, step), columns, d, share)
 
     others = {name: schema.field(name).type for name in columns.others}
-    return Rows(path, d, batches, options.impute, columns.names, columns.said, others)
+    return Rows(path, d, batches, options.impute, columns.names, "; ".join(columns.said), others)
 
 
 def columns_of(schema: Any, options: FileOptions, path: str) -> Columns:
@@ -49,11 +49,8 @@ def columns_of(schema: Any, options: FileOptions, path: str) -> Columns:
 
 
 def batch_of(batch: Any, columns: Columns, dimensions: int, share: float) -> FileBatch:
-    """The rows of a record batch. Raises `InputError` if its columns cannot hold vectors."""
-    try:
-        found = vectors_in(batch, columns.paths, dimensions, impute=True)
-    except VectorError as error:
-        raise InputError(str(error)) from None
+    """The rows of a record batch. Raises `VectorError` if its columns cannot hold vectors."""
+    found = vectors_in(batch, columns.paths, dimensions, impute=True)
     return FileBatch(found, share, {name: batch.column(name) for name in columns.others})
 
 

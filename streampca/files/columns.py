@@ -1,10 +1,8 @@
 """Which columns of a file hold the numbers: `--field`, or all of them, in the order of a model's names."""
 
-import base64
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import reduce
 from typing import Any, NamedTuple
 
 from streampca.errors import InputError
@@ -32,24 +30,16 @@ class Columns(NamedTuple):
     """Where the numbers of a row are."""
 
     paths: tuple[Path, ...]
-    names: tuple[str, ...] | None = None  # of the dimensions, where each path leads to one number
-    said: str = ""  # what a user should see of it
+    top: Sequence[str] = ()  # the columns of the table that the paths begin with
+    names: list[str] | None = None  # of the dimensions, where each path leads to one number
+    said: Sequence[str] = ()  # what a user should see of it
     others: Sequence[str] = ()  # the further columns
     is_null: bool = False  # the row has null in their place
 
-    @property
-    def top(self) -> list[str]:
-        """The columns of the table that the paths begin with."""
-        return list(dict.fromkeys(path[0].name for path in self.paths if path))
-
     def dimensions_in(self, row: Any, path: str) -> int:
         """How many numbers a vector of this row has; 0 if it holds none. Raises `InputError`."""
-        size = _bytes_in(reduce(_entry, self.paths[0], row)) if len(self.paths) == 1 else 0
-        if size and size % 8 == 0:
-            texts = f"{size} bytes may be {size // 4} numbers of 4 or {size // 8} of 8: say --dimensions"
-            raise InputError(f"{path}: {texts}")
         try:
-            return size // 4 or NumberFields(self.paths, 1, impute=True, kind="first row").dimensions_in(row)
+            return NumberFields(self.paths, 0, impute=True, kind="first row").dimensions_in(row)
         except (VectorError, RecursionError) as error:
             raise InputError(f"{path}: {error}") from None
 
@@ -71,21 +61,23 @@ def resolved(row: Any, options: FileOptions, path: str, *, named: bool = True) -
     found = [each for one in asked for each in _matching(one, row, path)] if asked else _default(row, options, path)
     leaves = dict(found)
     is_named = named and (options.names or options.dimensions in (None, len(leaves)))
-    names = names_of(list(leaves)) if is_named and leaves and all(map(_is_number, leaves.values())) else None
+    names = list(names_of(list(leaves))) if is_named and leaves and all(map(_is_number, leaves.values())) else None
     said = [] if asked or names is None else [f"the dimensions are its columns {_listed(names)}"]
     paths = tuple(leaves)
     if names and options.names:
         if not set(options.names) <= set(names):
-            texts = f"the columns {_listed(names)}, but the dimensions learned are {_listed(options.names)}"
-            raise InputError(f"{path} has {texts}")
-        if list(options.names) != list(names):
+            raise InputError(
+                f"{path} has the columns {_listed(names)}, but the dimensions learned are {_listed(options.names)}"
+            )
+        if list(options.names) != names:
             said = ["columns are read by the names learned"]
-        paths, names = tuple(paths[names.index(name)] for name in options.names), tuple(options.names)
+        paths, names = tuple(paths[names.index(name)] for name in options.names), list(options.names)
     elif options.names:
         said.append("its columns have no names, so they are read in their order")
-    top = {at[0].name for at in paths if at}
+    top = list(dict.fromkeys(at[0].name for at in paths))
     others = [name for name in inside if name not in top] if options.others is True else options.others or ()
-    return Columns(paths, names, "; ".join(said), others, bool(leaves) and not any(leaf is not None for leaf in leaves.values()))
+    is_null = bool(leaves) and all(leaf is None for leaf in leaves.values())
+    return Columns(paths, top, names, said, others, is_null)
 
 
 def _default(row: Any, options: FileOptions, path: str) -> list[tuple[Path, Any]]:
@@ -97,8 +89,10 @@ def _default(row: Any, options: FileOptions, path: str) -> list[tuple[Path, Any]
         return [((Part(name),), columns[name]) for name in options.names]
     hint = f"name by --field where the numbers are, of {_shown(columns)}"
     if any(_UNNAMED.fullmatch(name) for name in columns):
-        line = ", or say --no-header if the first line is a row" if "" in columns else ""
-        raise InputError(f"{path}: a column has no name, as an index that pandas wrote: {hint}{line}")
+        raise InputError(
+            f"{path}: a column has no name, as an index that pandas wrote: {hint}, "
+            "or say --no-header if the first line of CSV is a row"
+        )
     is_array = len(columns) == 1 and all(isinstance(leaf, list) and not _columns_in(leaf) for leaf in columns.values())
     if not is_array and (other := [name for name, leaf in columns.items() if not _is_number(leaf)]):
         raise InputError(f"{path}: column {_listed(other[:1])} holds no numbers: {hint}")
@@ -107,8 +101,8 @@ def _default(row: Any, options: FileOptions, path: str) -> list[tuple[Path, Any]
 
 def _matching(path: Path, value: Any, file: str) -> list[tuple[Path, Any]]:
     """The paths in a value that a path means, whose parts may be patterns, with what is there. Raises `InputError`."""
-    if not path or value is None:
-        return [(path, value)]
+    if not path or value is None or value == []:
+        return [(path, None if path else value)]
     (name, is_quoted), columns = path[0], _columns_in(value)
     is_exact = is_quoted or name in columns
     names = [each for each in columns if each == name or (not is_exact and each and fnmatchcase(each, name))]
@@ -136,15 +130,3 @@ def _shown(columns: Mapping[str, Any]) -> str:
 def _listed(names: Sequence[str]) -> str:
     text = ", ".join(name[:64] if name.isprintable() else repr(name[:64]) for name in names[:_MAX_SHOWN])
     return text + (f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else "")
-
-
-def _entry(value: Any, part: Part) -> Any:
-    return value.get(part.name) if isinstance(value, dict) else None
-
-
-def _bytes_in(leaf: Any) -> int:
-    """How many bytes with numbers a value is, as it stands or in base64; 0 if it is none."""
-    try:
-        return len(leaf if isinstance(leaf, bytes) else base64.b64decode(leaf, validate=True))
-    except (TypeError, ValueError):
-        return 0

@@ -32,8 +32,9 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
         first, second = [*([cell.strip() for cell in cells] for cells in _records(head, separator)), [], []][:2]
     has_header = _is_header(first, second) if options.header is None else options.header
     if has_header is None:
-        unclear = f"the first line may be a header or a row: say --header or --no-header. It is {listed(first)}"
-        raise InputError(f"{path}: {unclear}")
+        raise InputError(
+            f"{path}: the first line may be a header or a row: say --header or --no-header. It is {listed(first)}"
+        )
     names, row = (first, second) if has_header else ([str(i) for i in range(len(first))], first)
     separated = f"(cells are separated by {separator!r})"
     texts = {name: cell for name, cell in zip(names, row, strict=False) if number_of(cell) is None}
@@ -61,8 +62,7 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
         return islice(_records(lines(file), separator, strict=True), int(has_header), None)
 
     others = {name: partial(_cell, names.index(name)) for name in columns.others}
-    said = f"the first line {'is the header' if has_header else 'is a row'}"
-    said = "; ".join(filter(None, [said, columns.said]))
+    said = "; ".join(["the first line is the header" if has_header else "the first line is a row", *columns.said])
     batches = partial(text_batches, path, records, pack, others, d)
     return Rows(path, d, batches, options.impute, columns.names, said, dict.fromkeys(others))
 

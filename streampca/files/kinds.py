@@ -46,8 +46,7 @@ def naming(path: str, *errors: type[Exception]) -> Iterator[None]:
     except InputError:  # it names the file, and is a ValueError
         raise
     except expected as error:
-        cause = error.strerror if isinstance(error, OSError) and error.strerror else error
-        text = str(cause).partition(" (b'")[0]  # bytes of the file
+        text = str(getattr(error, "strerror", None) or error).partition(" (b'")[0]  # bytes of the file
         raise InputError(f"{path} cannot be read: {' '.join(text.split())}") from None
 
 

@@ -37,7 +37,7 @@ class Rows(NamedTuple):
     dimensions: int
     batches: Callable[[], Iterator[FileBatch]]
     impute: bool = False
-    names: tuple[str, ...] | None = None  # of the dimensions
+    names: list[str] | None = None  # of the dimensions
     said: str = ""  # what was made of the file that a user should see
     others: Mapping[str, Any] = {}  # Arrow types of the other columns; None: text
 
@@ -84,7 +84,7 @@ def rows_of_npy(path: str, options: FileOptions, part: tuple[int, int] | None) -
             vectors = vectors if vectors.dtype.kind == "f" else vectors.astype(np.float64)
             yield batch_of_vectors(vectors, min(first + step, len(array)) / len(array))
 
-    return Rows(path, array.shape[1], batches, options.impute, said=columns.said)
+    return Rows(path, array.shape[1], batches, options.impute, said="; ".join(columns.said))
 
 
 def rows_of_batch(d: int) -> int:
@@ -96,9 +96,12 @@ def mapped_npy(file: str, path: str) -> Array:
     try:
         array = np.lib.format.open_memmap(file, mode="r")  # `np.load` would open archives, and advises to unpickle
     except ValueError as error:
-        cause = str(error).partition(";")[0]  # bytes of the file follow
-        raise InputError(f"{path} is not an .npy array of numbers, as numpy.save writes it: {cause}") from None
+        raise InputError(
+            f"{path} is not an .npy array of numbers, as numpy.save writes it: "
+            f"{str(error).partition(';')[0]}"  # bytes of the file follow
+        ) from None
     if array.ndim != 2 or not array.shape[1] or array.dtype.kind not in "fiub":
-        content = f"{array.dtype} of shape {array.shape}"
-        raise InputError(f"{path} must hold real numbers of shape (rows, dimensions), not {content}")
+        raise InputError(
+            f"{path} must hold real numbers of shape (rows, dimensions), not {array.dtype} of shape {array.shape}"
+        )
     return array

@@ -33,14 +33,11 @@ def text_batches(
 
 
 def lines(file: Any) -> Iterator[str]:
-    """The lines of a text. Raises `ValueError` for a line of any length, and for bytes that are no text."""
+    """The lines of a text in UTF-8. Raises `ValueError` for a longer line, and for bytes that are no text."""
     while line := file.readline(_MAX_LINE + 1):
         if len(line) > _MAX_LINE:
             raise ValueError(f"a line has more than {_MAX_LINE >> 20} MiB")
-        try:
-            yield line.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            raise ValueError("it is not text in UTF-8") from None
+        yield line.decode("utf-8-sig")
 
 
 def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
@@ -56,7 +53,7 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
 
     others = {} if options.others is True else {name: partial(_entry, name) for name in columns.others}
     batches = partial(text_batches, path, _documents, pack, others, d)
-    return Rows(path, d, batches, options.impute, columns.names, columns.said)
+    return Rows(path, d, batches, options.impute, columns.names, "; ".join(columns.said))
 
 
 def _columns(path: str, options: FileOptions) -> tuple[Columns, int]:

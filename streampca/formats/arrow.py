@@ -35,7 +35,7 @@ class ArrowReader(Reader):
     is_batch = True
 
     def read(self, value: bytes) -> VectorBytes:
-        found, nulls, size = list[F64](), list[VectorError](), 0
+        found, nulls, size = list[Array](), list[VectorError](), 0
         try:
             # Arrow's own pools keep what they have freed: a few large messages took 120 MiB more.
             with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:

@@ -39,7 +39,7 @@ class NumberFields:
     """Finds the numbers at paths in Python values: objects, arrays, and what may be a number (`NumberPacker`)."""
 
     def __init__(self, paths: Sequence[Path], dimensions: int, *, impute: bool, kind: str) -> None:
-        """`kind` is what messages call a value. Names in paths are no patterns here."""
+        """`kind` is what messages call a value. Names in paths are no patterns here. `dimensions` 0: to be found."""
         self._paths = [names_in(path) for path in paths] or [()]
         self._dimensions, self._kind = dimensions, kind
         self._is_named = len(paths) == dimensions
@@ -177,8 +177,12 @@ class NumberFields:
         except ValueError:
             text = "expected an array of numbers, not a string, unless it is base64 of them or a JSON array"
             raise VectorError("undecodable", text) from None
-        numbers = np.frombuffer(float64_of(data, self._dimensions)).tolist()
-        note_untyped(data, f"<f{len(data) // self._dimensions}")
+        if not self._dimensions and data and len(data) % 8 == 0:
+            sizes = f"{len(data) // 4} numbers of 4 or {len(data) // 8} of 8"
+            raise VectorError("wrong_length", f"{len(data)} bytes may be {sizes}: say --dimensions")
+        d = self._dimensions or max(len(data) // 4, 1)
+        numbers = np.frombuffer(float64_of(data, d)).tolist()
+        note_untyped(data, f"<f{len(data) // d}")
         return numbers
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import F64, Array
+from streampca.pca.arrays import Array
 
 VectorBytes = bytes | memoryview
 """The numbers of a vector in memory, or of several vectors one after the other."""
@@ -108,7 +108,7 @@ def check_size(size: int, limit: int) -> None:
 class RowVectors(NamedTuple):
     """The vectors (n, d) in the rows of a table or a text; most rows hold one."""
 
-    vectors: F64
+    vectors: Array
     counts: NDArray[np.int64]  # of each row
     misfits: Iterable[tuple[int, VectorError]]  # rows without, in order, and why; no_value: null instead of a vector
 

@@ -36,15 +36,15 @@ def vectors(path: Path, options: FileOptions) -> list[list[float]]:
     ("field", "names", "last"),
     [
         ("v", None, [4, 1, 2]),
-        ("at.x,id", ("x", "id"), [4.5, 4]),
-        ("at.*", ("x", "y"), [4.5, 8]),
-        ("a?.[xy]", ("x", "y"), [4.5, 8]),
-        ("x*", ("x*",), [12]),  # the very name, not a pattern
-        ("`x*`,i*", ("x*", "id"), [12, 4]),
+        ("at.x,id", ["x", "id"], [4.5, 4]),
+        ("at.*", ["x", "y"], [4.5, 8]),
+        ("a?.[xy]", ["x", "y"], [4.5, 8]),
+        ("x*", ["x*"], [12]),  # the very name, not a pattern
+        ("`x*`,i*", ["x*", "id"], [12, 4]),
     ],
 )
 def test_field_is_one_language_in_all_files(
-    tmp_path: Path, field: str, names: tuple[str, ...] | None, last: list[float]
+    tmp_path: Path, field: str, names: list[str] | None, last: list[float]
 ) -> None:
     for path in files(tmp_path, ROWS):  # type: ignore[arg-type]
         rows = open_rows(path, FileOptions(field))
@@ -75,7 +75,7 @@ def test_columns_are_read_by_the_names_learned(tmp_path: Path) -> None:
     for path in [*files(tmp_path, numbers), tmp_path / "v.csv"]:
         for field in ("", "*", "a,b,c"):
             options = FileOptions(field, dimensions=2, names=["c", "a"])
-            assert open_rows(path, options).names == ("c", "a")
+            assert open_rows(path, options).names == ["c", "a"]
             assert vectors(path, options)[0] == [3.5, 1]
         with pytest.raises(InputError, match="columns b, a, c, but the dimensions learned are a, d"):
             open_rows(path, FileOptions("*", dimensions=2, names=["a", "d"]))
@@ -93,6 +93,32 @@ def test_rows_hold_no_vector_or_several(tmp_path: Path) -> None:
     ]
     with pytest.raises(InputError, match="row 1: the field 'e' is null"):
         list(open_rows(tmp_path / "v.jsonl").chunks())
+
+
+@pytest.mark.parametrize(
+    ("field", "first"),
+    [("p.*", {"p": None}), ("p.a,p.b", {"p": {"a": None, "b": None}}), ("p.b,p.*", {"p": None}), ("p.e", {"p": None})],
+)
+@pytest.mark.parametrize("dimensions", [None, 2])
+def test_rows_before_the_first_vector_say_nothing(
+    tmp_path: Path, field: str, first: dict[str, object], dimensions: int | None
+) -> None:
+    """A path may be null, or an array without elements, before a row shows what is there."""
+    rows: list[dict[str, object]] = [first, {"p": {"a": 1, "b": 2}} if field != "p.e" else {"p": {"e": [1, 2]}}]
+    (tmp_path / "v.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in [None, *rows]))
+    options = FileOptions(field, dimensions=dimensions, impute=True)
+    chunks = list(open_rows(tmp_path / "v.jsonl", options).chunks(skip_nulls=True))
+    expected = [2.0, 1] if field == "p.b,p.*" else [1, 2]
+    assert chunks[0].vectors[-1].tolist() == expected
+    rows = [{"p": []}, {"p": [{"x": 1, "y": 2}, {"x": 3, "y": 4}]}]
+    (tmp_path / "v.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert vectors(tmp_path / "v.jsonl", FileOptions("p.x,p.y", dimensions=dimensions)) == [[1, 2], [3, 4]]
+
+
+def test_arrays_may_be_too_deep(tmp_path: Path) -> None:
+    (tmp_path / "v.jsonl").write_text("[1,2]\n" + "[" * 1000 + "]" * 1000)
+    with pytest.raises(InputError, match=r"row 2: .*(deep|array)"):
+        vectors(tmp_path / "v.jsonl", FileOptions())
 
 
 def test_an_index_of_pandas_is_no_dimension(tmp_path: Path) -> None:
