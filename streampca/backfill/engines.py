@@ -33,7 +33,7 @@ _DIED = (
 def fold_chunk(chunk: Chunk, plan: BackfillPlan) -> Part:
     """Fold the rows of a chunk. Raises `InputError`."""
     keep_freed_memory()  # otherwise a quarter of the time goes to the system
-    return fold_rows(read(chunk, plan.wanted), plan, f"{chunk.path}#{chunk.start}")
+    return fold_rows(read(chunk, plan.options), plan, f"{chunk.path}#{chunk.start}")
 
 
 def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, BackfillPlan], Part] = fold_chunk) -> Engine:

@@ -13,6 +13,7 @@ from streampca.backfill.folding import BackfillPlan, Part, merge
 from streampca.errors import InputError, SettingsError, StoreError
 from streampca.files import open_rows
 from streampca.files.chunks import Chunk
+from streampca.files.rows import Rows
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import backfill_partition, partition_name
 from streampca.stores.base import Store
@@ -50,17 +51,16 @@ def execute(
     return checkpoint, rejects
 
 
-def with_names(store: Store, plan: BackfillPlan, chunks: Sequence[Chunk]) -> tuple[BackfillPlan, str]:
-    """The plan with names of the dimensions, and what was made of the first file.
+def with_names(store: Store, plan: BackfillPlan, chunks: Sequence[Chunk]) -> tuple[BackfillPlan, Rows]:
+    """The plan with names of the dimensions, and the first file.
 
     The names are the plan's, or what the topic's checkpoints have, or those of the first file. Raises `InputError`.
     """
     checkpoints, config = Checkpoints(store, plan.topic), plan.fold_config
     saved = (checkpoints.newest(partition, trusted=True) for partition in checkpoints.partitions())
     names = config.names or next((checkpoint.names for checkpoint in saved if checkpoint and checkpoint.names), None)
-    first = open_rows(chunks[0].path, plan.wanted._replace(names=names))
-    names = names or (list(first.names) if first.names else None)
-    return replace(plan, fold_config=replace(config, names=names)), first.said
+    first = open_rows(chunks[0].path, plan.options._replace(names=names))
+    return replace(plan, fold_config=replace(config, names=names or first.names)), first
 
 
 def _fold(
@@ -113,8 +113,6 @@ def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None
         if (newest := checkpoints.newest(partition, trusted=True)) and newest.fold.stats.learned:
             config = replace(plan.fold_config, field=newest.settings["field"])  # that of the topic's records
             newest.refuse_other_settings(config)
-            if newest.names or not plan.fold_config.names:
-                return  # all have the same; names may be missing
 
 
 def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources: str) -> None:

@@ -16,7 +16,8 @@ from pyarrow import parquet
 from threadpoolctl import threadpool_limits
 
 from streampca.files.arrow import batch_of, columns_of
-from streampca.files.columns import FileOptions, Wanted
+from streampca.files.columns import FileOptions
+from streampca.files.kinds import naming
 from streampca.files.rows import FileBatch
 from streampca.files.times import in_milliseconds
 from streampca.fold import checkpoint as files
@@ -24,8 +25,9 @@ from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.partitions import backfill_partition
-from streampca.formats.batch import Batch, Decoded, Reject
+from streampca.formats.batch import Batch, Reject
 from streampca.formats.judge import Judge
+from streampca.formats.packing import VectorError
 
 _UNCLEAR = "it may be history or the topic's"
 REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
@@ -50,12 +52,13 @@ class BackfillPlan:
         return str(self.until_ms) if self.until_ms is not None else ",".join(offsets)
 
     @property
-    def wanted(self) -> Wanted:
+    def options(self) -> FileOptions:
         """What is read of the files."""
-        times = [self.timestamp_column] if self.timestamp_column else []
-        others = [*times, *(["partition", "offset"] if self.until_offsets else [])]
-        config = self.fold_config
-        return Wanted(self.files, config.learning.dimensions, config.names, impute=True, others=others)
+        others = [self.timestamp_column, *(["partition", "offset"] if self.until_offsets else [])]
+        return self.files._replace(
+            dimensions=self.fold_config.learning.dimensions, names=self.fold_config.names, impute=True,
+            others=[name for name in others if name],
+        )  # fmt: skip
 
     def checkpoint(self, fold: Fold) -> Checkpoint:
         partition = backfill_partition(self.number)
@@ -80,18 +83,25 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     learning = plan.fold_config.learning
     judge, fold, rejects, start = Judge.of(learning), Fold.empty(learning), list[Any](), 0
     with threadpool_limits(1):  # the same bits everywhere
-        for found, count, _, others in batches:
-            columns = {name: _as_arrow(column) for name, column in others.items()}
-            times = _times(columns.get(plan.timestamp_column or ""), count, plan)
+        for (vectors, counts, misfits), _, others in batches:
+            columns = {
+                name: pa.array([None if cell == "" else cell for cell in column])
+                if isinstance(column, np.ndarray) else column
+                for name, column in others.items()
+            }  # fmt: skip
+            time = plan.timestamp_column
+            times = in_milliseconds(columns[time], time) if time else np.full(len(counts), -1)
             is_history, is_unclear = _history(columns, times, plan)
-            vectors, indices, misfits, counts, _ = _only(found, is_history)
-            decoded = judge.checked(vectors, indices, counts, misfits)
+            chosen = np.flatnonzero(is_history & (counts > 0))
+            vectors = vectors if is_history.all() else vectors[np.repeat(is_history, counts)]
+            unfit = [Reject(row, error.reason, str(error)) for row, error in misfits if is_history[row]]
+            decoded = judge.checked(vectors, chosen, counts[chosen], unfit)
             unclear = np.flatnonzero(is_unclear).tolist()
             unfit = [*decoded.rejects, *(Reject(row, "no_position", _UNCLEAR) for row in unclear)]
             decoded = decoded._replace(rejects=unfit)
-            fold = fold.take(Batch(decoded, times[decoded.indices], (), start + count), plan.fold_config)[0]
+            fold = fold.take(Batch(decoded, times[decoded.indices], (), start + len(counts)), plan.fold_config)[0]
             rejects += [(name, start + reject.index, reject.reason, reject.message) for reject in sorted(unfit)]
-            start += count
+            start += len(counts)
         fold = replace(fold, position=start, state=fold.provisional(learning)).without_pending()
     out = pa.BufferOutputStream()  # a BytesIO that another thread of Arrow's closes may abort the process at its exit
     cells = [[row[i] for row in rejects] for i in range(len(REJECTS))]
@@ -110,21 +120,9 @@ def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
 
 
 def _decoded(batch: Any, plan: BackfillPlan) -> FileBatch:
-    columns = columns_of(batch.schema, plan.wanted, "the record batch")
-    return batch_of(batch, columns, plan.wanted.others, plan.fold_config.learning.dimensions, 0.0)
-
-
-def _as_arrow(column: Any) -> Any:
-    """A column of a file; empty text is null."""
-    return pa.array([None if value == "" else value for value in column]) if isinstance(column, list) else column
-
-
-def _only(decoded: Decoded, rows: NDArray[np.bool_]) -> Decoded:
-    """The vectors and the rejects in these rows."""
-    chosen = rows[decoded.indices]
-    vectors = decoded.vectors if chosen.all() else decoded.vectors[np.repeat(chosen, decoded.counts)]
-    rejects = [reject for reject in decoded.rejects if rows[reject.index]]
-    return Decoded(vectors, decoded.indices[chosen], rejects, decoded.counts[chosen])
+    with naming("the record batch", VectorError):
+        columns = columns_of(batch.schema, plan.options, "the record batch")
+        return batch_of(batch, columns, plan.fold_config.learning.dimensions, 0.0)
 
 
 def _history(
@@ -132,24 +130,12 @@ def _history(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which rows are not the topic's, and which do not say it."""
     if plan.until_ms is not None:
-        is_clear = _is_valid(columns[str(plan.timestamp_column)])
+        is_clear = times != -1
         return is_clear & (times < plan.until_ms), ~is_clear
     if plan.until_offsets:
         positions = [columns[name].cast(pa.int64()) for name in ("partition", "offset")]
         partitions, offsets = (pc.fill_null(column, 0).to_numpy() for column in positions)
-        is_clear = np.logical_and(*map(_is_valid, positions))
+        is_clear = np.logical_and(*(column.is_valid().to_numpy(zero_copy_only=False) for column in positions))
         ends = np.array([plan.until_offsets.get(partition, 0) for partition in partitions.tolist()], np.int64)
         return is_clear & (offsets < ends), ~is_clear
     return np.ones(len(times), np.bool_), np.zeros(len(times), np.bool_)
-
-
-def _is_valid(column: Any) -> NDArray[np.bool_]:
-    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
-
-
-def _times(column: Any, count: int, plan: BackfillPlan) -> NDArray[np.int64]:
-    """The time of each row in milliseconds since 1970; -1: unknown."""
-    if column is None:
-        return np.full(count, -1, np.int64)
-    column = in_milliseconds(column, str(plan.timestamp_column))
-    return np.asarray(pc.fill_null(column, -1).to_numpy(zero_copy_only=False), np.int64)

@@ -179,11 +179,10 @@ def fit(
     Example: streampca fit vectors.npy -o model.npz --components 20
     """
     from streampca.cli.fit import FitOptions, run
-    from streampca.files.columns import Wanted
 
     dtype = "float32" if single else "float64"
     options = FitOptions(components, oversampling, center, standardize, half_life, dtype, missing)
-    run(file, output, options, start_from, Wanted(file_options(field, header, separator), dimensions))
+    run(file, output, options, start_from, file_options(field, header, separator, dimensions))
 
 
 @app.command()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from streampca.cli.console import console, iso_time, progress
+from streampca.cli.files import report
 from streampca.cli.options import milliseconds
 from streampca.cli.worker import create_worker_config
 from streampca.errors import SettingsError, StreampcaError, naming_the_extra
@@ -40,9 +41,8 @@ def run(
     if plan.until_ms is not None and not timestamp_column:
         raise SettingsError("--until with a time needs --timestamp-column")
     store = open_store(settings.store)
-    plan, said = with_names(store, plan, chunks)
-    if said:
-        console().print(f"{chunks[0].path}: {said}")
+    plan, first = with_names(store, plan, chunks)
+    report(first)
     with progress("learning", len(chunks)) as update:
         checkpoint, rejected = execute(
             store,

@@ -10,7 +10,7 @@ from streampca.cli import files
 from streampca.cli.console import console, progress, table
 from streampca.errors import InputError, SettingsError
 from streampca.files import open_rows
-from streampca.files.columns import Wanted
+from streampca.files.columns import FileOptions
 from streampca.files.rows import Rows
 from streampca.fold import model_file
 from streampca.fold.fold import Fold, FoldConfig
@@ -39,7 +39,7 @@ class FitOptions:
     missing: str = "refuse"  # or impute
 
 
-def run(file: Path, output: str, options: FitOptions, start_from: str | None, wanted: Wanted) -> None:
+def run(file: Path, output: str, options: FitOptions, start_from: str | None, wanted: FileOptions) -> None:
     """Learn the rows of the file and write the model."""
     if options.missing not in ("refuse", "impute"):
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
@@ -47,13 +47,12 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, wa
     if before and options != FitOptions():
         raise SettingsError("--start-from: the model's own options are used, so give no others but those of the file")
     impute = before.impute if before else options.missing == "impute"
-    wanted = wanted._replace(impute=impute)
     if before:
         wanted = wanted._replace(dimensions=before.model.dimensions, names=before.names)
-    rows = open_rows(file, wanted)
-    fold_config = FoldConfig.from_dict(before.settings, before.names) if before else _fold_config(options, rows)
-    if rows.names:
-        fold_config = replace(fold_config, names=list(rows.names))
+    rows = open_rows(file, wanted._replace(impute=impute))
+    fold_config = (
+        FoldConfig.from_dict(before.settings, before.names or rows.names) if before else _fold_config(options, rows)
+    )
     files.check_writable(output)
     files.report(rows)
     with threadpool_limits(1):  # the same bits as in a worker
@@ -71,13 +70,12 @@ def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
     d, k = rows.dimensions, options.components or min(_COMPONENTS, rows.dimensions)
     if k > d:
         raise SettingsError(f"components ({k}) cannot exceed the dimensions of {rows.path} ({d})")
-    impute = options.missing == "impute"
     if options.standardize and not options.center:
         raise SettingsError("--standardize divides by standard deviations about the mean, so it excludes --no-center")
     learning_config = LearningConfig(
-        d, k, options.oversampling, options.center, options.dtype, impute=impute, standardize=options.standardize
+        d, k, options.oversampling, options.center, options.dtype, impute=rows.impute, standardize=options.standardize
     )
-    return FoldConfig(learning_config, half_life_messages=options.half_life)
+    return FoldConfig(learning_config, half_life_messages=options.half_life, names=rows.names)
 
 
 def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -> tuple[Fold, PastScoresBuilder, float]:

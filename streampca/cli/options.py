@@ -51,14 +51,16 @@ def milliseconds(text: str | None, name: str) -> int | None:
         raise SettingsError(f"--{name}: {text!r} is no time such as 2026-01-31T12:00+02:00") from None
 
 
-def file_options(field: str, header: bool | None, separator: str | None) -> "FileOptions":
+def file_options(
+    field: str, header: bool | None, separator: str | None, dimensions: int | None = None
+) -> "FileOptions":
     """What these options say about files. Raises `SettingsError`."""
     from streampca.files.columns import FileOptions
 
     separator = separator and separator.replace("\\t", "\t")
     if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
         raise SettingsError(f"--separator {separator!r}: must be one character")
-    return FileOptions(field, header, separator)
+    return FileOptions(field, header, separator, dimensions)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from streampca.cli.console import console, progress
 from streampca.cli.files import report
 from streampca.errors import InputError, SettingsError, SourceError
 from streampca.files import open_rows
-from streampca.files.columns import FileOptions, Wanted
+from streampca.files.columns import FileOptions
 from streampca.files.rows import Rows
 from streampca.files.synthetic import generated
 from streampca.formats.base import Layout
@@ -44,7 +44,7 @@ def run(
         raise SettingsError(f"field={settings.field}: {error}") from None
     names = names_of(paths_of(settings.field)) if len(layout.fields) > 1 else None
     d = len(names or ()) or settings.dimensions
-    rows = open_rows(file, Wanted(files, d, names)) if file else generated(names, d)
+    rows = open_rows(file, files._replace(dimensions=d, names=names)) if file else generated(names, d)
     report(rows)
     started, sent, task = time.monotonic(), 0, f"to {settings.topic}"
     with _sending(settings) as send, progress(task, None if repeat or synthetic else 1.0) as update:

@@ -13,7 +13,7 @@ from streampca.cli.console import console, progress
 from streampca.cli.files import model_at, report
 from streampca.errors import InputError, SettingsError, StreampcaError, naming_the_extra
 from streampca.files import open_rows
-from streampca.files.columns import FileOptions, Wanted
+from streampca.files.columns import FileOptions
 from streampca.files.projected import TABLES, projected_file
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis
@@ -41,8 +41,8 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
             projector = _sidecar(location, basis, opened)
         else:
             projector = _model(location, basis, topic)
-        shape, is_table = (projector.dimensions, projector.names), output.suffix in TABLES
-        rows = open_rows(file, Wanted(files, *shape, projector.impute, others=is_table))
+        files = files._replace(dimensions=projector.dimensions, names=projector.names, impute=projector.impute)
+        rows = open_rows(file, files._replace(others=output.suffix in TABLES))
         report(rows)
         opened.enter_context(threadpool_limits(1))  # the same bits as of a sidecar
         done = 0

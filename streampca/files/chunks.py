@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from streampca.errors import InputError
 from streampca.files import open_rows
-from streampca.files.columns import Wanted
+from streampca.files.columns import FileOptions
 from streampca.files.kinds import READABLE, kind_of, naming, readable, seekable
 from streampca.files.rows import FileBatch, mapped_npy
 
@@ -39,15 +39,15 @@ def chunks_of(sources: Sequence[str]) -> list[Chunk]:
     return chunks
 
 
-def read(chunk: Chunk, wanted: Wanted) -> Iterator[FileBatch]:
+def read(chunk: Chunk, options: FileOptions) -> Iterator[FileBatch]:
     """The rows of a chunk.
 
     Raises `InputError`, also if the file is another one than when the chunk was made, or becomes another one.
     """
     _refuse_changed(chunk)
     try:
-        rows = open_rows(chunk.path, wanted, None if chunk.end is None else (chunk.start, chunk.end))
-        if rows.names and not wanted.names:
+        rows = open_rows(chunk.path, options, None if chunk.end is None else (chunk.start, chunk.end))
+        if rows.names and not options.names:
             raise InputError(f"{chunk.path} has names for the dimensions, but the first file has none: name it first")
         yield from rows.batches()
     finally:  # what cannot be read may be half of another file
@@ -108,12 +108,12 @@ def _spelled_alike(path: str) -> str:
 
 def _chunks(path: str) -> list[Chunk]:
     system, local = _opened(path)
-    info, kind = system.get_file_info(local), readable(path)
+    info, (kind, packing) = system.get_file_info(local), readable(path)
     whole = Chunk(path, info.size, info.mtime_ns)
-    if kind.packing or kind.name not in ("parquet", "npy"):
+    if packing or kind not in ("parquet", "npy"):
         return [whole]
     with naming(path, pa.ArrowException), seekable(path) as file:
-        if kind.name == "npy":
+        if kind == "npy":
             n = len(mapped_npy(file, path))
             bounds = [(start, min(start + _NPY_ROWS, n)) for start in range(0, n, _NPY_ROWS)]
         else:

@@ -2,17 +2,19 @@
 
 import csv
 import math
-from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
-from typing import Any, NamedTuple
+from typing import Any
+
+import orjson
 
 from streampca.errors import InputError
-from streampca.files.columns import NUMBER, FileOptions, Wanted, resolved
+from streampca.files.columns import FileOptions, resolved
 from streampca.files.kinds import naming, opened
-from streampca.files.rows import FileBatch, Rows, Text, lines, text_batches
+from streampca.files.rows import Rows
+from streampca.files.text import lines, text_batches
 from streampca.formats.csv import MISSING
 from streampca.formats.packing import VectorError, listed
 
@@ -22,93 +24,61 @@ _LOOKED_AT = 8  # lines
 _MAX_RECORD = 2**24  # characters: a quoted cell may have lines
 
 
-class Layout(NamedTuple):
-    separator: str
-    names: list[str]  # of the columns; without a header their numbers
-    has_header: bool
-    first: list[str]  # the first row
-
-
-def rows_of_csv(path: str, wanted: Wanted) -> Rows:
+def rows_of_csv(path: str, options: FileOptions) -> Rows:
     """Numbers in columns, of which NA, NaN and empty cells are missing."""
-    with naming(path, csv.Error):
-        with opened(path) as head:
-            layout = _layout(list(islice(lines(head.file), _LOOKED_AT)), wanted.options, path)
-        names = layout.names
-        texts = {name for name, cell in zip(names, layout.first, strict=False) if number_of(cell) is None}
-        tree = {name: "text" if name in texts else NUMBER for name in names}
-        separated = f"(cells are separated by {layout.separator!r})"
-        columns = resolved(tree, wanted, f"{path} {separated}", named=layout.has_header)
+    with naming(path, csv.Error), opened(path) as (file, _):
+        head = list(islice(lines(file), _LOOKED_AT))
+        separator = max(options.separator or _SEPARATORS, key=lambda each: _agreement(head, each))
+        first, second = [*([cell.strip() for cell in cells] for cells in _records(head, separator)), [], []][:2]
+    has_header = _is_header(first, second) if options.header is None else options.header
+    if has_header is None:
+        raise InputError(
+            f"{path}: the first line may be a header or a row: say --header or --no-header. It is {listed(first)}"
+        )
+    names, row = (first, second) if has_header else ([str(i) for i in range(len(first))], first)
+    separated = f"(cells are separated by {separator!r})"
+    texts = {name: cell for name, cell in zip(names, row, strict=False) if number_of(cell) is None}
+    columns = resolved(dict.fromkeys(names, 0.0) | texts, options, f"{path} {separated}", named=has_header)
     if twice := [name for name in columns.top if names.count(name) > 1]:
         raise InputError(f"{path} has several columns {twice[0]}")
-    if not layout.first and wanted.dimensions is None:
-        raise InputError(f"{path} holds no vectors")
     chosen = [names.index(name) for name in columns.top]
-    others = [name for name in names if name not in columns.top] if wanted.others is True else wanted.others or []
+    d = len(chosen)
+    pack_numbers = struct.Struct(f"{d}d").pack
 
-    def numbers(cells: list[str]) -> bytes:
+    def pack(cells: list[str]) -> bytes:
         if len(cells) != len(names):
             raise VectorError("wrong_length", f"{len(cells)} cells, not {len(names)} {separated}")
-        texts = [cells[i] for i in chosen]
         try:
-            if "_" not in "".join(texts):  # Python's numbers may have them
-                return array("d", map(float, texts)).tobytes()
-        except ValueError:
-            pass
-        return array("d", [_number(text, i, names[i]) for text, i in zip(texts, chosen, strict=True)]).tobytes()
+            return pack_numbers(*orjson.loads(f"[{','.join([cells[i] for i in chosen])}]"))  # most are plain numbers
+        except (ValueError, struct.error):
+            return pack_numbers(*[_number(cells[i], i) for i in chosen])
 
-    def _number(text: str, i: int, name: str) -> float:
+    def _number(text: str, i: int) -> float:
         if (number := number_of(text)) is None:
-            raise VectorError("undecodable", f"column {i + 1} ({name}) is no number: {text[:40]!r} {separated}")
+            raise VectorError("undecodable", f"column {i + 1} ({names[i]}) is no number: {text[:40]!r} {separated}")
         return number
 
     def records(file: Any) -> Iterator[list[str]]:
-        return islice(_records(lines(file), layout.separator), int(layout.has_header), None)
+        return islice(_records(lines(file), separator, strict=True), int(has_header), None)
 
-    text = Text(records, list, numbers, {name: partial(_cell, names.index(name)) for name in others})
-
-    def batches() -> Iterator[FileBatch]:
-        with naming(path, csv.Error), opened(path) as file:
-            yield from text_batches(file, text, len(chosen))
-
-    first = f"the first line {'is the header' if layout.has_header else 'is a row'}"
-    said = "; ".join(filter(None, [first, columns.said]))
-    return Rows(path, len(chosen), batches, columns.names, wanted.impute, dict.fromkeys(others), said)
+    others = {name: partial(_cell, names.index(name)) for name in columns.others}
+    said = "; ".join(["the first line is the header" if has_header else "the first line is a row", *columns.said])
+    batches = partial(text_batches, path, records, pack, others, d)
+    return Rows(path, d, batches, options.impute, columns.names, said, dict.fromkeys(others))
 
 
 def _cell(i: int, cells: list[str]) -> str:
-    return cells[i] if i < len(cells) else ""
-
-
-def _layout(head: Sequence[str], options: FileOptions, path: str) -> Layout:
-    """The layout of a text that begins with these lines. Raises `InputError` if it may be this or that."""
-    separators = _SEPARATORS if options.separator is None else (options.separator,)
-    separator = max(separators, key=lambda each: _agreement(head, each))
-    first, second = [*(_first_records(head, separator) or _records(iter(head), separator)), [], []][:2]
-    has_header = _is_header(first, second) if options.header is None else options.header
-    if has_header is None:
-        texts = f"the first line may be a header or a row: say --header or --no-header. It is {listed(first)}"
-        raise InputError(f"{path}: {texts}")
-    if not has_header:
-        return Layout(separator, [str(i) for i in range(len(first))], has_header, first)
-    return Layout(separator, first, has_header, second)
+    return cells[i].strip() if i < len(cells) else ""
 
 
 def _agreement(head: Sequence[str], separator: str) -> tuple[bool, int]:
     """Whether all records have as many cells, more than one; and how many the first has."""
-    counts = [len(cells) for cells in _first_records(head, separator)] or [0]
+    counts = [len(cells) for cells in _records(head, separator)] or [0]
     return len(set(counts)) == 1 and counts[0] > 1, counts[0]
 
 
-def _first_records(head: Sequence[str], separator: str) -> list[list[str]]:
-    found = list[list[str]]()
-    with suppress(csv.Error):  # the last one may go on in the next line
-        found.extend(_records(iter(head), separator))
-    return found
-
-
-def _records(text: Iterator[str], separator: str) -> Iterator[list[str]]:
-    """The cells of each record that is not empty."""
+def _records(text: Iterable[str], separator: str, *, strict: bool = False) -> Iterator[list[str]]:
+    """The cells of each record that is not empty. Unless it is `strict`, the last one may be cut off."""
     size = 0
 
     def bounded() -> Iterator[str]:
@@ -118,10 +88,10 @@ def _records(text: Iterator[str], separator: str) -> Iterator[list[str]]:
                 raise ValueError(f"a row has more than {_MAX_RECORD >> 20} million characters")
             yield line
 
-    for cells in csv.reader(bounded(), delimiter=separator, strict=True, skipinitialspace=True):
+    for cells in csv.reader(bounded(), delimiter=separator, strict=strict, skipinitialspace=True):
         size = 0
-        if "".join(cells).strip() or len(cells) > 1:
-            yield [text.strip() for text in cells]
+        if len(cells) > 1 or "".join(cells).strip():
+            yield cells
 
 
 def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
@@ -143,7 +113,7 @@ def _rises(numbers: Sequence[float | None], sign: int) -> bool:
 
 def number_of(text: str) -> float | None:
     """The number in a cell, NaN if it is missing; None if it is none."""
-    word = text.lower()
+    word = text.strip().lower()
     if word in _MISSING:
         return math.nan
     try:

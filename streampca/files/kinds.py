@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import copyfileobj
-from typing import Any, NamedTuple
+from typing import Any
 
 from streampca.errors import InputError, naming_the_extra
 
@@ -22,21 +22,16 @@ _PACKINGS = (".gz", ".zst")
 _MAX_READ = 2**28  # bytes of a compressed file at a time
 
 
-class Kind(NamedTuple):
-    name: str
-    packing: str  # .gz, .zst or empty
-
-
-def kind_of(path: str) -> Kind | None:
-    """The kind of a file, by its name; None if it cannot be read."""
+def kind_of(path: str) -> tuple[str, str] | None:
+    """The kind of a file, by its name, and how it is packed: .gz, .zst or empty; None if it cannot be read."""
     name = path.rsplit("/", 1)[-1].lower()
     packing = next((suffix for suffix in _PACKINGS if name.endswith(suffix)), "")
     kind = KINDS.get(Path(name.removesuffix(packing)).suffix)
-    return Kind(kind, packing) if kind else None
+    return (kind, packing) if kind else None
 
 
-def readable(path: str) -> Kind:
-    """The kind of a file. Raises `InputError` if it cannot be read."""
+def readable(path: str) -> tuple[str, str]:
+    """As `kind_of`. Raises `InputError` if the file cannot be read."""
     if (kind := kind_of(path)) is None:
         raise InputError(f"{path}: its suffix is none of those that {READABLE}")
     return kind
@@ -51,29 +46,23 @@ def naming(path: str, *errors: type[Exception]) -> Iterator[None]:
     except InputError:  # it names the file, and is a ValueError
         raise
     except expected as error:
-        cause = error.strerror if isinstance(error, OSError) and error.strerror else error
-        text = str(cause).partition(" (b'")[0]  # bytes of the file
+        text = str(getattr(error, "strerror", None) or error).partition(" (b'")[0]  # bytes of the file
         raise InputError(f"{path} cannot be read: {' '.join(text.split())}") from None
 
 
-class Opened(NamedTuple):
-    file: Any  # binary, unpacked, read from its start to its end
-    share: Callable[[], float]  # of the file that has been read
-
-
 @contextmanager
-def opened(path: str) -> Iterator[Opened]:
-    """A file to read in one pass. Raises the errors of reading."""
+def opened(path: str) -> Iterator[tuple[Any, Callable[[], float]]]:
+    """A file to read in one pass, binary and unpacked, and the share that has been read. Raises errors of reading."""
     with _raw(path) as raw:
         size = raw.seek(0, os.SEEK_END)
         raw.seek(0)
-        yield Opened(_unpacked(raw, readable(path).packing), lambda: raw.tell() / max(size, 1))
+        yield _unpacked(raw, readable(path)[1]), lambda: raw.tell() / max(size, 1)
 
 
 @contextmanager
 def seekable(path: str) -> Iterator[Any]:
     """A file to read anywhere: its path, or a file of pyarrow's. A compressed one is unpacked to a temporary file."""
-    packing = readable(path).packing
+    packing = readable(path)[1]
     if not packing:
         yield _raw(path) if "://" in path else path
         return

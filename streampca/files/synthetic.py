@@ -104,4 +104,4 @@ class Sensors:
             )
             for _ in itertools.count()
         )
-        return Rows("synthetic", len(self.names), lambda: batches, self.names)
+        return Rows("synthetic", len(self.names), lambda: batches, names=list(self.names))

@@ -1,8 +1,8 @@
 """Arrow IPC: a value is a stream of record batches, whose rows hold vectors."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +14,14 @@ from streampca.formats.fields import NumberFields
 from streampca.formats.packing import (
     NO_VALUE,
     NULL_HINT,
+    RowVectors,
     VectorBytes,
     VectorError,
     check_length,
     check_size,
     listed,
     missing_field,
+    packed_rows,
     wrong_length,
 )
 from streampca.pca.arrays import F64, Array
@@ -34,7 +36,7 @@ class ArrowReader(Reader):
     is_batch = True
 
     def read(self, value: bytes) -> VectorBytes:
-        found, nulls, size = list[F64](), list[VectorError](), 0
+        found, nulls, size = list[Array](), list[VectorError](), 0
         try:
             # Arrow's own pools keep what they have freed: a few large messages took 120 MiB more.
             with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
@@ -60,14 +62,6 @@ class ArrowReader(Reader):
         return found[0].ravel().data if len(found) == 1 else np.concatenate(found).ravel().data if found else b""
 
 
-class RowVectors(NamedTuple):
-    """The vectors (n, d) in the rows of a record batch; most rows hold one."""
-
-    vectors: F64
-    counts: NDArray[np.int64]  # of each row
-    misfits: Iterable[tuple[int, VectorError]]  # rows without, in order, and why; no_value: null instead of a vector
-
-
 def vectors_in(batch: Any, paths: Sequence[Path], dimensions: int, *, impute: bool) -> RowVectors:
     """The vectors at paths in the rows of a record batch. Raises `VectorError` if the columns cannot hold any."""
     columns = [_column_at(batch, path) for path in paths]
@@ -75,10 +69,10 @@ def vectors_in(batch: Any, paths: Sequence[Path], dimensions: int, *, impute: bo
         len(paths) == 1
         and columns[0] is not None
         and is_list(columns[0].type)
-        and _are_numbers(columns[0].type.value_type)
+        and are_numbers(columns[0].type.value_type)
     ):
         return _of_lists(columns[0], dimensions, impute)
-    if all(column is not None and _are_numbers(column.type) for column in columns):
+    if all(column is not None and are_numbers(column.type) for column in columns):
         check_length(len(columns), dimensions)
         is_absent = np.logical_and.reduce([_is_null_before(batch, path) for path in paths])
         vectors = np.column_stack([_floats(column) for column in columns])[~is_absent]
@@ -105,18 +99,14 @@ def _of_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
 def _of_objects(batch: Any, paths: Sequence[Path], dimensions: int, impute: bool) -> RowVectors:
     """The vectors in columns of any other types, row by row."""
     fields = NumberFields(paths, dimensions, impute=impute, kind="record batch")
-    found, counts, misfits = list[VectorBytes](), np.zeros(len(batch), np.int64), list[tuple[int, VectorError]]()
     chosen = batch.select(list({path[0].name: None for path in paths}))
-    for row in range(len(batch)):
-        try:
-            one = chosen.slice(row, 1)
-            check_size(one.nbytes, MAX_OBJECT_BYTES + 8 * dimensions)
-            packed = fields.pack(one.to_pylist()[0], booleans=False)
-            found.append(packed)
-            counts[row] = len(packed) // (8 * dimensions)
-        except VectorError as error:
-            misfits.append((row, error))
-    return RowVectors(np.frombuffer(b"".join(found)).reshape(-1, dimensions), counts, misfits)
+
+    def pack(row: int) -> VectorBytes:
+        one = chosen.slice(row, 1)
+        check_size(one.nbytes, MAX_OBJECT_BYTES + 8 * dimensions)
+        return fields.pack(one.to_pylist()[0], booleans=False)
+
+    return packed_rows(range(len(batch)), pack, dimensions)
 
 
 def _column_at(batch: Any, path: Path) -> Column | None:
@@ -178,7 +168,7 @@ def is_list(kind: Any) -> bool:
     return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _are_numbers(kind: Any) -> bool:
+def are_numbers(kind: Any) -> bool:
     types = pa.types
     return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_decimal(kind) or types.is_boolean(kind))
 

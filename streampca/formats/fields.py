@@ -41,7 +41,7 @@ class NumberFields:
     """Finds the numbers at paths in Python values: objects, arrays, and what may be a number (`NumberPacker`)."""
 
     def __init__(self, paths: Sequence[Path], dimensions: int, *, impute: bool, kind: str) -> None:
-        """`kind` is what messages call a value. Names in paths are no patterns here."""
+        """`kind` is what messages call a value. Names in paths are no patterns here. `dimensions` 0: to be found."""
         self._paths = [names_in(path) for path in paths] or [()]
         self._dimensions, self._kind = dimensions, kind
         self._is_named = len(paths) == dimensions
@@ -82,9 +82,13 @@ class NumberFields:
         return items
 
     def dimensions_in(self, value: Any) -> int:
-        """How many numbers a vector has, judging by this value: those of an innermost array, or of all paths."""
-        items = self._at(self._stops(value, self._paths))
-        return next((len(item) for item in items if isinstance(item, list)), len(_flattened(items)))
+        """How many numbers a vector has, judging by this value: those of an innermost array, or of all paths.
+
+        0: it holds none.
+        """
+        items = [item for item in self._at(self._stops(value, self._paths)) if item != _ABSENT]
+        arrays = [item for item in items if isinstance(item, list)]
+        return len(arrays[0]) if arrays else len(items) * any(item is not None for item in items)
 
     def _plain(self, value: Any, booleans: bool) -> bytes | None:
         """The d numbers of a value that is as simple as most are; None for any other."""
@@ -169,8 +173,12 @@ class NumberFields:
         data = leaf if isinstance(leaf, bytes) else unpacked(leaf)
         if not isinstance(data, bytes):
             return data
-        numbers = np.frombuffer(float64_of(data, self._dimensions)).tolist()
-        note_untyped(data, f"<f{len(data) // self._dimensions}")
+        if not self._dimensions and data and len(data) % 8 == 0:
+            sizes = f"{len(data) // 4} numbers of 4 or {len(data) // 8} of 8"
+            raise VectorError("wrong_length", f"{len(data)} bytes may be {sizes}: say --dimensions")
+        d = self._dimensions or max(len(data) // 4, 1)
+        numbers = np.frombuffer(float64_of(data, d)).tolist()
+        note_untyped(data, f"<f{len(data) // d}")
         return numbers
 
 

@@ -64,7 +64,7 @@ def loads(text: bytes, *, nan: bool = False) -> Any:
     text = text.removeprefix(codecs.BOM_UTF8)
     try:
         return json.loads(text) if nan and b"NaN" in text else orjson.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         hint = f" (NaN is no number in JSON){NULL_HINT}" if b"NaN" in text and not nan else ""
         raise VectorError("undecodable", f"not JSON: {error}{hint}") from None
 

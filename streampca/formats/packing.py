@@ -4,10 +4,10 @@ import base64
 import itertools
 import math
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -109,6 +109,28 @@ def check_size(size: int, limit: int) -> None:
     """Raise `VectorError` if a value has more bytes than the limit."""
     if size > limit:
         raise VectorError("too_many_bytes", f"{size} bytes, more than the limit of {limit}")
+
+
+class RowVectors(NamedTuple):
+    """The vectors (n, d) in the rows of a table or a text; most rows hold one."""
+
+    vectors: Array
+    counts: NDArray[np.int64]  # of each row
+    misfits: Iterable[tuple[int, VectorError]]  # rows without, in order, and why; no_value: null instead of a vector
+
+
+def packed_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes], dimensions: int) -> RowVectors:
+    """The vectors that `pack` finds in rows; what it raises becomes a misfit."""
+    found, counts, misfits = list[VectorBytes](), np.zeros(len(rows), np.int64), list[tuple[int, VectorError]]()
+    for i, row in enumerate(rows):
+        try:
+            found.append(pack(row))
+            counts[i] = memoryview(found[-1]).nbytes // (8 * dimensions)
+        except VectorError as error:
+            misfits.append((i, error))
+        except RecursionError:
+            misfits.append((i, VectorError("undecodable", "its arrays are too deep")))
+    return RowVectors(np.frombuffer(b"".join(found)).reshape(-1, dimensions), counts, misfits)
 
 
 def note_untyped(data: bytes, kind: str) -> None:

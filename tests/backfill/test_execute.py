@@ -118,8 +118,8 @@ def test_files_are_read_by_the_names_of_the_first(tmp_path: Path) -> None:
     for number, name in enumerate(("lake", "c.csv", "d.npy")):
         plan = BackfillPlan("readings", backfill_of(5).fold_config, FileOptions("f_*" * (number < 2)), number=number)
         chunks = chunks_of([str(tmp_path / name)])
-        plan, said = with_names(store, plan, chunks)
-        assert ("read in their order" in said) == (name == "d.npy")
+        plan, first = with_names(store, plan, chunks)
+        assert ("read in their order" in first.said) == (name == "d.npy")
         checkpoint = execute(store, plan, chunks, here, lambda done: None)[0]
         assert checkpoint.names == [f"f_{i}" for i in range(5)]
         np.testing.assert_allclose(checkpoint.fold.state.mean, Y.mean(axis=0), rtol=1e-9)

@@ -9,6 +9,7 @@ import pytest
 
 from streampca.cli import fit, inspect
 from streampca.errors import StoreError
+from streampca.files.columns import FileOptions
 from tests.s3_process import BUCKET, S3Process
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
@@ -26,9 +27,11 @@ def vectors(tmp_path: Path) -> Path:
 
 
 def test_fit_writes_and_inspect_reads_an_object(url: str, vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fit.run(vectors, f"{url}/models/readings/00000000000000000300.npz", fit.FitOptions(components=2))
+    fit.run(
+        vectors, f"{url}/models/readings/00000000000000000300.npz", fit.FitOptions(components=2), None, FileOptions()
+    )
     capsys.readouterr()
-    inspect.run(f"{url}/models/readings/00000000000000000300.npz", as_json=True)
+    inspect.run(output, as_json=True)
     facts = json.loads(capsys.readouterr().out)
     assert (facts["kind"], facts["version"], facts["components"]) == ("model", 300, 2)
     inspect.run(url, as_json=True)
@@ -44,4 +47,4 @@ def test_objects_and_buckets_that_do_not_exist(url: str, vectors: Path) -> None:
     with pytest.raises(StoreError, match="holds no checkpoints and no models"):
         inspect.run(url, as_json=True)
     with pytest.raises(StoreError, match="there is no such bucket"):
-        fit.run(vectors, "s3://no-such-bucket/model.npz", fit.FitOptions(components=2))
+        fit.run(vectors, "s3://no-such-bucket/model.npz", fit.FitOptions(components=2), None, FileOptions())

@@ -49,7 +49,7 @@ def test_a_file_that_changes_is_refused(tmp_path: Path, when: str) -> None:
         pq.write_table(table(rows(300, seed=1)), path)
         os.utime(path, ns=(0, chunk.changed_ns + 1))
 
-    batches = read(chunk, backfill_of().wanted)
+    batches = read(chunk, backfill_of().options)
     if when == "while":
         next(batches)
     change()
@@ -117,10 +117,10 @@ def test_a_large_row_group_is_not_in_memory_at_once(tmp_path: Path, kind: str) -
         pq.write_table(lists, tmp_path / "a.parquet", row_group_size=len(Y))
     [chunk] = chunks_of([str(tmp_path)])
     before = pa.total_allocated_bytes()
-    batches = read(chunk, BackfillPlan("readings", backfill_of(128).fold_config, FileOptions("embedding")).wanted)
-    lengths = [next(batches).rows]
+    batches = read(chunk, BackfillPlan("readings", backfill_of(128).fold_config, FileOptions("embedding")).options)
+    lengths = [len(next(batches).found.counts)]
     assert "Arrow" in kind or pa.total_allocated_bytes() - before < Y.nbytes / 2
-    lengths += [batch.rows for batch in batches]
+    lengths += [len(batch.found.counts) for batch in batches]
     assert sum(lengths) == len(Y)
     assert max(lengths) * 128 <= 2**21
 

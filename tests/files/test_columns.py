@@ -12,7 +12,7 @@ import pytest
 
 from streampca.errors import InputError
 from streampca.files import open_rows
-from streampca.files.columns import FileOptions, Wanted
+from streampca.files.columns import FileOptions
 
 ROWS = [{"id": i, "at": {"x": i + 0.5, "y": 2.0 * i}, "v": [i, 1, 2], "x*": 3 * i} for i in range(5)]
 
@@ -28,28 +28,28 @@ def files(folder: Path, rows: list[dict[str, object]]) -> list[Path]:
     return [folder / f"v.{suffix}" for suffix in ("parquet", "feather", "arrow", "jsonl")]
 
 
-def vectors(path: Path, wanted: Wanted) -> list[list[float]]:
-    return np.concatenate([chunk.vectors for chunk in open_rows(path, wanted).chunks()]).tolist()
+def vectors(path: Path, options: FileOptions) -> list[list[float]]:
+    return np.concatenate([chunk.vectors for chunk in open_rows(path, options).chunks()]).tolist()
 
 
 @pytest.mark.parametrize(
     ("field", "names", "last"),
     [
         ("v", None, [4, 1, 2]),
-        ("at.x,id", ("x", "id"), [4.5, 4]),
-        ("at.*", ("x", "y"), [4.5, 8]),
-        ("a?.[xy]", ("x", "y"), [4.5, 8]),
-        ("x*", ("x*",), [12]),  # the very name, not a pattern
-        ("`x*`,i*", ("x*", "id"), [12, 4]),
+        ("at.x,id", ["x", "id"], [4.5, 4]),
+        ("at.*", ["x", "y"], [4.5, 8]),
+        ("a?.[xy]", ["x", "y"], [4.5, 8]),
+        ("x*", ["x*"], [12]),  # the very name, not a pattern
+        ("`x*`,i*", ["x*", "id"], [12, 4]),
     ],
 )
 def test_field_is_one_language_in_all_files(
-    tmp_path: Path, field: str, names: tuple[str, ...] | None, last: list[float]
+    tmp_path: Path, field: str, names: list[str] | None, last: list[float]
 ) -> None:
     for path in files(tmp_path, ROWS):  # type: ignore[arg-type]
-        rows = open_rows(path, Wanted(FileOptions(field)))
+        rows = open_rows(path, FileOptions(field))
         assert (rows.names, rows.dimensions) == (names, len(last)), path
-        assert vectors(path, Wanted(FileOptions(field)))[-1] == last
+        assert vectors(path, FileOptions(field))[-1] == last
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_field_is_one_language_in_all_files(
 def test_wrong_fields_are_refused(tmp_path: Path, field: str, needle: str) -> None:
     for path in files(tmp_path, ROWS):  # type: ignore[arg-type]
         with pytest.raises(InputError, match=needle):
-            open_rows(path, Wanted(FileOptions(field)))
+            open_rows(path, FileOptions(field))
 
 
 def test_columns_are_read_by_the_names_learned(tmp_path: Path) -> None:
@@ -74,13 +74,13 @@ def test_columns_are_read_by_the_names_learned(tmp_path: Path) -> None:
     (tmp_path / "v.csv").write_text("b,a,c\n" + "2,1,3.5\n" * 4)
     for path in [*files(tmp_path, numbers), tmp_path / "v.csv"]:
         for field in ("", "*", "a,b,c"):
-            wanted = Wanted(FileOptions(field), 2, ["c", "a"])
-            assert open_rows(path, wanted).names == ("c", "a")
-            assert vectors(path, wanted)[0] == [3.5, 1]
+            options = FileOptions(field, dimensions=2, names=["c", "a"])
+            assert open_rows(path, options).names == ["c", "a"]
+            assert vectors(path, options)[0] == [3.5, 1]
         with pytest.raises(InputError, match="columns b, a, c, but the dimensions learned are a, d"):
-            open_rows(path, Wanted(FileOptions("*"), 2, ["a", "d"]))
+            open_rows(path, FileOptions("*", dimensions=2, names=["a", "d"]))
     np.save(tmp_path / "v.npy", np.ones((3, 2)))
-    rows = open_rows(tmp_path / "v.npy", Wanted(dimensions=2, names=["a", "d"]))
+    rows = open_rows(tmp_path / "v.npy", FileOptions(dimensions=2, names=["a", "d"]))
     assert (rows.names, rows.said) == (None, "its columns have no names, so they are read in their order")
 
 
@@ -95,6 +95,32 @@ def test_rows_hold_no_vector_or_several(tmp_path: Path) -> None:
         list(open_rows(tmp_path / "v.jsonl").chunks())
 
 
+@pytest.mark.parametrize(
+    ("field", "first"),
+    [("p.*", {"p": None}), ("p.a,p.b", {"p": {"a": None, "b": None}}), ("p.b,p.*", {"p": None}), ("p.e", {"p": None})],
+)
+@pytest.mark.parametrize("dimensions", [None, 2])
+def test_rows_before_the_first_vector_say_nothing(
+    tmp_path: Path, field: str, first: dict[str, object], dimensions: int | None
+) -> None:
+    """A path may be null, or an array without elements, before a row shows what is there."""
+    rows: list[dict[str, object]] = [first, {"p": {"a": 1, "b": 2}} if field != "p.e" else {"p": {"e": [1, 2]}}]
+    (tmp_path / "v.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in [None, *rows]))
+    options = FileOptions(field, dimensions=dimensions, impute=True)
+    chunks = list(open_rows(tmp_path / "v.jsonl", options).chunks(skip_nulls=True))
+    expected = [2.0, 1] if field == "p.b,p.*" else [1, 2]
+    assert chunks[0].vectors[-1].tolist() == expected
+    rows = [{"p": []}, {"p": [{"x": 1, "y": 2}, {"x": 3, "y": 4}]}]
+    (tmp_path / "v.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert vectors(tmp_path / "v.jsonl", FileOptions("p.x,p.y", dimensions=dimensions)) == [[1, 2], [3, 4]]
+
+
+def test_arrays_may_be_too_deep(tmp_path: Path) -> None:
+    (tmp_path / "v.jsonl").write_text("[1,2]\n" + "[" * 1000 + "]" * 1000)
+    with pytest.raises(InputError, match=r"row 2: .*(deep|array)"):
+        vectors(tmp_path / "v.jsonl", FileOptions())
+
+
 def test_an_index_of_pandas_is_no_dimension(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1.0], "__index_level_0__": [7]}), tmp_path / "v.parquet")
     with pytest.raises(InputError, match="a column has no name"):
@@ -107,8 +133,8 @@ def test_bytes_may_be_numbers_of_two_sizes(tmp_path: Path) -> None:
         (tmp_path / f"{n}.jsonl").write_text(json.dumps({"e": base64.b64encode(data).decode()}))
         pq.write_table(pa.table({"e": [data]}), tmp_path / f"{n}.parquet")
         for path in (tmp_path / f"{n}.jsonl", tmp_path / f"{n}.parquet"):
-            assert vectors(path, Wanted(FileOptions("e"), n)) == [list(range(n))]
+            assert vectors(path, FileOptions("e", dimensions=n)) == [list(range(n))]
     for suffix in ("jsonl", "parquet"):
-        assert vectors(tmp_path / f"3.{suffix}", Wanted(FileOptions("e"))) == [[0, 1, 2]]
+        assert vectors(tmp_path / f"3.{suffix}", FileOptions("e")) == [[0, 1, 2]]
         with pytest.raises(InputError, match="16 bytes may be 4 numbers of 4 or 2 of 8: say --dimensions"):
-            open_rows(tmp_path / f"4.{suffix}", Wanted(FileOptions("e")))
+            open_rows(tmp_path / f"4.{suffix}", FileOptions("e"))

@@ -18,7 +18,7 @@ import pytest
 
 from streampca.errors import InputError
 from streampca.files import open_rows
-from streampca.files.columns import Wanted
+from streampca.files.columns import FileOptions
 from streampca.files.kinds import KINDS, kind_of
 
 Y = np.random.default_rng(0).normal(size=(50, 3))
@@ -70,7 +70,7 @@ def test_what_is_no_such_file_is_refused(tmp_path: Path, suffix: str, packing: s
     data = {"noise": noise, "packed noise": pack(noise), "half a file": whole[: len(whole) // 2], "nothing": b""}
     (path := tmp_path / f"v{suffix}{packing}").write_bytes(data[content])
     with pytest.raises(InputError, match=r"v\.\w+") as caught:
-        list(open_rows(path, Wanted(impute=True)).chunks())
+        list(open_rows(path, FileOptions(impute=True)).chunks())
     assert str(caught.value).isprintable()
     assert "\\x" not in str(caught.value)
     assert "�" not in str(caught.value)

@@ -10,7 +10,7 @@ import pytest
 
 from streampca.errors import InputError
 from streampca.files import open_rows
-from streampca.files.columns import FileOptions, Wanted
+from streampca.files.columns import FileOptions
 from streampca.files.projected import projected_file
 from tests.files.test_rows import tables
 
@@ -18,7 +18,7 @@ COORDINATES = np.array([[0.1, 1e300], [-2.0, 5e-324], [3.0, 1 / 3]])
 
 
 def projected(source: Path, output: Path) -> pa.Table:
-    rows = open_rows(source, Wanted(FileOptions("f_*"), others=True))
+    rows = open_rows(source, FileOptions("f_*", others=True))
     others = {name: kind for name, kind in rows.others.items() if name != "v"}
     start = 0
     with projected_file(output, 2, others) as write:

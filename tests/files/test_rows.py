@@ -12,7 +12,7 @@ import pytest
 
 from streampca.errors import InputError
 from streampca.files import open_rows
-from streampca.files.columns import FileOptions, Wanted
+from streampca.files.columns import FileOptions
 
 
 def read(path: Path) -> tuple[np.ndarray, list[float]]:
@@ -114,17 +114,17 @@ def tables(folder: Path) -> list[Path]:
 
 def test_columns_of_numbers_and_the_other_columns(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="leave --field away"):
-        open_rows(tmp_path / "v.npy", Wanted(FileOptions("f_*")))
+        open_rows(tmp_path / "v.npy", FileOptions("f_*"))
     for path in tables(tmp_path):
-        rows = open_rows(path, Wanted(FileOptions("f_*"), others=True))
+        rows = open_rows(path, FileOptions("f_*", others=True))
         chunks = list(rows.chunks())
         assert np.concatenate([chunk.vectors for chunk in chunks]).tolist() == [[1, 3], [2, 4], [3, 5]]
         assert list(rows.others)[:3] == ["id", "at", "text"]
         texts = [str(text) for chunk in chunks for text in chunk.others["text"]]
         assert texts == ["a, b", "", "ü"]
-        assert not any(chunk.others for chunk in open_rows(path, Wanted(FileOptions("f_*"))).chunks())
+        assert not any(chunk.others for chunk in open_rows(path, FileOptions("f_*")).chunks())
         with pytest.raises(InputError, match=r"v\.\w+.* has no column g; there are id, f_0"):
-            open_rows(path, Wanted(FileOptions("g")))
+            open_rows(path, FileOptions("g"))
 
 
 def test_missing_numbers_of_a_table(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ def test_missing_numbers_of_a_table(tmp_path: Path) -> None:
         (tmp_path / "v.csv", "row 3: number 1 .f_0. is nan .missing=impute learns"),
     ):
         with pytest.raises(InputError, match=text):
-            list(open_rows(path, Wanted(FileOptions("f_*"))).chunks())
-        [chunk] = open_rows(path, Wanted(FileOptions("f_*"), impute=True)).chunks()
+            list(open_rows(path, FileOptions("f_*")).chunks())
+        [chunk] = open_rows(path, FileOptions("f_*", impute=True)).chunks()
         np.testing.assert_array_equal(chunk.vectors, [[1, 3], [2, 4], [np.nan, 5]])
 
 
@@ -154,4 +154,4 @@ def test_missing_numbers_of_a_table(tmp_path: Path) -> None:
 def test_invalid_tables_are_refused(columns: dict[str, Any], field: str, needle: str, tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), tmp_path / "v.parquet")
     with pytest.raises(InputError, match=needle):
-        list(open_rows(tmp_path / "v.parquet", Wanted(FileOptions(field))).chunks())
+        list(open_rows(tmp_path / "v.parquet", FileOptions(field)).chunks())
