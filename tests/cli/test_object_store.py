@@ -27,9 +27,8 @@ def vectors(tmp_path: Path) -> Path:
 
 
 def test_fit_writes_and_inspect_reads_an_object(url: str, vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fit.run(
-        vectors, f"{url}/models/readings/00000000000000000300.npz", fit.FitOptions(components=2), None, FileOptions()
-    )
+    output = f"{url}/models/readings/00000000000000000300.npz"
+    fit.run(vectors, output, fit.FitOptions(components=2), None, FileOptions())
     capsys.readouterr()
     inspect.run(output, as_json=True)
     facts = json.loads(capsys.readouterr().out)
