@@ -18,6 +18,7 @@ from streampca.formats.packing import VectorBytes, VectorError, packed_rows
 from streampca.settings.field_paths import paths_of
 
 _MAX_LINE = 2**24  # bytes of a row of text
+_TEXT_ROWS = 256  # of a batch: the objects of more rows do not stay in the processor's cache
 
 
 def text_batches(
@@ -27,7 +28,7 @@ def text_batches(
     """The `records` of a file, the vectors that `pack` finds in each, and the `others`, columns of them."""
     with naming(path, csv.Error), opened(path) as (file, share):
         rest = records(file)
-        while some := list(islice(rest, rows_of_batch(d))):
+        while some := list(islice(rest, min(rows_of_batch(d), _TEXT_ROWS))):
             columns = {name: np.fromiter(map(of, some), object, len(some)) for name, of in others.items()}
             yield FileBatch(packed_rows(some, pack, d), share(), columns)
 

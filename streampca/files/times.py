@@ -18,13 +18,12 @@ def in_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
     times = _as_text(column) if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) else column
     if pa.types.is_timestamp(times.type) or pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("ms"), safe=False)
-    elif pa.types.is_integer(times.type):
-        numbers = pc.drop_null(times).to_numpy(zero_copy_only=False)
-        if len(odd := odd_times(numbers)):
-            text = f"column {name} holds {oddity(odd[0])}"
-            raise InputError(f"{text}: convert the column to milliseconds or to a type of times")
-    elif not pa.types.is_null(times.type):
+    elif not (pa.types.is_integer(times.type) or pa.types.is_null(times.type)):
         raise InputError(f"column {name} holds {column.type}, not times or milliseconds")
+    elif len(odd := odd_times(pc.drop_null(times).to_numpy(zero_copy_only=False))):
+        raise InputError(
+            f"column {name} holds {oddity(odd[0])}: convert the column to milliseconds or to a type of times"
+        )
     return np.asarray(pc.fill_null(times.cast(pa.int64()), -1).to_numpy(zero_copy_only=False))
 
 

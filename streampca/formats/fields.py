@@ -87,8 +87,8 @@ class NumberFields:
         0: it holds none.
         """
         items = [item for item in self._at(self._stops(value, self._paths)) if item != _ABSENT]
-        arrays = [item for item in items if isinstance(item, list)]
-        return len(arrays[0]) if arrays else len(items) * any(item is not None for item in items)
+        count = len(items) * any(item is not None for item in items)
+        return next((len(item) for item in items if isinstance(item, list)), count)
 
     def _plain(self, value: Any, booleans: bool) -> bytes | None:
         """The d numbers of a value that is as simple as most are; None for any other."""

@@ -30,13 +30,14 @@ def test_files_are_read_in_chunks(dtype: str, tmp_path: Path) -> None:
     Y = (np.arange(30_000).reshape(10_000, 3) % 100).astype(dtype)
     np.save(tmp_path / "v.npy", Y)
     (tmp_path / "v.jsonl").write_text("\n".join(map(json.dumps, Y.tolist())))
-    for name in ("v.npy", "v.jsonl"):
+    for name, count in (("v.npy", 3), ("v.jsonl", 40)):
         vectors, shares = read(tmp_path / name)
         assert open_rows(tmp_path / name).dimensions == 3
         assert np.array_equal(vectors, Y)
         assert vectors.dtype.kind == "f"
-        assert 0 < shares[0] < shares[1] < shares[2] == 1.0
-        assert len(shares) == 3
+        assert 0 < shares[0] < shares[count // 2] < shares[-1] == 1.0
+        assert shares == sorted(shares)
+        assert len(shares) == count
 
 
 def test_npy_is_not_read_into_memory(tmp_path: Path) -> None:
