@@ -57,9 +57,9 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, wa
     files.report(rows)
     with threadpool_limits(1):  # the same bits as in a worker
         fold, past_scores, seconds = _learn(rows, fold_config, before)
-    if fold.stats.learned < 2:
-        raise InputError(f"{file} holds only one vector; at least two are needed")
-    merged = MergedFold.alone(fold, fold_config)
+        if fold.stats.learned < 2:
+            raise InputError(f"{file} holds only one vector; at least two are needed")
+        merged = MergedFold.alone(fold, fold_config)
     model = merged.published(fold_config, past_scores.entered, time.time())
     files.write(output, model_file.encode(replace(model, learned=axes.continuation(merged.state))))
     learned = fold.stats.learned - (before.version if before else 0)
