@@ -71,13 +71,14 @@ def resolved(row: Any, options: FileOptions, path: str, *, named: bool = True) -
             )
         if list(options.names) != names:
             said = ["columns are read by the names learned"]
-        paths, names = tuple(paths[names.index(name)] for name in options.names), list(options.names)
+        path_of = dict(zip(names, paths, strict=True))
+        paths, names = tuple(path_of[name] for name in options.names), list(options.names)
     elif options.names:
         said.append("its columns have no names, so they are read in their order")
-    top = list(dict.fromkeys(at[0].name for at in paths))
-    others = [name for name in inside if name not in top] if options.others is True else options.others or ()
+    taken = dict.fromkeys(at[0].name for at in paths)
+    others = [name for name in inside if name not in taken] if options.others is True else options.others or ()
     is_null = bool(leaves) and all(leaf is None for leaf in leaves.values())
-    return Columns(paths, top, names, said, others, is_null)
+    return Columns(paths, list(taken), names, said, others, is_null)
 
 
 def _default(row: Any, options: FileOptions, path: str) -> list[tuple[Path, Any]]:

@@ -111,15 +111,16 @@ def _of_objects(batch: Any, paths: Sequence[Path], dimensions: int, impute: bool
 
 def _column_at(batch: Any, path: Path) -> Column | None:
     """The column at a path through structs; None if it leads through another type."""
-    names, dotted = batch.schema.names, spelled([part.name for part in path])
-    if (count := names.count(path[0].name)) != 1:
+    found = batch.schema.get_all_field_indices(path[0].name)  # of thousands, for each of thousands of paths
+    if (count := len(found)) != 1:
         text = f"{count or 'no'} column{'s' * (count > 1)} {path[0].name!r} in the record batch"
-        raise VectorError("undecodable", f"{text}: there is {listed(names)}")
-    column = batch.column(names.index(path[0].name))
+        raise VectorError("undecodable", f"{text}: there is {listed(batch.schema.names)}")
+    column = batch.column(found[0])
     for part in path[1:]:
         if not pa.types.is_struct(column.type):
             return None
         if column.type.get_field_index(part.name) < 0:
+            dotted = spelled([part.name for part in path])
             raise missing_field(dotted, part.name, {field.name: field for field in column.type}, "record batch")
         column = pc.struct_field(column, part.name)
     return column

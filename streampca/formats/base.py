@@ -86,7 +86,7 @@ class Layout(NamedTuple):
     record: str = "Vector"  # the name of their type
 
     @classmethod
-    def of_vector(cls, format: str, field: str, dimensions: int | None = None) -> "Layout":  # noqa: A002 - the setting's name
+    def of_vector(cls, format: str, field: str) -> "Layout":  # noqa: A002 - the setting's name
         """A vector alone, where a reader with this `field` looks for it: at the path; or d numbers, at d paths.
 
         Without a path it is the value itself; in arrow a column. Raises `ValueError` for paths that differ before their
@@ -95,5 +95,4 @@ class Layout(NamedTuple):
         paths = [[part.name for part in path] for path in paths_of(field)] or [["vector" if format == "arrow" else ""]]
         if any(path[:-1] != paths[0][:-1] for path in paths):
             raise ValueError(f"field {field}: values are written only where all paths lead into the same object")
-        is_vector = len(paths) == 1 and (dimensions != 1 or not field)
-        return cls({path[-1]: is_vector for path in paths}, tuple(paths[0][:-1]))
+        return cls({path[-1]: len(paths) == 1 for path in paths}, tuple(paths[0][:-1]))

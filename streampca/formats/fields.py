@@ -45,7 +45,7 @@ class NumberFields:
         self._paths = [names_in(path) for path in paths] or [()]
         self._dimensions, self._kind = dimensions, kind
         self._is_named = len(paths) == dimensions
-        self._packer, self._pack = NumberPacker(dimensions, impute=impute), struct.Struct(f"{dimensions}d").pack
+        self._packer = NumberPacker(dimensions, impute=impute)
         self._labels = [f"{name!r}" for name in names_of(paths)] if self._is_named and len(paths) > 1 else None
 
     def pack(self, value: Any, *, booleans: bool) -> VectorBytes:
@@ -100,7 +100,7 @@ class NumberFields:
                 for name in path:  # faster than `reduce`
                     row = row[name]
             if type(row) is list and not (booleans and bool in map(type, row)):
-                return self._pack(*row)
+                return self._packer.pack_numbers(*row)
         except (LookupError, TypeError, ValueError, struct.error, OverflowError):  # text, null, arrays of arrays …
             pass
         return None

@@ -44,7 +44,8 @@ class NumberPacker:
 
     def __init__(self, dimensions: int, *, impute: bool = False) -> None:
         self._dimensions, self._impute = dimensions, impute
-        self._pack = struct.Struct(f"{dimensions}d").pack
+        self.pack_numbers = struct.Struct(f"{dimensions}d").pack
+        """Packs d numbers, and booleans. Raises `struct.error` and `OverflowError` for anything else."""
 
     def pack(
         self, row: list[Any], *, booleans: bool, entry: str = "entry {}", labels: Sequence[str] | None = None
@@ -56,13 +57,13 @@ class NumberPacker:
         check_length(len(row), self._dimensions)
         if not (booleans and bool in set(map(type, row))):
             try:
-                return self._pack(*row)
+                return self.pack_numbers(*row)
             except (struct.error, OverflowError):
                 pass
         if not booleans:  # those that there are count as numbers
             row = [float(value) if isinstance(value, bool) else value for value in row]
         named = labels or [entry.format(i) for i in range(len(row))]
-        return self._pack(*map(self._number, row, named))
+        return self.pack_numbers(*map(self._number, row, named))
 
     def _number(self, value: Any, label: str) -> float:
         if type(value) in (int, float) or isinstance(value, Decimal) or is_number_word(value):
