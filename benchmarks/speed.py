@@ -3,7 +3,7 @@
 Microseconds a message of one thread in the steady state, after the young blocks: medians of nine rounds (three at
 k = 512). The contestants take turns within each round, so a factor is the median of the rounds' ratios. They are
 
-- our estimator, which also scores every row for its p-values,
+- our estimator, which also scores every row for its p-values, in a process where BLAS has a thread for each processor,
 - scikit-learn's IncrementalPCA with as many columns as a factor of ours holds (K + ℓ), in batches of 256,
 - the same by Gram matrices instead of SVDs (experiments/baselines/incremental_gram.py), in batches of 256 or 1,024,
   whichever is quicker, and in double precision, as a Gram matrix in single precision would leave it three digits,
@@ -14,6 +14,7 @@ Besides, ours on an autocorrelated stream beside the same rows in random order.
 """
 
 import copy
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
@@ -26,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.report import Bar, in_turn, parser, publish
 from experiments.baselines.incremental_gram import GramIncrementalPCA, RunningCovariance, held
 from experiments.report import table
-from streampca.estimator.estimator import ImplicitKrasulina
+from streampca.estimator.estimator import StreamingPCA
 from streampca.pca import algorithm1
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LARGEST_COVARIANCE, LONG_BLOCK, YOUNG, LearningConfig, learn
@@ -139,13 +140,14 @@ def autocorrelated(X: Array) -> Array:
     return Y
 
 
-def timed(start: Callable[[], T], act: Callable[[T], object], messages: int) -> Timed:
+def timed(start: Callable[[], T], act: Callable[[T], object], messages: int, threads: int = 1) -> Timed:
     """Microseconds a message that `act` takes, from a start that is made each time and does not count."""
 
     def measure() -> float:
-        learner, began = start(), time.process_time()
-        act(learner)
-        return (time.process_time() - began) * 1e6 / messages
+        with threadpool_limits(threads):
+            learner, began = start(), time.process_time()
+            act(learner)
+            return (time.process_time() - began) * 1e6 / messages
 
     return measure
 
@@ -158,9 +160,9 @@ def ours(X: Array, config: LearningConfig, first: int) -> Timed:
 
 
 def estimator(X: Array, k: int, first: int) -> Timed:
-    """As `ours`, by batches of 1,024 rows."""
-    pca = ImplicitKrasulina(k).partial_fit(X[:first])
-    return timed(lambda: copy.deepcopy(pca), *_batches(X[first:], LONG_BLOCK))
+    """As `ours`, by batches of 1,024 rows, as a user runs it, who limits no threads."""
+    pca = StreamingPCA(k).partial_fit(X[:first])
+    return timed(lambda: copy.deepcopy(pca), *_batches(X[first:], LONG_BLOCK), os.cpu_count() or 1)
 
 
 def batches(X: Array, rival: Any, size: int) -> Timed:

@@ -28,7 +28,7 @@ from experiments.baselines.frequent_directions import FrequentDirections
 from experiments.baselines.incremental_gram import held, incremental
 from experiments.datasets import default_folder
 from experiments.report import DOCS, cell, machine, table, write_block
-from streampca.estimator.estimator import ImplicitKrasulina
+from streampca.estimator.estimator import StreamingPCA
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LONG_BLOCK, LearningConfig
 
@@ -81,7 +81,7 @@ class Row:
 
 def ours(stream: Stream, k: int) -> Components:
     """Our estimator with its default settings."""
-    pca = ImplicitKrasulina(k)
+    pca = StreamingPCA(k)
     for piece in _batches(stream, BATCH):
         pca.partial_fit(piece)
     return pca.components_.astype(np.float64), pca.mean_.astype(np.float64)

@@ -1,6 +1,6 @@
 """Streaming principal component analysis for Kafka topics, learned exactly once.
 
-    from streampca import ImplicitKrasulina, merge      # a scikit-learn estimator (extra: sklearn)
+    from streampca import StreamingPCA, merge      # a scikit-learn estimator (extra: sklearn)
     from streampca import Model
 
 Names are loaded when they are first used, so that `import streampca` is quick and needs no scikit-learn.
@@ -9,11 +9,13 @@ Names are loaded when they are first used, so that `import streampca` is quick a
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from streampca.version import __version__
+
 if TYPE_CHECKING:
-    from streampca.estimator.estimator import ImplicitKrasulina, merge
+    from streampca.estimator.estimator import ImplicitKrasulina, StreamingPCA, merge
     from streampca.pca.model import Model
 
-__all__ = ["ImplicitKrasulina", "Model", "merge"]
+__all__ = ["ImplicitKrasulina", "Model", "StreamingPCA", "__version__", "merge"]
 
 
 def __getattr__(name: str) -> Any:

@@ -73,12 +73,12 @@ FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"npz": to_npz, "onnx": 
 
 
 def register_with_skl2onnx() -> None:
-    """Let `skl2onnx.to_onnx` convert pipelines with an `ImplicitKrasulina`. NaN becomes NaN: gaps are not filled."""
+    """Let `skl2onnx.to_onnx` convert pipelines with a `StreamingPCA`. NaN becomes NaN: gaps are not filled."""
     from skl2onnx import update_registered_converter
 
-    from streampca import ImplicitKrasulina
+    from streampca import StreamingPCA
 
-    update_registered_converter(ImplicitKrasulina, "StreampcaImplicitKrasulina", _shapes, _convert)
+    update_registered_converter(StreamingPCA, "StreampcaStreamingPCA", _shapes, _convert)
 
 
 def _shapes(operator: Any) -> None:
@@ -92,9 +92,9 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
 
     estimator, version = operator.raw_operator, container.target_opset
     dtype = np.float64 if isinstance(operator.inputs[0].type, DoubleTensorType) else np.float32
-    axes = estimator.components_.T
+    axes = estimator.model_.components.T
     if estimator.whiten:
-        axes = estimator.model_.whiten(axes)
+        axes = estimator.online_.unbiased.whiten(axes)
     centred = OnnxSub(operator.inputs[0], estimator.mean_.astype(dtype), op_version=version)
     if estimator.scale_ is not None:
         centred = OnnxDiv(centred, estimator.scale_.astype(dtype), op_version=version)

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from typer.testing import CliRunner
 
-from streampca import ImplicitKrasulina
+from streampca import StreamingPCA
 from streampca.cli.app import app
 from streampca.export import FORMATS, register_with_skl2onnx
 from streampca.fold import checkpoint as checkpoints
@@ -129,7 +129,7 @@ def test_a_pipeline_with_the_estimator_becomes_onnx(
     register_with_skl2onnx()
     X = (np.random.default_rng(0).standard_normal((500, 6)) * np.arange(1, 7) + 3).astype(dtype)
     scaler = MinMaxScaler() if standardize else StandardScaler()
-    pipeline = make_pipeline(scaler, ImplicitKrasulina(3, whiten=whiten, standardize=standardize)).fit(X)
+    pipeline = make_pipeline(scaler, StreamingPCA(3, whiten=whiten, standardize=standardize)).fit(X)
     graph = skl2onnx.to_onnx(pipeline, X[:1])
     session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
     (projected,) = session.run(None, {"X": X})

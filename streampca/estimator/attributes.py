@@ -3,10 +3,12 @@
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from streampca.estimator.threads import one_thread
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import MergedFold
 from streampca.fold.past_scores import PastScoresBuilder, number_of_components
@@ -21,6 +23,7 @@ from streampca.pca.state import State
 class OnlineFit:
     """The fold of an estimator, and its past scores."""
 
+    parameters: dict[str, Any]  # of the estimator that shape the model
     config: FoldConfig
     fold: Fold
     past_scores: PastScoresBuilder
@@ -32,14 +35,31 @@ class OnlineFit:
         return replace(self, fold=fold, past_scores=past_scores)
 
     @property
+    @one_thread
     def state(self) -> State:
         """The state after all messages, including the pending ones."""
         return MergedFold.alone(self.fold, self.config).state
 
     @cached_property
+    @one_thread
     def model(self) -> Model:
-        state = self.state
-        return model_of(state, number_of_components(state, self.past_scores.components))
+        state, n_components = self.state, self.parameters["n_components"]
+        k = number_of_components(state, self.past_scores.components)
+        if n_components in (None, "mle"):
+            k = min(k, state.count)
+        if n_components == "mle":
+            from sklearn.decomposition._pca import _infer_dimension  # of PCA("mle"); importing it takes a second
+
+            k = max(int(_infer_dimension(model_of(state, k).explained_variance, state.count)), 1)
+        return model_of(state, k)
+
+    @cached_property
+    def unbiased(self) -> Model:
+        """The model with w − 1 in the denominators of variances, as scikit-learn has n − 1; 0 where w ≤ 1."""
+        model = self.model
+        factor = model.weight / (model.weight - 1) if model.weight > 1 else 0.0
+        scaled = {name: getattr(model, name) * factor for name in ("explained_variance", "total_variance")}
+        return replace(model, **scaled)
 
 
 class FittedAttributes:
@@ -54,18 +74,21 @@ class FittedAttributes:
 
     @property
     def model_(self) -> Model:
-        """Mean, components and variances of all messages, as a frozen value."""
+        """Mean, components and variances of all messages, as a frozen value: what `streampca fit` writes."""
         return self._fitted.model
 
     @property
     def components_(self) -> Array:
-        """Principal axes (n_components, n_features): orthonormal rows by falling variance, largest entries positive."""
-        return self.model_.components
+        """Principal axes (n_components, n_features): orthonormal rows by falling variance, largest entries positive.
+
+        In the precision of the factor: float32 for float32 rows.
+        """
+        return self.model_.components.astype(self._fitted.config.learning.dtype, copy=False)
 
     @property
     def explained_variance_(self) -> Array:
-        """Variance along each component, with ddof=0: forgetting leaves no n to subtract 1 from."""
-        return self.model_.explained_variance
+        """Variance along each component, with ddof=1."""
+        return self._fitted.unbiased.explained_variance
 
     @property
     def explained_variance_ratio_(self) -> Array:
@@ -75,7 +98,7 @@ class FittedAttributes:
     @property
     def singular_values_(self) -> Array:
         """Singular values of the weighted, centred data."""
-        return np.asarray(np.sqrt(self.explained_variance_ * self.model_.weight))
+        return np.asarray(np.sqrt(self.model_.explained_variance * self.model_.weight))
 
     @property
     def mean_(self) -> Array:
@@ -90,14 +113,20 @@ class FittedAttributes:
 
     @property
     def noise_variance_(self) -> float:
-        """Mean variance along the directions orthogonal to the components, at least the variance of rounding."""
-        return self.model_.noise_variance
+        """Mean variance, ddof=1, along the directions orthogonal to the components; 0 if rows vary along no other."""
+        there_are = min(self.n_samples_seen_, self.model_.dimensions)
+        return self._fitted.unbiased.noise_variance if self.n_components_ < there_are else 0.0
 
     def get_covariance(self) -> F64:
         """The data's covariance by probabilistic PCA, of shape (n_features, n_features): D⁻¹(Cᵀ(Λ − σ²)C + σ²)D⁻¹."""
-        C, noise = self.components_ * self._units, self.noise_variance_
-        return np.asarray((C.T * (self.explained_variance_ - noise)) @ C + noise * np.diag(self._units**2), np.float64)
+        return self._covariance(self._fitted.unbiased)
 
+    @one_thread
+    def _covariance(self, model: Model) -> F64:
+        C, noise = model.components * self._units, model.noise_variance
+        return np.asarray((C.T * (model.explained_variance - noise)) @ C + noise * np.diag(self._units**2), np.float64)
+
+    @one_thread
     def get_precision(self) -> F64:
         """The inverse of that covariance, of shape (n_features, n_features)."""
         units = np.outer(self._units, self._units)  # without them it is well conditioned
@@ -110,10 +139,10 @@ class FittedAttributes:
 
     @property
     def var_(self) -> F64:
-        """Variance of each feature, ddof=0; where it is not kept, as `get_covariance` has it."""
+        """Variance of each feature, ddof=0 as of `IncrementalPCA`; where it is not kept, by probabilistic PCA."""
         state = self._fitted.state
         is_kept = state.covariance is not None or state.variances is not None
-        return state.entry_variances if is_kept else self.get_covariance().diagonal()
+        return state.entry_variances if is_kept else self._covariance(self.model_).diagonal()
 
     @property
     def n_components_(self) -> int:
@@ -123,6 +152,8 @@ class FittedAttributes:
     def n_samples_seen_(self) -> int:
         """Number of messages learned."""
         return self._fitted.fold.stats.learned
+
+    n_samples_ = n_samples_seen_  # PCA's name for it
 
     @property
     def n_clipped_(self) -> int:

@@ -1,4 +1,4 @@
-"""`ImplicitKrasulina`, streaming PCA as a scikit-learn estimator."""
+"""`StreamingPCA`, streaming PCA as a scikit-learn estimator."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,19 +7,20 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array
 
 from streampca.estimator import checks
 from streampca.estimator.attributes import FittedAttributes, OnlineFit
+from streampca.estimator.threads import one_thread
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.past_scores import PastScoresBuilder
 from streampca.pca.arrays import F64, Array
-from streampca.pca.model import Basis, Model
+from streampca.pca.model import Basis
 from streampca.pca.past_scores import PastScores
 
 
-class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Incremental principal component analysis by the implicit Krasulina update, corrected by Rayleigh-Ritz.
 
     Learns the principal components in one pass over the data, in batches of any size (`partial_fit`), without a step
@@ -31,9 +32,10 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
     Parameters
     ----------
-    n_components : int or float, default=None
-        Number of components. If None, all: as many as features. Between 0 and 1: the smallest number that explains more
-        than this share of the variance; all are learned, which takes the memory of a covariance.
+    n_components : int, float or "mle", default=None
+        Number of components. If None, as many as features, or as rows if these are fewer. Between 0 and 1: the smallest
+        number that explains more than this share of the variance. "mle": Minka's choice, as of `PCA`. Unless it is a
+        number, all components are learned, which takes the memory of a covariance.
     oversampling : int, default=None
         Number of further columns that are learned for accuracy. If None, 10 where the covariance is kept, and
         40 + max(10, 3 * n_components // 5) beyond.
@@ -53,6 +55,8 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         with missing entries are those to be expected, given its other entries.
     whiten : bool, default=False
         Whether coordinates are divided by their standard deviations.
+    copy : bool, default=True
+        For those who come from `IncrementalPCA`. X is never changed.
     batch_size : int, default=None
         Number of rows that are converted and checked at a time; it changes no bit. If None, as many as take 32 MiB.
 
@@ -61,7 +65,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
     def __init__(
         self,
-        n_components: int | float | None = None,
+        n_components: int | float | Literal["mle"] | None = None,
         *,
         oversampling: int | None = None,
         half_life: float | None = None,
@@ -71,6 +75,7 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         dtype: Literal["float64", "float32"] | None = None,
         missing: Literal["refuse", "impute"] = "refuse",
         whiten: bool = False,
+        copy: bool = True,
         batch_size: int | None = None,
     ) -> None:
         self.n_components = n_components
@@ -82,22 +87,26 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         self.dtype = dtype
         self.missing = missing
         self.whiten = whiten
+        self.copy = copy
         self.batch_size = batch_size
 
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Learn the rows of X (n_samples, n_features) in one pass, discarding what was learned before."""
-        if hasattr(self, "online_"):
-            del self.online_
+        self.__dict__.pop("online_", None)
         return self.partial_fit(X)
 
+    @one_thread
     def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
         """Learn the rows of X (n_samples, n_features) in addition to those learned before.
 
-        Raises `ValueError` if a row cannot be learned; then no row of X is learned.
+        Raises `ValueError` if a row cannot be learned, or if parameters have changed since earlier rows were; then no
+        row of X is learned.
         """
         online: OnlineFit | None = getattr(self, "online_", None)
+        if online:
+            checks.refuse_changed(self, online.parameters)
         for slab in checks.slabs(X, self.batch_size):
-            V = validate_data(self, slab, reset=online is None, **checks.rules(self.missing))
+            V = checks.rows_of(self, slab, reset=online is None)
             first = online is None
             online = online or self._nothing_learned(V)
             checks.refuse_bad(V, online.config.learning, first=first)
@@ -107,11 +116,11 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
     def transform(self, X: ArrayLike) -> Array:
         """Coordinates of X (n_samples, n_features) along the components, (n_samples, n_components), as precise as X."""
-        basis: Basis = "whitened" if self.whiten else "principal"
+        fit = self._fitted
 
-        def coordinates(model: Model, V: Array) -> Array:
-            in_double = model.project(V.astype(np.float64, copy=False))
-            return in_double.in_basis(basis).astype(V.dtype, copy=False)
+        def coordinates(V: Array) -> Array:
+            in_double = replace(fit.model.project(V.astype(np.float64, copy=False)), model=fit.unbiased)
+            return in_double.in_basis(self._basis).astype(V.dtype, copy=False)
 
         return self._of_rows(X, coordinates)
 
@@ -120,7 +129,8 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
 
         The lower, the more unusual. It is -(T2 + SPE / noise_variance_) / 2 and a constant, see docs/mathematics.md.
         """
-        return self._of_rows(X, lambda model, V: model.project(V).log_likelihood)
+        model = self._fitted.unbiased
+        return self._of_rows(X, lambda V: model.project(V).log_likelihood)
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Mean log-likelihood of the rows of X."""
@@ -132,21 +142,25 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
         The learned rows were scored before they were learned, in blocks; without any such score (fewer than some
         hundred rows learned) all are 1.
         """
-        past = self._fitted.past_scores.entered
-        return self._of_rows(X, lambda model, V: past.p_values(model.project(V).relative_scores).score)
+        past, model = self._fitted.past_scores.entered, self.model_
+        return self._of_rows(X, lambda V: past.p_values(model.project(V).relative_scores).score)
 
-    def _of_rows(self, X: ArrayLike, compute: Callable[[Model, Array], Any]) -> F64:
-        """Call `compute` with the model and the rows of X, slab by slab."""
-        check_is_fitted(self)
-        rules, slabs = checks.rules(self.missing), checks.slabs(X, self.batch_size)
-        return np.concatenate([compute(self.model_, validate_data(self, V, reset=False, **rules)) for V in slabs])
+    @one_thread
+    def _of_rows(self, X: ArrayLike, compute: Callable[[Array], Any]) -> F64:
+        """Call `compute` with the rows of X, slab by slab."""
+        slabs = checks.slabs(X, self.batch_size)
+        return np.concatenate([compute(checks.rows_of(self, slab, reset=False)) for slab in slabs])
 
+    @one_thread
     def inverse_transform(self, X: ArrayLike) -> Array:
         """The vectors with coordinates X (n_samples, n_components), (n_samples, n_features), in the precision of X."""
-        check_is_fitted(self)
+        model = self._fitted.unbiased
         coordinates: Array = check_array(X, dtype=[np.float64, np.float32])
-        vectors = self.model_.reconstruct(coordinates.astype(np.float64), "whitened" if self.whiten else "principal")
-        return vectors.astype(coordinates.dtype, copy=False)
+        return model.reconstruct(coordinates.astype(np.float64), self._basis).astype(coordinates.dtype, copy=False)
+
+    @property
+    def _basis(self) -> Basis:
+        return "whitened" if self.whiten else "principal"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -162,10 +176,14 @@ class ImplicitKrasulina(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Trans
     def _nothing_learned(self, V: Array) -> OnlineFit:
         config = FoldConfig(checks.create_config(self, V), half_life_messages=self.half_life)
         past_scores = PastScoresBuilder(checks.share_of(self) or config.learning.components)
-        return OnlineFit(config, Fold.empty(config.learning), past_scores)
+        return OnlineFit(checks.shaping(self), config, Fold.empty(config.learning), past_scores)
 
 
-def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
+ImplicitKrasulina = StreamingPCA  # its old name
+
+
+@one_thread
+def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     """Merge fitted estimators, with the same parameters and features, into one that has learned all their data.
 
     The merged estimator can continue with `partial_fit`. The order of the parts changes the result to rounding only.
@@ -173,23 +191,22 @@ def merge(parts: Sequence[ImplicitKrasulina]) -> ImplicitKrasulina:
     """
     if not parts:
         raise ValueError("nothing to merge")
-    for part in parts:
-        check_is_fitted(part)
-    config, past_scores = parts[0].online_.config, parts[0].online_.past_scores
-    expected = config, past_scores.components
-    if any((part.online_.config, part.online_.past_scores.components) != expected for part in parts):
+    fits = [part._fitted for part in parts]
+    first = fits[0]
+    expected = first.config, first.past_scores.components
+    if any((fit.config, fit.past_scores.components) != expected for fit in fits):
         raise ValueError("only estimators with the same parameters and features can be merged")
     named = [part for part in parts if hasattr(part, "feature_names_in_")]
     if any(not np.array_equal(part.feature_names_in_, named[0].feature_names_in_) for part in named):
         raise ValueError("only estimators with the same feature names, in one order, can be merged")
-    folds = FoldMerger(config)
-    for part in parts:
-        folds.add(part.online_.fold)
-    merged: ImplicitKrasulina = clone(parts[0])
+    folds = FoldMerger(first.config)
+    for fit in fits:
+        folds.add(fit.fold)
+    merged: StreamingPCA = clone(parts[0])
     merged.n_features_in_ = parts[0].n_features_in_
     if named:
         merged.feature_names_in_ = named[0].feature_names_in_
     fold = folds.fold(sum(part.n_samples_seen_ for part in parts))
-    weights = np.sum([part.online_.past_scores.entered.weights for part in parts], axis=0)
-    merged.online_ = OnlineFit(config, fold, replace(past_scores, entered=PastScores(weights)))
+    weights = np.sum([fit.past_scores.entered.weights for fit in fits], axis=0)
+    merged.online_ = replace(first, fold=fold, past_scores=replace(first.past_scores, entered=PastScores(weights)))
     return merged

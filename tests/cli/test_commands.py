@@ -29,7 +29,7 @@ for name in ("O_DIRECTORY", "fork", "geteuid"):
     delattr(os, name)
 import streampca
 from streampca.cli.app import main
-streampca.ImplicitKrasulina
+streampca.StreamingPCA
 for command in sys.argv[1:]:
     sys.argv = ["streampca", *command.split()]
     try:

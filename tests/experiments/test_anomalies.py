@@ -5,7 +5,7 @@ import pytest
 
 from experiments import anomalies
 from experiments.detectors import DETECTORS, ecod
-from streampca.estimator.estimator import ImplicitKrasulina
+from streampca.estimator.estimator import StreamingPCA
 from tests.pca.streams import gaussian
 
 
@@ -29,7 +29,7 @@ def test_larger_scores_are_more_unusual(name: str) -> None:
 
 
 def test_after_a_change_p_is_too_large_at_first_and_right_in_the_end() -> None:
-    spectrum, half_life, pca = np.r_[np.linspace(4, 2, 8), np.full(56, 0.5)], 1000, ImplicitKrasulina(8, half_life=1000)
+    spectrum, half_life, pca = np.r_[np.linspace(4, 2, 8), np.full(56, 0.5)], 1000, StreamingPCA(8, half_life=1000)
 
     def later(seed: int, half_lives: int) -> float:
         """The share of ordinary messages with p ≤ 0.05, after some half-lives with the axes of this seed."""

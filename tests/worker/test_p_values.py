@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from streampca.backfill import BackfillPlan, fold_batches, merge
-from streampca.estimator.estimator import ImplicitKrasulina
+from streampca.estimator.estimator import StreamingPCA
 from streampca.files.columns import FileOptions
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel
@@ -61,7 +61,7 @@ def of(published: PublishedModel) -> Callable[[Array], Sequence[F64]]:
     return lambda V: published.project(V).p_values
 
 
-def of_estimator(pca: ImplicitKrasulina) -> Callable[[Array], Sequence[F64]]:
+def of_estimator(pca: StreamingPCA) -> Callable[[Array], Sequence[F64]]:
     return lambda V: [pca.p_values(V)]
 
 
@@ -72,7 +72,7 @@ every_stream = pytest.mark.parametrize(
 
 @every_stream
 def test_of_the_estimator(d: int, spectrum: str) -> None:
-    messages, pca = Messages(spectrum, d), ImplicitKrasulina(K)
+    messages, pca = Messages(spectrum, d), StreamingPCA(K)
     check(of_estimator(pca.fit(messages(2300))), messages)
     check(of_estimator(pca.partial_fit(messages(8000))), messages)
 
@@ -123,7 +123,7 @@ def test_after_a_backfill(d: int, spectrum: str) -> None:
 @every_stream
 def test_after_a_change_of_regime_with_a_half_life(d: int, spectrum: str) -> None:
     """Variances that were nine times as large are forgotten after fifteen half-lives."""
-    messages, pca = Messages(spectrum, d), ImplicitKrasulina(K, half_life=1000)
+    messages, pca = Messages(spectrum, d), StreamingPCA(K, half_life=1000)
     pca.fit(3 * messages(5000)[:, ::-1])
     pca.partial_fit(messages(15_000))
     check(of_estimator(pca), messages)
