@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "sources.schema_registry": [
         "sources.client_connection", "formats", "errors", "settings.kafka", "process.watchdog",
     ],
-    "stores": ["stores", "fold", "settings.store_url", "errors"],
+    "stores": ["stores", "fold", "settings.pins", "settings.store_url", "errors"],
     "consumer_group": [
         "consumer_group", "fold", "formats.batch", "formats.record", "pca.arrays", "pca.state.Losses", "errors",
         "process", "settings.commands", "sources.base", "sources.events", "stores.base", "stores.process_status",

@@ -1,5 +1,6 @@
 """`streampca backfill`: learns the past of a topic from files."""
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,12 +10,17 @@ from streampca.cli.options import milliseconds
 from streampca.cli.worker import create_worker_config
 from streampca.errors import SettingsError, StreampcaError, naming_the_extra
 from streampca.files.columns import FileOptions
+from streampca.fold.fold import FoldConfig
 from streampca.fold.partitions import backfill_partition, offsets_in, partition_name
 from streampca.settings.commands import WorkerSettings
 from streampca.settings.process import StoreSettings
-from streampca.stores.checkpoints import folder_of
+from streampca.stores.base import Store
+from streampca.stores.checkpoints import Checkpoints, folder_of
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models
+from streampca.stores.pins import Pins
+from streampca.stores.process_status import ProcessStatuses
+from streampca.worker.publisher import Publisher
 
 
 def run(
@@ -62,9 +68,22 @@ def run(
     console().print(
         f"{partition_name(checkpoint.partition)} is done: {stats.learned:,} vectors learned into "
         f"{settings.store}; rejected: {counts or 'none'}; skipped: {stats.skipped}\n"
-        f"the next model of {settings.topic} contains them; workers with start=backfill begin "
+        f"{_published(settings, store, plan.fold_config)}; workers with start=backfill begin "
         f"{f'at {until}' if until else 'at the earliest record'}"
     )
+
+
+def _published(settings: WorkerSettings, store: Store, config: FoldConfig) -> str:
+    """Publish a model unless a worker does that; returns which model contains the backfill."""
+    reports = ProcessStatuses(store, settings.topic).all()
+    if any(report.transform is None and report.is_running(time.time()) for report in reports):
+        return f"the next model of {settings.topic}, which a worker publishes, contains them"
+    publisher = Publisher(Models(store, settings.topic, settings.keep_models), config, time.time)
+    publication = publisher.publish(Checkpoints(store, settings.topic))
+    newest = publication.model if publication else Models(store, settings.topic).newest()
+    if newest is None:
+        return "no model yet: a worker of the topic publishes it"
+    return f"model version {newest.version} contains them"
 
 
 def remove(settings: StoreSettings, number: int, ask: Callable[[str], bool]) -> None:
@@ -76,11 +95,16 @@ def remove(settings: StoreSettings, number: int, ask: Callable[[str], bool]) -> 
     others += store.names(f"{folder}/parts")  # of one that was interrupted
     if not checkpoints + others:
         raise SettingsError(f"{settings.store} has no {name} of {settings.topic}")
-    if not ask(f"Delete {name} of {settings.topic}, and the models that contain it? Stop the workers first"):
+    models = Models(store, settings.topic)
+    versions = models.containing(backfill_partition(number))
+    pins = [f"{pin} ({version})" for pin, version in Pins(store, settings.topic).all().items() if version in versions]
+    pinned = f", among them what is pinned as {' and '.join(pins)}" if pins else ""
+    what = f"{name} of {settings.topic}, and the {len(versions)} models that contain it{pinned}"
+    if not ask(f"Delete {what}? Stop the workers first"):
         raise StreampcaError("nothing was changed")
     for path in checkpoints:
         store.delete(path)
-    models = Models(store, settings.topic).delete_with(backfill_partition(number))  # they have higher versions
+    models.delete(versions)  # they have higher versions than those that workers publish next
     for path in others:  # last, so that one that is killed can be run again
         store.delete(path)
-    console().print(f"deleted {name} of {settings.topic}, and {models} models that contained it")
+    console().print(f"deleted {what}")

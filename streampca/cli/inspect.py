@@ -16,6 +16,7 @@ from streampca.stores.base import Store, topics_in
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models
+from streampca.stores.pins import Pins
 
 
 def run(location: str, *, as_json: bool) -> None:
@@ -92,7 +93,8 @@ def _topic(store: Store, topic: str) -> dict[str, Any]:
             "skipped": newest.fold.stats.skipped if newest else None,
         }
     last = versions[-1] if versions else None
-    return {"partitions": partitions, "models": len(versions), "newest_model": last, "versions": versions}
+    pins = Pins(store, topic).all()
+    return {"partitions": partitions, "models": len(versions), "newest_model": last, "versions": versions, "pins": pins}
 
 
 def _show(facts: dict[str, Any]) -> None:
@@ -105,6 +107,8 @@ def _show(facts: dict[str, Any]) -> None:
         out.print(f"{topic}: {len(versions)} models, newest version {'–' if newest is None else newest}")
         if versions:
             out.print(f"versions: {', '.join(map(str, versions))}")
+        if pins := facts_of_topic["pins"]:
+            out.print(f"pinned: {', '.join(f'{version} as {name}' for name, version in pins.items())}")
         names = ["next_offset", "learned", "rejected", "skipped", "checkpoints"]
         rows = [[number, *(_formatted(row[name]) for name in names)] for number, row in partitions.items()]
         out.print(table(["partition", *names], rows))

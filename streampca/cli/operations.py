@@ -10,6 +10,7 @@ from streampca.settings.options import CHECKED
 
 if TYPE_CHECKING:
     from streampca.settings.commands import CreateTopicsSettings, DeadLettersSettings, ResetSettings, WorkerSettings
+    from streampca.settings.process import StoreSettings
 
 app = typer.Typer()
 dead_letters = typer.Typer(
@@ -151,6 +152,35 @@ def backfill(
         else:
             files = file_options(field, header, separator)
             backfill.run(settings, sources or [], files, timestamp_column, until, number, scheduler, rejects)
+
+
+@command(app, "topic", "store")
+def pin(
+    settings: "StoreSettings",
+    version: Annotated[int, typer.Argument(min=0, help="Version of a model, as `inspect` lists them.")],
+    name: Annotated[str, typer.Option("--as", help="Name; one that exists moves, and lets its version go.")] = "pinned",
+) -> None:
+    """Keep a version of the model, under a name.
+
+    It is served by that name, and never deleted until it is unpinned. Each version has a basis of its own, so what
+    fills an index is projected by one. A topic has at most 10 names.
+
+    Example: streampca pin 4000 --topic readings --as index-7
+    """
+    from streampca.cli import pins
+
+    pins.pin(settings, name, version)
+
+
+@command(app, "topic", "store")
+def unpin(settings: "StoreSettings", name: Annotated[str, typer.Argument(help="Name of the pin.")]) -> None:
+    """Let a pinned version go.
+
+    Example: streampca unpin index-7 --topic readings
+    """
+    from streampca.cli import pins
+
+    pins.unpin(settings, name)
 
 
 _OF_LETTERS = ("topic", "dead_letter_topic", "bootstrap_servers")

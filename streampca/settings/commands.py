@@ -102,7 +102,9 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
 
     # Checkpoints and models.
     checkpoint_interval_s: float = Field(5, gt=0, description="Maximum time between checkpoints, and between models.")
-    keep_models: int = Field(100, ge=1, description="Number of published models kept.")
+    keep_models: int = Field(
+        100, ge=1, description="Number of published models kept, beside pinned ones; they reach back to the first."
+    )
 
     @field_validator("start")
     @classmethod

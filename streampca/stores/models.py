@@ -1,24 +1,37 @@
 """Published models in a store: `models/<topic>/<version, 20 digits>.npz`."""
 
 import copy
+from collections.abc import Iterable
 from contextlib import suppress
+from itertools import pairwise
 
 import structlog
 
-from streampca.errors import RETRY_MAY_HELP, DamagedFileError, StaleListingError
+from streampca.errors import RETRY_MAY_HELP, DamagedFileError, StaleListingError, StoreError
 from streampca.fold import model_file
 from streampca.fold.model_file import PublishedModel
 from streampca.stores import numbered
 from streampca.stores.base import Store
+from streampca.stores.pins import Pins
+from streampca.stores.process_status import ProcessStatuses
+from streampca.stores.thinning import next_to_go
 
 log = structlog.get_logger()
 
+_CLOSE_S = 1.0  # models are published further apart
+
 
 class Models:
-    """The models of one topic, each version a file; an older version never replaces a newer one."""
+    """The models of one topic, each version a file; an older version never replaces a newer one.
+
+    History is thinned, not cut: the `keep` versions that are kept reach back to the first. Those that are pinned, or
+    that a member of transform reports as its own, are kept as well.
+    """
 
     def __init__(self, store: Store, topic: str, keep: int = 100) -> None:
-        self.store, self._folder, self._keep = store, f"models/{topic}", max(keep, 1)
+        self.store, self.topic, self._folder, self._keep = store, topic, f"models/{topic}", max(keep, 1)
+        self._times: dict[int, float] = {}  # version → seconds since 1970
+        self._undeletable: set[int] = set()
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
 
     def snapshot(self) -> "Models":
@@ -56,7 +69,7 @@ class Models:
         return None
 
     def save(self, model: PublishedModel) -> bool:
-        """Write a version and delete the oldest beyond `keep`.
+        """Write a version, and delete others beyond `keep`.
 
         False if the version exists undamaged, or if `keep` newer ones exist. Of several writers of a version that is
         not listed yet, one gets True.
@@ -67,16 +80,60 @@ class Models:
         new = version not in versions
         if not new and self._intact(version):
             return False
-        data = model_file.encode(model)
-        return numbered.write(self.store, self._folder, version, data, versions, self._keep, new=new)
+        path, data = numbered.path(self._folder, version), model_file.encode(model)
+        if not new:
+            self.store.write(path, data)
+        elif not self.store.create(path, data):
+            return False
+        self._times[version] = model.published_at
+        try:
+            self._thin({*versions, version}, model.published_at)
+        except StoreError as error:
+            log.warning("old models not deleted", folder=self._folder, cause=str(error))
+        return True
 
-    def delete_with(self, partition: int) -> int:
-        """Delete the versions that contain a partition, the newest first, and return their number."""
-        newest_first = (model for version in reversed(self.versions()) if (model := self._intact(version)))
-        versions = [model.version for model in newest_first if partition in model.positions]
-        for version in versions:
+    def _thin(self, versions: set[int], now: float) -> None:
+        """Delete versions beyond `keep`; one that cannot be deleted is not tried again, and counts no more."""
+        if len(versions) <= self._keep:
+            return
+        pinned, in_use = Pins(self.store, self.topic).all(), ProcessStatuses(self.store, self.topic).model_versions()
+        times = self._times_of(versions)
+        history = {v: times[v] for v in versions - {*pinned.values(), *in_use} - self._undeletable}
+        while (version := next_to_go(history, now, self._keep)) is not None:
+            del history[version]
+            self._undeletable.add(version)
             self.store.delete(numbered.path(self._folder, version))
-        return len(versions)
+            self._undeletable.discard(version)
+
+    def _times_of(self, versions: set[int]) -> dict[int, float]:
+        """The time of each version: as remembered, else as the store lists it.
+
+        Where files lie closer together than models are published, as in a copy, the models' own times are read, once.
+        """
+        if unknown := versions - self._times.keys():
+            listed = {numbered.number_of(name): at for name, at in self.store.times(self._folder).items()}
+            found = {version: listed.get(version, 0.0) for version in unknown}
+            ordered = sorted(found.values())
+            if any(later - earlier < _CLOSE_S for earlier, later in pairwise(ordered)):
+                found |= {v: model.published_at for v in unknown if (model := self._intact(v))}
+            self._times |= found
+        for version in self._times.keys() - versions:
+            del self._times[version]
+        return self._times
+
+    def containing(self, partition: int) -> list[int]:
+        """The versions that contain a partition, the newest first."""
+        newest_first = (model for version in reversed(self.versions()) if (model := self._intact(version)))
+        return [model.version for model in newest_first if partition in model.positions]
+
+    def delete(self, versions: Iterable[int]) -> None:
+        """Delete versions, and the pins that name them."""
+        gone, pins = set(versions), Pins(self.store, self.topic)
+        for name, version in pins.all().items():
+            if version in gone:
+                pins.delete(name)
+        for version in sorted(gone, reverse=True):
+            self.store.delete(numbered.path(self._folder, version))
 
     def _intact(self, version: int) -> PublishedModel | None:
         """One version; None if it is gone or damaged, so that nobody uses it."""

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, ValidationError
 from streampca.stores.base import Store
 
 OUTDATED_AFTER_S = 3600.0  # older reports are removed
+_SILENT_AFTER_S = 60.0  # a process reports every few seconds
 
 Phase = Literal["starting", "learning", "transforming", "waiting", "stopping", "stopped"]
 
@@ -48,6 +49,10 @@ class ProcessStatus(BaseModel):
     partitions: dict[str, PartitionStatus] = Field(description="Partitions assigned to it.")
     transform: TransformStatus | None = Field(None, description="Null: a worker.")
 
+    def is_running(self, now: float) -> bool:
+        """Return whether it has reported within the last minute, and has not ended."""
+        return self.state != "stopped" and now - self.updated_at < _SILENT_AFTER_S
+
 
 class ProcessStatuses:
     """The status reports of one topic."""
@@ -66,6 +71,11 @@ class ProcessStatuses:
     def all(self) -> list[ProcessStatus]:
         """All readable reports, sorted by name. Raises `StoreError`."""
         return sorted((report for _, report in self._reports() if report), key=lambda report: report.name)
+
+    def model_versions(self) -> set[int]:
+        """The versions of models that members of transform use."""
+        used = {report.transform.model_version for report in self.all() if report.transform}
+        return {version for version in used if version is not None}
 
     def remove(self, before: float) -> None:
         """Delete damaged reports and those written before that time (seconds since 1970)."""

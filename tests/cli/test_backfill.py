@@ -21,6 +21,7 @@ from streampca.settings.process import StoreSettings
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
+from streampca.stores.pins import Pins
 from streampca.worker.publisher import Publisher
 from tests.backfill.conftest import lake as lake
 from tests.backfill.rows import backfill_of, here, learned, rows, write
@@ -93,8 +94,16 @@ def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys
     publisher.publish(Checkpoints(store, "readings"))
     models = Models(store, "readings")
     assert models.versions() == [300, 1200]
-    backfill_command.remove(StoreSettings(topic="readings", store=store.location), 1, lambda question: True)
-    assert "deleted backfill-1 of readings, and 1 models that contained it" in " ".join(capsys.readouterr().out.split())
+    for name, version in (("index", 1200), ("other", 300)):
+        Pins(store, "readings").set(name, version)
+    asked: list[str] = []
+    backfill_command.remove(
+        StoreSettings(topic="readings", store=store.location), 1, lambda asks: not asked.append(asks)
+    )
+    removed = "backfill-1 of readings, and the 1 models that contain it, among them what is pinned as index (1200)"
+    assert asked == [f"Delete {removed}? Stop the workers first"]
+    assert f"deleted {removed}" in " ".join(capsys.readouterr().out.split())
+    assert Pins(store, "readings").all() == {"other": 300}
     publisher.publish(Checkpoints(store, "readings"))
     model = models.newest()
     assert (model.version, model.positions) == (300, {FIRST_BACKFILL: 300})

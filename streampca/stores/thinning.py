@@ -1,0 +1,23 @@
+"""Which models to delete: history is thinned, not cut, so that the kept ones reach back to the first."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+_NEWEST = 20  # are always kept
+
+
+def next_to_go(times: Mapping[int, float], now: float, keep: int) -> int | None:
+    """The version to delete first if there are more than `keep`; None if there are not. `times` are their times.
+
+    It is the one whose neighbours are relatively nearest in age, so that the kept ones lie the denser the younger they
+    are: never one of the newest `min(20, keep)`, nor the oldest, unless that alone is left.
+    """
+    if len(times) <= keep:
+        return None
+    versions = sorted(times, reverse=True)
+    # A clock may have been set back, and files may have been copied: ages never fall, and are never zero.
+    ages = np.maximum(np.maximum.accumulate([now - times[version] for version in versions]), 1e-3)
+    first = max(min(_NEWEST, keep), 1)
+    ratios = ages[first + 1 :] / ages[first - 1 : -2]
+    return versions[first + int(np.argmin(ratios)) if len(ratios) else -1]
