@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -103,8 +104,8 @@ def _app(registry: CollectorRegistry, health: HealthListener, tokens: BearerToke
     metrics: WSGIApplication = make_wsgi_app(registry)
     probes = {"/healthz": health.why_unhealthy, "/readyz": health.why_not_ready}
 
-    def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        path = environ["PATH_INFO"]
+    def answer(environ: "WSGIEnvironment", start_response: Any) -> Iterable[bytes]:
+        path = urlsplit(environ["PATH_INFO"]).path  # a proxy may send scheme and host, too
         if path == "/metrics":
             try:
                 if tokens:
@@ -119,6 +120,15 @@ def _app(registry: CollectorRegistry, health: HealthListener, tokens: BearerToke
             status, text = "404 Not Found", "there are /metrics, /healthz and /readyz\n"
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [text.encode()]
+
+    def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] != "HEAD":
+            return answer(environ, start_response)
+        begun: list[Any] = []
+        body = b"".join(answer({**environ, "REQUEST_METHOD": "GET"}, lambda *head: begun.extend(head)))
+        status, headers = begun
+        start_response(status, [*headers, ("Content-Length", str(len(body)))])
+        return []
 
     return app
 

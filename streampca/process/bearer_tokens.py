@@ -63,6 +63,10 @@ class BearerTokens:
 
     def check(self, scope: Scope, authorization: str) -> None:
         """Raise `AccessError` unless an Authorization header has a token of this scope."""
+        if scope not in self._scopes_of(authorization):
+            raise MissingScopeError(f"this token may not do that: it lacks the scope {scope}")
+
+    def _scopes_of(self, authorization: str) -> frozenset[str]:
         self._read_again()
         kind, _, token = authorization.partition(" ")
         digest = hashlib.sha256(token.strip().encode("latin-1")).digest()
@@ -73,8 +77,14 @@ class BearerTokens:
             raise NoTokenError("this needs a token: send Authorization: Bearer TOKEN")
         if allowed is None:
             raise UnknownTokenError("this token is not known: it was revoked, or never valid")
-        if scope not in allowed:
-            raise MissingScopeError(f"this token may not do that: it lacks the scope {scope}")
+        return allowed
+
+    def has(self, authorization: str) -> bool:
+        """Return whether an Authorization header has a token of the file."""
+        try:
+            return bool(self._scopes_of(authorization))
+        except AccessError:
+            return False
 
     def _read_again(self) -> None:
         """Read a file that has changed. One that cannot be read changes nothing."""
