@@ -109,7 +109,7 @@ def test_a_standby_worker_is_ready_after_ten_seconds_of_membership(health: Healt
     assert health.why_not_ready() is None  # a rebalance
     clock.now += 10
     health.notify(events.SourcePolled(NON_MEMBER))
-    assert health.why_not_ready() == "no place in the consumer group yet"
+    assert health.why_not_ready() == ("group", "no place in the consumer group yet")
 
 
 def test_revoked_partitions_leave_it_ready_and_lost_ones_do_not(health: HealthListener, clock: Clock) -> None:
