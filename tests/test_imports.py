@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "client": [],
     "export": ["fold.model_file", "StreamingPCA"],
     "river": ["StreamingPCA"],
-    "sources": ["sources", "formats", "errors", "settings", "process.watchdog"],
+    "sources": ["sources", "formats", "errors", "settings", "process.watchdog", "process.renewed"],
     "sources.kafka_python": [*SHARED_BY_SOURCES, "sources.kafka_python"],
     "sources.confluent": [*SHARED_BY_SOURCES, "sources.confluent"],
     "sources.schema_registry": [

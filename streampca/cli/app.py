@@ -11,7 +11,7 @@ import typer
 from streampca.cli import operations
 from streampca.cli.options import Field, Header, Options, Separator, command, file_options
 from streampca.errors import StreampcaError, exit_code_of, naming_the_worker
-from streampca.process.machine import choose_kernels
+from streampca.process.machine import choose_kernels, open_standard_streams
 from streampca.settings.options import SERVE, TRANSFORM, WORKER
 from streampca.version import __version__
 
@@ -243,6 +243,7 @@ app.add_typer(operations.app)
 
 def main() -> None:
     """Run the command line; an expected error is one line on stderr."""
+    open_standard_streams()
     # A container's first process ignores signals that it does not handle; some commands replace this handler.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     choose_kernels()

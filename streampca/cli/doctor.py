@@ -17,7 +17,7 @@ from streampca.settings.base import Settings
 from streampca.settings.commands import TransformSettings, WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed
-from streampca.sources.client_connection import NoBrokerError
+from streampca.sources.client_connection import NoBrokerError, TopicError
 from streampca.sources.clients import create_client, create_transactions
 from streampca.sources.kafka_python.connection import check_writable
 from streampca.stores import identity
@@ -66,6 +66,7 @@ def checks_of(
         *([("store", of_worker.store)] if of_worker else []),
         ("broker", topic.broker),
         ("topic", topic.topic),
+        ("open transactions", topic.open_transactions),
         ("dead-letter topic", topic.dead_letter_topic),
         *(check for role in roles for check in role.checks()),
         ("schema registry", topic.registry),
@@ -142,7 +143,8 @@ class WorkerChecks:
         metadata = {partition: committed.metadata for partition, committed in self._committed.items()}
         identity.refuse_other_store(self._settings.topic, metadata, ours)
         for partition, committed in self._committed.items():
-            self._checkpoints.refuse_group_ahead(partition, committed.offset)
+            if identity.identity_in(committed.metadata):
+                self._checkpoints.refuse_group_ahead(partition, committed.offset)
 
 
 class TransformChecks:
@@ -197,11 +199,9 @@ class TransformChecks:
             transactions.recover()
         except NoBrokerError:
             raise
-        except (SourceError, TimeoutError) as error:
-            raise SourceError(
-                f"{error}; transform needs Kafka 2.5, and the rights Write and Describe for transactional ids that "
-                f"begin with {settings.group}-"
-            ) from None
+        except TopicError as error:
+            rights = f"the rights Write and Describe for transactional ids that begin with {settings.group}-"
+            raise SourceError(f"{error}; transform needs {rights}") from None
         finally:
             transactions.close()
         return f"this user may use transactional ids that begin with {settings.group}-"

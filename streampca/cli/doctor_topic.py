@@ -3,6 +3,7 @@
 Each returns what it found, or raises what has to be fixed, or `SkippedError` if it depends on one that failed.
 """
 
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from streampca.consumer_group.rejects import ALL_DELETES, FIRST
-from streampca.errors import BadRecordError, OffsetGapError
+from streampca.errors import BadRecordError, OffsetGapError, SourceError
 from streampca.formats.batch import Decoded
 from streampca.formats.codec import Codec
 from streampca.formats.epoch import odd_times, oddity
@@ -20,10 +21,12 @@ from streampca.sources import schema_registry
 from streampca.sources.base import Committed, Source
 from streampca.sources.client_connection import TopicError
 from streampca.sources.clients import create_client
-from streampca.sources.kafka_python.connection import check_writable
+from streampca.sources.kafka_python.connection import check_writable, described
 from streampca.sources.kafka_python.replay import KafkaPythonReader
 
 _AHEAD_S = 300.0
+_STANDS_S = 10.0
+_CONNECT_S = 3.0
 _TYPED = ("npy", "arrow", "avro", "protobuf")
 
 Check = Callable[[], str]
@@ -58,6 +61,15 @@ def _range(decoded: Decoded) -> str:
     return f"; the newest {len(decoded.vectors)} have numbers from {least:.4g} to {greatest:.4g}, median {median:.4g}"
 
 
+def _why_unreachable(name: str, host: str, port: int) -> str:
+    """Why no connection to a broker can be made at the address that it advertises; "" if one can."""
+    try:
+        socket.create_connection((host, port), _CONNECT_S).close()
+    except OSError as error:
+        return f"broker {name} advertises {host}:{port}, which cannot be reached from here ({error.strerror or error})"
+    return ""
+
+
 class TopicChecks:
     """The checks of one topic, and what they have found for others; close it."""
 
@@ -81,6 +93,12 @@ class TopicChecks:
             self.source = create_client(self._settings)
         except TopicError as error:
             self._topic_error = error  # a broker answers: it is the check of the topic that fails
+        brokers, _ = described(self._settings, self._settings.topic)
+        if unreachable := [text for broker in brokers if (text := _why_unreachable(*broker))]:
+            raise SourceError(
+                f"{'; '.join(unreachable)}: correct advertised.listeners of the broker, or this machine's names or "
+                "routes"
+            )
         login = f", logged in as {self._settings.sasl_username}" if self._settings.sasl_username else ""
         return (
             f"{self._settings.bootstrap_servers} answers {self._settings.client} "
@@ -91,6 +109,11 @@ class TopicChecks:
         if self._topic_error is not None:
             raise self._topic_error
         self.topic_id = needed(self.source).topic_id()
+        _, leaderless = described(self._settings, self._settings.topic)
+        if leaderless:
+            raise SourceError(
+                f"partitions {leaderless} of {self._settings.topic} have no leader: start the brokers that hold them"
+            )
         self._reader = KafkaPythonReader(self._settings, self._settings.topic)
         self.bounds = self._reader.bounds()
         count = sum(end - first for first, end in self.bounds.values())
@@ -98,6 +121,22 @@ class TopicChecks:
             f"{self._settings.topic} has {len(self.bounds)} partitions and {count:,} "
             f"records; its id is {self.topic_id or 'unknown, since this broker gives topics none'}"
         )
+
+    def open_transactions(self) -> str:
+        """Readers of committed records reach the end of each partition, or come nearer to it."""
+        ends, began = needed(self._reader).ends(), time.monotonic()
+        before = needed(self.bounds)
+        while blocked := {p: end for p, (_, end) in needed(self._reader).bounds().items() if end < ends[p]}:
+            if any(end != before[p][1] for p, end in blocked.items()):
+                return f"partitions {sorted(blocked)} have open ones, which end"
+            if time.monotonic() - began > _STANDS_S:
+                raise SourceError(
+                    f"a transaction is open for {_STANDS_S:.0f} s and more in partitions {sorted(blocked)}: nothing "
+                    f"behind offsets {sorted(blocked.values())} can be read until its producer ends it, or the broker "
+                    "does after transaction.timeout.ms; kafka-transactions.sh finds and aborts it"
+                )
+            time.sleep(0.5)
+        return "none"
 
     def dead_letter_topic(self) -> str:
         name = self._settings.dead_letter_topic

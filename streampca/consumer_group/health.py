@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -29,6 +30,13 @@ _STARTED_AFTER_S = 300.0  # to the first tick: a throttled container may take mi
 _SETTLED_AFTER_S = 10.0  # in a group without partitions: another assignment often follows a first empty one
 
 
+class Failure(NamedTuple):
+    """Why a probe fails."""
+
+    kind: str  # all that is said where others need a token, and there is none
+    cause: str
+
+
 class HealthListener(Listener):
     """Tracks whether the loop runs and whether the member is in its consumer group; `clock` is monotonic."""
 
@@ -37,7 +45,7 @@ class HealthListener(Listener):
         self._last_tick, self._limit_s = clock(), _STARTED_AFTER_S
         self._member, self._member_since = False, clock()
         self._joined = False
-        self._stopping = ""
+        self._stopping, self._away = "", ""
 
     def notify(self, event: MemberEvent) -> None:
         match event:
@@ -53,20 +61,24 @@ class HealthListener(Listener):
             case events.MemberStopping(cause):
                 self._stopping = cause
 
-    def why_unhealthy(self) -> str | None:
+    def why_unhealthy(self) -> Failure | None:
         """Why the process should be restarted; None while it is healthy."""
         silence = self._clock() - self._last_tick
-        return f"the loop has not run for {silence:.0f} s" if silence > self._limit_s else None
+        return Failure("loop", f"the loop has not run for {silence:.0f} s") if silence > self._limit_s else None
 
-    def why_not_ready(self) -> str | None:
+    def why_not_ready(self) -> Failure | None:
         """Why the member is not ready; None while it is."""
         if self._stopping:
-            return f"stopping: {self._stopping}"
-        return None if self._joined else "no place in the consumer group yet"
+            return Failure("stopping", f"stopping: {self._stopping}")
+        if self._joined:
+            return None
+        kind = "certificate" if "certificate" in self._away else "broker" if self._away else "group"
+        return Failure(kind, f"no place in the consumer group yet{self._away}")
 
     def _on_poll(self, status: SourceStatus) -> None:
         """A standby without partitions is ready too, once its membership has been stable for a while."""
         now = self._clock()
+        self._away = f": {status.cause or 'no broker answers'}" if status.cause or not status.connected else ""
         if status.member != self._member:
             self._member, self._member_since = status.member, now
         elif now - self._member_since >= _SETTLED_AFTER_S:
@@ -103,8 +115,8 @@ def _app(registry: CollectorRegistry, health: HealthListener, tokens: BearerToke
     metrics: WSGIApplication = make_wsgi_app(registry)
     probes = {"/healthz": health.why_unhealthy, "/readyz": health.why_not_ready}
 
-    def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        path = environ["PATH_INFO"]
+    def answer(environ: "WSGIEnvironment", start_response: Any) -> Iterable[bytes]:
+        path = urlsplit(environ["PATH_INFO"]).path  # a proxy may send scheme and host, too
         if path == "/metrics":
             try:
                 if tokens:
@@ -113,12 +125,23 @@ def _app(registry: CollectorRegistry, health: HealthListener, tokens: BearerToke
             except AccessError as error:
                 status, text = f"{error.status} {HTTPStatus(error.status).phrase}", f"{error}\n"
         elif path in probes:
-            reason = probes[path]()
-            status, text = ("503 Service Unavailable", f"{reason}\n") if reason else ("200 OK", "ok\n")
+            status, text = "200 OK", "ok\n"
+            if failure := probes[path]():
+                knows = tokens is None or tokens.has(environ.get("HTTP_AUTHORIZATION", ""))
+                status, text = "503 Service Unavailable", f"{failure.cause if knows else failure.kind}\n"
         else:
             status, text = "404 Not Found", "there are /metrics, /healthz and /readyz\n"
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [text.encode()]
+
+    def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] != "HEAD":
+            return answer(environ, start_response)
+        begun: list[Any] = []
+        body = b"".join(answer({**environ, "REQUEST_METHOD": "GET"}, lambda *head: begun.extend(head)))
+        status, headers = begun
+        start_response(status, [*headers, ("Content-Length", str(len(body)))])
+        return []
 
     return app
 

@@ -4,6 +4,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 import structlog
 
@@ -137,7 +138,7 @@ class MemberLog(Listener):
         if messages:
             log.info(activity, messages=messages, per_second=round(messages / seconds, 1), **self._state())
         elif activity != self._logged_activity:
-            log.info(activity, **self._state())
+            log.info(activity, **self._state(), **_details(status))
         self._progress_at, self._messages_before, self._logged_activity = now, self._messages, activity
 
     def _waits_for(self, status: SourceStatus) -> str:
@@ -147,7 +148,16 @@ class MemberLog(Listener):
             return "waiting to join group"
         if self._stalled:
             return "waiting for schema registry"
+        if status.blocked_since:
+            return "waiting for a transaction to end"
         return "idle" if self._lags else "standing by"
+
+
+def _details(status: SourceStatus) -> dict[str, object]:
+    """The cause of what a member waits for, or since when."""
+    if not (status.connected and status.member):
+        return {"cause": status.cause}
+    return {"since": datetime.fromtimestamp(status.blocked_since, UTC).isoformat()} if status.blocked_since else {}
 
 
 def _kind(cause: str) -> str:

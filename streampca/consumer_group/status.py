@@ -94,7 +94,9 @@ class StatusListener(Listener):
                 if status.connected:
                     self._problems.pop("broker", None)
                 elif self._state != "starting":
-                    self._problems["broker"] = "no broker answers"
+                    self._problems["broker"] = (
+                        f"no broker answers: {status.cause}" if status.cause else "no broker answers"
+                    )
             case events.BatchLearned():
                 self._on_batch(event, _status_of(event))
             case events.BatchTransformed():

@@ -16,6 +16,7 @@ from typing import Literal
 import structlog
 
 from streampca.errors import SettingsError
+from streampca.process.renewed import changed_at
 
 log = structlog.get_logger()
 
@@ -58,11 +59,15 @@ class BearerTokens:
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises `SettingsError` if the file cannot be read."""
         self._path, self._clock, self._lock = path, clock, threading.Lock()
-        self._looked_at, self._changed = clock(), self._changed_at()
+        self._looked_at, self._changed = clock(), changed_at(self._path)
         self._scopes = _read(path)
 
     def check(self, scope: Scope, authorization: str) -> None:
         """Raise `AccessError` unless an Authorization header has a token of this scope."""
+        if scope not in self._scopes_of(authorization):
+            raise MissingScopeError(f"this token may not do that: it lacks the scope {scope}")
+
+    def _scopes_of(self, authorization: str) -> frozenset[str]:
         self._read_again()
         kind, _, token = authorization.partition(" ")
         digest = hashlib.sha256(token.strip().encode("latin-1")).digest()
@@ -73,8 +78,14 @@ class BearerTokens:
             raise NoTokenError("this needs a token: send Authorization: Bearer TOKEN")
         if allowed is None:
             raise UnknownTokenError("this token is not known: it was revoked, or never valid")
-        if scope not in allowed:
-            raise MissingScopeError(f"this token may not do that: it lacks the scope {scope}")
+        return allowed
+
+    def has(self, authorization: str) -> bool:
+        """Return whether an Authorization header has a token of the file."""
+        try:
+            return bool(self._scopes_of(authorization))
+        except AccessError:
+            return False
 
     def _read_again(self) -> None:
         """Read a file that has changed. One that cannot be read changes nothing."""
@@ -82,7 +93,7 @@ class BearerTokens:
             if self._clock() - self._looked_at < _LOOKED_AT_EVERY_S:
                 return
             self._looked_at = self._clock()
-            if (changed := self._changed_at()) == self._changed:
+            if (changed := changed_at(self._path)) == self._changed:
                 return
             try:
                 self._scopes = _read(self._path)
@@ -91,13 +102,6 @@ class BearerTokens:
             else:
                 self._changed = changed
                 log.info("tokens read again", tokens=len(self._scopes))
-
-    def _changed_at(self) -> tuple[int, int] | None:
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return None
-        return stat.st_mtime_ns, stat.st_ino
 
 
 def _read(path: Path) -> Mapping[bytes, frozenset[str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from streampca.errors import SettingsError
+from streampca.process.renewed import changed_at
 
 log = structlog.get_logger()
 
@@ -58,8 +59,8 @@ def server_context(folder: Path | None) -> ssl.SSLContext | None:
         context.verify_mode = ssl.CERT_REQUIRED if with_ca else ssl.CERT_NONE
         return context
 
-    def versions() -> list[tuple[int, int]]:
-        return [(stat.st_mtime_ns, stat.st_ino) for stat in (path.stat() for path in files)]
+    def versions() -> list[tuple[int, int] | None]:
+        return [changed_at(path) for path in files]
 
     try:
         version, current, context = versions(), read(), read()

@@ -4,8 +4,10 @@ import contextlib
 import ctypes
 import math
 import os
+import sys
 from pathlib import Path
 
+_STDOUT, _STDERR = 1, 2
 _CPUINFO = Path("/proc/cpuinfo")
 _AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
 _CPU_LIMITS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))  # cgroup v2 and v1
@@ -53,3 +55,12 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         for option, size in _MALLOC_OPTIONS.items():
             libc.mallopt(option, size)
+
+
+def open_standard_streams() -> None:
+    """Open those that are closed: else a file or a socket gets the number of one, and libraries write into it."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(opened)
+    sys.stdout = sys.stdout or os.fdopen(_STDOUT, "w")
+    sys.stderr = sys.stderr or os.fdopen(_STDERR, "w")

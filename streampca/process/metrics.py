@@ -1,10 +1,11 @@
 """The registry that worker and sidecar use, and the metrics of requests to an object store."""
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Info
 from prometheus_client.core import Metric
+from prometheus_client.registry import RestrictedRegistry
 
 from streampca.version import __version__
 
@@ -23,6 +24,18 @@ class LabelledRegistry(CollectorRegistry):
         for family in super().collect():
             family.samples = [sample._replace(labels={**self._constant, **sample.labels}) for sample in family.samples]
             yield family
+
+    def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
+        """A registry of the samples with these names, as a scrape with `name[]` asks for."""
+        return _NamedSamples(names, self)
+
+
+class _NamedSamples(RestrictedRegistry):
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            family.samples = [sample for sample in family.samples if sample.name in self._name_set]
+            if family.samples:
+                yield family
 
 
 _DURATIONS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0)

@@ -24,12 +24,13 @@ log = structlog.get_logger()
 # Longest time that one thread holds the GIL while another waits for it. With Python's default, ten times as long,
 # learning waits for the prefetch thread more than it works, and the event loop for threads that parse large bodies.
 _SWITCH_INTERVAL_S = 0.0005
+_SIGNALS = signal.SIGTERM, signal.SIGINT
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 def stop_on_signals(stop: Callable[[str], object]) -> None:
     """Call `stop` with the name of the signal at SIGTERM and SIGINT (Ctrl-C)."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         signal.signal(number, lambda number, _: stop(signal.Signals(number).name))
 
 
@@ -74,8 +75,12 @@ class Started(NamedTuple):
 def started() -> Iterator[Started]:
     """Set up threads, memory, metrics and traces. Raises the error that has ended a thread, at the latest at the end.
 
-    BLAS gets one thread: the same bits, and no threads that compete for blocks this small.
+    BLAS gets one thread: the same bits, and no threads that compete for blocks this small. Until `Started.run` there is
+    nothing to save, so signals end the process at once: an exception is lost where a callback of C code or a finalizer
+    runs, as while kernels are compiled.
     """
+    for number in _SIGNALS:
+        signal.signal(number, lambda number, _: os._exit(128 + number))
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, SecretStr, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from streampca.errors import SettingsError
@@ -48,6 +48,13 @@ class Settings(BaseModel):
     RULES: ClassVar[Rules] = ()
     """The constraints that a class adds to its bases'."""
 
+    _config_file: Path | None = PrivateAttr(None)
+
+    @property
+    def config_file(self) -> Path | None:
+        """The file that they were read from, if any."""
+        return self._config_file
+
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
         if sentences := self._broken_rules(self):
@@ -73,6 +80,7 @@ class Settings(BaseModel):
         settings, _, mistakes = cls._read(config, options)
         if settings is None or mistakes:
             raise SettingsError("; ".join(mistakes))
+        settings._config_file = _config_of(config)
         return settings
 
     @classmethod
@@ -156,13 +164,18 @@ def _gather(names: Collection[str], options: Mapping[str, Any], config: Path | N
     """
     all_names, environment = all_fields(Settings), os.environ
     mistakes = _misspelt_variables(environment, all_names)
-    path = config or environment.get(CONFIG)
-    table = _table_of(Path(path), all_names, mistakes) if path else {}
+    path = _config_of(config)
+    table = _table_of(path, all_names, mistakes) if path else {}
     variables = {name: PREFIX + name.upper() for name in names}
     entries = {name: (value, f"file {path}") for name, value in table.items()}
     entries |= {name: (environment[v], f"environment {v}") for name, v in variables.items() if environment.get(v)}
     entries |= {name: (v, f"option --{name.replace('_', '-')}") for name, v in options.items() if v is not None}
     return {name: entry for name, entry in entries.items() if name in names}, mistakes
+
+
+def _config_of(option: Path | None) -> Path | None:
+    path = option or os.environ.get(CONFIG)
+    return Path(path) if path else None
 
 
 def _misspelt_variables(environment: Iterable[str], all_names: Collection[str]) -> list[str]:

@@ -7,9 +7,7 @@ from typing import Any
 import anyio.to_thread
 from fastapi import FastAPI, Security
 from fastapi.security import HTTPBearer
-from fastapi_offline import FastAPIOffline
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from streampca.process.bearer_tokens import BearerTokens
 from streampca.process.metrics import StoreMetrics
@@ -21,9 +19,9 @@ from streampca.sidecar.errors import add_error_handlers
 from streampca.sidecar.inference_protocol.endpoints import InferenceEndpoints
 from streampca.sidecar.inference_protocol.schemas import InferenceRequest
 from streampca.sidecar.metrics import SidecarMetrics
-from streampca.sidecar.middleware import PROBES, Middleware
+from streampca.sidecar.middleware import PROBES, AllowedHosts, Middleware
 from streampca.sidecar.mlflow import Instances, MlflowEndpoints
-from streampca.sidecar.openapi import DESCRIPTION, add_schemas
+from streampca.sidecar.openapi import DESCRIPTION, add_docs, add_schemas
 from streampca.sidecar.page.endpoints import HistoryReader, PageEndpoints
 from streampca.sidecar.request import BYTES, NPY
 from streampca.sidecar.responses import NPZ
@@ -40,7 +38,10 @@ _GZIP: dict[str, Any] = {
 }  # fmt: skip
 
 # One span for each request, if there is a provider.
-_TELEMETRY = {"metrics": False, "logs": False, "auto_configure": False, "operation_spans": False}
+_TELEMETRY: Any = {
+    "metrics": False, "logs": False, "auto_configure": False, "operation_spans": False,
+    "exclude": lambda scope: scope["path"] in {*PROBES, "/metrics"},
+}  # fmt: skip
 
 
 def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetrics | None = None) -> FastAPI:
@@ -60,21 +61,23 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
             await anyio.to_thread.run_sync(cache.stop)
 
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
-    app = FastAPIOffline(
+    app = FastAPI(
         title="streampca",
         version=__version__,
         description=DESCRIPTION,
+        servers=[{"url": "."}],  # relative, as all links: a proxy may add a prefix
+        docs_url=None,
         redoc_url=None,
-        static_url="/docs/static",
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
-        telemetry={**_TELEMETRY, "exclude": lambda scope: scope["path"] in {*PROBES, "/metrics"}},
+        telemetry=_TELEMETRY,
         dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],  # the middleware checks
     )
     app.state.model_cache = cache
     if hosts := _allowed_hosts(settings):
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+        open_paths = PROBES if is_loopback(settings.host) else {*PROBES, "/metrics"}
+        app.add_middleware(AllowedHosts, allowed_hosts=hosts, open_paths=open_paths)
     app.add_middleware(Middleware, metrics=metrics, tokens=tokens)
     app.add_middleware(GZipMiddleware, **_GZIP)  # around the others: last in, first called
     add_error_handlers(app, metrics)
@@ -86,6 +89,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         Instances, schemas.ErrorResponse, schemas.NotReadyResponse,
     )  # fmt: skip
     PageEndpoints(engine, history, store).add_to(app)
+    add_docs(app)
     return app
 
 

@@ -13,6 +13,7 @@ from streampca.process.machine import usable_cores
 from streampca.sidecar.compute import Answer
 from streampca.sidecar.errors import Problem, RequestError
 from streampca.sidecar.metrics import SidecarMetrics
+from streampca.sidecar.middleware import ANONYMOUS
 from streampca.sidecar.parsing import Limits
 from streampca.sidecar.recent_vectors import RecentVectors
 from streampca.sidecar.request import RawRequest, read_request
@@ -66,13 +67,14 @@ class Engine:
         """The version in use, None until there is one."""
         return self._cache.current.version if self._cache.current else None
 
-    def reasons_not_ready(self) -> list[str]:
-        """Why requests should not be sent here; empty if it is ready."""
+    def reasons_not_ready(self) -> dict[str, str]:
+        """Why requests should not be sent here, by the kind of failure; empty if it is ready."""
         return self._cache.reasons_not_ready(self._model_max_age_s)
 
-    def check_ready(self) -> None:
-        """Raise `RequestError` unless requests should be sent here."""
-        if reasons := self.reasons_not_ready():
+    def check_ready(self, request: Request) -> None:
+        """Raise `RequestError` unless requests should be sent here; without a token it names kinds of failure alone."""
+        if found := self.reasons_not_ready():
+            reasons = list(found if getattr(request.state, ANONYMOUS, False) else found.values())
             raise RequestError(Problem.NOT_READY, f"not ready: {'; '.join(reasons)}", reasons=reasons)
 
     async def answer(

@@ -1,6 +1,6 @@
 """The sidecar's Prometheus metrics."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from prometheus_client import Counter, GCCollector, Histogram, ProcessCollector
@@ -45,10 +45,10 @@ class SidecarMetrics(Collector):
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
-    def text(self, accept: str) -> tuple[bytes, str]:
-        """All metrics in the format that the scraper accepts, and its content type."""
+    def text(self, accept: str, names: Sequence[str] = ()) -> tuple[bytes, str]:
+        """These metrics (none: all) in the format that the scraper accepts, and its content type."""
         encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
+        return encode(self.registry.restricted_registry(names) if names else self.registry), content_type
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of the model in use, so that none is stale; without samples as long as there is none."""

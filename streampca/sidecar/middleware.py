@@ -4,8 +4,11 @@ import asyncio
 import re
 import secrets
 import time
+from collections.abc import Collection, Sequence
+from urllib.parse import unquote, urlsplit
 
 import structlog
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streampca.process.bearer_tokens import AccessError, BearerTokens
@@ -18,6 +21,7 @@ READ_WITHIN_S = 30.0  # a client that takes longer for the next 128 KiB of its a
 LARGE_REQUESTS = 4  # at once: each holds up to 16 MiB of body or answer; with models and computations, 420 of 512 MiB
 SLOT_WITHIN_S = 1.0
 
+ANONYMOUS = "anonymous"  # state of a request of a probe without a token, where others need one
 PROBES = {"/healthz", "/readyz", "/ping", "/v2/health/live", "/v2/health/ready"}
 _OPEN = {"/", "/docs", "/openapi.json", "/version", "/v2", *PROBES}
 
@@ -29,6 +33,18 @@ _POLICY = (
 )
 _PAGE = (b"content-security-policy", _POLICY.format(inline="").encode())
 _SWAGGER = (b"content-security-policy", _POLICY.format(inline=" 'unsafe-inline'").encode())  # its page has a script
+
+
+class AllowedHosts(TrustedHostMiddleware):
+    """Refuses requests for other hosts, except of the paths that orchestrators and scrapers ask for by address."""
+
+    def __init__(self, app: ASGIApp, allowed_hosts: Sequence[str], open_paths: Collection[str]) -> None:
+        super().__init__(app, allowed_hosts, www_redirect=False)
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = self.app if scope.get("path") in self._open_paths else super().__call__
+        await call(scope, receive, send)
 
 
 class _UnreadAnswerError(Exception):
@@ -48,14 +64,19 @@ class Middleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        if not scope["path"].startswith("/"):
+            scope = _without_host(scope)
         began, headers = time.perf_counter(), dict(scope["headers"])
+        authorization = headers.get(b"authorization", b"").decode("latin-1")
         answer = _Answer(send, scope["path"], headers.get(b"x-request-id", b""), self._slots)
         structlog.contextvars.bind_contextvars(request_id=answer.request_id.decode())
         if scope["method"] == "HEAD":
             scope = dict(scope, method="GET")  # the server sends no body, either way
         try:
             if self._tokens and (needed := _scope_of(scope["path"])):
-                self._tokens.check(needed, headers.get(b"authorization", b"").decode("latin-1"))
+                self._tokens.check(needed, authorization)
+            elif self._tokens and scope["path"] in PROBES:
+                scope.setdefault("state", {})[ANONYMOUS] = not self._tokens.has(authorization)
             if has_large_body(headers):
                 await answer.take_slot(SLOT_WITHIN_S)
             await self._app(scope, receive, answer.send)
@@ -115,6 +136,14 @@ class _Answer:
             await self.take_slot(0)
         self.status = message["status"]
         headers += self._headers
+
+
+def _without_host(scope: Scope) -> Scope:
+    """The scope of a request whose target has scheme and host, as of a proxy: they count (RFC 9112, section 3.2.2)."""
+    target = urlsplit(scope["raw_path"].decode("ascii"))
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    headers.append((b"host", target.netloc.encode()))
+    return {**scope, "path": unquote(target.path) or "/", "raw_path": target.path.encode(), "headers": headers}
 
 
 def _scope_of(path: str) -> TokenScope | None:

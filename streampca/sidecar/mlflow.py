@@ -56,9 +56,9 @@ class MlflowEndpoints:
         """Coordinates of vectors, as MLflow's scoring server answers."""
         return await self._engine.answer(request, operation="project", parse=parse, compute=predict, respond=respond)
 
-    async def ping(self) -> Response:
+    async def ping(self, request: Request) -> Response:
         """Succeed if requests should be sent here, as /readyz does."""
-        self._engine.check_ready()
+        self._engine.check_ready(request)
         return Response("\n", media_type="text/plain")
 
     async def version(self) -> Response:

@@ -1,8 +1,13 @@
-"""Descriptions in `/openapi.json` of bodies and answers that endpoints handle themselves."""
+"""`/docs`, and descriptions in `/openapi.json` of bodies and answers that endpoints handle themselves."""
 
+from pathlib import Path
 from typing import Any
 
+import fastapi_offline
 from fastapi import FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -64,3 +69,20 @@ def add_schemas(app: FastAPI, *schemas: type[BaseModel]) -> None:
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def add_docs(app: FastAPI) -> None:
+    """Serve Swagger UI at `/docs`, with relative links: a proxy may add a prefix."""
+    files = "docs/static"
+
+    async def docs() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title="streampca",
+            swagger_js_url=f"{files}/swagger-ui-bundle.js",
+            swagger_css_url=f"{files}/swagger-ui.css",
+            swagger_favicon_url=f"{files}/favicon.png",
+        )
+
+    app.add_api_route("/docs", docs, include_in_schema=False)
+    app.mount(f"/{files}", StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static"))

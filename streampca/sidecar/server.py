@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import math
 import resource
 from functools import partial
+from typing import Any
 
 import structlog
 import uvicorn
@@ -22,21 +24,31 @@ from streampca.stores.models import Models
 log = structlog.get_logger()
 
 _FINISH_WITHIN_S = 5  # for requests in flight at shutdown
-_KEEP_ALIVE_S = 75  # longer than load balancers do, so that they close idle connections and we do not
+_KEEP_ALIVE_S = 620  # longer than load balancers do, so that they close idle connections and we do not
 REQUEST_WITHIN_S = 10.0  # of a new connection
 _MAX_FILES = 1024  # also of connections that send nothing: some 20 MB
-_FILES_PER_CONNECTION = 2  # for each connection that is answered: more get 503, and some remain for the store
+_FILES_PER_CONNECTION = 2  # for each connection that is answered: some remain for the store
 
 
 class Connection(H11Protocol):
     """One that is closed if its first request does not come in time: silent ones would keep others out.
 
-    By h11: httptools, if it is installed, does not limit the length of headers.
+    At the limit of connections a new one takes the place of the one that has been idle for longest, so that clients
+    which keep connections open keep no probe out. By h11: httptools, if it is installed, does not limit headers.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) + 1 >= (self.limit_concurrency or math.inf):
+            self._end_longest_idle()
         super().connection_made(transport)
         self.loop.call_later(REQUEST_WITHIN_S, self._close_without_request)
+
+    def _end_longest_idle(self) -> None:
+        idle: list[Any] = [c for c in self.connections if getattr(c, "timeout_keep_alive_task", None)]
+        if idle:
+            longest = min(idle, key=lambda connection: connection.timeout_keep_alive_task.when())
+            longest._unset_keepalive_if_required()
+            longest.transport.abort()  # not `close`, which waits for a client of TLS to close, too
 
     def _close_without_request(self) -> None:
         if self.scope is None:

@@ -103,13 +103,14 @@ class V1Endpoints:
         """Answer as long as the process responds. For liveness probes."""
         return json_response({"status": "ok"})
 
-    async def readyz(self) -> Response:
+    async def readyz(self, request: Request) -> Response:
         """Succeed if requests should be sent here: a model is loaded and not too old, and the store can be read."""
-        self._engine.check_ready()
+        self._engine.check_ready(request)
         version = self._engine.current_version
         return json_response({"version": version}, version_header(version))
 
     async def metrics(self, request: Request) -> Response:
-        """Metrics for Prometheus."""
-        text, content_type = self._engine.metrics.text(request.headers.get("accept", ""))
+        """Metrics for Prometheus; all, or those named by `name[]`."""
+        names = request.query_params.getlist("name[]")
+        text, content_type = self._engine.metrics.text(request.headers.get("accept", ""), names)
         return Response(text, headers={"Content-Type": content_type})

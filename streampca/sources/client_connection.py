@@ -1,17 +1,22 @@
 """The connection of either client to the brokers of one topic: its id and partitions, outages, and final errors."""
 
+import re
 import ssl
 import time
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 import structlog
 
 from streampca.errors import SettingsError, SourceError
+from streampca.process.renewed import changed_at
 from streampca.settings.kafka import KafkaSettings
 
 _RETRY_S = 0.1
 _NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a new one may reach a broker late
 _GRACE_S = 1.0  # shorter interruptions are not logged
+_SAY_AGAIN_S = 10.0  # after which another cause is logged: each of several brokers may have its own
+_NUMBERS = re.compile(r"[0-9]+")
 RETRIABLE = frozenset(
     {3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89, 100, 103, 106}
 )
@@ -32,7 +37,8 @@ class BrokerErrors:
     """The messages for one topic on one cluster; codes are Kafka's protocol's."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
-        self._topic, self._at = topic, f"at {settings.bootstrap_servers}"
+        self._topic, self._servers = topic, settings.bootstrap_servers
+        self._at = f"at {self._servers}"
         self._tls = "SSL" in settings.security_protocol
 
     def of(self, code: int | None, text: str) -> SourceError:
@@ -48,6 +54,13 @@ class BrokerErrors:
                 return self.not_authorized(text)
             case 33 | 34 | 58:
                 return SourceError(f"the broker {self._at} refuses the login: {text}; check the sasl_ settings")
+            case 35:
+                return SourceError(f"the brokers {self._at} are too old: {text}; transform needs Kafka 2.5")
+            case 50:
+                remedy = "session_timeout_s is above transaction.max.timeout.ms of the brokers (15 minutes by default)"
+                return SourceError(
+                    f"the broker {self._at} refuses the transaction: {remedy}; lower it, or raise theirs"
+                )
             case 82:
                 return SourceError(
                     f"another worker of topic {self._topic} {self._at} has the same group_instance_id, and has taken "
@@ -64,6 +77,8 @@ class BrokerErrors:
         check = "bootstrap_servers and security_protocol"
         if self._tls:
             check = "bootstrap_servers, security_protocol, ssl_cafile and ssl_certfile"
+        if not any(server.strip() in cause for server in self._servers.split(",")) and re.search(r":\d+\b", cause):
+            check = "advertised.listeners of this broker: the address must be one that this machine can reach"
         return NoBrokerError(f"no broker answers {self._at}{f' ({cause})' if cause else ''}; check {check}")
 
 
@@ -75,6 +90,9 @@ def one_line(error: object) -> str:
 class ClientConnection(ABC):
     """The connection of one client."""
 
+    reads_files_again = False  # whether each connection reads the certificates
+    last_failure = ""  # why the last connection was not made, or was cut
+
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         """Raises `SettingsError` for certificates that cannot be used."""
         check_certificates(settings)
@@ -82,7 +100,12 @@ class ClientConnection(ABC):
         self._settings, self._servers, self._topic = settings, settings.bootstrap_servers, topic
         self._described: frozenset[int] = frozenset()  # partitions in the last answer
         self._away_since: float | None = None
-        self._logged = False  # the outage
+        self._logged: str | None = None  # the cause of the outage, as it was logged
+        self._logged_at = 0.0
+        self._files = [Path(settings.config_file)] if settings.config_file else []
+        if not self.reads_files_again:
+            self._files += filter(None, (settings.ssl_cafile, settings.ssl_certfile, settings.ssl_keyfile))
+        self._versions = self._versions_now()
 
     @property
     @abstractmethod
@@ -112,17 +135,38 @@ class ClientConnection(ABC):
         raise TimeoutError(f"no broker answers at {self._servers}")
 
     def watch(self) -> None:
-        """Log the begin and the end of an outage; to be called again and again."""
+        """Log the begin and the end of an outage, and each new cause; to be called again and again.
+
+        Raises `SourceError` if files were renewed that only another process will read.
+        """
         now = time.monotonic()
         if self.connected:
-            if self._logged and self._away_since is not None:
+            if self._logged is not None and self._away_since is not None:
                 log.info("broker is back", bootstrap_servers=self._servers, away_s=round(now - self._away_since, 1))
-            self._away_since, self._logged = None, False
+                self.last_failure = ""
+            self._away_since = self._logged = None
         elif self._away_since is None:
             self._away_since = now
-        elif not self._logged and now - self._away_since > _GRACE_S:
-            log.warning("broker unreachable, waiting", bootstrap_servers=self._servers)
-            self._logged = True
+        elif now - self._away_since > _GRACE_S:
+            self._log_outage(_NUMBERS.sub("", self.last_failure), now)
+            self._refuse_renewed_files()
+
+    def _log_outage(self, cause: str, now: float) -> None:
+        if self._logged is None or (cause != self._logged and now - self._logged_at > _SAY_AGAIN_S):
+            log.warning("broker unreachable, waiting", bootstrap_servers=self._servers, cause=self.last_failure)
+            self._logged, self._logged_at = cause, now
+
+    def _refuse_renewed_files(self) -> None:
+        """Raise `SourceError` if a file has changed since the start that this process does not read again."""
+        for path, before, after in zip(self._files, self._versions, self._versions_now(), strict=True):
+            if after not in (None, before):
+                raise SourceError(
+                    f"no broker answers at {self._servers} ({self.last_failure or 'no cause is known'}), and {path} "
+                    "was changed since the start, which only a new process reads: it must be started again"
+                )
+
+    def _versions_now(self) -> list[tuple[int, int] | None]:
+        return [changed_at(path) for path in self._files]
 
 
 def check_certificates(settings: KafkaSettings) -> None:

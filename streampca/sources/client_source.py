@@ -1,6 +1,8 @@
 """The source of either client: the positions that it reads from, gaps in the log, and commits."""
 
 import bisect
+import contextlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,6 +16,7 @@ from streampca.sources.client_connection import ClientConnection, one_line
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked
 
 EARLIEST = -2  # a position that is not known yet; librdkafka's number for it
+_STANDS_S = 20.0  # so long a partition stands still before it is asked why
 FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once: many messages of any usual size
 
 log = structlog.get_logger()
@@ -37,6 +40,9 @@ class ClientSource(ABC):
         self._reported: dict[int, tuple[int, int]] = {}  # partitions being read: (next, end) as last returned
         self._last: dict[int, LastRecord] = {}  # not compared yet
         self._out_of_range: dict[int, int] = {}  # partition → position, not returned yet
+        self._behind: dict[int, tuple[int, float]] = {}  # partition → where it stands behind its end, and since when
+        self._look_at = 0.0  # for open transactions
+        self._blocked_since: float | None = None  # by one of them
         self._closed = False
 
     @abstractmethod
@@ -67,6 +73,8 @@ class ClientSource(ABC):
     def _commit(self, offsets: Mapping[int, Committed]) -> None: ...
     @abstractmethod
     def _leave(self) -> None: ...
+    @abstractmethod
+    def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]: ...
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         fetched = {} if self._rebalances else self._fetch(timeout_s)
@@ -76,7 +84,23 @@ class ClientSource(ABC):
         events: list[Event] = []
         for partition in list(self._reported):
             events += self._records(partition, fetched.get(partition, ()), *self._reached(partition))
+        if not events:
+            self._look_for_open_transactions(time.time())
         return [*self._out_of_range_events(), *events]
+
+    def _look_for_open_transactions(self, now: float) -> None:
+        """Ask now and then whether partitions that stand still end there for readers of committed records."""
+        stands = {p: next_ for p, (next_, end) in self._reported.items() if 0 <= next_ < end}
+        before = self._behind
+        self._behind = {p: before[p] if before.get(p, (-1, 0))[0] == at else (at, now) for p, at in stands.items()}
+        still = {p: since for p, (_, since) in self._behind.items() if now - since >= _STANDS_S}
+        if not still:
+            self._blocked_since = None
+        elif self._connection.connected and now >= self._look_at:
+            self._look_at = now + _STANDS_S
+            with contextlib.suppress(TimeoutError):
+                ends = self.offsets_at(still, None)
+                self._blocked_since = min((since for p, since in still.items() if ends[p] <= stands[p]), default=None)
 
     def topic_id(self) -> str:
         return self._connection.topic_id()
@@ -119,6 +143,7 @@ class ClientSource(ABC):
         event = self._rebalances.pop(0)
         is_assignment = isinstance(event, Assigned)
         self._assigned = event.partitions if is_assignment else frozenset()
+        self._connection.last_failure = ""
         self._reported, self._last, self._out_of_range = {}, {}, {}
         self.membership = self._joined(event.partitions) if is_assignment else None
         return event

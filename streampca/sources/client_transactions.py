@@ -10,7 +10,7 @@ from streampca.sources.base import Committed, OutgoingFields, TransactionFailedE
 from streampca.sources.client_connection import BrokerErrors, NoBrokerError
 
 ABORT_S = 2.0
-_REFUSED = {10, 18, 29, 30, 31, 32, 53, 58, 87}
+_REFUSED = {10, 18, 29, 30, 31, 32, 35, 50, 53, 58, 87}
 """Codes of errors that the next transaction meets, too: records that are too large or invalid, missing rights."""
 REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
 

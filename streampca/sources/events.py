@@ -90,6 +90,8 @@ class SourceStatus:
 
     connected: bool  # a broker has answered recently
     member: bool  # of a stable group, with partitions or without
+    cause: str = ""  # the last error of a connection, while no broker answers or the group is not joined
+    blocked_since: float | None = None  # seconds since 1970: partitions end in a transaction that is open since then
 
 
 Event = Assigned | Revoked | Lost | Records | Vectors | Undecoded | OutOfRange

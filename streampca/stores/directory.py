@@ -215,5 +215,15 @@ def _errors(verb: str, path: Path) -> Iterator[None]:
         if isinstance(error, FileNotFoundError) and verb in ("read", "list"):
             raise
         remedy = _REMEDIES.get(error.errno or 0)
+        if error.errno == errno.ENOSPC and _has_no_inodes(path):
+            remedy = "there is space, but no free inode: remove some files, or make a file system with more inodes"
         explanation = f"cannot {verb} {path}: {error.strerror or error}" + (f" ({remedy})" if remedy else "")
         raise StoreError(explanation) from None
+
+
+def _has_no_inodes(path: Path) -> bool:
+    """Return whether the file system has a limit of files, and has reached it."""
+    if not hasattr(os, "statvfs"):  # Windows
+        return False
+    usage = os.statvfs(next(folder for folder in (path, *path.parents) if folder.exists()))
+    return usage.f_files > 0 == usage.f_favail

@@ -93,14 +93,14 @@ class ModelCache:
         """Versions in the store, in ascending order."""
         return self._models.versions()
 
-    def reasons_not_ready(self, max_age_s: float | None) -> list[str]:
-        """The reasons why this sidecar should get no requests; empty if it is ready."""
+    def reasons_not_ready(self, max_age_s: float | None) -> dict[str, str]:
+        """The reasons why this sidecar should get no requests, by the kind of failure; empty if it is ready."""
         age = self.age_s()
-        reasons = [f"the store cannot be read: {self._store_error}"] if self._store_error else []
+        reasons = {"store": f"the store cannot be read: {self._store_error}"} if self._store_error else {}
         if age is None:
-            reasons.append(self._no_model_text())
+            reasons["no model"] = self._no_model_text()
         elif max_age_s is not None and age > max_age_s:
-            reasons.append(f"the newest model was published {age:.0f} s ago, more than {max_age_s:g} s")
+            reasons["old model"] = f"the newest model was published {age:.0f} s ago, more than {max_age_s:g} s"
         return reasons
 
     def poll(self) -> None:

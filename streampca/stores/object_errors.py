@@ -14,6 +14,7 @@ from streampca.settings import store_url
 Action = Literal["open", "write", "read", "list", "delete"]
 
 _STATUS = re.compile(r"status code: (\d{3})")
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _NO_BUCKET = r"<Code>(NoSuchBucket|ContainerNotFound)<"
 _BAD_CREDENTIALS = (
@@ -38,6 +39,13 @@ _EXPLANATIONS = {
     r"status code: (429|5)": f"the server answers {{answer}} ({RETRY_MAY_HELP})",
     r"status code: ": "the server answers {answer} (is {endpoint} the address of an object store?)",
     r"kind: Builder": "the endpoint is plain HTTP (set AWS_ALLOW_HTTP=true if this is meant)",
+    r"InvalidCertificate": (
+        "the server's certificate is not trusted: {certificate} (set SSL_CERT_FILE to its authority's "
+        "certificates, PEM, or correct the name in {endpoint})"
+    ),
+    r"InvalidContentType": "the server does not speak TLS (use http:// in {endpoint}, with AWS_ALLOW_HTTP=true)",
+    r"dns error": f"the server's name cannot be resolved ({RETRY_MAY_HELP}; else check {{endpoint}})",
+    r"ConnectionRefused": f"the server refuses connections ({RETRY_MAY_HELP}; else check {{endpoint}})",
     r"kind: Timeout": f"the server does not answer in time ({RETRY_MAY_HELP}; else check the network and {{endpoint}})",
     r"HttpError": f"no connection to the server, or it was cut ({RETRY_MAY_HELP}; else check {{endpoint}})",
     r"InvalidListResponse": "the answer is not a listing (is {endpoint} the address of an object store?)",
@@ -59,6 +67,7 @@ def store_error(action: Action, url: str, name: str, error: Exception) -> StoreE
     text, scheme = f"{action} {error}", store_url.scheme_of(url) or ""
     explanation = next(value for pattern, value in _EXPLANATIONS.items() if re.search(pattern, text)).format(
         answer=f"{_found(_STATUS, text)} {_found(_CODE, text)}".strip(),
+        certificate=_found(_CERTIFICATE, text),
         credentials=store_url.CREDENTIALS[scheme],
         endpoint=_ENDPOINT[scheme],
         permission=_PERMISSIONS[scheme].get(action, "it"),

@@ -3,18 +3,22 @@
 import contextlib
 from collections.abc import Collection, Mapping
 
+import structlog
+
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.identity import StoreIdentity
 
+log = structlog.get_logger()
+
 
 class GroupStore:
     """Refuses to learn if other members of the group save to another store than this worker.
 
     Committed offsets say so: their metadata name the store of the member that has committed them, and if they are ahead
-    of our checkpoints, somebody checkpoints elsewhere.
+    of our checkpoints, somebody checkpoints elsewhere. Other tools write no such metadata: their offsets say nothing.
     """
 
     def __init__(self, source: Source, checkpoints: Checkpoints) -> None:
@@ -40,9 +44,17 @@ class GroupStore:
         committed = self._committed()  # before the checkpoints: the group is never ahead of them
         if named := _metadata(committed):
             identity.refuse_other_store(self._checkpoints.topic, named, self._checkpoints.identity())
+        moved: dict[int, int] = {}
         for partition in sorted(committed.keys() & set(partitions)):
             watchdog.tick(watchdog.STORE_S)
-            self._checkpoints.refuse_group_ahead(partition, committed[partition].offset)
+            offset, metadata = committed[partition]
+            if identity.identity_in(metadata):
+                self._checkpoints.refuse_group_ahead(partition, offset)
+            elif offset != max(self._checkpoints.offsets(partition), default=0):
+                moved[partition] = offset
+        if moved:
+            cause = "set by another tool: reading goes on from the checkpoints; use `streampca reset --to` to move it"
+            log.warning("committed offsets ignored", offsets=moved, cause=cause)
         self._ours = self._checkpoints.identity()
         self._is_new_member = True
 

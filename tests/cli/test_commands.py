@@ -251,6 +251,15 @@ def test_inspect_survives_a_closed_pipe_and_says_which_files_are_foreign_or_dama
     assert_one_line(run("inspect", model), "it is cut short or damaged")
 
 
+def test_closed_standard_streams_stop_nothing(vectors: Path, tmp_path: Path) -> None:
+    for closed in ("<&- >&- 2>&-", "2>&-", ">&-"):
+        model = tmp_path / "model.npz"
+        command = f"{sys.executable} -m streampca fit {vectors} -o {model} {closed}"
+        subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=True)
+        printed("inspect", model)
+        model.unlink()
+
+
 def test_produce_needs_either_a_file_of_the_right_length_or_synthetic(vectors: Path) -> None:
     for words in ([], [vectors, "--synthetic"]):
         assert_fatal(run("produce", *words, "--topic", "readings"), "give either a file to send or --synthetic")

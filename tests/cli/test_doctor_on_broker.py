@@ -6,10 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from confluent_kafka import Producer
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 from kafka.structs import OffsetAndMetadata
 
+from streampca.cli.doctor_topic import _why_unreachable
+from streampca.stores import identity
+from streampca.stores.directory import DirectoryStore
 from streampca.stores.identity import StoreIdentity
 from tests.cli.test_produce import vectors as vectors
 from tests.cli.test_reset import commit
@@ -18,6 +22,7 @@ from tests.command_line import printed, run
 from tests.example_models import models_in, numbered
 from tests.guarantees.harness import BOTH_CLIENTS
 from tests.kafka_broker import PASSWORD, USER, Broker
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.broker
 both_clients = pytest.mark.parametrize("client", BOTH_CLIENTS)
@@ -103,6 +108,25 @@ def test_missing_rights_are_named(broker: Broker, topic: str, store: Path, clien
     assert f"the rights Write and Describe for transactional ids that begin with {ids}" in lines["transactions"]
 
 
+def test_open_transactions_are_a_failure_only_if_they_stand_still(broker: Broker, topic: str, store: Path) -> None:
+    broker.create_topic(topic)
+    environment = {"STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap}
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, json.dumps([0.0] * 5).encode())
+    producer.flush(30)
+    line = worker_doctor(broker, topic, store, **environment)[1]["open transactions"]
+    assert line.startswith("✗ a transaction is open for 10 s and more in partitions [0]")
+    producer.abort_transaction(30)
+    assert worker_doctor(broker, topic, store, **environment)[1]["open transactions"] == "✓ none"
+
+
+def test_addresses_that_brokers_advertise_are_tried() -> None:
+    assert _why_unreachable("3", "kafka-3.invalid", 9092).startswith("broker 3 advertises kafka-3.invalid:9092, which")
+    assert "refused" in _why_unreachable("3", "127.0.0.1", free_ports(1)[0])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_doctor_says_when_records_carry_float32(broker: Broker, topic: str, tmp_path: Path, dtype: str) -> None:
     np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((5, 4)).astype(dtype))
@@ -181,7 +205,10 @@ def test_doctor_of_an_absent_broker(tmp_path: Path) -> None:
 def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 1)
     broker.produce(topic, 0, [b"[1, 2, 3, 4]"] * 9)
-    commit(broker, topic, {(topic, 0): 5})
+    commit(broker, topic, {(topic, 0): 5})  # as another tool, whose offsets say nothing
+    code, lines = worker_doctor(broker, topic, tmp_path, STREAMPCA_GROUP_ID=topic)
+    assert (code, lines["checkpoints"][0]) == (0, "✓")
+    commit(broker, topic, {(topic, 0): 5}, identity.ensure(DirectoryStore(tmp_path)).as_metadata())
     code, lines = worker_doctor(broker, topic, tmp_path, STREAMPCA_GROUP_ID=topic)
     assert code == 1
     assert lines["checkpoints"].startswith("✗ the consumer group has committed offset 5 of partition 0")

@@ -15,6 +15,7 @@ from streampca.consumer_group import events
 from streampca.consumer_group import health as health_module
 from streampca.consumer_group.health import MOST_CONNECTIONS, HealthListener, HealthServer, health_server
 from streampca.errors import SettingsError
+from streampca.process.metrics import LabelledRegistry
 from streampca.sources.events import SourceStatus
 from tests.ports import free_ports
 from tests.waiting import Clock, wait_until
@@ -35,7 +36,7 @@ def health(clock: Clock) -> HealthListener:
 
 @pytest.fixture
 def server(health: HealthListener) -> Iterator[HealthServer]:
-    registry = CollectorRegistry()
+    registry = LabelledRegistry(topic="readings")
     Counter("streampca_trials", "Trials.", ["outcome"], registry=registry).labels("ok").inc(3)
     with health_server("127.0.0.1", 0, registry, health) as server:
         yield server
@@ -108,7 +109,7 @@ def test_a_standby_worker_is_ready_after_ten_seconds_of_membership(health: Healt
     assert health.why_not_ready() is None  # a rebalance
     clock.now += 10
     health.notify(events.SourcePolled(NON_MEMBER))
-    assert health.why_not_ready() == "no place in the consumer group yet"
+    assert health.why_not_ready() == ("group", "no place in the consumer group yet")
 
 
 def test_revoked_partitions_leave_it_ready_and_lost_ones_do_not(health: HealthListener, clock: Clock) -> None:
@@ -127,6 +128,25 @@ def test_revoked_partitions_leave_it_ready_and_lost_ones_do_not(health: HealthLi
 def test_other_paths_are_not_found_and_queries_are_ignored(server: HealthServer) -> None:
     statuses = {"/": 404, "/metrics/": 404, "/healthz?verbose=1": 200}
     assert {path: get(server, path)[0] for path in statuses} == statuses
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/nothing"])
+def test_head_and_a_target_with_scheme_and_host_are_answered_as_get(server: HealthServer, path: str) -> None:
+    port, heads = server.server_port, []
+    for method, target in (("GET", path), ("HEAD", path), ("HEAD", f"http://pod:{port}{path}")):
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+            client.sendall(f"{method} {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            head, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
+        assert (body == b"") == (method == "HEAD")
+        heads.append({line for line in head.splitlines() if not line.startswith((b"Date", b"Content-Length"))})
+    assert heads[0] == heads[1] == heads[2]
+
+
+def test_a_scrape_may_name_its_metrics(server: HealthServer) -> None:
+    _, _, text = get(server, "/metrics?name[]=streampca_trials_total")
+    assert [line for line in text.splitlines() if line[0] != "#"] == [
+        'streampca_trials_total{outcome="ok",topic="readings"} 3.0'
+    ]
 
 
 def test_a_silent_client_is_disconnected(server: HealthServer, monkeypatch: pytest.MonkeyPatch) -> None:

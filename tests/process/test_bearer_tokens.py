@@ -110,6 +110,16 @@ def test_probes_and_the_page_stay_open(client: Client) -> None:
     }
 
 
+def test_without_a_token_a_probe_names_the_kind_of_failure_alone(path: Path) -> None:
+    probes = ("/readyz", "/ping", "/v2/health/ready")
+    with Client(create_app(MemoryStore(), ServeSettings(topic=TOPIC, tokens_file=path))) as client:
+        for probe, token in itertools.product(probes, ({}, bearer("eve"), bearer("scraper"))):
+            expected = "no model has been published yet in" if token == bearer("scraper") else "no model"
+            error = error_of(client.get(probe, headers=token), 503)
+            assert error.removeprefix("not ready: ").startswith(expected)
+            assert ("published" in error) == (token == bearer("scraper"))
+
+
 def test_a_changed_file_is_read_again(path: Path) -> None:
     tokens = BearerTokens(path, clock := Clock())
     tokens.check("read", "Bearer ada")

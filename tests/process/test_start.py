@@ -1,6 +1,8 @@
 """A command that ends because of an error, also of one of its threads: the last line of the log has it."""
 
 import json
+import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -82,6 +84,23 @@ def run_thread(name: str) -> None:
     thread = threading.Thread(target=fail, name=name)
     thread.start()
     thread.join(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_start_ends_the_process_although_c_code_calls_back(number: int) -> None:
+    """Where Python code runs in a callback of C code, an exception is printed and dropped."""
+    code = f"""
+import ctypes, os, time
+from streampca.process.start import started
+def callback():
+    os.kill(os.getpid(), {number})
+    time.sleep(0.1)
+with started():
+    ctypes.CFUNCTYPE(None)(callback)()
+    print("still here")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
 
 
 def test_the_first_error_of_a_thread_is_raised_and_reported() -> None:

@@ -96,6 +96,30 @@ def test_too_many_connections_are_refused_until_some_are_closed(url: str) -> Non
     wait_until(lambda: httpx.get(f"{url}/healthz", timeout=60).status_code == 200, 60)
 
 
+@pytest.mark.parametrize("url", [FEW], ids=["few"], indirect=True)
+def test_idle_connections_keep_no_other_out_and_the_longest_idle_ends(url: str) -> None:
+    with contextlib.ExitStack() as stack:
+        clients: list[socket.socket] = []
+        for _ in range(50):
+            clients.append(stack.enter_context(connect(url)))
+            assert answered(clients[-1])
+        ended = [client for client in clients if select.select([client], [], [], 0)[0]]
+        assert ended == clients[: len(ended)]
+        assert 0 < len(ended) < 30
+        assert all(map(answered, clients[len(ended) :]))
+
+
+def test_a_target_may_have_scheme_and_host_which_then_count(url: str) -> None:
+    for target, host, status in (
+        ("localhost", "other", 200),
+        ("LOCALHOST:80", "other", 200),
+        ("other", "localhost", 400),
+    ):
+        with connect(url) as client:
+            client.sendall(f"HEAD http://{target}/v1/model?a=/b HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            assert client.recv(12) == b"HTTP/1.1 %d" % status
+
+
 MALFORMED = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     b"GET\r\n\r\n",

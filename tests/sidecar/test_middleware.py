@@ -8,6 +8,8 @@ import structlog
 from fastapi import FastAPI
 from structlog.testing import capture_logs
 
+from streampca.settings.process import is_loopback
+from streampca.sidecar.middleware import PROBES
 from tests.example_models import D
 from tests.sidecar.http_client import Client, client_of
 
@@ -41,8 +43,10 @@ def test_security_headers_are_on_every_response(client: Client, path: str) -> No
 )  # fmt: skip
 def test_allowed_hosts(listens_on: str, setting: str | None, allowed: list[str], refused: list[str]) -> None:
     with client_of(host=listens_on, allowed_hosts=setting) as client:
-        for path, host in product(("/healthz", "/v1/page/workers", "/"), allowed + refused):
-            assert client.get(path, headers={"Host": host}).status_code == (200 if host in allowed else 400), host
+        for path, host in product(("/docs", "/v1/page/workers", "/", *PROBES, "/metrics"), allowed + refused):
+            is_open = path in PROBES or (path == "/metrics" and not is_loopback(listens_on))
+            status = client.get(path, headers={"Host": host}).status_code
+            assert (status == 400) == (host in refused and not is_open), (path, host)
 
 
 @pytest.mark.parametrize("path", ["/v1/model", "/nothing", "/healthz", "/v1/model?version=11"])

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,6 +169,15 @@ def test_a_failed_step_changes_nothing(
         assert_fails(lambda: getattr(store, verb)(name, b"new"), os.strerror(code), str(tmp_path / name))
     assert files(tmp_path) == ["a/b"]
     assert store.read("a/b") == b"old"
+
+
+@pytest.mark.parametrize(("most", "free", "words"), [(9, 0, "no free inode"), (0, 0, "space"), (9, 9, "space")])
+def test_a_full_file_system_says_whether_files_or_space_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, free: int, words: str
+) -> None:
+    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_files=most, f_favail=free))
+    assert_fails(lambda: DirectoryStore(tmp_path).write("a/b", b"x"), "No space left", words)
 
 
 def test_a_file_system_that_cannot_flush_folders_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

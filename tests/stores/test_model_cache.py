@@ -52,20 +52,20 @@ def test_nothing_published_yet_or_nothing_undamaged(cache: ModelCache, models: M
     assert cache.current is None
     assert cache.age_s() is None
     reason = f"no model has been published yet in memory/models/{TOPIC}"
-    assert cache.reasons_not_ready(None) == [reason]
+    assert cache.reasons_not_ready(None) == {"no model": reason}
     with pytest.raises(NoModelError, match="no model has been published yet"):
         cache.get(None)
     models.save(numbered(7))
     store.damage(file_of(7), 500)
     cache.poll()
-    assert cache.reasons_not_ready(None) == [f"{reason}; all models in the store are damaged: [7]"]
+    assert cache.reasons_not_ready(None) == {"no model": f"{reason}; all models in the store are damaged: [7]"}
 
 
 def test_takes_the_newest_and_then_newer_ones(cache: ModelCache, models: Models) -> None:
     for versions, newest in [((5, 9), 9), ((7,), 9), ((30, 20), 30)]:
         publish(cache, models, *versions)
         assert in_use(cache) == newest
-    assert cache.reasons_not_ready(None) == []
+    assert not cache.reasons_not_ready(None)
 
 
 def test_a_newer_release_s_model_is_skipped_and_logged_once(
@@ -76,7 +76,7 @@ def test_a_newer_release_s_model_is_skipped_and_logged_once(
     for _ in range(5):
         cache.poll()
         clock.now += 1
-    assert (in_use(cache), cache.failures["damaged"], cache.reasons_not_ready(None)) == (1, 0, [])
+    assert (in_use(cache), cache.failures["damaged"], cache.reasons_not_ready(None)) == (1, 0, {})
     assert warnings(logs) == ["model of a newer release, not served"]
 
 
@@ -119,10 +119,10 @@ def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
     for _ in range(3):
         cache.poll()
         assert in_use(cache) == 1
-        assert cache.reasons_not_ready(None) == ["the store cannot be read: cannot read x: Input/output error"]
+        assert cache.reasons_not_ready(None) == {"store": "the store cannot be read: cannot read x: Input/output error"}
     cache.poll()
     assert in_use(cache) == 2
-    assert cache.reasons_not_ready(None) == []
+    assert not cache.reasons_not_ready(None)
     assert cache.failures["store"] == 3
     assert warnings(logs) == ["store unreadable", "store readable again"]
 
@@ -131,10 +131,10 @@ def test_age_is_counted_from_publishing(cache: ModelCache, models: Models, clock
     models.save(numbered(1, published_at=clock.now - 30))
     cache.poll()
     assert cache.age_s() == 30
-    assert cache.reasons_not_ready(30) == []
+    assert not cache.reasons_not_ready(30)
     clock.now += 1
-    assert cache.reasons_not_ready(30) == ["the newest model was published 31 s ago, more than 30 s"]
-    assert cache.reasons_not_ready(None) == []
+    assert cache.reasons_not_ready(30) == {"old model": "the newest model was published 31 s ago, more than 30 s"}
+    assert not cache.reasons_not_ready(None)
     models.save(numbered(2, published_at=clock.now + 1000))  # by a clock ahead of ours
     cache.poll()
     assert cache.age_s() == 0

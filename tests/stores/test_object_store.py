@@ -98,7 +98,7 @@ def test_a_missing_bucket_is_no_missing_file(s3: S3Process) -> None:
 
 def test_a_server_that_is_away_or_whose_endpoint_is_plain_http(s3: S3Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
-    assert "no connection to the server" in failure(new_store().check)
+    assert "refuses connections" in failure(new_store().check)
     monkeypatch.setenv("AWS_ALLOW_HTTP", "false")
     assert "plain HTTP (set AWS_ALLOW_HTTP=true" in failure(new_store().check)
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 import pytest
+from structlog.testing import capture_logs
 
 from streampca.consumer_group.events import CheckpointPostponed, PartitionsAssigned, RestoreFailed
 from streampca.errors import ForeignStoreError
@@ -118,6 +119,19 @@ def test_a_store_that_is_behind_the_group_is_refused() -> None:
     with pytest.raises(ForeignStoreError, match=r"offset 150 of partition 0.*no checkpoint beyond offset 100"):
         make_worker(env, stop_when_idle=False).run()
     assert other.offsets(0) == [100]
+
+
+@pytest.mark.parametrize("moved", [0, 40, 100, 140])
+def test_offsets_that_another_tool_has_set_move_nothing_and_are_said(moved: int) -> None:
+    env = learned()
+    env.send(0, vectors(50, seed=5))
+    env.topic.committed[0], env.topic.metadata[0] = moved, ""
+    with capture_logs() as logged:
+        make_worker(env).run()
+    env.assert_complete()
+    said = [line for line in logged if line["event"] == "committed offsets ignored"]
+    assert [line["offsets"] for line in said] == ([{0: moved}] if moved != 100 else [])
+    assert all("streampca reset --to" in line["cause"] for line in said)
 
 
 def test_the_worker_waits_a_while_for_the_store_before_it_refuses() -> None:

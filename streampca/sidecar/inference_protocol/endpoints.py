@@ -73,21 +73,21 @@ class InferenceEndpoints:
         """Answer as long as the process responds."""
         return json_response({"live": True})
 
-    async def server_ready(self) -> Response:
+    async def server_ready(self, request: Request) -> Response:
         """Succeed if requests should be sent here, as /readyz does."""
-        self._engine.check_ready()
+        self._engine.check_ready(request)
         return json_response({"ready": True})
 
-    async def model_ready(self, model_name: ModelName) -> Response:
+    async def model_ready(self, request: Request, model_name: ModelName) -> Response:
         """Succeed if the newest version can be used."""
         self._check(model_name)
-        self._engine.check_ready()
+        self._engine.check_ready(request)
         return json_response({"name": model_name, "ready": True})
 
-    async def version_ready(self, model_name: ModelName, model_version: ModelVersion) -> Response:
+    async def version_ready(self, request: Request, model_name: ModelName, model_version: ModelVersion) -> Response:
         """Succeed if a version can be used."""
         await self._engine.find(model_version)
-        return await self.model_ready(model_name)
+        return await self.model_ready(request, model_name)
 
     async def model_metadata(self, model_name: ModelName) -> Response:
         """Inputs, outputs and versions of the newest model."""

@@ -130,7 +130,7 @@ class PageEndpoints:
         models = await anyio.to_thread.run_sync(
             history.after, -1 if after is None else after, limiter=self._history_thread
         )
-        version, not_ready = self._engine.current_version, self._engine.reasons_not_ready()
+        version, not_ready = self._engine.current_version, list(self._engine.reasons_not_ready().values())
         content = {"now": time.time(), "version": version, "not_ready": not_ready, "models": models}
         if after is None:  # to begin with, the topics to choose from
             topics = await anyio.to_thread.run_sync(topics_in, self._store, "models", limiter=self._history_thread)

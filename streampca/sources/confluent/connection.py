@@ -34,6 +34,7 @@ _NO_ID = "A" * 22  # sixteen zeros in base64
 _CODES = {  # of the protocol, for what the client calls by its own
     KafkaError._UNKNOWN_TOPIC: KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._AUTHENTICATION: KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._UNSUPPORTED_FEATURE: KafkaError.UNSUPPORTED_VERSION,
 }
 _AWAY = str(KafkaError(KafkaError._TRANSPORT).str())  # in the text of a login that the end of its connection interrupts
 _FENCED = str(KafkaError(KafkaError.FENCED_INSTANCE_ID).str())  # in the text of an error whose code is _FATAL
@@ -146,14 +147,13 @@ class Connection(ClientConnection):
         super().__init__(settings, topic)
         self._tokens = create_tokens(settings)
         self._errors: deque[KafkaError] = deque(maxlen=100)  # of the admin client, not handled yet
-        self._last_error = ""
         self._admin = create(AdminClient, connection_options(settings) | {"error_cb": self._errors.append})
         self._probe: Future[Any] | None = None
         self._next_probe = 0.0
         try:
             self.topic_id(_START_S)
         except TimeoutError:
-            raise self.messages.no_broker(self._last_error) from None
+            raise self.messages.no_broker(self.last_failure) from None
 
     def watch(self) -> None:
         """Ask the cluster once a second, without waiting, and log outages."""
@@ -227,7 +227,7 @@ class Connection(ClientConnection):
             if error.code() == KafkaError._ALL_BROKERS_DOWN:
                 self.connected = False
             else:
-                self._last_error = one_line(error.str())
+                self.last_failure = one_line(error.str())
             if self.is_final(error):
                 final = error
         return final

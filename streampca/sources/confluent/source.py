@@ -21,6 +21,7 @@ from streampca.formats.record import Columns, PlainRecord
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
+from streampca.sources.client_connection import one_line
 from streampca.sources.client_source import ClientSource, log_failed_commit
 from streampca.sources.confluent import connection
 from streampca.sources.confluent.connection import Connection, create
@@ -125,7 +126,8 @@ class ConfluentSource(ClientSource):
     def status(self) -> SourceStatus:
         # `on_lost` is not called for a member without partitions; but a member that joins again gets another id.
         before, self._member_id = self._member_id, self._consumer.memberid()
-        return SourceStatus(self._connection.connected, member=self._is_member and self._member_id == before)
+        is_member = self._is_member and self._member_id == before
+        return SourceStatus(self._connection.connected, is_member, self._connection.last_failure, self._blocked_since)
 
     def _commit(self, offsets: Mapping[int, Committed]) -> None:
         self._consumer.commit(offsets=self.named(offsets))
@@ -200,7 +202,8 @@ class ConfluentSource(ClientSource):
         errors = list(self._errors)
         self._errors.clear()  # the client appends to this very list
         for error in errors:
-            log.debug("client error, retrying", error=error.str())
+            self._connection.last_failure = one_line(error.str())
+            log.debug("client error, retrying", error=self._connection.last_failure)
             if self._connection.is_final(error):
                 raise self._connection.source_error(error)
 

@@ -78,6 +78,7 @@ def options(settings: KafkaSettings) -> dict[str, Any]:
 class Connection(ClientConnection):
     """The connection of one consumer, producer or admin client."""
 
+    reads_files_again = True
     _manager: PatchedConnectionManager  # set by `_open`
 
     def start(self, kind: Callable[..., Any], **more: Any) -> Any:
@@ -147,6 +148,14 @@ class Connection(ClientConnection):
     def connected(self) -> bool:
         return self._manager.connected
 
+    @property
+    def last_failure(self) -> str:
+        return self._manager.last_failure
+
+    @last_failure.setter
+    def last_failure(self, cause: str) -> None:
+        self._manager.last_failure = cause
+
     @contextmanager
     def answers(self, unknown: str = "") -> Iterator[None]:
         """Raise `SourceError`; for what a retry may end `TimeoutError`, if it is said what is `unknown` then."""
@@ -176,6 +185,16 @@ def admin_client(**options: Any) -> Any:
     return KafkaAdminClient(
         **{name: option for name, option in options.items() if name in KafkaAdminClient.DEFAULT_CONFIG}
     )
+
+
+def described(settings: KafkaSettings, topic: str) -> tuple[list[tuple[str, str, int]], list[int]]:
+    """The id and the advertised address of each broker, and the partitions of a topic that have no leader."""
+    connection = Connection(settings, topic)
+    with closing(connection.connect(admin_client)) as admin, connection.answers():
+        found = admin.describe_cluster()["brokers"]
+        brokers = [(str(b.get("broker_id", b.get("node_id"))), b["host"], b["port"]) for b in found]
+        (description,) = admin.describe_topics([topic])
+    return brokers, [p["partition_index"] for p in description["partitions"] if p["leader_id"] < 0]
 
 
 def check_writable(settings: KafkaSettings, topic: str) -> int:

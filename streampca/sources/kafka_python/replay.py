@@ -60,6 +60,10 @@ class KafkaPythonReader:
         self._consumer.seek(tp, start)
         yield from (record for _, record in self._read_to({tp: end}))
 
+    def ends(self) -> dict[int, int]:
+        """The high watermark of each partition when the reader was opened."""
+        return {tp.partition: end for tp, end in self._ends.items()}
+
     def bounds(self) -> dict[int, tuple[int, int]]:
         """The earliest offset and the end of each partition."""
         with self._connection.answers():

@@ -78,7 +78,8 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         return (position, end) if position is not None and end is not None else (-1, -1)  # not fetched yet
 
     def status(self) -> SourceStatus:
-        return SourceStatus(self._connection.connected, member=patches.is_member(self._consumer))
+        is_member, cause = patches.is_member(self._consumer), self._connection.last_failure
+        return SourceStatus(self._connection.connected, is_member, cause, self._blocked_since)
 
     def _read(self, partitions: Collection[int]) -> None:
         for partition in partitions:

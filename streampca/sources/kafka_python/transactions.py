@@ -1,5 +1,6 @@
 """Transactions and dead letters on kafka-python."""
 
+import re
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches import drop, transactional
 
+_IN_TEXT = re.compile(r"\[Error (\d+)\]")  # the code
 _DELIVERY_TIMEOUT_MS = 2**31 - 1  # waits for an absent broker without limit
 _POLL_S = 0.5
 _CLOSE_S = 0.5
@@ -147,7 +149,8 @@ class KafkaPythonTransactions(ClientTransactions):
         drop(producer, _CLOSE_S)
 
     def _described(self, error: Exception) -> tuple[int | None, str]:
-        return getattr(error, "errno", None), one_line(error)
+        found = _IN_TEXT.search(text := one_line(error))  # of errors that the client does not expect
+        return int(found[1]) if found else getattr(error, "errno", None), text
 
     def _count(self, topic: str) -> int:
         connection = Connection(self._settings, topic)

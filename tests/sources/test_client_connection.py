@@ -1,0 +1,88 @@
+"""What a connection says while no broker answers, and when only another process can connect again."""
+
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from streampca.errors import SourceError
+from streampca.settings.commands import WorkerSettings
+from streampca.sources import client_connection
+from streampca.sources.client_connection import BrokerErrors, ClientConnection
+from tests.certificates import KEY_PASSWORD, Certificates
+
+LEARNING = {"topic": "readings", "dimensions": 2, "components": 1, "store": "s"}
+
+
+class Connection(ClientConnection):
+    """One without a client."""
+
+    connected = False
+
+    def _ask(self, timeout_s: float) -> str:
+        raise TimeoutError
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_GRACE_S", "_SAY_AGAIN_S"):
+        monkeypatch.setattr(client_connection, name, -1.0)
+
+
+def settings_of_a_file(folder: Path) -> WorkerSettings:
+    """Settings of the file streampca.toml in the folder, which has certificates, too."""
+    files, config = Certificates(folder).make(), folder / "streampca.toml"
+    paths = {"ssl_cafile": files.authority, "ssl_certfile": files.client, "ssl_keyfile": files.client_key}
+    secrets = {"security_protocol": "SSL", "ssl_password": KEY_PASSWORD}
+    config.write_text("\n".join(f'{name} = "{value}"' for name, value in (paths | secrets).items()))
+    return WorkerSettings.read(config, **LEARNING)
+
+
+def test_an_outage_is_said_with_each_new_cause_and_its_end_once() -> None:
+    connection = Connection(WorkerSettings(**LEARNING), "readings")
+    with capture_logs() as logged:
+        for cause in ("", "refused (after 3ms)", "refused (after 12ms)", "certificate expired", "certificate expired"):
+            connection.last_failure = cause
+            connection.watch()
+        connection.connected = True
+        connection.watch()
+        connection.watch()
+    assert [line.get("cause") for line in logged] == ["refused (after 3ms)", "certificate expired", None]
+    assert logged[-1]["event"] == "broker is back"
+    assert connection.last_failure == ""
+
+
+@pytest.mark.parametrize("reads_again", [False, True])
+@pytest.mark.parametrize("renewed", ["authority.pem", "client.pem", "client-key.pem", "streampca.toml"])
+def test_renewed_files_that_only_a_new_process_reads_end_it_while_no_broker_answers(
+    tmp_path: Path, renewed: str, reads_again: bool
+) -> None:
+    connection = type("", (Connection,), {"reads_files_again": reads_again})(settings_of_a_file(tmp_path), "a")
+    connection.watch()
+    connection.watch()
+    path = tmp_path / renewed
+    content = path.read_bytes()
+    path.unlink()
+    connection.watch()  # it is being replaced
+    path.write_bytes(content)
+    connection.connected = True
+    connection.watch()
+    connection.connected = False
+    connection.watch()
+    if reads_again and renewed != "streampca.toml":
+        return connection.watch()
+    with pytest.raises(SourceError, match=f"{renewed} was changed since the start"):
+        connection.watch()
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ("a:9092/bootstrap: refused", "bootstrap_servers"),
+        ("b.example:9093/2: no such host", "advertised.listeners"),
+        ("", "bootstrap_servers"),
+    ],
+)
+def test_an_address_that_only_brokers_name_is_one_that_they_advertise(cause: str, words: str) -> None:
+    errors = BrokerErrors(WorkerSettings(**LEARNING, bootstrap_servers="a:9092, a2:9092"), "readings")
+    assert words in str(errors.no_broker(cause))
