@@ -3,13 +3,12 @@
 from contextlib import closing
 from typing import Any
 
-from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import AuthorizationError, NoError, TopicAlreadyExistsError, for_code
 
 from streampca.cli.console import console
 from streampca.errors import SourceError
 from streampca.settings.commands import CreateTopicsSettings
-from streampca.sources.kafka_python.connection import Connection, admin_client
+from streampca.sources.kafka_python.connection import Connection, admin_client, topic_configs
 
 _BROKERS = -1  # the broker's own number
 _MAX_MESSAGE = "max.message.bytes"
@@ -56,10 +55,5 @@ def _partitions(admin: Any, name: str) -> int | None:
 
 def _larger_messages(admin: Any, topic: str) -> dict[str, str]:
     """The configuration by which dead letters may be larger than their records, as they have more headers."""
-    try:
-        configs = admin.describe_configs(
-            [ConfigResource(ConfigResourceType.TOPIC, topic, {_MAX_MESSAGE: None})], config_filter="all"
-        )
-    except AuthorizationError:  # who may create topics may still not read how they are configured
-        return {}
-    return {_MAX_MESSAGE: str(int(configs["topic"][topic][_MAX_MESSAGE]["value"]) + _HEADERS_BYTES)}
+    configs = topic_configs(admin, topic)  # who may create topics may still not read how they are configured
+    return {_MAX_MESSAGE: str(int(configs[_MAX_MESSAGE]) + _HEADERS_BYTES)} if configs else {}

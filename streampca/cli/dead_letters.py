@@ -69,7 +69,8 @@ def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
     ):
         letters = to_replay(reader.read, settings.topic, chosen, producer.partitions(settings.topic))
         count = send_all(producer.send, letters, settings.dead_letter_topic)
-    console().print(f"{count} records were sent to {settings.topic}")
+    replaced = f", {producer.replaced} of them with the time of sending" if producer.replaced else ""
+    console().print(f"{count} records were sent to {settings.topic}{replaced}")
 
 
 def to_replay(read: ReadTopic, topic: str, chosen: LetterFilter, partitions: float = math.inf) -> Iterator[DeadLetter]:

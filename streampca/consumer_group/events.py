@@ -69,7 +69,8 @@ class TransactionEnded:
     """A transaction was `committed`; or `aborted` or `failed`, and its records will be read again."""
 
     outcome: str
-    counts: Mapping[str, int]  # of records: all, read (with vectors, rejected or skipped), written, rejected, skipped
+    # Of records: all, read (with vectors, rejected or skipped), written, rejected, skipped; replaced: of timestamps.
+    counts: Mapping[str, int]
     seconds: float
     cause: str = ""
 

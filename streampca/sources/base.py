@@ -130,6 +130,15 @@ class TransactionFailedError(Exception):
     """The transaction was not committed, or nobody knows: the offsets that the group has committed say which."""
 
 
+class RecordRefusedError(TransactionFailedError):
+    """A record of the transaction was refused, and would be again: it has to be sent in another way, or not at all."""
+
+    def __init__(self, message: str, code: int) -> None:
+        """With the error's code in Kafka's protocol."""
+        super().__init__(message)
+        self.code = code
+
+
 class Outgoing(NamedTuple):
     """A record to be written; without a partition, its key decides."""
 
@@ -150,11 +159,14 @@ class Transactions(Protocol):
 
     The consumer group's metadata go with the offsets (KIP-447): a member that the group has given up cannot commit.
     `send` and `commit` raise `TransactionFailedError`; then `recover` must succeed before the next call. All methods
-    raise `SourceError` for errors that waiting cannot fix, and return within some seconds.
+    but `topic_configs` raise `SourceError` for errors that waiting cannot fix; all return within some seconds.
     """
 
     def partitions(self, topic: str) -> int:
         """The number of partitions of a topic; requested from a broker. Raises `TimeoutError`."""
+
+    def topic_configs(self) -> Mapping[str, str]:
+        """The options of the topic for outputs, at most some minutes old; empty if the brokers never said them."""
 
     def recover(self) -> None:
         """Be ready for a transaction: end the one that failed, or that an earlier process of this id has left open.

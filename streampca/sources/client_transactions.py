@@ -1,17 +1,20 @@
 """Transactions of either client: when a producer is opened, used, and given up."""
 
+import contextlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from streampca.errors import SourceError
 from streampca.settings.kafka import KafkaSettings
-from streampca.sources.base import Committed, OutgoingFields, TransactionFailedError, Transactions
+from streampca.sources.base import Committed, OutgoingFields, RecordRefusedError, TransactionFailedError, Transactions
 from streampca.sources.client_connection import BrokerErrors, NoBrokerError
 
 ABORT_S = 2.0
-_REFUSED = {10, 18, 29, 30, 31, 32, 35, 50, 53, 58, 87}
-"""Codes of errors that the next transaction meets, too: records that are too large or invalid, missing rights."""
+_REFUSED = {29, 30, 31, 35, 50, 53, 58}  # codes of errors that every transaction meets: missing rights, limits
+_RECORD_REFUSED = {10, 18, 32, 87}  # those that one with the same record meets: it is too large or invalid
+_CONFIGS_S = 120.0  # then a topic's options are read again: an operator may change them while we run
 REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
 
 
@@ -28,14 +31,19 @@ class ClientTransactions(Transactions, ABC):
     def __init__(
         self, settings: KafkaSettings, topics: Sequence[str], name: str, timeout_s: float, source: Any = None
     ) -> None:
-        """`topics` are those that will be written to; they exist. Raises `SourceError`.
+        """`topics` are those that will be written to, outputs to the first; they exist. Raises `SourceError`.
 
         Brokers abort a transaction after `timeout_s`. Without a source, no offsets are committed.
         """
         self._settings, self._topics, self._name, self._timeout_s = settings, topics, name, timeout_s
         self._source, self._open = source, False
         self._producer: Any = None
+        self._configs, self._read_configs_at = dict[str, str](), 0.0
         self._undelivered: list[tuple[Exception, str]] = []  # errors of this transaction's records, with their topics
+
+    @abstractmethod
+    def _read_configs(self) -> dict[str, str]:
+        """The options of the first topic; empty without the right. Raises also `SourceError`."""
 
     @abstractmethod
     def _start(self) -> None:
@@ -58,6 +66,13 @@ class ClientTransactions(Transactions, ABC):
     @abstractmethod
     def _described(self, error: Exception) -> tuple[int | None, str]:
         """The error's code in Kafka's protocol, if it has one, and its text in one line."""
+
+    def topic_configs(self) -> Mapping[str, str]:
+        if time.monotonic() >= self._read_configs_at:
+            with contextlib.suppress(self.client_error, SourceError):
+                self._configs = self._read_configs() or self._configs
+            self._read_configs_at = time.monotonic() + _CONFIGS_S
+        return self._configs
 
     def recover(self) -> None:
         if self._producer is not None:
@@ -120,10 +135,14 @@ class ClientTransactions(Transactions, ABC):
                 raise refusal from None
         raise TransactionFailedError(self._described(error)[1]) from None
 
-    def _refusal(self, error: Exception, topic: str) -> SourceError | None:
+    def _refusal(self, error: Exception, topic: str) -> SourceError | RecordRefusedError | None:
         """The error as one that waiting cannot fix; None if the next transaction may succeed."""
         code, text = self._described(error)
-        return BrokerErrors(self._settings, topic).of(code, text) if code in _REFUSED else None
+        refusal = BrokerErrors(self._settings, topic).of(code, text)
+        if code and code in _RECORD_REFUSED:
+            self._read_configs_at = 0.0  # the topic's options may have changed
+            return RecordRefusedError(str(refusal), code)
+        return refusal if code in _REFUSED else None
 
     def _drop(self) -> None:
         """Give the producer up, and what it has not sent."""

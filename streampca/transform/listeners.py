@@ -20,7 +20,13 @@ _TABLE: tuple[Row, ...] = (
         ("outcome",),
         "Records of committed transactions, by outcome: read, written, rejected or skipped.",
     ),
-    (Counter, "transactions", ("outcome",), "Transactions by outcome: committed, aborted (a rebalance) or failed."),
+    (
+        Counter,
+        "transactions",
+        ("outcome",),
+        "Transactions by outcome: committed, aborted (a rebalance, or a record that was refused) or failed.",
+    ),
+    (Counter, "timestamps_replaced", (), "Outputs with the time of sending, as their topic does not keep their own."),
     (Gauge, "model_version", (), "Version of the model that was used last."),
     (Gauge, "lag_messages", ("partition",), "Messages behind the log's end."),
     (Histogram, "commit_duration_seconds", (), "Time to commit a transaction."),
@@ -89,5 +95,6 @@ class TransformMetrics(MemberMetrics):
         self._metrics["transactions"].labels(event.outcome).inc()
         if event.outcome == "committed":
             self._metrics["commit_duration_seconds"].observe(event.seconds)
+            self._metrics["timestamps_replaced"].inc(event.counts["replaced"])
             for outcome in _OUTCOMES["records"]:
                 self._metrics["records"].labels(outcome).inc(event.counts[outcome])

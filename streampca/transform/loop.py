@@ -15,8 +15,9 @@ from streampca.consumer_group.events import Listener
 from streampca.consumer_group.rejects import BadRecordPolicy, without_vectors
 from streampca.errors import StreampcaError, TopicReplacedError, refuse_other_topic
 from streampca.process import watchdog
-from streampca.sources.base import Committed, Source, TransactionFailedError, Transactions
+from streampca.sources.base import Committed, RecordRefusedError, Source, TransactionFailedError, Transactions
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
+from streampca.sources.record_times import RecordTimes
 from streampca.transform.outputs import Outputs, TransformedBatch
 from streampca.transform.position import Position, position_in, refuse_offset_of_other_topic
 
@@ -53,6 +54,8 @@ class Transformer:
         self._config, self._source, self._transactions = config, source, transactions
         self._outputs, self._listener, self._check_threads = outputs, listener, check_threads
         self._model = outputs.model
+        self._times = RecordTimes(outputs.topic, transactions)
+        self._refused: dict[int, int] = {}  # partition → where the transactions ended that were refused
         self._bad_records = BadRecordPolicy(config.topic, config.on_bad_record, _SUSPECTS)
         self._assignment = Assignment[Position](
             OffsetGapPolicy(config.topic, config.on_offset_gap, _START_OVER),
@@ -111,8 +114,12 @@ class Transformer:
                     self._check_topic()
                     self._next_check = clock() + CHECK_TOPIC_S
                 self._commit()
+        except RecordRefusedError as error:
+            self._times.retry(error)
+            self._refused |= {p: at.position for p, at in self._pending.items()}
+            self._start_over("aborted", str(error))
         except TransactionFailedError as error:  # the rest of the events is read again
-            self._start_over(str(error))
+            self._start_over("failed", str(error))
         self._assignment.retry_when_due(clock())
 
     def _handle(self, event: Event) -> None:
@@ -145,16 +152,18 @@ class Transformer:
         ]
         read, lag = len(event.timestamps), event.end - event.next
         self._is_first_start &= not read
-        self._transactions.send(event.outputs)
+        last = event.last if len(event.records) else self._positions[event.partition].last
+        self._positions[event.partition] = self._pending[event.partition] = Position(event.next, last)
+        outputs, replaced = self._times.sendable(event.outputs, event.timestamps)
+        self._transactions.send(outputs)
         if dead_letters:
             self._transactions.send(dead_letters)
         for without_vector in without_vectors(event, accepted_any=not self._is_first_start):
             self._listener.notify(without_vector)
-        last = event.last if len(event.records) else self._positions[event.partition].last
-        self._positions[event.partition] = self._pending[event.partition] = Position(event.next, last)
-        rejected, skipped = len(event.decoded.rejects), len(event.decoded.skipped)
-        counts = {"read": event.count, "written": event.written, "rejected": rejected, "skipped": skipped}
-        self._counts.update(all=len(event.records), **counts)
+        self._counts.update(
+            all=len(event.records), read=event.count, written=event.written, rejected=len(event.decoded.rejects),
+            skipped=len(event.decoded.skipped), replaced=replaced,
+        )  # fmt: skip
         self._listener.notify(
             events.BatchTransformed(event.partition, read, event.written, event.version, lag, event.next)
         )
@@ -163,6 +172,11 @@ class Transformer:
         started = time.perf_counter()
         shape, topic_id = self._model.shape, self._topic_id
         self._transactions.commit({p: position.as_committed(shape, topic_id) for p, position in self._pending.items()})
+        self._refused = {
+            p: end for p, end in self._refused.items() if p in self._positions and self._positions[p].position < end
+        }
+        if not self._refused:
+            self._times.tries = 0
         self._end("committed", seconds=time.perf_counter() - started)
 
     def _check_topic(self) -> None:
@@ -179,9 +193,9 @@ class Transformer:
             self._transactions.abort()
             raise TransactionFailedError(str(error)) from None
 
-    def _start_over(self, cause: str) -> None:
+    def _start_over(self, outcome: str, cause: str) -> None:
         """Read all partitions again from what is committed."""
-        self._end("failed", cause)
+        self._end(outcome, cause)
         self._assignment.restart()
 
     def _end(self, outcome: str, cause: str = "", seconds: float = 0.0) -> None:
@@ -196,7 +210,7 @@ class Transformer:
         self._end("aborted", "partitions lost" if lost else "partitions revoked")
         self._assignment.release(partitions, lost=lost)
         if self._positions:  # the others' records of that transaction
-            self._start_over("")
+            self._assignment.restart()
 
     def _check_stop(self) -> None:
         watchdog.tick()

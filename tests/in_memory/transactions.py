@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from streampca.formats.record import PlainRecord, Record
-from streampca.sources.base import Committed, Outgoing, OutgoingFields, TransactionFailedError
+from streampca.sources.base import Committed, Outgoing, OutgoingFields, RecordRefusedError, TransactionFailedError
 from streampca.sources.dead_letters import dead_letter_headers
 from tests.in_memory.source import MemorySource
 from tests.in_memory.topic import MemoryTopic
@@ -17,12 +17,16 @@ class MemoryTransactions:
         self._topic, self._source, self._written = topic, source, written
         self._sent: list[Outgoing] = []
         self._ready = False
+        self.configs, self.takes = dict[str, str](), range(2**63)  # the topic's, and the timestamps that it takes
         self.failures: list[str] = []  # what the next commits fail with: "before", or "after" they have happened
 
     def partitions(self, topic: str) -> int:
         if self._topic.away:
             raise TimeoutError("no broker answers")
         return len(self._topic.logs)
+
+    def topic_configs(self) -> Mapping[str, str]:
+        return self.configs
 
     def recover(self) -> None:
         if self._topic.away:
@@ -35,6 +39,9 @@ class MemoryTransactions:
 
     def commit(self, offsets: Mapping[int, Committed]) -> None:
         self._check()
+        if any(record.timestamp >= 0 and record.timestamp not in self.takes for record in self._sent):
+            self._ready = False
+            raise RecordRefusedError("invalid timestamp", 32)
         failure = self.failures.pop(0) if self.failures else ""
         with self._topic.lock:
             if failure == "before" or not self._source.may_commit(offsets.keys()):

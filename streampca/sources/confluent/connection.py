@@ -13,7 +13,11 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports them in another way
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
 
 from streampca.errors import SourceError
 from streampca.settings.commands import ConsumerSettings
@@ -166,6 +170,12 @@ class Connection(ClientConnection):
             self._next_probe = time.monotonic() + _PROBE_INTERVAL_S
             self._probe = self._request(_PROBE_TIMEOUT_S)
         super().watch()
+
+    def topic_configs(self) -> dict[str, str]:
+        """The topic's options, also those with default values. Raises `KafkaException`."""
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        configs = self._admin.describe_configs([resource], request_timeout=_START_S)[resource].result()
+        return {name: entry.value for name, entry in configs.items() if entry.value is not None}
 
     def is_final(self, error: KafkaError) -> bool:
         """Return whether waiting cannot fix it; brokers refuse an expired token, but only until there is a new one."""

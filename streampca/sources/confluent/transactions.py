@@ -30,6 +30,9 @@ class ConfluentTransactions(ClientTransactions):
         connection.topic_id()
         return len(connection.partitions())
 
+    def _read_configs(self) -> dict[str, str]:
+        return self._connections[self._topics[0]].topic_configs()
+
     def _start(self) -> None:
         options = {
             "transactional.id": self._name,

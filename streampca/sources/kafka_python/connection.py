@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from kafka import KafkaProducer, errors
-from kafka.admin import ACLOperation, KafkaAdminClient
+from kafka.admin import ACLOperation, ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
@@ -195,6 +195,12 @@ def described(settings: KafkaSettings, topic: str) -> tuple[list[tuple[str, str,
         brokers = [(str(b.get("broker_id", b.get("node_id"))), b["host"], b["port"]) for b in found]
         (description,) = admin.describe_topics([topic])
     return brokers, [p["partition_index"] for p in description["partitions"] if p["leader_id"] < 0]
+
+
+def topic_configs(admin: Any, topic: str) -> dict[str, str]:
+    """The topic's options, also those with default values; empty without the right. Raises `KafkaError`."""
+    answer = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
+    return {name: config["value"] for name, config in answer["topic"][topic].items() if config["value"] is not None}
 
 
 def check_writable(settings: KafkaSettings, topic: str) -> int:

@@ -9,11 +9,12 @@ from kafka import KafkaConsumer, TopicPartition
 from streampca.errors import SourceError
 from streampca.formats.record import Record
 from streampca.settings.kafka import KafkaSettings
-from streampca.sources.base import OutgoingFields, TransactionFailedError
+from streampca.sources.base import OutgoingFields, RecordRefusedError, TransactionFailedError
 from streampca.sources.client_source import FETCH_BYTES
 from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches import position_of
 from streampca.sources.kafka_python.transactions import KafkaPythonTransactions
+from streampca.sources.record_times import RecordTimes
 
 _ANSWER_MS = 5000
 _POLL_RECORDS = 10_000
@@ -121,14 +122,25 @@ class KafkaPythonReplayProducer(KafkaPythonTransactions):
     def __init__(self, settings: KafkaSettings, topic: str, dead_letter_topic: str) -> None:
         """Both topics must exist."""
         super().__init__(settings, [topic, dead_letter_topic], f"streampca-replay-{dead_letter_topic}", self.commit_s)
+        self._times, self.replaced = RecordTimes(topic, self), 0  # records with the time of sending, so far
         with _failing():
             self.recover()
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
         """Send records as one transaction, and return when it is committed."""
+        records = list(records)
         with _failing():
-            super().send(records)
-            self.commit({})
+            while True:
+                sendable, replaced = self._times.sendable(records)
+                try:
+                    super().send(sendable)
+                    self.commit({})
+                    break
+                except RecordRefusedError as error:
+                    self._times.retry(error)
+                    self.recover()
+        self._times.tries = 0
+        self.replaced += replaced
 
 
 @contextmanager

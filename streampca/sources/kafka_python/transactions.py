@@ -18,7 +18,7 @@ from streampca.sources.base import Committed, Headers, OutgoingFields
 from streampca.sources.client_connection import NoBrokerError, one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientTransactions
 from streampca.sources.dead_letters import dead_letter_headers
-from streampca.sources.kafka_python.connection import Connection
+from streampca.sources.kafka_python.connection import Connection, admin_client, topic_configs
 from streampca.sources.kafka_python.patches import drop, transactional
 
 _IN_TEXT = re.compile(r"\[Error (\d+)\]")  # the code
@@ -107,6 +107,10 @@ class KafkaPythonTransactions(ClientTransactions):
             return self._count(topic)
         except NoBrokerError as error:
             raise TimeoutError(str(error)) from None
+
+    def _read_configs(self) -> dict[str, str]:
+        with closing(Connection(self._settings, self._topics[0]).connect(admin_client)) as admin:
+            return topic_configs(admin, self._topics[0])
 
     def _start(self) -> None:
         self._producer = Connection(self._settings, self._topics[0]).start(

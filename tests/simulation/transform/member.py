@@ -56,6 +56,9 @@ class ClusterTransactions:
         self._source._request("partitions")
         return self._cluster.output_partitions
 
+    def topic_configs(self) -> Mapping[str, str]:
+        return {}
+
     def recover(self) -> None:
         if self._epoch is None:
             self._source._request("recover")
