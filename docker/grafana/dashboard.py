@@ -154,11 +154,13 @@ REQUESTS = [
 ]  # fmt: skip
 
 TRANSFORM = [
-    lines("Transformed", "Records per second of committed transactions of `streampca transform`, by outcome.",
+    lines("Transformed", "Records per second of committed transactions of `streampca transform`, by outcome, and "
+          "outputs with the time of sending.",
           query("sum by (outcome) (rate(streampca_transform_records_total[$__rate_interval]))", "{{outcome}}"),
+          query("sum(rate(streampca_transform_timestamps_replaced_total[$__rate_interval]))", "time of sending"),
           query("max(streampca_transform_lag_messages)", "largest lag")),
-    lines("Transactions", "Transactions per second, by outcome. Aborted ones are rebalances; of those that failed, the "
-          "records are read again.",
+    lines("Transactions", "Transactions per second, by outcome. Aborted ones are rebalances or were refused; of these, "
+          "and of those that failed, the records are read again.",
           query("sum by (outcome) (rate(streampca_transform_transactions_total[$__rate_interval]))", "{{outcome}}")),
     lines("Commits", "Time to commit a transaction.",
           *quantiles("streampca_transform_commit_duration_seconds", "instance", "{{instance}}"), unit="s"),

@@ -5,10 +5,12 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
 from streampca.errors import SourceError
-from streampca.sources.base import Committed, Outgoing, TransactionFailedError
+from streampca.sources.base import Committed, Outgoing, RecordRefusedError, TransactionFailedError
 from streampca.sources.clients import create_transactions
+from tests.kafka_broker import SASL, USER
 from tests.sources.backends import Backend, InMemory, OnConfluent, OnKafka
 from tests.sources.reader import Reader
 
@@ -95,16 +97,31 @@ def test_a_membership_that_another_thread_loses_during_a_commit_is_read_once(
     assert values(log) == [b"a"]
 
 
+@pytest.mark.parametrize(
+    ("refused", "codes"), [({"value": bytes(200_000)}, (10, 18)), ({"value": b"a", "timestamp": 2**50}, (32, 87))]
+)
 @on_broker
-def test_a_record_that_is_too_large_is_no_failure_to_retry(log: Backend) -> None:
+def test_a_record_that_the_topic_does_not_take_is_refused(log: Backend, refused: Any, codes: tuple[int, ...]) -> None:
     _, transactions = log.join()
 
     def write() -> None:
-        transactions.send([record(log, bytes(200_000))])
+        transactions.send([record(log, b"a"), record(log, **refused)])
         transactions.commit({0: Committed(1)})
 
-    with pytest.raises(SourceError, match=f"too large for topic {log.output}"):
+    assert transactions.topic_configs()["max.message.bytes"] == "100000"  # also those that nobody has set
+    assert transactions.topic_configs()["message.timestamp.type"] == "CreateTime"
+    with pytest.raises(RecordRefusedError, match=f"topic {log.output}") as error:
         write()
+    assert error.value.code in codes
+
+
+@on_broker
+def test_the_options_of_a_topic_are_unknown_without_the_right(log: OnKafka) -> None:
+    output = ResourcePattern(ResourceType.TOPIC, f"{log.name}-output")
+    log.broker.admin.create_acls([ACL(f"User:{USER}", "*", ACLOperation.WRITE, ACLPermissionType.ALLOW, output)])
+    login = {name.replace("_plain_", "_"): value for name, value in SASL.items()}
+    _, transactions = log.join(**login, bootstrap_servers=log.broker.sasl_bootstrap)
+    assert transactions.topic_configs() == {}
 
 
 @on_broker

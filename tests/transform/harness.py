@@ -72,9 +72,9 @@ class World:
         for partition, count in enumerate(counts):
             self.append(partition, count, seed=partition)
 
-    def append(self, partition: int, count: int, seed: int = 0) -> Array:
+    def append(self, partition: int, count: int, seed: int = 0, timestamp: int = -1) -> Array:
         vectors = np.random.default_rng(seed).normal(size=(count, D))
-        self.topic.append(partition, *(row.tobytes() for row in vectors))
+        self.topic.append(partition, *(row.tobytes() for row in vectors), timestamp=timestamp)
         return vectors
 
     @property

@@ -11,8 +11,12 @@ from tests.waiting import Clock
 from tests.worker.environment import notify
 
 BATCH = events.BatchTransformed(0, 4, 3, 7, 5, 9)
-FAILED = events.TransactionEnded("failed", {"all": 4, "read": 4, "written": 4, "rejected": 0, "skipped": 0}, 0.0, "why")
-COMMITTED = events.TransactionEnded("committed", {"all": 6, "read": 5, "written": 3, "rejected": 1, "skipped": 1}, 0.2)
+FAILED = events.TransactionEnded(
+    "failed", {"all": 4, "read": 4, "written": 4, "rejected": 0, "skipped": 0, "replaced": 9}, 0.0, "why"
+)
+COMMITTED = events.TransactionEnded(
+    "committed", {"all": 6, "read": 5, "written": 3, "rejected": 1, "skipped": 1, "replaced": 2}, 0.2
+)
 
 
 def test_records_count_when_their_transaction_is_committed() -> None:
@@ -30,6 +34,7 @@ def test_records_count_when_their_transaction_is_committed() -> None:
             'streampca_transform_records_total{outcome="skipped"}': 1,
             'streampca_transform_transactions_total{outcome="failed"}': 1,
             'streampca_transform_transactions_total{outcome="committed"}': 1,
+            "streampca_transform_timestamps_replaced_total": 2,
             'streampca_transform_lag_messages{partition="0"}': 5,
             "streampca_transform_model_version": 7,
             "streampca_transform_partitions_owned": 2,

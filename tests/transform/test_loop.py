@@ -1,5 +1,6 @@
 """Every record has one output, in order, whatever happens to its transactions."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -19,17 +20,23 @@ from streampca.errors import (
     exit_code_of,
 )
 from streampca.pca.past_scores import PastScores
+from streampca.sources.record_times import HEADER
 from streampca.transform.arrow import ArrowPacker
 from streampca.transform.outputs import ORIGIN
 from tests.example_models import numbered
 from tests.in_memory import Step
 from tests.transform.harness import DEAD, Member, World, origin_of_output
 
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
-@settings(max_examples=30)
+
+@settings(max_examples=60)
 @given(data=st.data())
 def test_each_record_has_one_output_whatever_fails(data: st.DataObject) -> None:
-    world = World(data.draw(st.integers(0, 40)), data.draw(st.integers(0, 40)))
+    world, now = World(0, 0), int(time.time() * 1000)
+    times = st.sampled_from([-1, 0, now - 30 * DAY_MS, now - 2 * HOUR_MS, now - HOUR_MS // 2, now, now + DAY_MS])
+    for timestamp in data.draw(st.lists(times, max_size=8)):
+        world.append(data.draw(st.integers(0, 1)), data.draw(st.integers(1, 10)), timestamp=timestamp)
     for partition in range(2):
         world.topic.skip(partition, data.draw(st.integers(0, 2)))
     if all(log.end == 0 for log in world.topic.logs):
@@ -41,8 +48,19 @@ def test_each_record_has_one_output_whatever_fails(data: st.DataObject) -> None:
     events = [st.just(lambda: world.topic.evict(member.source)), st.just(None), batch]
     steps += data.draw(st.lists(st.one_of(events), max_size=12))
     member.transactions.failures = data.draw(st.lists(st.sampled_from(["", "before", "after"]), max_size=6))
+    limits = [data.draw(st.sampled_from([HOUR_MS // 4, HOUR_MS, DAY_MS, 2**62])) for _ in range(2)]
+    member.transactions.takes = range(now - limits[0], now + limits[1] + 1)
+    names = [f"message.timestamp.{side}.max.ms" for side in ("before", "after")]
+    known = data.draw(st.sampled_from([{}, dict(zip(names, map(str, limits), strict=True))]))
+    member.transactions.configs = known
     member.run()
     world.assert_each_once()
+    for output in world.outputs() if packer is None else []:
+        origin, own = origin_of_output(output.headers), dict(output.headers).get(HEADER)
+        time_ = world.topic.logs[origin.partition].records[origin.offset].timestamp
+        assert (output.timestamp, own) in ((time_, None), (-1, b"%d" % time_))
+        assert own or time_ < 0 or time_ in member.transactions.takes
+        assert not own or not known or time_ not in member.transactions.takes
 
 
 def test_key_timestamp_and_headers_are_kept_and_a_header_added() -> None:
@@ -79,7 +97,7 @@ def test_bad_records_are_skipped_on_request() -> None:
     member = Member(world, on_bad_record="skip").run()
     assert world.origins() == {0: [2, 3]}
     assert len(member.events.of_type(RecordRejected)) == 1
-    counts = {"all": 4, "read": 4, "written": 2, "rejected": 1, "skipped": 1}
+    counts = {"all": 4, "read": 4, "written": 2, "rejected": 1, "skipped": 1, "replaced": 0}
     assert [event.counts for event in member.events.of_type(TransactionEnded)] == [counts]
     assert not world.written[DEAD]
 

@@ -1,0 +1,69 @@
+"""Which timestamps are replaced: those that a broker would refuse, or delete at once."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streampca.errors import SourceError
+from streampca.sources.base import Outgoing, RecordRefusedError
+from streampca.sources.record_times import HEADER, RecordTimes
+
+NOW = 1_800_000_000_000
+MINUTE, HOUR, DAY, FOREVER = 60_000, 3_600_000, 86_400_000, 2**63 - 1
+LIMITS = [0, MINUTE, HOUR, 7 * DAY, FOREVER]
+OPTIONS = {
+    "message.timestamp.type": ["CreateTime", "LogAppendTime"],
+    "message.timestamp.before.max.ms": LIMITS,
+    "message.timestamp.after.max.ms": LIMITS,
+    "message.timestamp.difference.max.ms": LIMITS,
+    "retention.ms": [-1, *LIMITS],
+    "cleanup.policy": ["delete", "compact", "compact,delete", ""],
+    "leader.replication.throttled.replicas": [""],
+}
+CONFIGS = st.fixed_dictionaries({}, optional={name: st.sampled_from(values) for name, values in OPTIONS.items()})
+AGES = st.sampled_from(
+    [age + more for age in (*LIMITS[:4], -HOUR, -7 * DAY) for more in (0, 1, -1, -MINUTE // 2, -5 * MINUTE)]
+)
+
+
+def broker_keeps(configs: dict[str, Any], age: int) -> bool:
+    """As Kafka's LogValidator and UnifiedLog do it, at its next check of retention."""
+    if configs.get("message.timestamp.type") == "LogAppendTime":
+        return True
+    before, after, both, retention = (configs.get(name, FOREVER) for name in list(OPTIONS)[1:5])
+    is_soon_deleted = retention >= 0 and age + min(retention // 2, 5 * MINUTE) > retention
+    return (
+        age <= (before if before < FOREVER else both)
+        and -age <= (after if after < FOREVER else both)
+        and not (is_soon_deleted and "delete" in configs.get("cleanup.policy", "delete"))
+    )
+
+
+@given(configs=CONFIGS, ages=st.lists(AGES, max_size=9), odd=st.sets(st.sampled_from([-1, 0, NOW * 1000, FOREVER])),
+       tries=st.integers(0, 2))  # fmt: skip
+def test_times_are_replaced_where_the_broker_would_not_keep_them(
+    configs: dict[str, Any], ages: list[int], odd: set[int], tries: int
+) -> None:
+    """After a refusal, also where they are not of the last hour, and then all."""
+    transactions: Any = SimpleNamespace(topic_configs=lambda: {name: str(value) for name, value in configs.items()})
+    times = RecordTimes("t", transactions, lambda: NOW / 1000)
+    for _ in range(tries):
+        times.retry(RecordRefusedError("invalid timestamp", 32))
+    timestamps = [*(NOW - age for age in ages), *odd]
+    records = [Outgoing("t", 0, b"v", b"k", [("a", None), (HEADER, b"earlier")], time) for time in timestamps]
+    kept = [
+        time < 0 or (broker_keeps(configs, NOW - time) and (True, 0 <= NOW - time <= HOUR, False)[tries])
+        for time in timestamps
+    ]
+    sent, replaced = times.sendable(records, np.array(timestamps, np.int64))
+    assert replaced == kept.count(False)
+    assert list(sent) == [
+        record if keep else ("t", 0, b"v", b"k", [("a", None), (HEADER, b"%d" % record.timestamp)], -1)
+        for record, keep in zip(records, kept, strict=True)
+    ]
+    with pytest.raises(SourceError, match="refused"):  # as it is no time's, or all were replaced
+        times.retry(RecordRefusedError("refused", 10 if tries < 2 else 87))
