@@ -56,7 +56,7 @@ def cell(name: str, d: int, numbers: int, rounds: int) -> str:
     kind, _ = FORMATS[name]
     X = np.random.default_rng(0).standard_normal((numbers // d // MANY * MANY, d))
     values, raw = encoded(name, X), [x.astype("<f4" if name == "float32" else "<f8").tobytes() for x in X]
-    schema = schema_of(kind, Layout({"v": True}))
+    schema = schema_of(kind, Layout({"v": "numbers"}))
     field, schemas = "v" if schema or "text" in name or kind == "arrow" else "", {1: schema} if schema else {}
     codec = Codec(kind, Judge(d, 1e150), field, MemorySchemas(schemas))
     assert len(codec.decode(values).vectors) == len(X)

@@ -57,7 +57,8 @@ def run(settings: TransformSettings) -> None:
 
 def _build(settings: TransformSettings, model: CurrentModel, process: Process) -> Transformer:
     """A member that is about to join the group: every mistake that can be found earlier has been reported."""
-    codec, output_fields = create_codec(settings, model.published), _output_fields(settings)
+    named = model.published.names is not None
+    codec, output_fields = create_codec(settings, model.published), _output_fields(settings, named=named)
     codec.decode([])  # raises if a package is missing or the schema registry is away
     packer: Packer
     if settings.output_format == "arrow":
@@ -93,8 +94,8 @@ def create_current_model(settings: TransformSettings, cache: ModelCache) -> Curr
     )  # fmt: skip
 
 
-def _output_fields(settings: TransformSettings) -> OutputFields:
-    return OutputFields(settings.emitted, settings.basis, settings.only_p_below is not None)
+def _output_fields(settings: TransformSettings, *, named: bool = False) -> OutputFields:
+    return OutputFields(settings.emitted, settings.basis, settings.only_p_below is not None, named)
 
 
 def create_codec(settings: TransformSettings, model: PublishedModel) -> Codec:

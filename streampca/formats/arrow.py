@@ -156,12 +156,14 @@ def stream_of(columns: Mapping[str, Column]) -> bytes:
     return value
 
 
-def column_of(values: Array) -> Column:
-    """A column of numbers (n,), where NaN becomes null, or of lists (n, width)."""
-    return fixed_size_lists(values) if values.ndim == 2 else pa.array(values, from_pandas=True)
+def column_of(values: NDArray[Any]) -> Column:
+    """A column of numbers or bytes (n,), where NaN and None become null, or of lists (n, width)."""
+    if values.ndim == 2:
+        return fixed_size_lists(values)
+    return pa.array(values, pa.binary() if values.dtype.kind == "O" else None, from_pandas=True)
 
 
-def fixed_size_lists(rows: Array) -> Column:
+def fixed_size_lists(rows: NDArray[Any]) -> Column:
     return pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[-1])
 
 

@@ -14,13 +14,17 @@ from itertools import chain
 from typing import Any
 
 import fastavro
+from numpy.typing import NDArray
 
-from streampca.formats.base import Counts, Fields, Layout, Reader, Writer
-from streampca.formats.packing import VectorBytes, VectorError, float64_of, interleaved, varint
+from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
+from streampca.formats.packing import VectorBytes, VectorError, as_bytes, float64_of, joined, varint
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
-from streampca.pca.arrays import Array
 
 _SIZES = {"float": 4, "double": 8}
+_TYPES: dict[Kind, Any] = {
+    "number": "double", "bytes": "bytes", "numbers": {"type": "array", "items": "double"},
+    "integers": {"type": "array", "items": "long"}, "texts": {"type": "array", "items": "string"},
+}  # fmt: skip
 _MAX_TYPES = 10_000  # in a schema; a named type counts wherever it is used
 
 
@@ -77,18 +81,26 @@ class AvroWriter(Writer):
     """An array is one block and the empty one that ends it; a record adds no bytes."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        parts: list[bytes | Array] = [self.frame]
+        parts: list[Any] = [self.frame]
         for values in fields.values():
-            parts += [varint(2 * values.shape[1]), values, b"\0"] if values.ndim == 2 else [values]
-        return interleaved(parts)
+            items = [values] if values.dtype.kind == "f" else [_encoded(values)]
+            parts += [varint(2 * values.shape[1]), *items, b"\0"] if values.ndim == 2 else items
+        return joined(parts)
+
+
+def _encoded(values: NDArray[Any]) -> list[bytes]:
+    """The bytes of each row of whole numbers, not negative, of texts or of bytes."""
+    if values.dtype.kind != "O":
+        return [b"".join([varint(2 * number) for number in row]) for row in values.tolist()]
+    rows = values.reshape(len(values), -1).tolist()
+    return [b"".join([varint(2 * len(data)) + data for data in map(as_bytes, row)]) for row in rows]
 
 
 def schema_of(layout: Layout) -> WriterSchema:
     """A record with arrays of doubles and doubles, in records along the path; or an array."""
-    array: Any = {"type": "array", "items": "double"}
     if list(layout.fields) == [""]:
-        return WriterSchema("AVRO", json.dumps(array))
-    fields = [{"name": name, "type": array if is_vector else "double"} for name, is_vector in layout.fields.items()]
+        return WriterSchema("AVRO", json.dumps(_TYPES["numbers"]))
+    fields = [{"name": name, "type": _TYPES[kind]} for name, kind in layout.fields.items()]
     schema = {"type": "record", "name": layout.record, "fields": fields}
     for depth, name in enumerate(reversed(layout.around), 1):
         schema = {"type": "record", "name": f"{layout.record}{depth}", "fields": [{"name": name, "type": schema}]}

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from streampca.formats.fields import NumberFields
 from streampca.formats.packing import VectorBytes
 from streampca.formats.schemas import Schemas
-from streampca.pca.arrays import Array
 from streampca.settings.field_paths import Path, paths_of
 
 MAX_OBJECT_BYTES = 8 * 2**20  # of a value beyond its numbers: Python objects may take a hundred times its bytes
@@ -20,8 +19,14 @@ MAX_BATCH_BYTES = 64 * 2**20  # of a value with several vectors, packed and unpa
 
 _FLOAT64 = np.dtype(np.float64)
 
-Fields: TypeAlias = Mapping[str, Array]
-"""Named numbers of n rows: (n,) or (n, width). The only field may be named "": then it is the whole value."""
+Fields: TypeAlias = Mapping[str, NDArray[Any]]
+"""Named fields of n rows, (n,) or (n, width). The only field may be named "": then it is the whole value.
+
+Besides numbers and whole numbers, an array of objects holds texts (n, width), or bytes (n,) or None.
+"""
+
+Kind: TypeAlias = Literal["number", "numbers", "integers", "texts", "bytes"]
+"""What a field holds: one, or several in each row."""
 
 Counts: TypeAlias = NDArray[np.int64] | None
 """The number of rows in each value; None: one."""
@@ -81,7 +86,7 @@ class Writer(ABC):
 class Layout(NamedTuple):
     """The fields of a value, for its schema."""
 
-    fields: Mapping[str, bool]  # name → True for a vector, False for a number
+    fields: Mapping[str, Kind]
     around: tuple[str, ...] = ()  # names of the objects that they are inside of
     record: str = "Vector"  # the name of their type
 
@@ -95,4 +100,5 @@ class Layout(NamedTuple):
         paths = [[part.name for part in path] for path in paths_of(field)] or [["vector" if format == "arrow" else ""]]
         if any(path[:-1] != paths[0][:-1] for path in paths):
             raise ValueError(f"field {field}: values are written only where all paths lead into the same object")
-        return cls({path[-1]: len(paths) == 1 for path in paths}, tuple(paths[0][:-1]))
+        kind: Kind = "numbers" if len(paths) == 1 else "number"
+        return cls({path[-1]: kind for path in paths}, tuple(paths[0][:-1]))

@@ -1,13 +1,13 @@
 """Records as vectors: what a batch of values becomes, and what a fold takes in one step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.formats.record import LastRecord, Record, last_of, values_of
+from streampca.formats.record import LastRecord, Record, last_of, offsets_of, values_of
 from streampca.pca.arrays import Array
 
 
@@ -61,6 +61,15 @@ class Batch:
     def nbytes(self) -> int:
         """Bytes of all vectors and values."""
         return self.decoded.vectors.nbytes + sum(map(len, filter(None, values_of(self.records))))
+
+    def rejecting(self, reason: str, messages: Mapping[int, str]) -> Self:
+        """The same batch with records rejected, by their offsets."""
+        vectors, indices, rejects, counts, skipped = self.decoded
+        offsets = offsets_of(self.records)
+        new = [Reject(i, reason, messages[o]) for i in indices.tolist() if (o := int(offsets[i])) in messages]
+        kept = ~np.isin(indices, [reject.index for reject in new])
+        rest = vectors[np.repeat(kept, counts)], indices[kept], sorted([*rejects, *new]), counts[kept], skipped
+        return replace(self, decoded=Decoded(*rest), timestamps=self.timestamps[kept])
 
     def before(self, index: int) -> Self:
         """The records before this one of the batch; `next` is its offset."""

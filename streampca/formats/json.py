@@ -1,5 +1,6 @@
 """JSON: an array of numbers, or an object with the numbers in its fields."""
 
+import base64
 import codecs
 import json
 from itertools import pairwise
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
 from streampca.formats.packing import NULL_HINT, VectorBytes, VectorError
@@ -44,16 +46,40 @@ class JsonWriter(Writer):
     """
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        names, columns = list(fields), [column.tolist() for column in fields.values()]
+        names, columns = list(fields), [_column(values) for values in fields.values()]
         if counts is not None:
-            ends = np.cumsum(counts).tolist()
-            columns = [[column[i:j] for i, j in pairwise([0, *ends])] for column in columns]
+            bounds, parts = list(pairwise([0, *np.cumsum(counts).tolist()])), []
+            for column, values in zip(columns, fields.values(), strict=True):
+                once = _is_bytes(values)
+                parts.append([column[i] if once else column[i:j] for i, j in bounds])
+            columns = parts
         rows = (
             columns[0] if names == [""] else [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         )
         for name in reversed(self.around):
             rows = [{name: row} for row in rows]
         return [orjson.dumps(row) for row in rows]
+
+
+def _column(values: NDArray[Any]) -> list[Any]:
+    """The values of a field; those of bytes as they are spliced."""
+    column: list[Any] = values.tolist()
+    return [None if value is None else spliced(value) for value in column] if _is_bytes(values) else column
+
+
+def _is_bytes(values: NDArray[Any]) -> bool:
+    return values.dtype.kind == "O" and values.ndim == 1
+
+
+def spliced(value: bytes) -> Any:
+    """A record's value as a part of JSON: JSON itself, without a byte order mark or a frame; else text in base64."""
+    text = value.removeprefix(codecs.BOM_UTF8)
+    text = text[frame_size(text) :] if text[:1] <= b"\1" else text  # no text begins so
+    try:
+        orjson.loads(text)
+    except ValueError:
+        return base64.b64encode(value).decode()
+    return orjson.Fragment(text)
 
 
 def loads(text: bytes, *, nan: bool = False) -> Any:

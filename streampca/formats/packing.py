@@ -194,6 +194,20 @@ def interleaved(parts: Sequence[bytes | Array]) -> list[bytes]:
     return bytes_of_rows(np.hstack(columns))
 
 
+def joined(parts: Sequence[bytes | NDArray[Any] | list[bytes]]) -> list[bytes]:
+    """The bytes of rows that consist of bytes, the same in all, of float64 numbers, and of other bytes in each."""
+    runs = list[Iterable[bytes]]()
+    for differs, group in itertools.groupby(parts, lambda part: isinstance(part, list)):
+        run: list[Any] = list(group)
+        same = all(isinstance(part, bytes) for part in run)
+        runs += run if differs else [itertools.repeat(b"".join(run)) if same else interleaved(run)]
+    return [b"".join(row) for row in zip(*runs, strict=False)] if len(runs) > 1 else list(runs[0])
+
+
+def as_bytes(item: str | bytes) -> bytes:
+    return item.encode() if isinstance(item, str) else item
+
+
 def varint(number: int) -> bytes:
     """A non-negative number in Avro and Protobuf: seven bits a byte, the lowest first; the last has no eighth bit."""
     out = bytearray()

@@ -18,12 +18,12 @@ import grpc_tools
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+from numpy.typing import NDArray
 
-from streampca.formats.base import Counts, Fields, Layout, Reader, Writer
+from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.fields import NumberFields
-from streampca.formats.packing import VectorBytes, VectorError, float64_of, interleaved, missing_field, varint
+from streampca.formats.packing import VectorBytes, VectorError, as_bytes, float64_of, joined, missing_field, varint
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
-from streampca.pca.arrays import Array
 from streampca.settings.field_paths import Part, Path, paths_of, spelled
 
 Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
@@ -37,6 +37,10 @@ _PROTOC = (
 )
 _NAME_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)  # of the names that a schema imports
 
+_TYPES: dict[Kind, str] = {
+    "number": "double", "numbers": "repeated double", "integers": "repeated int64", "texts": "repeated string",
+    "bytes": "bytes",
+}  # fmt: skip
 _MAX_INDEX_BYTES = 100
 _PACKED = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
 _NUMBERS = {
@@ -99,8 +103,11 @@ class ProtobufWriter(Writer):
     """Vectors are packed; messages around the fields have the number 1."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        parts, size = list[bytes | Array](), 0
+        parts, size = list[Any](), 0
         for number, values in enumerate(fields.values(), 1):
+            if values.dtype.kind != "f":
+                parts.append(_encoded(bytes([number << 3 | 2]), values))
+                continue
             width = values[:1].size
             tag = bytes([number << 3 | 2]) + varint(8 * width) if values.ndim == 2 else bytes([number << 3 | 1])
             parts += [tag, values]
@@ -109,13 +116,22 @@ class ProtobufWriter(Writer):
         for _ in self.around:
             tag = b"\x0a" + varint(size)
             around, size = tag + around, size + len(tag)
-        return interleaved([self.frame + b"\0" + around, *parts])
+        return joined([self.frame + b"\0" + around, *parts])
+
+
+def _encoded(tag: bytes, values: NDArray[Any]) -> list[bytes]:
+    """The bytes of each row of whole numbers, which are packed, of texts or of bytes."""
+    if values.dtype.kind != "O":
+        packed = [b"".join(map(varint, row)) for row in values.tolist()]
+        return [tag + varint(len(data)) + data for data in packed]
+    rows = values.reshape(len(values), -1).tolist()
+    return [b"".join([tag + varint(len(data)) + data for data in map(as_bytes, row)]) for row in rows]
 
 
 def schema_of(layout: Layout) -> WriterSchema:
     """A message with repeated doubles and doubles, in messages along the path."""
     fields = enumerate(layout.fields.items(), 1)
-    lines = [f"{'repeated ' * is_vector}double {name} = {number};" for number, (name, is_vector) in fields]
+    lines = [f"{_TYPES[kind]} {name} = {number};" for number, (name, kind) in fields]
     content, kind = " ".join(lines), layout.record
     for depth, name in enumerate(reversed(layout.around), 1):
         content = f"{kind}{depth} {name} = 1; message {kind}{depth} {{ {content} }}"

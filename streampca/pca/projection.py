@@ -140,9 +140,9 @@ def contributions(
 
     The dimensions (2, n, limit) belong to T² and to SPE. Takes several times the rows' memory.
     """
-    coordinates = centred @ components.T
-    residual = centred - coordinates @ components
-    every = centred * (coordinates / variance @ components), np.copysign(residual**2, residual)
+    coordinates = in_blocks(centred, components.T)
+    residual = centred - in_blocks(coordinates, components)
+    every = centred * in_blocks(coordinates / variance, components), np.copysign(residual**2, residual)
     dimensions = [np.argsort(-np.abs(values), axis=1, kind="stable")[:, :limit] for values in every]
     largest = [
         np.take_along_axis(values, of_values, axis=1) for values, of_values in zip(every, dimensions, strict=True)

@@ -4,6 +4,7 @@ Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML 
 `STREAMPCA_CONFIG`, defaults. One environment and one file serve all commands.
 """
 
+import re
 from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal
 
@@ -21,6 +22,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Dimensions = Annotated[int, Field(ge=1, le=10_000_000)]
 
 EMITTED = ("coordinates", "residual", "score", "p", "reconstruction")
+_EMIT = re.compile("|".join([*EMITTED, "record", "contributions:[1-9][0-9]{0,5}"]))
 
 
 class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterSettings, ListeningSettings):
@@ -143,7 +145,8 @@ class TransformSettings(ConsumerSettings):
     output_topic: KafkaName = Field(description="Topic to write to, with at least as many partitions as the topic.")
     emit: str = Field(
         "coordinates,residual",
-        description="Fields of an output, in order: coordinates, residual, score, p, reconstruction.",
+        description="Fields of an output, in order: coordinates, residual, score, p, reconstruction, record, "
+        "contributions:N.",
     )
     output_format: Literal["json", "float32", "npy", "avro", "protobuf", "arrow"] = Field(
         "json", description="Format of outputs: json, float32, npy, avro, protobuf or arrow."
@@ -172,13 +175,16 @@ class TransformSettings(ConsumerSettings):
     @classmethod
     def _names_what_exists(cls, emit: str) -> str:
         names = [name.strip() for name in emit.split(",")]
-        if len(set(names)) < len(names) or not set(names) <= set(EMITTED):
-            raise ValueError(f"not a comma-separated choice of {', '.join(EMITTED)}")
+        if len({name.split(":")[0] for name in names}) < len(names) or not all(map(_EMIT.fullmatch, names)):
+            raise ValueError(f"not a comma-separated choice of {', '.join(EMITTED)}, record, contributions:N")
         return emit
 
     RULES: ClassVar[Rules] = (
         (lambda s: s.output_topic in (s.topic, s.dead_letter_topic),
          "output_topic must be neither the topic itself nor the dead-letter topic"),
+        (lambda s: s.output_format in ("float32", "npy") and ("record" in s.emitted or "contributions" in s.emit),
+         "output_format {s.output_format} holds only numbers, without names: emit record and contributions in json, "
+         "avro, protobuf or arrow"),
         (lambda s: s.output_format in ("avro", "protobuf") and s.schema_registry_url is None,
          "output_format {s.output_format} needs schema_registry_url"),
         (lambda s: s.output_format in ("avro", "protobuf") and s.format == "arrow",

@@ -91,12 +91,7 @@ class Checkpoints:
         position, existing = checkpoint.fold.position, self.offsets(partition)
         self._refuse_ahead(partition, position, existing)
         self._refuse_emptied(partition, existing)
-        self._store.write(self._path(partition, position), data)
-        try:  # the newest first, so that one that cannot be deleted holds up no later ones
-            for low in reversed(sorted(n for n in {*existing, position} if n <= position)[: -self._keep]):
-                self._store.delete(self._path(partition, low))
-        except StoreError as error:  # it is tried again next time
-            log.warning("old checkpoints not deleted", partition=partition, cause=str(error))
+        numbered.write(self._store, folder_of(self.topic, partition), position, data, existing, self._keep)
         self._held[partition] = position
 
     def refuse_group_ahead(self, partition: int, committed: int) -> None:

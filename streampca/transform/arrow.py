@@ -4,7 +4,9 @@ Nothing of a record is lost: its key, timestamp and headers are columns, and so 
 version of the model. The fields follow, in the order of `emit`.
 """
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,7 @@ from streampca.transform.outputs import ORIGIN, Selection, origin_at
 MESSAGE_BYTES = 512 * 1024  # a topic takes 1 MiB by default, and a producer adds to it
 _ROW_BYTES = 4 + 8 + 4 + 4 + 8 + 8 + 2  # of all columns but the fields; bits that mark nulls
 _HEADER_BYTES = 4 + 4 + 1
+_ROWS_SHARE = 0.75  # of the bytes that a topic takes: the rest is for the schema
 
 
 class ArrowPacker:
@@ -26,14 +29,16 @@ class ArrowPacker:
     def __init__(self, most_bytes: int = MESSAGE_BYTES) -> None:
         self._most_bytes = most_bytes
 
-    def messages(self, topic: str, selection: Selection) -> Iterator[Outgoing]:
+    def messages(self, topic: str, selection: Selection, most_bytes: float = math.inf) -> Iterator[Outgoing]:
         """A message has no key; its header is its first row's, its timestamp its rows' latest."""
         keys, headers = pa.array(selection.keys, pa.binary()), _headers(selection.headers)
         records = np.repeat(np.arange(len(keys)), selection.counts)  # of each row
-        widths = sum(values[:1].size for values in selection.fields.values())
-        sizes = (_sizes(keys) + _sizes_of_headers(headers))[records] + _ROW_BYTES + 8 * widths
+        sizes = (_sizes(keys) + _sizes_of_headers(headers))[records] + _ROW_BYTES
+        for values in selection.fields.values():
+            sizes += _sizes_of_objects(values) if values.dtype.kind == "O" else 8 * values[:1].size
         origin = origin_at(selection.version, selection.partition)
-        for rows in _messages(sizes, self._most_bytes):
+        most = min(self._most_bytes, int(min(most_bytes, 2**40) * _ROWS_SHARE))
+        for rows in _messages(sizes, most):
             of_rows = records[rows]
             offsets, timestamps = selection.offsets[of_rows], selection.timestamps[of_rows]
             columns = {
@@ -72,6 +77,12 @@ def _headers(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> Column:
 
 def _sizes(column: Column) -> NDArray[np.int64]:
     return np.asarray(pc.binary_length(column).fill_null(0).to_numpy(), np.int64)
+
+
+def _sizes_of_objects(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Of texts or bytes in each row."""
+    rows = values.reshape(len(values), -1).tolist()
+    return np.array([sum([4 + 4 * len(item) for item in row if item]) if row else 0 for row in rows], np.int64)
 
 
 def _sizes_of_headers(headers: Column) -> NDArray[np.int64]:

@@ -22,6 +22,7 @@ from streampca.transform.outputs import Outputs, TransformedBatch
 from streampca.transform.position import Position, position_in, refuse_offset_of_other_topic
 
 _POLL_S = 0.1
+_TOO_LARGE = {10, 18}  # codes of Kafka's protocol
 _START_OVER = "another output_topic and transform_group_id"
 _SUSPECTS = "format, field"
 CHECK_TOPIC_S = 1.0  # a topic may be deleted and created again without an error of either client
@@ -81,6 +82,7 @@ class Transformer:
 
         Raises `StreampcaError` for errors that restarting cannot fix.
         """
+        self._outputs.limit.read(self._transactions.topic_configs())
         try:
             while self._stop_cause is None:
                 self._check_threads()
@@ -115,7 +117,7 @@ class Transformer:
                     self._next_check = clock() + CHECK_TOPIC_S
                 self._commit()
         except RecordRefusedError as error:
-            self._times.retry(error)
+            (self._outputs.limit if error.code in _TOO_LARGE else self._times).retry(error)
             self._refused |= {p: at.position for p, at in self._pending.items()}
             self._start_over("aborted", str(error))
         except TransactionFailedError as error:  # the rest of the events is read again
@@ -170,6 +172,7 @@ class Transformer:
 
     def _commit(self) -> None:
         started = time.perf_counter()
+        self._outputs.limit.read(self._transactions.topic_configs())
         shape, topic_id = self._model.shape, self._topic_id
         self._transactions.commit({p: position.as_committed(shape, topic_id) for p, position in self._pending.items()})
         self._refused = {

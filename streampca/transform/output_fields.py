@@ -5,31 +5,49 @@ on the number of rows and the row's index. So rows are computed in blocks of a f
 offset gives.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampca.fold.model_file import PublishedModel
-from streampca.formats.base import Fields, Layout
+from streampca.formats.base import Fields, Kind, Layout
 from streampca.pca.arrays import Array
-from streampca.pca.model import Basis
+from streampca.pca.model import Basis, Projected
 from streampca.pca.projection import GEMM_ROWS, at_indices, in_blocks
+
+_KINDS: Mapping[str, Kind] = {"coordinates": "numbers", "reconstruction": "numbers", "record": "bytes"}
 
 
 @dataclass(frozen=True)
 class OutputFields:
-    """The fields to compute: any of coordinates, residual, score, p and reconstruction; always in float64."""
+    """The fields to compute: coordinates, residual, score, p and reconstruction in float64; and contributions."""
 
     emitted: tuple[str, ...]
     basis: Basis = "principal"
     with_p: bool = False  # compute p even if it is not emitted
+    named: bool = False  # contributions have the names of dimensions
+
+    @cached_property
+    def kinds(self) -> Mapping[str, Kind]:
+        """The fields of an output, and what they hold; `record` is no result of the model's."""
+        kinds: dict[str, Kind] = {}
+        for name in self.emitted:
+            if name.startswith("contributions:"):
+                for of in ("t2", "spe"):
+                    kinds |= {f"{of}_dimensions": "integers", f"{of}_contributions": "numbers"}
+                    kinds |= {f"{of}_names": "texts"} if self.named else {}
+            else:
+                kinds[name] = _KINDS.get(name, "number")
+        return kinds
 
     @property
     def layout(self) -> Layout:
-        return Layout({name: name in ("coordinates", "reconstruction") for name in self.emitted}, record="Projection")
+        return Layout(self.kinds, record="Projection")
 
     @property
     def needs_past_scores(self) -> bool:
@@ -90,7 +108,21 @@ class OutputFields:
             "reconstruction": lambda: model.uncentred(in_blocks(projected.coordinates, model.components)),
         }
         names = (*self.emitted, "p") if self.needs_past_scores else self.emitted
-        return {name: compute[name]().astype(np.float64, copy=False) for name in names}
+        fields = {name: compute[name]().astype(np.float64, copy=False) for name in names if name in compute}
+        for limit in [int(name.split(":")[1]) for name in names if ":" in name]:
+            fields |= _contributions(projected, min(limit, model.dimensions), published.names if self.named else None)
+        return fields
+
+
+def _contributions(projected: Projected, limit: int, names: Sequence[str] | None) -> Fields:
+    """The dimensions that contribute most to T² and to SPE, what they contribute, and their names, if they have any."""
+    fields: dict[str, NDArray[Any]] = {}
+    which, values = projected.contributions(limit)
+    for of, dimensions, contributions in zip(values._fields, which, values, strict=True):
+        fields |= {f"{of}_dimensions": dimensions, f"{of}_contributions": contributions.astype(np.float64, copy=False)}
+        if names:
+            fields[f"{of}_names"] = np.array(names, object)[dimensions]
+    return fields
 
 
 def _joined(runs: list[Fields]) -> Fields:

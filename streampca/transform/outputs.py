@@ -1,12 +1,14 @@
 """The messages that are written: one for each record that was read, or one for many of them."""
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from streampca.consumer_group.first_records import FirstRecords
@@ -15,8 +17,8 @@ from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields, Writer
 from streampca.formats.batch import Reject
 from streampca.formats.codec import Codec
-from streampca.formats.record import LastRecord, Record, headers_of, keys_of, last_of, offsets_of
-from streampca.sources.base import Outgoing, OutgoingFields, Transactions
+from streampca.formats.record import LastRecord, Record, headers_of, keys_of, last_of, offsets_of, values_of
+from streampca.sources.base import Outgoing, OutgoingFields, RecordRefusedError, Transactions
 from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.decode import decode_records
 from streampca.sources.events import Records, Undecoded, Vectors
@@ -26,6 +28,9 @@ from streampca.transform.output_fields import OutputFields
 T = TypeVar("T")
 
 _VALUE: Final = 2  # its index in the fields
+OUTPUT_TOO_LARGE = "output_too_large"
+_OPTION, _DEFAULT_BYTES = "max.message.bytes", 1048588  # of a topic
+_BATCH_BYTES, _HEADER_BYTES = 61 + 36, 10  # around a record alone in its batch, and around each header
 
 ORIGIN = "streampca.transform"
 """Header of outputs: the version of the model, and where the record was read, as JSON.
@@ -50,8 +55,8 @@ class Selection(NamedTuple):
 class Packer(Protocol):
     """Packs records into messages."""
 
-    def messages(self, topic: str, selection: Selection) -> Iterable[OutgoingFields]:
-        """The messages of one or more records, to the partition of the same number."""
+    def messages(self, topic: str, selection: Selection, most_bytes: float = math.inf) -> Iterable[OutgoingFields]:
+        """The messages of one or more records, to the partition of the same number, which takes so many bytes."""
 
 
 class RecordPacker:
@@ -61,7 +66,7 @@ class RecordPacker:
         """The output of several vectors is lists; with `batches`, also that of one."""
         self._writer, self._batches = writer, batches
 
-    def messages(self, topic: str, selection: Selection) -> Iterable[OutgoingFields]:
+    def messages(self, topic: str, selection: Selection, most_bytes: float = math.inf) -> Iterable[OutgoingFields]:
         values = self.values(selection.fields, selection.counts)
         origin = origin_at(selection.version, selection.partition)
         headers = [
@@ -136,6 +141,7 @@ class Outputs:
     source_topic: str
     dead_letter_topic: str | None = None
     only_p_below: float | None = None  # leave out records whose vectors all have a p-value of this or more
+    limit: "OutputLimit" = field(default_factory=lambda: OutputLimit())
 
     @cached_property
     def first_records(self) -> FirstRecords:
@@ -151,6 +157,8 @@ class Outputs:
         """Project decoded records with the model in use."""
         published, decoded, records = self.model.published, event.decoded, event.records
         outputs, written = self._of(published, event)
+        if too_large := self.limit.exceeded_by(self.topic, outputs):
+            return self.project(event.rejecting(OUTPUT_TOO_LARGE, too_large))
         if not decoded.rejects and event.partition not in self.first_records:
             decoded, records = decoded._replace(vectors=np.zeros((0, 0))), RecordCount(records)
         before = (decoded, event.timestamps, records, event.next, event.partition, event.end)
@@ -170,10 +178,12 @@ class Outputs:
             indices, counts, offsets, timestamps = indices[below], counts[below], offsets[below], timestamps[below]
             if not len(indices):
                 return [], 0
-        fields = {name: fields[name] for name in self.output_fields.emitted}
+        if "record" in self.output_fields.kinds:
+            fields = {**fields, "record": _once(_chosen(values_of(event.records), indices), counts)}
+        fields = {name: fields[name] for name in self.output_fields.kinds}
         keys, headers = _chosen(keys_of(event.records), indices), _chosen(headers_of(event.records), indices)
         selection = Selection(event.partition, published.version, fields, counts, keys, headers, offsets, timestamps)
-        return list(self.packer.messages(self.topic, selection)), len(keys)
+        return list(self.packer.messages(self.topic, selection, self.limit.most)), len(keys)
 
     def dead_letter(self, partition: int, record: Record, reject: Reject) -> Outgoing:
         """A record that cannot be projected. Raises `ValueError` without a dead-letter topic."""
@@ -195,6 +205,50 @@ def too_few_partitions(topic: str, count: int, source_topic: str) -> SourceError
         f"{topic} has {count} partitions, fewer than {source_topic}: add some, since each partition is written to the "
         "one of the same number, to keep the order"
     )
+
+
+class OutputLimit:
+    """The size of a record that the output topic takes, as far as it is known."""
+
+    def __init__(self) -> None:
+        self.most, self._is_refused = math.inf, False
+
+    def read(self, configs: Mapping[str, str]) -> None:
+        """Note the topic's options, if they are known."""
+        self.most = float(configs.get(_OPTION, self.most))
+
+    def retry(self, error: RecordRefusedError) -> None:
+        """Look at each output closely from now on. Raises `SourceError` if that does not help."""
+        if self._is_refused:
+            raise SourceError(str(error)) from None
+        self.most, self._is_refused = min(self.most, _DEFAULT_BYTES), True
+
+    def exceeded_by(self, topic: str, outputs: Sequence[OutgoingFields]) -> dict[int, str]:
+        """Why outputs are too large, by the offset of the record that they are of, or that their first row is of."""
+        values = [output[_VALUE] or b"" for output in outputs]
+        if not values or (max(map(len, values)) < self.most / 2 and not self._is_refused):  # headers are smaller
+            return {}
+        sizes = [(_size(output), output) for output in outputs]
+        return {
+            orjson.loads(output[4][-1][1] or b"")["offset"]: f"its output has {size} bytes, more than {topic} takes: "
+            f"raise its {_OPTION}, or emit less"
+            for size, output in sizes
+            if size > self.most
+        }
+
+
+def _size(output: OutgoingFields) -> int:
+    """The bytes of a record in a batch of its own, at most."""
+    _, _, value, key, headers, _ = output
+    lengths = [len(name) + len(content or b"") + _HEADER_BYTES for name, content in headers]
+    return len(value or b"") + len(key or b"") + sum(lengths) + _BATCH_BYTES
+
+
+def _once(values: Sequence[bytes | None], counts: NDArray[np.int64]) -> NDArray[Any]:
+    """A row for each vector of records, which have `counts` (m,): the record's value in its first row."""
+    column = np.empty(int(counts.sum()), object)
+    column[np.cumsum(counts) - counts] = np.array([*values, None], object)[:-1]
+    return column
 
 
 def _chosen(column: list[T], indices: NDArray[np.int64]) -> list[T]:

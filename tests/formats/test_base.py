@@ -1,5 +1,6 @@
 """Every format reads what it writes, to the bit, and independent readers find the same numbers."""
 
+import base64
 import io
 import json
 import sys
@@ -8,6 +9,7 @@ from typing import Any
 
 import fastavro
 import numpy as np
+import orjson
 import pyarrow as pa
 import pytest
 from google.protobuf import message_factory
@@ -33,7 +35,7 @@ FIELDS: Fields = {
     "residual": np.random.default_rng(5).normal(size=3),
     "reconstruction": np.random.default_rng(6).normal(size=(3, 5)),
 }
-LAYOUT = Layout({name: values.ndim == 2 for name, values in FIELDS.items()}, record="Projection")
+LAYOUT = Layout({name: "numbers" if v.ndim == 2 else "number" for name, v in FIELDS.items()}, record="Projection")
 TOGETHER = np.column_stack(list(FIELDS.values()))
 
 
@@ -83,7 +85,7 @@ def of_protobuf(value: bytes, schema: WriterSchema) -> dict[str, Any]:
     kind = pool.FindFileByName(MAIN).message_types_by_name["Projection"]
     message = message_factory.GetMessageClass(kind).FromString(value[6:])
     numbers = {field.name: getattr(message, field.name) for field in kind.fields}
-    return {name: value if isinstance(value, float) else list(value) for name, value in numbers.items()}
+    return {name: value if isinstance(value, float | bytes) else list(value) for name, value in numbers.items()}
 
 
 @pytest.mark.parametrize(("kind", "read"), [("avro", of_avro), ("protobuf", of_protobuf)])
@@ -91,6 +93,46 @@ def test_libraries_read_values_with_a_schema(kind: str, read: Callable[[bytes, W
     schema = schema_of(kind, LAYOUT)
     for i, value in enumerate(writer_of(kind, frame=frame_of(1)).write(FIELDS)):
         assert read(value, schema) == {name: values[i].tolist() for name, values in FIELDS.items()}
+
+
+OTHERS: Fields = {
+    "dimensions": np.array([[0, 300], [70_000, 5]]),
+    "names": np.array([["temp", "ü" * 200], ["", "hum"]], object),
+    "contributions": np.array([[0.5, -1.0], [2.0, 0.0]]),
+    "record": np.array([b'{"id": 7}', b"\0" * 300], object),
+    "residual": np.array([1.5, 2.5]),
+}
+
+
+@pytest.mark.parametrize(("kind", "read"), [("avro", of_avro), ("protobuf", of_protobuf)])
+def test_libraries_read_whole_numbers_texts_and_bytes(kind: str, read: Callable[[bytes, WriterSchema], Any]) -> None:
+    kinds = {"dimensions": "integers", "names": "texts", "contributions": "numbers", "record": "bytes"}
+    for order in (list(OTHERS), ["names"]):
+        layout = Layout({name: kinds.get(name, "number") for name in order}, record="Projection")  # type: ignore[misc]
+        schema = schema_of(kind, layout)
+        values = writer_of(kind, frame=frame_of(1)).write({name: OTHERS[name] for name in order})
+        for i, value in enumerate(values):
+            assert read(value, schema) == {name: OTHERS[name].tolist()[i] for name in order}
+
+
+JSON_LIKE = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(), lambda some: st.lists(some) | st.dictionaries(st.text(), some)
+)
+BEFORE = st.sampled_from([b"", b"\xef\xbb\xbf", frame_of(7), b"\1" + bytes(16), b" \n"])
+
+
+@given(st.binary() | JSON_LIKE.map(lambda content: json.dumps(content).encode()), BEFORE)
+def test_a_record_is_spliced_into_json_if_it_is_json_by_the_standard(value: bytes, before: bytes) -> None:
+    try:
+        expected = orjson.loads(value)
+    except ValueError:
+        expected = base64.b64encode(before + value).decode()
+    record = np.array([before + value, None], object)[:1]
+    (written,) = writer_of("json").write({"record": record, "residual": np.zeros(1)})
+    assert orjson.loads(written) == {"record": expected, "residual": 0.0}
+    rows = np.array([before + value, None], object)
+    (together,) = writer_of("json").write({"record": rows, "residual": np.zeros(2)}, np.array([2]))
+    assert orjson.loads(together) == {"record": expected, "residual": [0.0, 0.0]}
 
 
 def of_json(value: bytes) -> Array:

@@ -18,6 +18,7 @@ class MemoryTransactions:
         self._sent: list[Outgoing] = []
         self._ready = False
         self.configs, self.takes = dict[str, str](), range(2**63)  # the topic's, and the timestamps that it takes
+        self.takes_bytes = 2**63  # a record for outputs
         self.failures: list[str] = []  # what the next commits fail with: "before", or "after" they have happened
 
     def partitions(self, topic: str) -> int:
@@ -42,6 +43,11 @@ class MemoryTransactions:
         if any(record.timestamp >= 0 and record.timestamp not in self.takes for record in self._sent):
             self._ready = False
             raise RecordRefusedError("invalid timestamp", 32)
+        if any(
+            len(r.value or b"") + len(r.key or b"") > self.takes_bytes for r in self._sent if r.topic == "projected"
+        ):
+            self._ready = False
+            raise RecordRefusedError("a record is too large", 10)
         failure = self.failures.pop(0) if self.failures else ""
         with self._topic.lock:
             if failure == "before" or not self._source.may_commit(offsets.keys()):

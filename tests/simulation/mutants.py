@@ -102,18 +102,14 @@ def _takes_failed_for_saved(
     return checkpoints
 
 
-def _prunes_first(
-    store: Any, folder: str, number: int, data: bytes, existing: list[int], *keep: int, **new: bool
-) -> Any:
+def _prunes_first(store: Any, folder: str, number: int, data: bytes, existing: list[int], keep: int) -> Any:
     for low in existing:
         store.delete(numbered.path(folder, low))
-    return _write_numbered(store, folder, number, data, [], *keep, **new)
+    return _write_numbered(store, folder, number, data, [], keep)
 
 
-def _prunes_newer(
-    store: Any, folder: str, number: int, data: bytes, existing: list[int], *keep: int, **new: bool
-) -> Any:
-    written = _write_numbered(store, folder, number, data, existing, *keep, **new)
+def _prunes_newer(store: Any, folder: str, number: int, data: bytes, existing: list[int], keep: int) -> Any:
+    written = _write_numbered(store, folder, number, data, existing, keep)
     for high in existing:
         if high > number:
             store.delete(numbered.path(folder, high))
@@ -173,7 +169,7 @@ MUTANTS: Mutants = {
     "a store behind the group is accepted": (1317, patched(Checkpoints, refuse_group_ahead=nothing)),
     "another store than the group's is accepted": (24, patched(identity, refuse_other_store=nothing)),
     "a failed write counts as saved": (4, patched(CheckpointWriter, _save=_takes_failed_for_saved)),
-    "old checkpoints are deleted before the new one is written": (1, patched(numbered, write=_prunes_first)),
+    "old checkpoints are deleted before the new one is written": (94, patched(numbered, write=_prunes_first)),
     "zombies are not fenced: they delete newer checkpoints":
         (439, patched(numbered, write=_prunes_newer), patched(Checkpoints, _refuse_ahead=nothing)),
     "a damaged checkpoint has no fallback": (14, patched(Checkpoints, newest=_never_falls_back)),

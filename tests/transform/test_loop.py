@@ -90,6 +90,31 @@ def test_bad_records_are_dead_letters_of_the_same_transaction() -> None:
     assert world.origins() == {0: [0, 1, 2, 4, 5]}
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("packer", [None, ArrowPacker()])
+def test_an_output_that_is_too_large_is_a_dead_letter(packer: ArrowPacker | None, known: bool) -> None:
+    world, most = World(3), 20_000
+    if not known:
+        most = 1048588  # the default of brokers, which is assumed after a refusal
+    world.topic.append(0, np.arange(5.0).tobytes(), key=b"k" * most)
+    world.append(0, 2, seed=1)
+    member = Member(world, on_bad_record="dead_letter", packer=packer)
+    member.transactions.configs = {"max.message.bytes": str(most)} if known else {}
+    member.transactions.takes_bytes = most
+    member.run()
+    (letter,) = world.written[DEAD]
+    assert letter.value == np.arange(5.0).tobytes()
+    assert ("__connect.errors.exception.class.name", b"output_too_large") in letter.headers
+    assert world.origins() == {0: [0, 1, 2, 4, 5]}
+
+
+def test_an_output_that_is_refused_whatever_its_size_ends_it() -> None:
+    member = Member(World(3), on_bad_record="dead_letter")
+    member.transactions.takes_bytes = 10
+    with pytest.raises(SourceError, match="too large"):
+        member.run()
+
+
 def test_bad_records_are_skipped_on_request() -> None:
     world = World()
     world.topic.append(0, b"no vector", None)

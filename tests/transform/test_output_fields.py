@@ -1,5 +1,6 @@
 """The output of a record is what the model says, and depends on nothing but the record and the model."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from streampca.transform.outputs import RecordPacker
 from tests.example_models import numbered, standardised
 from tests.transform.harness import model_with_past_scores
 
-ALL = OutputFields(EMITTED)
+ALL = OutputFields((*EMITTED, "contributions:3"))
 model = partial(model_with_past_scores, 3)
 
 
@@ -56,8 +57,10 @@ def test_the_fields_are_those_of_the_model(gaps: bool, scaled: bool) -> None:
     fields = ALL.of(published, vectors, np.arange(100, 140))
     projected = published.project(vectors)
     reconstruction = published.model.reconstruct(projected.coordinates)
+    which, contributions = projected.contributions(3)
     expected = [projected.coordinates, projected.residual, projected.scores.score, projected.p, reconstruction]
-    assert list(fields) == list(EMITTED)
+    expected += [which[0], contributions.t2, which[1], contributions.spe]
+    assert list(fields) == list(ALL.kinds)
     for values, exact in zip(fields.values(), expected, strict=True):
         np.testing.assert_allclose(values, exact, rtol=1e-9, atol=1e-12)
 
@@ -110,6 +113,21 @@ def test_p_is_unknown_without_past_scores() -> None:
     fields = OutputFields(("p",)).of(numbered(3), np.zeros((1, 5)), np.arange(1))
     assert writer_of("json").write(fields) == [b'{"p":null}']
     assert np.isnan(np.frombuffer(writer_of("float32").write(fields)[0], "<f4")).all()
+
+
+def test_contributions_have_the_names_of_dimensions() -> None:
+    names = ["temp", "hum", "press", "wind", "ünder"]
+    published = replace(model(5, 2), names=names)
+    fields = OutputFields(("contributions:9",), named=True)
+    computed = fields.of(published, np.random.default_rng(1).normal(size=(3, 5)), np.arange(3))
+    assert (
+        list(computed)
+        == list(fields.kinds)
+        == [f"{of}_{what}" for of in ("t2", "spe") for what in ("dimensions", "contributions", "names")]
+    )
+    for of in ("t2", "spe"):
+        assert [[names[j] for j in row] for row in computed[f"{of}_dimensions"]] == computed[f"{of}_names"].tolist()
+        assert computed[f"{of}_names"].shape == (3, 5)
 
 
 @pytest.mark.parametrize("fields", [("residual",), ("score", "residual")])

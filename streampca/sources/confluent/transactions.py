@@ -13,6 +13,7 @@ from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, Client
 from streampca.sources.confluent.connection import Connection, connection_options, create, protocol_code
 
 _ROOM_S = 5.0
+_BATCH_BYTES = 1_000_000  # at most; a topic may take less at once
 _ANY = -1  # partition: the key decides
 
 
@@ -38,6 +39,7 @@ class ConfluentTransactions(ClientTransactions):
             "transactional.id": self._name,
             "transaction.timeout.ms": int(self._timeout_s * 1000),
             "message.max.bytes": REQUEST_BYTES,
+            "batch.size": min(_BATCH_BYTES, int(self.topic_configs().get("max.message.bytes", _BATCH_BYTES))),
             "linger.ms": 5,
             "partitioner": "murmur2_random",  # as other clients: equal keys go to the same partition
             "on_delivery": self._on_delivery,
