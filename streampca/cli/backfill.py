@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from threadpoolctl import threadpool_limits
+
 from streampca.cli.console import console, iso_time, progress
 from streampca.cli.files import report
 from streampca.cli.options import milliseconds
@@ -75,15 +77,15 @@ def run(
 
 def _published(settings: WorkerSettings, store: Store, config: FoldConfig) -> str:
     """Publish a model unless a worker does that; returns which model contains the backfill."""
+    models = Models(store, settings.topic, settings.keep_models)
     reports = ProcessStatuses(store, settings.topic).all()
     if any(report.transform is None and report.is_running(time.time()) for report in reports):
-        return f"the next model of {settings.topic}, which a worker publishes, contains them"
-    publisher = Publisher(Models(store, settings.topic, settings.keep_models), config, time.time)
-    publication = publisher.publish(Checkpoints(store, settings.topic))
-    newest = publication.model if publication else Models(store, settings.topic).newest()
-    if newest is None:
-        return "no model yet: a worker of the topic publishes it"
-    return f"model version {newest.version} contains them"
+        yet = "contains them yet" if models.versions() else "yet"
+        return f"no model {yet}: a worker of the topic publishes it"
+    with threadpool_limits(1):  # the same bits as of a worker
+        Publisher(models, config, time.time).publish(Checkpoints(store, settings.topic))
+    newest = models.newest()
+    return f"model version {newest.version} contains them" if newest else "no model yet: it takes two vectors"
 
 
 def remove(settings: StoreSettings, number: int, ask: Callable[[str], bool]) -> None:
@@ -104,7 +106,8 @@ def remove(settings: StoreSettings, number: int, ask: Callable[[str], bool]) -> 
         raise StreampcaError("nothing was changed")
     for path in checkpoints:
         store.delete(path)
+    versions = models.containing(backfill_partition(number))  # again: workers may have published until they stopped
     models.delete(versions)  # they have higher versions than those that workers publish next
     for path in others:  # last, so that one that is killed can be run again
         store.delete(path)
-    console().print(f"deleted {what}")
+    console().print(f"deleted {name} of {settings.topic}, and {len(versions)} models that contained it")

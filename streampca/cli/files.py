@@ -87,6 +87,8 @@ def model_at(location: str, topic: str | None = None) -> PublishedModel:
             raise DamagedFileError(f"{location}: {error}") from None
     store = open_store(location)
     topics = topics_in(store, "models")
+    if not topics and topics_in(store, "checkpoints"):
+        raise StoreError(f"{location} holds no model yet: a worker of the topic publishes it")
     if topic is None and len(topics) != 1:
         raise SettingsError(f"{location} holds {len(topics)} topics ({', '.join(topics)}): name one by --topic")
     models = Models(store, topic or topics[0])

@@ -50,6 +50,7 @@ class MemoryStore(Store):
         check_name(name)
         with self._lock:
             self._files.pop(name, None)
+            self._times.pop(name, None)
 
     def check(self) -> None:
         """A dictionary can be written and read."""

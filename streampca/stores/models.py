@@ -14,11 +14,11 @@ from streampca.stores import numbered
 from streampca.stores.base import Store
 from streampca.stores.pins import Pins
 from streampca.stores.process_status import ProcessStatuses
-from streampca.stores.thinning import next_to_go
+from streampca.stores.thinning import next_to_go, rising
 
 log = structlog.get_logger()
 
-_CLOSE_S = 1.0  # models are published further apart
+_CLOSE_S = 3.0  # models are published further apart by default
 
 
 class Models:
@@ -32,6 +32,7 @@ class Models:
         self.store, self.topic, self._folder, self._keep = store, topic, f"models/{topic}", max(keep, 1)
         self._times: dict[int, float] = {}  # version → seconds since 1970
         self._undeletable: set[int] = set()
+        self._pins, self._reports = Pins(store, topic), ProcessStatuses(store, topic)  # never of a snapshot
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
 
     def snapshot(self) -> "Models":
@@ -87,38 +88,41 @@ class Models:
             return False
         self._times[version] = model.published_at
         try:
-            self._thin({*versions, version}, model.published_at)
+            self._thin({*versions, version})
         except StoreError as error:
             log.warning("old models not deleted", folder=self._folder, cause=str(error))
         return True
 
-    def _thin(self, versions: set[int], now: float) -> None:
+    def _thin(self, versions: set[int]) -> None:
         """Delete versions beyond `keep`; one that cannot be deleted is not tried again, and counts no more."""
         if len(versions) <= self._keep:
             return
-        pinned, in_use = Pins(self.store, self.topic).all(), ProcessStatuses(self.store, self.topic).model_versions()
-        times = self._times_of(versions)
-        history = {v: times[v] for v in versions - {*pinned.values(), *in_use} - self._undeletable}
-        while (version := next_to_go(history, now, self._keep)) is not None:
-            del history[version]
-            self._undeletable.add(version)
-            self.store.delete(numbered.path(self._folder, version))
-            self._undeletable.discard(version)
+        exempt = self._undeletable | self._reports.model_versions()
+        history = {version: at for version, at in self._times_of(versions).items() if version not in exempt}
+        while len(history) > self._keep:
+            for pinned in self._pins.all().values():  # read just before each deletion
+                history.pop(pinned, None)
+            if (version := next_to_go(history, self._keep)) is not None:
+                del history[version]
+                self._undeletable.add(version)
+                self.store.delete(numbered.path(self._folder, version))
+                self._undeletable.discard(version)
 
     def _times_of(self, versions: set[int]) -> dict[int, float]:
-        """The time of each version: as remembered, else as the store lists it.
+        """The time of each version that is still there: as remembered, else as the store lists it.
 
-        Where files lie closer together than models are published, as in a copy, the models' own times are read, once.
+        Where files lie closer together than models are published, or in another order, as in a copy, the models' own
+        times are read, once.
         """
         if unknown := versions - self._times.keys():
             listed = {numbered.number_of(name): at for name, at in self.store.times(self._folder).items()}
-            found = {version: listed.get(version, 0.0) for version in unknown}
-            ordered = sorted(found.values())
-            if any(later - earlier < _CLOSE_S for earlier, later in pairwise(ordered)):
-                found |= {v: model.published_at for v in unknown if (model := self._intact(v))}
+            found = {version: listed[version] for version in sorted(unknown & listed.keys())}
+            if any(later - earlier < _CLOSE_S for earlier, later in pairwise(found.values())):
+                found |= {v: model.published_at for v in found if (model := self._intact(v))}
             self._times |= found
         for version in self._times.keys() - versions:
             del self._times[version]
+        self._times.update(rising(self._times))
         return self._times
 
     def containing(self, partition: int) -> list[int]:

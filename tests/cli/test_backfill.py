@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins
+from streampca.stores.process_status import ProcessStatus, ProcessStatuses
 from streampca.worker.publisher import Publisher
 from tests.backfill.conftest import lake as lake
 from tests.backfill.rows import backfill_of, here, learned, rows, write
@@ -60,14 +62,41 @@ def test_the_past_is_standardised_as_the_workers_standardize(tmp_path: Path, mon
     monkeypatch.setattr(engines, "on_processes", lambda: here)
     Y, store = rows(300, d=5) * np.logspace(-3, 3, 5), str(tmp_path / "store")
     settings = WorkerSettings(topic="readings", store=store, dimensions=5, components=2, standardize=True)
-    lake = write(tmp_path / "lake", Y)
-    backfill_command.run(
-        settings, [str(lake)], FileOptions("embedding"), None, None, number=0, scheduler=None, rejects=None
-    )
+    run(settings, write(tmp_path / "lake", Y))
     saved = Checkpoints(DirectoryStore(store), "readings").newest(FIRST_BACKFILL)
     assert saved is not None
     assert saved.settings["standardize"] is True
     assert saved.fold.state.scale == pytest.approx(1 / Y.std(axis=0))
+
+
+def run(settings: WorkerSettings, lake: Path) -> None:
+    backfill_command.run(
+        settings, [str(lake)], FileOptions("embedding"), None, None, number=0, scheduler=None, rejects=None
+    )
+
+
+@pytest.mark.parametrize("silent_s", [0.0, 300.0])
+def test_a_backfill_publishes_unless_a_worker_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], silent_s: float
+) -> None:
+    """Then `project` needs no Kafka."""
+    monkeypatch.setattr(engines, "on_processes", lambda: here)
+    store, out = str(tmp_path / "store"), tmp_path / "out.npy"
+    report = ProcessStatus(
+        name="a", state="waiting", trouble=None, started_at=0, updated_at=time.time() - silent_s,
+        messages_per_second=0, partitions={},
+    )  # fmt: skip
+    ProcessStatuses(DirectoryStore(store), "readings").write(report)
+    lake = write(tmp_path / "lake", rows(300, d=5), files=1)
+    run(WorkerSettings(topic="readings", store=store, dimensions=5, components=2), lake)
+    expected = "model version 300 contains them" if silent_s else "no model yet: a worker of the topic publishes it"
+    assert expected in " ".join(capsys.readouterr().out.split())
+    project = ("project", lake / "0.parquet", "--model", store, "--field", "embedding", "-o", out)
+    if silent_s:
+        assert run_command(*project).returncode == 0
+        assert np.load(out).shape == (300, 2)
+    else:
+        assert_one_line(run_command(*project), "holds no model yet: a worker of the topic publishes it")
 
 
 def test_what_an_interrupted_backfill_has_left_is_removed(lake: Path, tmp_path: Path) -> None:
@@ -97,12 +126,17 @@ def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys
     for name, version in (("index", 1200), ("other", 300)):
         Pins(store, "readings").set(name, version)
     asked: list[str] = []
-    backfill_command.remove(
-        StoreSettings(topic="readings", store=store.location), 1, lambda asks: not asked.append(asks)
-    )
+
+    def stop_workers(question: str) -> bool:
+        """They publish once more."""
+        asked.append(question)
+        return models.save(replace(models.load(1200), version=1201))
+
+    backfill_command.remove(StoreSettings(topic="readings", store=store.location), 1, stop_workers)
     removed = "backfill-1 of readings, and the 1 models that contain it, among them what is pinned as index (1200)"
     assert asked == [f"Delete {removed}? Stop the workers first"]
-    assert f"deleted {removed}" in " ".join(capsys.readouterr().out.split())
+    assert "deleted backfill-1 of readings, and 2 models that contained it" in " ".join(capsys.readouterr().out.split())
+    assert models.versions() == [300]
     assert Pins(store, "readings").all() == {"other": 300}
     publisher.publish(Checkpoints(store, "readings"))
     model = models.newest()

@@ -35,7 +35,8 @@ def test_fit_writes_and_inspect_reads_an_object(url: str, vectors: Path, capsys:
     assert (facts["kind"], facts["version"], facts["components"]) == ("model", 300, 2)
     inspect.run(url, as_json=True)
     facts = json.loads(capsys.readouterr().out)
-    assert facts["topics"] == {"readings": {"partitions": {}, "models": 1, "newest_model": 300, "versions": [300]}}
+    models = {"models": 1, "newest_model": 300, "versions": [300], "pins": {}}
+    assert facts["topics"] == {"readings": {"partitions": {}, **models}}
     inspect.run(url, as_json=False)
     assert "readings: 1 models, newest version 300\nversions: 300\n" in capsys.readouterr().out
 

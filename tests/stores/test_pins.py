@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streampca.errors import SettingsError
-from streampca.stores import models as models_module
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins, UnknownPinError
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
-from streampca.stores.thinning import next_to_go
+from streampca.stores.thinning import next_to_go, rising
 from tests.errors import refusal
 from tests.example_models import numbered
 from tests.in_memory.store import FaultyStore
@@ -28,20 +27,26 @@ def kept(times: list[float], keep: int) -> dict[int, float]:
     history: dict[int, float] = {}
     for version, now in enumerate(times):
         history[version] = now
-        while (gone := next_to_go(history, now, keep)) is not None:
+        if now < times[version - 1]:
+            history = rising(history)
+        while (gone := next_to_go(history, keep)) is not None:
             del history[gone]
     return history
 
 
-@pytest.mark.parametrize(("days", "most"), [(1.0, 1.18), (7.0, 1.18)])
+@pytest.mark.parametrize(
+    ("days", "most", "set_back_s"),
+    [(7.0, 1.18, 0.0), (1.0, 1.18, 3e7), pytest.param(30.0, 1.25, 0.0, marks=pytest.mark.slow)],
+)
 def test_a_hundred_versions_reach_back_to_the_first_and_lie_the_denser_the_younger_they_are(
-    days: float, most: float
+    days: float, most: float, set_back_s: float
 ) -> None:
-    now = days * DAY
-    history = kept([5.0 * i for i in range(int(now / 5) + 1)], 100)
+    """Also when a clock that was fast is set back in the last half hour."""
+    last = int(days * DAY / 5)
+    history = kept([5.0 * i - (set_back_s if i > last - 360 else 0) for i in range(last + 1)], 100)
     assert (len(history), min(history)) == (100, 0)
-    ages = sorted(now - at for at in history.values())
-    assert ages[:20] == [5.0 * i for i in range(20)]
+    ages = [last - version for version in reversed(history)]
+    assert ages[:20] == list(range(20))
     assert all(later <= most * age for age, later in pairwise(ages[19:]))
 
 
@@ -99,16 +104,17 @@ def test_times_are_listed_once_and_read_from_the_models_only_if_files_were_copie
     publish(29)
     store._times = {name: 60.0 * int(name[-24:-4]) for name in store.names("models/readings")}
     monkeypatch.setattr(store, "read", lambda name, read=store.read: (reads.append(name), read(name))[1])
-    monkeypatch.setattr(models_module, "_CLOSE_S", 1.0)
     another = Models(store, "readings", keep=25)
     assert another.save(numbered(30, published_at=1800.0))
     assert reads == []
-    store._times = dict.fromkeys(store.names("models/readings"), 1e9)
-    third = Models(store, "readings", keep=25)
-    for version in (31, 32):
-        assert third.save(numbered(version, published_at=60.0 * version))
-    assert len(reads) == len(set(reads)) == 25
-    assert third.versions()[0] == 1
+    for version, order in ((31, 0.0), (33, -9.0)):  # all at once, and the newest first
+        store._times = {name: 1e9 + order * i for i, name in enumerate(store.names("models/readings"))}
+        copied = Models(store, "readings", keep=25)
+        for further in (version, version + 1):
+            assert copied.snapshot().save(numbered(further, published_at=60.0 * further))
+        assert len(reads) == len(set(reads)) == 25
+        assert copied.versions()[0] == 1
+        reads.clear()
 
 
 def test_pins_are_listed_moved_and_removed_and_a_damaged_one_is_left_out() -> None:

@@ -16,9 +16,11 @@ from streampca.fold.model_file import PublishedModel, encode
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.stores.object_store import ObjectStore
+from streampca.stores.pins import Pins
 from streampca.worker import publisher as publisher_module
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.publisher import Publisher
+from tests.example_models import numbered
 from tests.fold.streams import checkpoint_of, fold_config, fold_of, vectors
 from tests.worker.harness import SynchronousExecutor
 
@@ -173,6 +175,20 @@ def test_another_publisher_may_write_the_next_version(bucket: Bucket, two: tuple
     other.interval([4])
     assert published(twin.interval()).version == first.version + 20
     assert bucket.requests == {"list": 2, "write": 1, "read": 4}
+
+
+def test_a_pin_counts_that_is_newer_than_the_publishers_listing(bucket: Bucket) -> None:
+    models = Models(bucket, "readings", keep=2)
+    for version in (1, 2):
+        models.save(numbered(version))
+    listed = models.snapshot()
+    Pins(bucket, "readings").set("index", 1)
+    bucket.requests.clear()
+    assert listed.save(numbered(3))
+    assert models.versions() == [1, 2, 3]
+    assert bucket.requests == {"write": 1, "list": 3, "read": 1}
+    assert models.save(numbered(4))
+    assert models.versions() == [1, 3, 4]
 
 
 def test_a_version_that_failed_is_published_next(bucket: Bucket, two: tuple[Member, Member]) -> None:
