@@ -1,25 +1,20 @@
 """CSV: which character separates its cells, whether its first line is a header, and its rows."""
 
 import csv
-import math
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any
-
-import orjson
 
 from streampca.errors import InputError
 from streampca.files.columns import FileOptions, resolved
 from streampca.files.kinds import naming, opened
 from streampca.files.rows import Rows
 from streampca.files.text import lines, text_batches
-from streampca.formats.csv import MISSING
+from streampca.formats.csv import MISSING, number_of, packed
 from streampca.formats.packing import VectorError, listed
 
 _SEPARATORS = (",", ";", "\t")
-_MISSING, _BOOLEANS = {name.lower() for name in MISSING}, {"true": 1.0, "false": 0.0}
 _LOOKED_AT = 8  # lines
 _MAX_RECORD = 2**24  # characters: a quoted cell may have lines
 
@@ -43,20 +38,14 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
         raise InputError(f"{path} has several columns {twice[0]}")
     chosen = [names.index(name) for name in columns.top]
     d = len(chosen)
-    pack_numbers = struct.Struct(f"{d}d").pack
 
     def pack(cells: list[str]) -> bytes:
         if len(cells) != len(names):
             raise VectorError("wrong_length", f"{len(cells)} cells, not {len(names)} {separated}")
-        try:
-            return pack_numbers(*orjson.loads(f"[{','.join([cells[i] for i in chosen])}]"))  # most are plain numbers
-        except (ValueError, struct.error):
-            return pack_numbers(*[_number(cells[i], i) for i in chosen])
+        return packed([cells[i] for i in chosen], no_number)
 
-    def _number(text: str, i: int) -> float:
-        if (number := number_of(text)) is None:
-            raise VectorError("undecodable", f"column {i + 1} ({names[i]}) is no number: {text[:40]!r} {separated}")
-        return number
+    def no_number(i: int, text: str) -> str:
+        return f"column {chosen[i] + 1} ({names[chosen[i]]}) is no number: {text!r} {separated}"
 
     def records(file: Any) -> Iterator[list[str]]:
         return islice(_records(lines(file), separator, strict=True), int(has_header), None)
@@ -99,7 +88,7 @@ def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
     numbers = [number_of(cell) for cell in first]
     if None in numbers or "" in first:
         return True
-    if any(cell.lower() in _MISSING for cell in first) or numbers == list(range(len(first))) != []:
+    if any(cell.lower() in MISSING for cell in first) or numbers == list(range(len(first))) != []:
         return None
     following = [number_of(cell) for cell in second]
     is_axis = len(first) > 3 and any(_rises(numbers, sign) and not _rises(following, sign) for sign in (1, -1))
@@ -109,14 +98,3 @@ def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
 def _rises(numbers: Sequence[float | None], sign: int) -> bool:
     """Whether numbers rise strictly; with the sign -1, whether they fall."""
     return bool(numbers) and None not in numbers and all(sign * a < sign * b for a, b in pairwise(numbers))  # type: ignore[operator]
-
-
-def number_of(text: str) -> float | None:
-    """The number in a cell, NaN if it is missing; None if it is none."""
-    word = text.strip().lower()
-    if word in _MISSING:
-        return math.nan
-    try:
-        return _BOOLEANS[word] if word in _BOOLEANS else float(word.replace("_", "?"))
-    except ValueError:
-        return None

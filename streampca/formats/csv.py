@@ -1,28 +1,32 @@
 """CSV: a value is one line of numbers with commas, semicolons, tabs or blanks between, as many devices send them."""
 
+import math
+import struct
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
+import orjson
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
-from streampca.formats.packing import NumberPacker, VectorBytes, VectorError, side_by_side
+from streampca.formats.packing import VectorBytes, VectorError, check_length, side_by_side
 
-MISSING = ("", "NA", "NaN", "nan", "null")
+MISSING = ("", "na", "nan", "null")
+_BOOLEANS = {"true": 1.0, "false": 0.0}
 _SEPARATORS = ";\t,"
 _SHOWN = 40
 
 
 class CsvReader(Reader):
-    def __post_init__(self) -> None:
-        self._packer = NumberPacker(self.dimensions, impute=self.impute)
-
     def read(self, value: bytes) -> VectorBytes:
         try:
             text = value.decode("utf-8-sig").strip("\r\n ")
         except UnicodeDecodeError:
             raise VectorError("undecodable", "not text in UTF-8") from None
         separator = next((letter for letter in _SEPARATORS if letter in text), None)
-        return self._packer.pack([number_of(cell) for cell in text.split(separator)], booleans=False)
+        cells = text.split(separator)
+        check_length(len(cells), self.dimensions)
+        return packed(cells, "{1!r} is no number".format)
 
 
 class CsvWriter(Writer):
@@ -35,14 +39,25 @@ class CsvWriter(Writer):
         return ["\n".join(lines[i:j]).encode() for i, j in pairwise([0, *ends])]
 
 
-def number_of(cell: str) -> float | None:
-    """The number in a cell; None where it is missing. Raises `VectorError` for any other text."""
-    cell = cell.strip()
-    if cell in MISSING:
-        return None
+def packed(cells: Sequence[str], describe: Callable[[int, str], str]) -> bytes:
+    """The numbers in cells as float64, NaN for missing ones. Raises `VectorError` that describes a cell without one."""
+    kind = f"{len(cells)}d"
     try:
-        if "_" not in cell:
-            return float(cell)
+        return struct.pack(kind, *orjson.loads(f"[{','.join(cells)}]"))  # most are plain numbers
+    except (ValueError, struct.error):
+        numbers = [number_of(cell) for cell in cells]
+    if None in numbers:
+        i = numbers.index(None)
+        raise VectorError("undecodable", describe(i, cells[i][:_SHOWN]))
+    return struct.pack(kind, *numbers)
+
+
+def number_of(cell: str) -> float | None:
+    """The number in a cell, NaN if it is missing; None if it is none."""
+    word = cell.strip().lower()
+    if word in MISSING:
+        return math.nan
+    try:
+        return _BOOLEANS[word] if word in _BOOLEANS else float(word.replace("_", "?"))
     except ValueError:
-        pass
-    raise VectorError("undecodable", f"{cell[:_SHOWN]!r} is no number")
+        return None
