@@ -3,36 +3,24 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-class Record(Protocol):
-    """One message of a partition. kafka-python's ConsumerRecord satisfies this, so it is not copied."""
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message of a partition. kafka-python's ConsumerRecord has the same fields, so it is not copied."""
 
-    @property
-    def offset(self) -> int:
-        """Position in the partition; offsets may have gaps (transactions, compaction)."""
-
-    @property
-    def timestamp(self) -> int:
-        """Milliseconds since 1970, set by the producer or the broker; -1 if unknown."""
-
-    @property
-    def key(self) -> bytes | None: ...
-
-    @property
-    def value(self) -> bytes | None: ...
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
-
-    @property
-    def leader_epoch(self) -> int | None:
-        """Number of the partition's leaders before the one that wrote the record; -1 or None if unknown."""
+    offset: int  # position in the partition; offsets may have gaps (transactions, compaction)
+    value: bytes | None
+    timestamp: int = -1  # milliseconds since 1970, set by the producer or the broker; -1: unknown
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    leader_epoch: int = -1  # number of leaders before the one that wrote it; -1, and None of clients: unknown
 
 
 class LastRecord(NamedTuple):
@@ -45,51 +33,28 @@ class LastRecord(NamedTuple):
 NO_RECORDS: Mapping[int, LastRecord] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class PlainRecord:
-    """A record with all its fields."""
-
-    offset: int
-    value: bytes | None
-    timestamp: int = -1
-    key: bytes | None = None
-    headers: Sequence[tuple[str, bytes | None]] = ()
-    leader_epoch: int = -1
-
-
 class Columns(Sequence[Record]):
     """Records that provide their columns without creating an object for each record."""
 
     @abstractmethod
-    def values(self) -> list[bytes | None]: ...
-
-    @abstractmethod
-    def timestamps(self) -> list[int]: ...
-
-    @abstractmethod
-    def offsets(self) -> list[int]: ...
-
-    @abstractmethod
-    def keys(self) -> list[bytes | None]: ...
-
-    @abstractmethod
-    def headers(self) -> list[Sequence[tuple[str, bytes | None]]]: ...
+    def column(self, name: str) -> list[Any]:
+        """The field of this name of each record."""
 
 
 def values_of(records: Sequence[Record]) -> list[bytes | None]:
-    return records.values() if isinstance(records, Columns) else [record.value for record in records]
+    return _column(records, "value")
 
 
 def timestamps_of(records: Sequence[Record]) -> list[int]:
-    return records.timestamps() if isinstance(records, Columns) else [record.timestamp for record in records]
+    return _column(records, "timestamp")
 
 
 def keys_of(records: Sequence[Record]) -> list[bytes | None]:
-    return records.keys() if isinstance(records, Columns) else [record.key for record in records]
+    return _column(records, "key")
 
 
 def headers_of(records: Sequence[Record]) -> list[Sequence[tuple[str, bytes | None]]]:
-    return records.headers() if isinstance(records, Columns) else [record.headers for record in records]
+    return _column(records, "headers")
 
 
 def offsets_of(records: Sequence[Record]) -> NDArray[np.int64]:
@@ -99,11 +64,14 @@ def offsets_of(records: Sequence[Record]) -> NDArray[np.int64]:
     first, last = records[0].offset, records[-1].offset
     if last - first == len(records) - 1:  # there are no gaps: spares reading the records in between
         return np.arange(first, last + 1, dtype=np.int64)
-    offsets = records.offsets() if isinstance(records, Columns) else [record.offset for record in records]
-    return np.array(offsets, np.int64)
+    return np.array(_column(records, "offset"), np.int64)
 
 
 def last_of(records: Sequence[Record]) -> LastRecord | None:
     """The last of these records; None if its epoch is unknown."""
     epoch = records[-1].leader_epoch if len(records) else None
     return None if epoch is None or epoch < 0 else LastRecord(records[-1].offset, epoch)
+
+
+def _column(records: Sequence[Record], name: str) -> list[Any]:
+    return records.column(name) if isinstance(records, Columns) else list(map(attrgetter(name), records))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streampca.cli import dead_letters as command
 from streampca.cli.dead_letters import LetterFilter, grouped, send_all, to_replay
 from streampca.errors import SourceError
-from streampca.formats.record import PlainRecord, Record
+from streampca.formats.record import Record
 from streampca.sources import dead_letters
 from streampca.sources.base import Outgoing
 from streampca.sources.dead_letters import DeadLetterTopic, dead_letter_headers, origin_of
@@ -45,9 +45,9 @@ class Broker:
     def append(self, partition: int, key: Any, value: Any, headers: Any, timestamp: int) -> None:
         log = self.dead[partition]
         offset = log[-1].offset + 2 if log else 0  # between them are the markers of transactions
-        log.append(PlainRecord(offset, value, timestamp, key, headers))
+        log.append(Record(offset, value, timestamp, key, headers))
 
-    def reject(self, where: int, record: PlainRecord, partition: int, reason: str, topic: str = TOPIC) -> None:
+    def reject(self, where: int, record: Record, partition: int, reason: str, topic: str = TOPIC) -> None:
         headers = dead_letter_headers(topic, partition, record, reason, "wrong")
         self.append(where, record.key, record.value, headers, 0)
 
@@ -73,7 +73,7 @@ LETTERS = st.lists(
 def test_every_record_is_sent_once(letters: list[tuple[int, int, str, bool]], replays: Any, size: int) -> None:
     broker, expected = Broker(), {}
     for number, (where, partition, reason, is_repeated) in enumerate(letters):
-        record = PlainRecord(number, b"%d" % number, number, b"key", [("own", b"\xff")])
+        record = Record(number, b"%d" % number, number, b"key", [("own", b"\xff")])
         for _ in range(1 + is_repeated):
             broker.reject(where, record, partition, reason)
         expected[number] = partition
@@ -97,7 +97,7 @@ def test_every_record_is_sent_once(letters: list[tuple[int, int, str, bool]], re
 
 def test_letters_of_other_topics_are_listed_and_not_sent() -> None:
     broker = Broker()
-    broker.reject(0, PlainRecord(7, b"a", 1000), 1, "undecodable", "others")
+    broker.reject(0, Record(7, b"a", 1000), 1, "undecodable", "others")
     broker.append(1, None, b"not a letter", [], 0)
     topic = DeadLetterTopic(broker.read)
     [group] = grouped(topic.letters())
@@ -108,20 +108,20 @@ def test_letters_of_other_topics_are_listed_and_not_sent() -> None:
 def test_a_topic_that_was_created_again_has_other_records_at_its_offsets() -> None:
     broker = Broker()
     for value in (b"a", b"b", b"b"):
-        broker.reject(0, PlainRecord(3, value, 1), 0, "undecodable")
+        broker.reject(0, Record(3, value, 1), 0, "undecodable")
     assert [letter.status for letter in DeadLetterTopic(broker.read).letters()] == ["waiting", "waiting", "repeated"]
 
 
 @pytest.mark.parametrize("spoil", [lambda h: h[1:], lambda h: [*h, ("x", b"")], lambda h: [(n, b"x") for n, _ in h]])
 def test_other_headers_are_not_those_of_a_letter(spoil: Callable[[Any], Any]) -> None:
-    headers = dead_letter_headers(TOPIC, 0, PlainRecord(3, b"x"), "undecodable", "no")
+    headers = dead_letter_headers(TOPIC, 0, Record(3, b"x"), "undecodable", "no")
     assert origin_of(headers)
     assert origin_of(spoil(headers)) is None
 
 
 def test_what_the_memory_sink_writes_is_read() -> None:
     letters = MemoryDeadLetters(TOPIC)
-    letters.send(2, PlainRecord(3, b"x", 4, b"k", [("own", None)]), "undecodable", "why \ud800")
+    letters.send(2, Record(3, b"x", 4, b"k", [("own", None)]), "undecodable", "why \ud800")
     letters.flush(0)
     origin = origin_of(letters.records[0].headers)
     assert origin[:5] == (TOPIC, 2, 3, "undecodable", "why \\ud800")
@@ -131,10 +131,10 @@ def test_what_the_memory_sink_writes_is_read() -> None:
 @given(st.sets(st.integers(0, 60)))
 def test_marks_hold_exactly_their_offsets(offsets: set[int]) -> None:
     value, headers = dead_letters.mark_of(sorted(offsets))
-    assert dead_letters.marked_in(PlainRecord(0, value, headers=headers)) == sorted(offsets)
+    assert dead_letters.marked_in(Record(0, value, headers=headers)) == sorted(offsets)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"1", b"[[1]]", b'["a"]'])
 def test_a_damaged_mark_is_no_mark(value: bytes | None) -> None:
     _, headers = dead_letters.mark_of([1])
-    assert not dead_letters.marked_in(PlainRecord(0, value, headers=headers))
+    assert not dead_letters.marked_in(Record(0, value, headers=headers))

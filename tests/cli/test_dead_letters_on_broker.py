@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from streampca.formats.record import PlainRecord
+from streampca.formats.record import Record
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from streampca.sources.record_times import HEADER
 from tests.command_line import assert_one_line, printed, run
@@ -46,7 +46,7 @@ def replayed(broker: Broker, topic: str, *more: object) -> str:
     return printed(*arguments(broker, topic, "replay", *more))
 
 
-def write_letters(log: OnKafka, letters: list[tuple[int, PlainRecord, str]]) -> None:
+def write_letters(log: OnKafka, letters: list[tuple[int, Record, str]]) -> None:
     """Write letters as a worker does."""
     sink = KafkaPythonDeadLetters(log.settings(dead_letter_topic=f"{log.topic}-dead"))
     for partition, record, reason in letters:
@@ -61,11 +61,11 @@ def test_rejected_records_are_sent_again_once_as_they_were(broker: Broker, topic
     broker.create_topic(f"{topic}-dead")
     own = [("trace", b"\xff\0"), ("__connect.errors.topic", b"elsewhere"), ("trace", b"again")]
     letters = [
-        (0, PlainRecord(4, b"\x00\xff", NOON_MS, b"key", own), "wrong_length"),
-        (2, PlainRecord(9, None, NOON_MS + HOUR_MS, b"tomb"), "no_value"),
-        (2, PlainRecord(11, b"", NOON_MS + 2 * HOUR_MS), "wrong_length"),
-        (0, PlainRecord(4, b"\x00\xff", NOON_MS, b"key", own), "wrong_length"),  # repeated after a crash
-        (1, PlainRecord(6, b"large", AHEAD_MS), "too_many_bytes"),
+        (0, Record(4, b"\x00\xff", NOON_MS, b"key", own), "wrong_length"),
+        (2, Record(9, None, NOON_MS + HOUR_MS, b"tomb"), "no_value"),
+        (2, Record(11, b"", NOON_MS + 2 * HOUR_MS), "wrong_length"),
+        (0, Record(4, b"\x00\xff", NOON_MS, b"key", own), "wrong_length"),  # repeated after a crash
+        (1, Record(6, b"large", AHEAD_MS), "too_many_bytes"),
     ]
     # First, so that the new topic's leader takes records: librdkafka changes the order of those that it sends again.
     broker.produce(f"{topic}-dead", 0, [b"somebody else's"])
@@ -99,7 +99,7 @@ def test_rejected_records_are_sent_again_once_as_they_were(broker: Broker, topic
     mark = [("streampca.replays", b"1"), ("streampca.dead-letter", f"{topic}-dead/0/1".encode())]
     assert headers[0, b"key", b"\x00\xff", NOON_MS] == [*own, *mark]
 
-    write_letters(log, [(0, PlainRecord(20, b"\x00\xff", NOON_MS, b"key", [*own, *mark]), "wrong_length")])
+    write_letters(log, [(0, Record(20, b"\x00\xff", NOON_MS, b"key", [*own, *mark]), "wrong_length")])
     assert "1 records were sent" in replayed(broker, topic, "--send")
     again = broker.read_all(topic)[1]
     assert again.headers[:-1] == [*own, ("streampca.replays", b"2")]
@@ -111,9 +111,7 @@ def test_replays_that_are_killed_send_every_record_once(broker: Broker, topic: s
     count, random_ = 8000, random.Random(7)
     log = OnKafka(broker, topic, 2)
     broker.create_topic(f"{topic}-dead", 2)
-    write_letters(
-        log, [(i % 2, PlainRecord(i, b"%d" % i, NOON_MS, b"%d" % (i % 7)), "undecodable") for i in range(count)]
-    )
+    write_letters(log, [(i % 2, Record(i, b"%d" % i, NOON_MS, b"%d" % (i % 7)), "undecodable") for i in range(count)])
     paused: list[ForkedProcess] = []
     for attempt in range(6):
         before = sum(broker.end_offsets(topic).values())
@@ -148,5 +146,5 @@ def test_mistakes_are_one_line(broker: Broker, topic: str) -> None:
     log = OnKafka(broker, topic, 1)
     broker.create_topic(f"{topic}-dead")
     assert_one_line(run(*arguments(broker, topic, "replay", "--since", "yesterday")), "--since: 'yesterday'", 2)
-    write_letters(log, [(3, PlainRecord(0, b"x", NOON_MS), "undecodable")])
+    write_letters(log, [(3, Record(0, b"x", NOON_MS), "undecodable")])
     assert_one_line(run(*arguments(broker, topic, "replay", "--send")), f"partition 3 of {topic}, which has 1")

@@ -13,7 +13,7 @@ from streampca.cli import doctor
 from streampca.cli.doctor import TransformChecks
 from streampca.cli.doctor_topic import Check, TopicChecks
 from streampca.errors import BadRecordError, InputError, StoreError, TopicReplacedError
-from streampca.formats.record import LastRecord, PlainRecord
+from streampca.formats.record import LastRecord, Record
 from streampca.settings.commands import TransformSettings, WorkerSettings
 from streampca.sources.base import Committed
 from streampca.transform.position import Position
@@ -85,9 +85,9 @@ class Newest:
     def __init__(self, kind: str, step: int = 1000) -> None:
         rows = np.random.default_rng(0).normal(20, 1, (99, 5)).astype(kind)
         values = [rows[0].tobytes(), b"none", *(row.tobytes() for row in rows[1:])]
-        self._records = [(0, PlainRecord(offset, value, step * offset)) for offset, value in enumerate(values)]
+        self._records = [(0, Record(offset, value, step * offset)) for offset, value in enumerate(values)]
 
-    def newest_records(self, bounds: dict[int, tuple[int, int]], count: int) -> list[tuple[int, PlainRecord]]:
+    def newest_records(self, bounds: dict[int, tuple[int, int]], count: int) -> list[tuple[int, Record]]:
         assert (bounds, count) == ({0: (0, 100)}, 100)
         return self._records
 

@@ -15,7 +15,7 @@ from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.batch import Batch, Decoded, Reject, batch_of_rows
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
-from streampca.formats.record import PlainRecord
+from streampca.formats.record import Record
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LEARN_BLOCK
 from tests.fold.streams import WARM_UP, D, bits, fold_config, fold_of, learn, vectors
@@ -66,7 +66,7 @@ def messages(config: FoldConfig, n: int, seed: int = 0) -> Array:
 
 def batch_of(V: Array, counts: Sequence[int], bad: Collection[int] = (), deletes: Collection[int] = ()) -> Batch:
     """Records with these numbers of vectors, at offsets that leave gaps, some of them bad or deletes."""
-    records = [PlainRecord(2 * i + 5, b"", stamp, leader_epoch=3) for i, stamp in enumerate(stamps_of(len(counts)))]
+    records = [Record(2 * i + 5, b"", stamp, leader_epoch=3) for i, stamp in enumerate(stamps_of(len(counts)))]
     is_good = [i not in bad and i not in deletes for i in range(len(counts))]
     good, vectors = np.flatnonzero(is_good), V[np.repeat(is_good, counts)]
     rejects = [Reject(i, ("undecodable", "too_large")[i % 2], "bad") for i in sorted(bad)]
@@ -132,7 +132,7 @@ def test_deletes_anywhere_change_nothing_that_is_learned(name: str, deletes: lis
         with_deletes.insert(place, (None, data.draw(st.sampled_from([-1, 0, 1_000_500, 10**13]))))
 
     def folded(stream: list[tuple[bytes | None, int]], cuts: list[int]) -> Fold:
-        records, fold = [PlainRecord(i, *one) for i, one in enumerate(stream)], Fold.empty(config.learning)
+        records, fold = [Record(i, *one) for i, one in enumerate(stream)], Fold.empty(config.learning)
         for start, end in itertools.pairwise(sorted({0, len(stream), *cuts})):
             fold, _ = fold.take(codec.batch_of(records[start:end]), config)
         return fold

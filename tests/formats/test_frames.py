@@ -14,7 +14,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streampca.formats.record import PlainRecord, Record
+from streampca.formats.record import Record
 from streampca.sources.decode import decode_records
 from streampca.sources.events import Records, Vectors
 from tests.formats.structured import (
@@ -44,7 +44,7 @@ def in_header(payload: bytes, kind: str = "AVRO", indexes: list[int] | None = No
     """A record as Confluent's header serializer writes it."""
     context = SerializationContext("t", MessageField.VALUE, [("trace", b"x")])
     value = header_schema_id_serializer(payload, context, SchemaId(kind, None, GUID, indexes))
-    return PlainRecord(0, value, headers=context.headers)
+    return Record(0, value, headers=context.headers)
 
 
 def decoded(kind: str, field: str, schemas: MemorySchemas, records: Sequence[Record]) -> Any:
@@ -59,9 +59,9 @@ def test_ids_may_be_in_headers_and_before_values_of_one_topic(before: list[str])
     prefixed = prefix_schema_id_serializer(AVRO, None, SchemaId("AVRO", 1))
     records = {
         "header": in_header(AVRO),
-        "prefix": PlainRecord(0, prefixed),
-        "tombstone": PlainRecord(0, None, headers=in_header(b"").headers),
-        "other headers": PlainRecord(0, prefixed, headers=[("trace", None), ("__key_schema_id", b"?")]),
+        "prefix": Record(0, prefixed),
+        "tombstone": Record(0, None, headers=in_header(b"").headers),
+        "other headers": Record(0, prefixed, headers=[("trace", None), ("__key_schema_id", b"?")]),
     }
     found = decoded("avro", "v", schemas, [records[name] for name in [*before, "header"]])
     assert found.vectors.tolist() == [ROW] * (len(before) + 1 - before.count("tombstone"))
@@ -74,13 +74,13 @@ def test_a_header_of_protobuf_holds_the_indexes_of_the_message_too() -> None:
 
 
 def test_a_header_that_is_no_frame_and_an_unknown_guid_are_rejected() -> None:
-    odd = PlainRecord(0, AVRO, headers=[("__value_schema_id", b"7")])
+    odd = Record(0, AVRO, headers=[("__value_schema_id", b"7")])
     assert_rejected(decoded("avro", "v", memory(SCHEMA), [odd]), "undecodable", "not framed")
     assert_rejected(decoded("avro", "v", memory(SCHEMA), [in_header(AVRO)]), "unknown_schema", GUID)
 
 
 def test_json_needs_no_schema_and_reads_no_header() -> None:
-    records = [in_header(TEXT, "JSON"), PlainRecord(0, prefix_schema_id_serializer(TEXT, None, SchemaId("JSON", 7)))]
+    records = [in_header(TEXT, "JSON"), Record(0, prefix_schema_id_serializer(TEXT, None, SchemaId("JSON", 7)))]
     found = decode_records(codec("json", "v"), Records(0, records, 9, 9))
     assert isinstance(found, Vectors)
     assert found.decoded.vectors.tolist() == [ROW] * 2

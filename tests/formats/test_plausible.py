@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from streampca.formats.plausible import alternatives, explained, oddity
-from streampca.formats.record import PlainRecord
+from streampca.formats.record import Record
 from streampca.formats.schemas import WriterSchema
 from streampca.pca.arrays import Array
 from tests.formats.structured import avro, codec
@@ -131,7 +131,7 @@ def test_floats_in_bytes_and_base64_are_compared_too(kind: str, width: int, orde
         values = [avro(schemas.get(1), {"v": row}) for row in data]
     else:
         values = [orjson.dumps({"v": base64.b64encode(row).decode()}) for row in data]
-    odd = one.oddity([PlainRecord(0, value) for value in (None, b"neither", *values)])
+    odd = one.oddity([Record(0, value) for value in (None, b"neither", *values)])
     assert odd is not None
     assert ("little-endian" in odd) == (order == ">")
 
@@ -140,4 +140,4 @@ def test_floats_in_bytes_and_base64_are_compared_too(kind: str, width: int, orde
 def test_formats_that_name_the_type_are_not_compared(kind: str) -> None:
     foreign = [row.astype(">f8").tobytes() for row in REALS["reals"]]
     values = foreign if kind != "json" else [orjson.dumps({"v": row}) for row in REALS["reals"].tolist()]
-    assert codec(kind, "v" if kind == "json" else "", d=D).oddity([PlainRecord(0, value) for value in values]) is None
+    assert codec(kind, "v" if kind == "json" else "", d=D).oddity([Record(0, value) for value in values]) is None

@@ -15,7 +15,7 @@ from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
-from streampca.formats.record import PlainRecord
+from streampca.formats.record import Record
 from streampca.pca.learning import LearningConfig
 from streampca.sources.base import MAX_POLL_RECORDS
 from streampca.stores.checkpoints import Checkpoints
@@ -180,7 +180,7 @@ class Group:
     def rejected_beside(self, rows: NDArray[np.float64]) -> dict[str, int]:
         """The rejected records of partition 0; its fold must have the bits of one that learned just these rows."""
         found = self.newest()[0].fold
-        expected = fold_of([PlainRecord(i, value) for i, value in enumerate(as_json(rows))], len(rows))
+        expected = fold_of([Record(i, value) for i, value in enumerate(as_json(rows))], len(rows))
         assert found.state.C.tobytes() == expected.state.C.tobytes()
         assert found.state.mean.tobytes() == expected.state.mean.tobytes()
         assert found.pending.tobytes() == expected.pending.tobytes()

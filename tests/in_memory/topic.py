@@ -5,7 +5,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from streampca.formats.record import PlainRecord
+from streampca.formats.record import Record
 
 
 @dataclass
@@ -14,7 +14,7 @@ class Log:
 
     start: int = 0
     end: int = 0
-    records: list[PlainRecord] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
     leader_epoch: int = 0
 
     def end_of(self, epoch: int) -> int:
@@ -52,7 +52,7 @@ class MemoryTopic:
         with self.lock:
             log = self.logs[partition]
             for value in values:
-                log.records.append(PlainRecord(log.end, value, timestamp, key, (), log.leader_epoch))
+                log.records.append(Record(log.end, value, timestamp, key, (), log.leader_epoch))
                 log.end += 1
 
     def skip(self, partition: int, offsets: int) -> None:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from streampca.formats.record import PlainRecord, Record
+from streampca.formats.record import Record
 from streampca.sources.base import Committed, Outgoing, OutgoingFields, RecordRefusedError, TransactionFailedError
 from streampca.sources.dead_letters import dead_letter_headers
 from tests.in_memory.source import MemorySource
@@ -89,7 +89,7 @@ class MemoryDeadLetters:
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
         headers = dead_letter_headers(self._topic, partition, record, reason, message)
-        self._unacknowledged.append(PlainRecord(-1, record.value, key=record.key, headers=headers))
+        self._unacknowledged.append(Record(-1, record.value, key=record.key, headers=headers))
 
     def flush(self, timeout_s: float) -> None:
         if self.away and self._unacknowledged:

@@ -16,7 +16,7 @@ from streampca.errors import (
 )  # fmt: skip
 from streampca.fold import model_file
 from streampca.fold.checkpoint import decode
-from streampca.formats.record import LastRecord, PlainRecord
+from streampca.formats.record import LastRecord, Record
 from streampca.stores.identity import identity_in
 from streampca.stores.model_cache import ModelCache
 from tests.simulation.disk import STALE_S, File, Mount, Volume
@@ -218,5 +218,5 @@ class Checks:
             self._world.report(f"the last model is of {model.positions}, the ends are {ends}")
 
 
-def _offsets(records: Iterable[PlainRecord]) -> list[int]:
+def _offsets(records: Iterable[Record]) -> list[int]:
     return sorted(record.offset for record in records)

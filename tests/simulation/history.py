@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.fold import Fold
-from streampca.formats.record import PlainRecord
+from streampca.formats.record import Record
 from streampca.worker.config import WorkerConfig
 from tests.simulation.cluster import Cluster
 
@@ -24,7 +24,7 @@ class Course:
     """The records of a partition in order, from the start to `end`, as one fold may have learned them."""
 
     topic_id: str
-    records: Sequence[PlainRecord]
+    records: Sequence[Record]
     end: int
     jump: Jump | None = None  # no checkpoint before it is of this course
 
@@ -34,7 +34,7 @@ class History:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._trimmed: dict[int, list[PlainRecord]] = {}  # removed by retention
+        self._trimmed: dict[int, list[Record]] = {}  # removed by retention
         self._former: dict[int, list[Course]] = {}  # before the log was cut, or the topic was replaced
         self._jumps: dict[int, set[Jump]] = {}
         self.cuts: dict[int, int] = {}  # partition → offset of the first record that was replaced
@@ -104,7 +104,7 @@ class Calm:
         self._config, self._partition, self._course = config, partition, course
         self._jump = course.jump
         self.fold = Fold.empty(config.fold.learning)
-        self.rejected: set[PlainRecord] = set()  # that cannot be learned, up to the fold's position
+        self.rejected: set[Record] = set()  # that cannot be learned, up to the fold's position
 
     def checkpoints(self, offsets: Collection[int]) -> dict[int, bytes]:
         """The checkpoint at each of these offsets that the course has; then the fold is at the last of them."""

@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from streampca.formats.record import LastRecord, PlainRecord, last_of
+from streampca.formats.record import LastRecord, Record, last_of
 from streampca.sources.base import Committed
 from streampca.sources.events import Assigned, Lost, OutOfRange, Records, Revoked, SourceStatus
 from tests.sources.backends import Backend, InMemory, InMemoryPrefetching, OnConfluentPrefetching, OnKafka
@@ -337,9 +337,9 @@ def test_dead_letters_keep_the_record_and_add_the_reason(make: Make) -> None:
     letters, acknowledged = log.dead_letters()
     headers = [("trace", b"\x00\xff"), ("nothing", None), ("trace", b"again")]
     sent = [
-        PlainRecord(41, b"[1, ", 1_700_000_000_000, b"key", headers),
-        PlainRecord(42, None, 1_700_000_000_001, None, ()),  # neither key nor value
-        PlainRecord(43, b"\x93NUMPY", 0, None, ()),
+        Record(41, b"[1, ", 1_700_000_000_000, b"key", headers),
+        Record(42, None, 1_700_000_000_001, None, ()),  # neither key nor value
+        Record(43, b"\x93NUMPY", 0, None, ()),
     ]
     for record in sent:
         letters.send(3, record, "undecodable", "the value is not JSON: é")

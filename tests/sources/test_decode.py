@@ -2,7 +2,7 @@
 
 import json
 
-from streampca.formats.record import PlainRecord
+from streampca.formats.record import Record
 from streampca.formats.schemas import WriterSchema
 from streampca.sources.decode import decode_records
 from streampca.sources.events import Records, Undecoded, Vectors
@@ -22,7 +22,7 @@ def test_unknown_ids_change_nothing_for_a_known_one() -> None:
     known = WriterSchema("AVRO", json.dumps(ARRAY))
     registry = CountingSchemas({5000: known})
     values = [framed(schema_id, b"?") for schema_id in range(1, 1001)] + [avro(known, [1.0, 2.0], 5000)] * 3
-    records = [PlainRecord(offset, value, 0) for offset, value in enumerate(values)]
+    records = [Record(offset, value, 0) for offset, value in enumerate(values)]
     decoder = codec("avro", "", registry, 2)
     steps: list[Vectors] = []
     while records:
@@ -41,7 +41,7 @@ def test_unknown_ids_change_nothing_for_a_known_one() -> None:
 def test_the_vectors_of_one_event_are_decoded_in_steps() -> None:
     """Each record is within the limit; a hundred of them together are not."""
     value = zeros(2**20 // WIDE // 2)  # 4 MiB
-    records = [PlainRecord(offset, value, timestamp=offset) for offset in (3, 4, 6, 7, 9)]
+    records = [Record(offset, value, timestamp=offset) for offset in (3, 4, 6, 7, 9)]
     decoder, offsets, event = codec("arrow", "v", d=WIDE), [], Records(0, records, 12, 20)
     while event.records:
         vectors = decode_records(decoder, event)

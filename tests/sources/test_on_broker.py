@@ -20,7 +20,7 @@ from kafka.errors import KafkaConnectionError
 from kafka.net import manager
 
 from streampca.errors import SettingsError, SourceError
-from streampca.formats.record import PlainRecord
+from streampca.formats.record import Record
 from streampca.settings.commands import WorkerSettings
 from streampca.sources import client_source
 from streampca.sources.base import DeadLetters
@@ -186,7 +186,7 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
     assert reader.source.status().connected
     stoppable.stop()
     with structlog.testing.capture_logs() as logged:
-        letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
+        letters.send(0, Record(7, b"bad", 1), "undecodable", "no")
         with pytest.raises(TimeoutError, match="1 dead letters are not acknowledged"):
             letters.flush(2.0)
         with mock.patch.object(manager, "create_connection", side_effect=ConnectionResetError):  # as by one that ends
@@ -277,7 +277,7 @@ def test_close_is_quick_during_an_outage(stoppable: Broker, both: list[OnKafka])
     letters, _ = both[0].dead_letters()
     readers = [joined(log.open()) for log in both]
     with stoppable.frozen():  # a broker that has ended resets connections, and nobody waits
-        letters.send(0, PlainRecord(7, b"bad", 1), "undecodable", "no")
+        letters.send(0, Record(7, b"bad", 1), "undecodable", "no")
         for close in (letters.close, *(reader.source.close for reader in readers)):
             started = time.monotonic()
             close()
@@ -322,9 +322,9 @@ def test_a_record_too_large_for_the_dead_letter_topic(log: OnKafka) -> None:
     dead = log.broker.create_topic(f"{log.name}-small", max_message_bytes=1000)
     letters = KafkaPythonDeadLetters(log.settings(dead_letter_topic=dead))
     for offset in range(20):  # each is within the limit, the whole batch is not
-        letters.send(0, PlainRecord(offset, b"x" * 300, 1), "undecodable", "no")
+        letters.send(0, Record(offset, b"x" * 300, 1), "undecodable", "no")
     letters.flush(PATIENCE_S)
-    letters.send(0, PlainRecord(20, b"x" * 1000, 1), "undecodable", "no")
+    letters.send(0, Record(20, b"x" * 1000, 1), "undecodable", "no")
     with pytest.raises(SourceError, match=f"raise max.message.bytes of {dead}"):
         letters.flush(PATIENCE_S)
     letters.close()
@@ -337,7 +337,7 @@ def test_a_deleted_dead_letter_topic(log: OnKafka) -> None:
     dead = log.broker.create_topic(f"{log.name}-dead")
     letters = KafkaPythonDeadLetters(log.settings(dead_letter_topic=dead))
     log.broker.delete_topic(dead)
-    letters.send(0, PlainRecord(0, b"x", 1), "undecodable", "no")
+    letters.send(0, Record(0, b"x", 1), "undecodable", "no")
 
     def flushed() -> bool:
         with suppress(TimeoutError):  # the broker's answer may be late

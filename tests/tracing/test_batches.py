@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from streampca.consumer_group.events import BatchTransformed
 from streampca.consumer_group.tracing import TracingListener
 from streampca.formats.batch import Decoded
-from streampca.formats.record import PlainRecord
+from streampca.formats.record import Record
 from streampca.sources.events import Records, Vectors
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
 from tests.guarantees.test_transform import PARTITIONS, members
@@ -84,8 +84,8 @@ def test_transform_exports_its_batches_and_hands_on_the_headers(
     assert (len(outputs), len(handed_on), set(handed_on)) == (COUNT, COUNT * 2 // 3, set(PARENTS))
 
 
-def records(*parents: bytes | None) -> list[PlainRecord]:
-    return [PlainRecord(offset, b"", headers=[("traceparent", parent)]) for offset, parent in enumerate(parents)]
+def records(*parents: bytes | None) -> list[Record]:
+    return [Record(offset, b"", headers=[("traceparent", parent)]) for offset, parent in enumerate(parents)]
 
 
 def decode(event: Records) -> Vectors:

@@ -17,7 +17,7 @@ from streampca.formats import writer_of
 from streampca.formats.batch import Decoded
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
-from streampca.formats.record import PlainRecord
+from streampca.formats.record import Record
 from streampca.settings.commands import EMITTED
 from streampca.sources.base import Outgoing
 from streampca.sources.decode import decode_records
@@ -34,14 +34,14 @@ KEYS = st.none() | st.binary(max_size=8)
 HEADERS = st.lists(st.tuples(st.text(max_size=4), KEYS), max_size=3)
 RECORDS = st.lists(
     st.builds(
-        PlainRecord, offset=st.integers(0, 3), value=st.just(b""), timestamp=st.integers(-1, 2**41), key=KEYS,
+        Record, offset=st.integers(0, 3), value=st.just(b""), timestamp=st.integers(-1, 2**41), key=KEYS,
         headers=HEADERS,
     ),
     min_size=1, max_size=25,
 )  # fmt: skip
 
 
-def event(records: Sequence[PlainRecord], counts: Sequence[int]) -> Vectors:
+def event(records: Sequence[Record], counts: Sequence[int]) -> Vectors:
     """The records with so many vectors each; those with none are rejects or empty. Offsets become ascending."""
     ascending = np.cumsum([1 + record.offset for record in records]).tolist()
     records = [replace(record, offset=offset) for record, offset in zip(records, ascending, strict=True)]
@@ -91,7 +91,7 @@ def rows_of_json(outputs: Sequence[Outgoing], several: bool) -> list[dict[str, A
 @settings(max_examples=30)
 @given(data=st.data(), records=RECORDS, several=st.booleans(), p=st.sampled_from([None, 0.3]))
 def test_rows_hold_all_that_messages_of_one_record_hold(
-    data: st.DataObject, records: list[PlainRecord], several: bool, p: float | None
+    data: st.DataObject, records: list[Record], several: bool, p: float | None
 ) -> None:
     vectors_of_a_record = st.integers(0, 3 if several else 1)
     counts = data.draw(st.lists(vectors_of_a_record, min_size=len(records), max_size=len(records)))
@@ -122,7 +122,7 @@ def assert_message(message: Outgoing, most: int) -> None:
 
 @pytest.mark.parametrize("fields", [("coordinates", "residual"), EMITTED])
 def test_the_schema_is_that_of_the_documentation(fields: tuple[str, ...]) -> None:
-    (message,) = outgoing(written(ArrowPacker(), event([PlainRecord(1, b"")], [1]), fields=fields))
+    (message,) = outgoing(written(ArrowPacker(), event([Record(1, b"")], [1]), fields=fields))
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     record = [
         ("key", pa.binary()), ("timestamp", pa.timestamp("ms", "UTC")), ("headers", pa.list_(header)),
@@ -135,7 +135,7 @@ def test_the_schema_is_that_of_the_documentation(fields: tuple[str, ...]) -> Non
 
 def test_messages_are_nearly_as_large_as_they_may_be_whatever_makes_rows_large() -> None:
     trace = [("trace", b"x" * 400), ("é" * 50, None)]
-    records = [PlainRecord(0, b"", i, b"k" * (i % 900), trace * (i % 3)) for i in range(3000)]
+    records = [Record(0, b"", i, b"k" * (i % 900), trace * (i % 3)) for i in range(3000)]
     for batch in (event(records, [1] * 3000), event(records[:40], [75] * 40)):
         messages = [message.value or b"" for message in outgoing(written(ArrowPacker(), batch, several=True))]
         assert len(messages) > 2
@@ -144,14 +144,14 @@ def test_messages_are_nearly_as_large_as_they_may_be_whatever_makes_rows_large()
 
 
 def test_a_number_that_is_not_known_is_null() -> None:
-    batch = event([PlainRecord(0, b"")], [1])
+    batch = event([Record(0, b"")], [1])
     (row,) = rows_of(outgoing(written(ArrowPacker(), batch, fields=("p",), published=numbered(7))))  # no past scores
     assert row["p"] is None
 
 
 @pytest.mark.parametrize("name", ["coordinates", "reconstruction"])
 def test_a_worker_reads_the_vectors(name: str) -> None:
-    batch = event([PlainRecord(0, b"", 5, None, [("a", None)])] * 70, [2] * 70)
+    batch = event([Record(0, b"", 5, None, [("a", None)])] * 70, [2] * 70)
     messages = outgoing(written(ArrowPacker(9000), batch, several=True))
     values = [message.value for message in messages]
     assert len(values) > 1
@@ -167,7 +167,7 @@ def test_another_member_reads_what_one_has_written() -> None:
     assert len(first.outputs()) == 3
     count = metrics.registry.get_sample_value("streampca_transform_records_total", {"topic": "t", "outcome": "written"})
     assert count == 50
-    records = [PlainRecord(i, message.value) for i, message in enumerate(first.outputs())]
+    records = [Record(i, message.value) for i, message in enumerate(first.outputs())]
     batch = decode_records(Codec("arrow", Judge(K, 1e150), "coordinates"), Records(0, records, 3, 3))
     assert isinstance(batch, Vectors)
     rows = rows_of(outgoing(written(ArrowPacker(), batch, True, fields=("residual",), published=numbered(7, d=K, k=1))))
@@ -175,5 +175,5 @@ def test_another_member_reads_what_one_has_written() -> None:
 
 
 def test_nothing_is_written_where_no_record_is_left() -> None:
-    nothing = written(ArrowPacker(), event([PlainRecord(0, b"")] * 3, [1] * 3), p=1e-9)
+    nothing = written(ArrowPacker(), event([Record(0, b"")] * 3, [1] * 3), p=1e-9)
     assert (nothing.outputs, nothing.written) == ([], 0)

@@ -9,7 +9,7 @@ module never seeks, never pauses, and never reads the group's committed offsets.
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import methodcaller
 from typing import Any, TypeAlias
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import structlog
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
-from streampca.formats.record import Columns, PlainRecord
+from streampca.formats.record import Columns, Record
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
@@ -49,33 +49,10 @@ class ConfluentBatch(Columns):
         if isinstance(index, slice):
             return ConfluentBatch(self._messages[index])
         message = self._messages[index]
-        epoch, (kind, timestamp) = message.leader_epoch(), message.timestamp()
-        return PlainRecord(
-            message.offset(),
-            message.value(),
-            -1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
-            message.key(),
-            _headers(message),
-            -1 if epoch is None else epoch,
-        )
+        return Record(**{name: read(message) for name, read in _FIELDS.items()})
 
-    def values(self) -> list[bytes | None]:
-        return [message.value() for message in self._messages]
-
-    def timestamps(self) -> list[int]:
-        return [
-            -1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp
-            for kind, timestamp in (message.timestamp() for message in self._messages)
-        ]
-
-    def offsets(self) -> list[int]:
-        return [message.offset() for message in self._messages]
-
-    def keys(self) -> list[bytes | None]:
-        return [message.key() for message in self._messages]
-
-    def headers(self) -> list[Sequence[tuple[str, bytes | None]]]:
-        return [_headers(message) for message in self._messages]
+    def column(self, name: str) -> list[Any]:
+        return list(map(_FIELDS[name], self._messages))
 
 
 class ConfluentSource(ClientSource):
@@ -241,11 +218,23 @@ class ConfluentSource(ClientSource):
             self._rebalances.append(kind(frozenset(tp.partition for tp in partitions)))
 
 
+def _timestamp(message: Message) -> int:
+    kind, timestamp = message.timestamp()
+    return -1 if kind == TIMESTAMP_NOT_AVAILABLE else int(timestamp)
+
+
 def _headers(message: Message) -> Sequence[tuple[str, bytes | None]]:
     try:
         return message.headers() or ()
     except UnicodeDecodeError:  # a name is not UTF-8: the client returns none of them
         return [("__connect.errors.headers", b"a header name is not UTF-8")]
+
+
+_FIELDS: Mapping[str, Callable[[Message], Any]] = {
+    **{name: methodcaller(name) for name in ("offset", "value", "key", "leader_epoch")},
+    "timestamp": _timestamp,
+    "headers": _headers,
+}
 
 
 def _on_commit(error: KafkaError | None, offsets: Any) -> None:

@@ -16,7 +16,7 @@ from streampca.errors import (
     StoreError,
     StreampcaError,
 )  # fmt: skip
-from streampca.formats.record import PlainRecord
+from streampca.formats.record import Record
 from streampca.formats.schemas import FRAME
 from streampca.pca.model import Model
 from streampca.sources.base import Outgoing
@@ -150,7 +150,7 @@ class TransformChecks:
         if any(after <= before for before, after in itertools.pairwise(found)):
             self._world.report(f"{what} are written twice, or not in order: {found}")
 
-    def _check_values(self, partition: int, pairs: Sequence[tuple[PlainRecord, Outgoing]]) -> None:
+    def _check_values(self, partition: int, pairs: Sequence[tuple[Record, Outgoing]]) -> None:
         versions = {_version(output) for _, output in pairs}
         for version in versions:
             components = self._world.components[version]
