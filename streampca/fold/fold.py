@@ -59,9 +59,9 @@ class Fold:
         new, waiting = Messages(V, config.retention(_of_vectors(steps, counts))), Messages(self.pending, self.retention)
         state, pending, losses = learn_whole_blocks(config.learning, self.state, waiting, new, before_block)
         stats = self.stats.with_messages(batch.timestamps, len(V)).with_losses(losses)
-        fold = Fold(max(batch.next, self.position), state, *pending, event_time, stats, self.last)
-        fold = fold.reject([reject.reason for reject in rejects], len(skipped))
-        return fold.after(batch.last) if len(batch.records) else fold, losses
+        last = batch.last if len(batch.records) else self.last
+        fold = Fold(max(batch.next, self.position), state, *pending, event_time, stats, last)
+        return fold.reject([reject.reason for reject in rejects], len(skipped)), losses
 
     def reject(self, reasons: Sequence[str], skipped: int = 0) -> "Fold":
         """Count records that were rejected for these reasons, and skipped deletes."""
@@ -70,10 +70,6 @@ class Fold:
     def at(self, position: int) -> "Fold":
         """Advance the position; nothing is learned."""
         return replace(self, position=max(position, self.position))
-
-    def after(self, last: LastRecord | None) -> "Fold":
-        """Note the last record that was learned, rejected or skipped."""
-        return replace(self, last=last)
 
     def skip(self, position: int, lost_from: int | None = None) -> "Fold":
         """Continue from a later position, and count the offsets from `lost_from` (None: from the fold's position)."""

@@ -246,8 +246,8 @@ def test_a_checkpoint_that_has_learned_nothing_is_given_the_settings() -> None:
     before, now = fold_config(), replace(fold_config(dimensions=7, dtype="float32"), names=list("abcdefg"))
 
     def rejected(config: FoldConfig) -> Checkpoint:
-        fold = Fold.empty(config.learning).at(2).skip(5).reject(["wrong_length"]).at(9).after(LastRecord(8, 2))
-        return replace(checkpoint_of(fold, config, partition=3), names=config.names)
+        fold = Fold.empty(config.learning).at(2).skip(5).reject(["wrong_length"]).at(9)
+        return replace(checkpoint_of(replace(fold, last=LastRecord(8, 2)), config, partition=3), names=config.names)
 
     assert encode(rejected(before).with_settings(now)) == encode(rejected(now))
 
