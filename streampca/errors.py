@@ -1,9 +1,10 @@
 """The errors that streampca expects, each with a one-line message that says how to fix it. Bugs are left to crash."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 RETRY_MAY_HELP = "a retry may help"  # part of every message about a failure that may end by itself
+_SHOWN, _LETTERS = 20, 60  # names in a message, and letters of each
 
 
 class StreampcaError(Exception):
@@ -71,6 +72,14 @@ def refuse_other_topic(topic: str, before: str, now: str, where: str, remedy: st
         raise TopicReplacedError(
             f"topic {topic} was deleted and created again (its id is {now}, but was {before} {where}); {remedy}"
         )
+
+
+def listed(names: Sequence[str], start: int = 0) -> str:
+    """The names; of many, some from `start` on."""
+    start = start if len(names) > _SHOWN else 0
+    shown = [name[:_LETTERS] for name in names[start : start + _SHOWN]]
+    text = ", ".join(name if name.isprintable() else repr(name) for name in shown)
+    return ("…, " if start else "") + text + (", …" if start + len(shown) < len(names) else "")
 
 
 def needs(feature: str, package: str, extra: str) -> str:

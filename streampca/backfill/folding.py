@@ -15,20 +15,22 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 from threadpoolctl import threadpool_limits
 
+from streampca.errors import InputError
 from streampca.files.arrow import batch_of, columns_of
 from streampca.files.columns import FileOptions
 from streampca.files.kinds import naming
 from streampca.files.rows import FileBatch
-from streampca.files.times import in_milliseconds
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.partitions import backfill_partition
 from streampca.formats.batch import Batch, Reject
+from streampca.formats.epoch import odd_times, oddity
 from streampca.formats.judge import Judge
 from streampca.formats.packing import VectorError
 
+_TEXTS = (pa.int64(), *(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in ("UTC", None)))
 _UNCLEAR = "it may be history or the topic's"
 REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
 
@@ -139,3 +141,26 @@ def _history(
         ends = np.array([plan.until_offsets.get(partition, 0) for partition in partitions.tolist()], np.int64)
         return is_clear & (offsets < ends), ~is_clear
     return np.ones(len(times), np.bool_), np.zeros(len(times), np.bool_)
+
+
+def in_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
+    """The times of a column: timestamps, dates, ISO 8601, or milliseconds since 1970; -1: null. Raises `InputError`."""
+    times = _as_text(column) if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) else column
+    if pa.types.is_timestamp(times.type) or pa.types.is_date(times.type):
+        times = times.cast(pa.timestamp("ms"), safe=False)
+    elif not (pa.types.is_integer(times.type) or pa.types.is_null(times.type)):
+        raise InputError(f"column {name} holds {column.type}, not times or milliseconds")
+    elif len(odd := odd_times(pc.drop_null(times).to_numpy(zero_copy_only=False))):
+        raise InputError(
+            f"column {name} holds {oddity(odd[0])}: convert the column to milliseconds or to a type of times"
+        )
+    return np.asarray(pc.fill_null(times.cast(pa.int64()), -1).to_numpy(zero_copy_only=False))
+
+
+def _as_text(column: Any) -> Any:
+    for kind in _TEXTS:
+        try:
+            return column.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return column

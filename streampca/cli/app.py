@@ -147,14 +147,6 @@ def fit(
     dimensions: Annotated[
         int | None, typer.Option(min=1, help="Length d of every vector; default: as the first row has it.")
     ] = None,
-    oversampling: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Columns of F beyond the k components; default: 10 where the covariance is kept (d ≤ 768), "
-            "else 40 + max(10, 3k/5).",
-        ),
-    ] = None,
     center: Annotated[bool, typer.Option(help="Whether to subtract the running mean.")] = True,
     standardize: Annotated[
         bool,
@@ -181,7 +173,7 @@ def fit(
     from streampca.cli.fit import FitOptions, run
 
     dtype = "float32" if single else "float64"
-    options = FitOptions(components, oversampling, center, standardize, half_life, dtype, missing)
+    options = FitOptions(components, center, standardize, half_life, dtype, missing)
     run(file, output, options, start_from, file_options(field, header, separator, dimensions))
 
 

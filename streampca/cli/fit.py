@@ -31,7 +31,6 @@ class FitOptions:
     """The options of `streampca fit` that shape the model."""
 
     components: int | None = None  # 10, or as many as the file has dimensions
-    oversampling: int | None = None
     center: bool = True
     standardize: bool = False
     half_life: float | None = None  # in rows
@@ -73,7 +72,7 @@ def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
     if options.standardize and not options.center:
         raise SettingsError("--standardize divides by standard deviations about the mean, so it excludes --no-center")
     learning_config = LearningConfig(
-        d, k, options.oversampling, options.center, options.dtype, impute=rows.impute, standardize=options.standardize
+        d, k, center=options.center, dtype=options.dtype, impute=rows.impute, standardize=options.standardize
     )
     return FoldConfig(learning_config, half_life_messages=options.half_life, names=rows.names)
 

@@ -11,7 +11,6 @@ import typer
 from typer.core import TyperCommand
 
 from streampca.errors import SettingsError, naming_the_worker
-from streampca.settings.times import milliseconds_of
 
 if TYPE_CHECKING:
     from streampca.files.columns import FileOptions
@@ -43,6 +42,8 @@ class _SettingsCommand(TyperCommand):
 
 def milliseconds(text: str | None, name: str) -> int | None:
     """The time of an option, ISO 8601, in milliseconds since 1970. Raises `SettingsError`."""
+    from streampca.settings.commands import milliseconds_of
+
     if text is None:
         return None
     try:

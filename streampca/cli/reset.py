@@ -13,8 +13,7 @@ from streampca.errors import SettingsError, SourceError, StreampcaError
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.learning import LearningConfig
-from streampca.settings.commands import ResetSettings
-from streampca.settings.times import milliseconds_of
+from streampca.settings.commands import ResetSettings, milliseconds_of
 from streampca.sources.kafka_python.connection import Connection, admin_client
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store

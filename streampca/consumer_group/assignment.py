@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 from streampca.consumer_group import events
-from streampca.consumer_group.events import Listener
 from streampca.consumer_group.first_records import FirstRecords, V
 from streampca.errors import ForeignStoreError, OffsetGapError, StoreError
 from streampca.formats.record import LastRecord
@@ -83,7 +82,7 @@ class Assignment(Generic[P]):
         gaps: OffsetGapPolicy,
         source: Source,
         restore: Callable[[Collection[int]], Mapping[int, P]],
-        listener: Listener,
+        listener: events.Listener,
         first_records: FirstRecords,
     ) -> None:
         """With `restore` a member looks up where it resumes.

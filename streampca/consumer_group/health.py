@@ -15,7 +15,6 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from streampca.consumer_group import events
-from streampca.consumer_group.events import Listener, MemberEvent
 from streampca.process.bearer_tokens import AccessError, BearerTokens
 from streampca.process.listening import address_of, listen
 from streampca.sources.events import SourceStatus
@@ -37,7 +36,7 @@ class Failure(NamedTuple):
     cause: str
 
 
-class HealthListener(Listener):
+class HealthListener(events.Listener):
     """Tracks whether the loop runs and whether the member is in its consumer group; `clock` is monotonic."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,7 +46,7 @@ class HealthListener(Listener):
         self._joined = False
         self._stopping, self._away = "", ""
 
-    def notify(self, event: MemberEvent) -> None:
+    def notify(self, event: events.MemberEvent) -> None:
         match event:
             case events.LoopTicked():
                 self._last_tick, self._limit_s = self._clock(), _STUCK_AFTER_S

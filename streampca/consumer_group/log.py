@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 import structlog
 
 from streampca.consumer_group import events
-from streampca.consumer_group.events import Listener, MemberEvent
 from streampca.consumer_group.rejects import ALL_DELETES, FIRST
 from streampca.errors import RETRY_MAY_HELP
 from streampca.sources.events import SourceStatus
@@ -20,7 +19,7 @@ _NUMBERS = re.compile(r"[0-9]+")
 _PROGRESS_EVERY_S = 60.0
 
 
-class MemberLog(Listener):
+class MemberLog(events.Listener):
     """Logs events of the group and of records, and progress every minute; subclasses log what they do with records.
 
     A failure that repeats is logged only once until it is over. `clock` is monotonic.
@@ -39,7 +38,7 @@ class MemberLog(Listener):
         self._messages = self._messages_before = 0  # in all, and until the last line about progress
         self._progress_at, self._logged_activity = clock(), ""
 
-    def notify(self, event: MemberEvent) -> None:
+    def notify(self, event: events.MemberEvent) -> None:
         match event:
             case events.SourcePolled(status):
                 self._on_poll(status)

@@ -7,7 +7,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from streampca.consumer_group import events
-from streampca.consumer_group.events import Listener, MemberEvent
 from streampca.process.metrics import LabelledRegistry, StoreMetrics
 
 Row = tuple[type[Counter] | type[Gauge] | type[Histogram], str, Sequence[str], str]
@@ -21,7 +20,7 @@ MEMBER_METRICS: tuple[Row, ...] = (
 _PARTITION = ("partition",)
 
 
-class MemberMetrics(Listener):
+class MemberMetrics(events.Listener):
     """The metrics of one member and its partitions, in a registry of their own; all with the topic."""
 
     def __init__(self, topic: str, prefix: str, table: Iterable[Row]) -> None:
@@ -36,7 +35,7 @@ class MemberMetrics(Listener):
         self._by_partition = [self._metrics[name] for _, name, labels, _ in rows if labels == _PARTITION]
         self._owned: set[int] = set()
 
-    def notify(self, event: MemberEvent) -> None:
+    def notify(self, event: events.MemberEvent) -> None:
         match event:
             case events.LoopTicked():
                 self._metrics["loop_last_tick_timestamp_seconds"].set_to_current_time()

@@ -14,7 +14,6 @@ from typing import Self
 import structlog
 
 from streampca.consumer_group import events
-from streampca.consumer_group.events import Listener, MemberEvent
 from streampca.errors import StoreError, StreampcaError
 from streampca.stores.process_status import (
     OUTDATED_AFTER_S,
@@ -33,7 +32,7 @@ _WAITING_AFTER_S = 5.0  # without a message
 _RATE_OVER_S = 10.0
 
 
-class StatusListener(Listener):
+class StatusListener(events.Listener):
     """Reports every few seconds while the loop runs, and at once when partitions are assigned or released.
 
     A context manager around the member's run: the error that ends it is in the last report.
@@ -86,7 +85,7 @@ class StatusListener(Listener):
         self._report()
         self._executor.shutdown(wait=True)
 
-    def notify(self, event: MemberEvent) -> None:
+    def notify(self, event: events.MemberEvent) -> None:
         match event:
             case events.LoopTicked():
                 self._on_tick()
@@ -123,7 +122,7 @@ class StatusListener(Listener):
         if self._transform:
             self._update(self._transform, event)
 
-    def _update(self, transform: TransformStatus, event: MemberEvent) -> None:
+    def _update(self, transform: TransformStatus, event: events.MemberEvent) -> None:
         match event:
             case events.BatchTransformed():
                 transform.model_version = event.version

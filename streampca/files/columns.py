@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from streampca.errors import InputError
+from streampca.errors import InputError, listed
 from streampca.formats.fields import NumberFields
 from streampca.formats.packing import VectorError, is_number_word
 from streampca.settings.field_paths import Part, Path, names_of, paths_of, spelled
 
 _UNNAMED = re.compile(r"|__index_level_\d+__|Unnamed: \d+")  # pandas' names for an index
-_MAX_SHOWN = 20
 
 
 class FileOptions(NamedTuple):
@@ -62,12 +61,12 @@ def resolved(row: Any, options: FileOptions, path: str, *, named: bool = True) -
     leaves = dict(found)
     is_named = named and (options.names or options.dimensions in (None, len(leaves)))
     names = list(names_of(list(leaves))) if is_named and leaves and all(map(_is_number, leaves.values())) else None
-    said = [] if asked or names is None else [f"the dimensions are its columns {_listed(names)}"]
+    said = [] if asked or names is None else [f"the dimensions are its columns {listed(names)}"]
     paths = tuple(leaves)
     if names and options.names:
         if not set(options.names) <= set(names):
             raise InputError(
-                f"{path} has the columns {_listed(names)}, but the dimensions learned are {_listed(options.names)}"
+                f"{path} has the columns {listed(names)}, but the dimensions learned are {listed(options.names)}"
             )
         if list(options.names) != names:
             said = ["columns are read by the names learned"]
@@ -96,7 +95,7 @@ def _default(row: Any, options: FileOptions, path: str) -> list[tuple[Path, Any]
         )
     is_array = len(columns) == 1 and all(isinstance(leaf, list) and not _columns_in(leaf) for leaf in columns.values())
     if not is_array and (other := [name for name, leaf in columns.items() if not _is_number(leaf)]):
-        raise InputError(f"{path}: column {_listed(other[:1])} holds no numbers: {hint}")
+        raise InputError(f"{path}: column {listed(other[:1])} holds no numbers: {hint}")
     return [((Part(name),), leaf) for name, leaf in columns.items()]
 
 
@@ -125,9 +124,4 @@ def _is_number(leaf: Any) -> bool:
 
 def _shown(columns: Mapping[str, Any]) -> str:
     """The names of the columns as `--field` takes them."""
-    return _listed([spelled([name]) if name else '""' for name in columns])
-
-
-def _listed(names: Sequence[str]) -> str:
-    text = ", ".join(name[:64] if name.isprintable() else repr(name[:64]) for name in names[:_MAX_SHOWN])
-    return text + (f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else "")
+    return listed([spelled([name]) if name else '""' for name in columns])

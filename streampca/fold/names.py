@@ -1,12 +1,8 @@
 """Names of dimensions: what folds of one stream, models and settings must agree on."""
 
-from collections.abc import Sequence
-
-from streampca.errors import SettingsError
+from streampca.errors import SettingsError, listed
 
 Names = list[str] | None  # one for each dimension; None: they have none
-
-_SHOWN, _LETTERS = 20, 60  # names in a message, and letters of each: of longer lists, from the first that differs on
 
 
 def agreed(names: Names, others: Names, named_by: str, others_named_by: str) -> Names:
@@ -25,10 +21,3 @@ def difference(names: Names, others: Names) -> tuple[str, str] | None:
         return None
     same = next((i for i, (name, other) in enumerate(zip(names, others, strict=False)) if name != other), 0)
     return listed(names, same), listed(others, same)
-
-
-def listed(names: Sequence[str], start: int = 0) -> str:
-    """The names; of many, some from `start` on."""
-    start = start if len(names) > _SHOWN else 0
-    shown = [name[:_LETTERS] for name in names[start : start + _SHOWN]]
-    return ("…, " if start else "") + ", ".join(shown) + (", …" if start + len(shown) < len(names) else "")

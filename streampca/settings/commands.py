@@ -5,6 +5,7 @@ Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML 
 """
 
 import re
+from datetime import datetime
 from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal
 
@@ -14,7 +15,6 @@ from streampca.errors import needs
 from streampca.settings.base import Rules, Settings, all_fields
 from streampca.settings.kafka import DeadLetterSettings, FormatSettings, KafkaName, KafkaSettings, TopicSettings
 from streampca.settings.process import ListeningSettings, LogSettings, Port, StoreSettings
-from streampca.settings.times import milliseconds_of
 
 __all__ = ["LogSettings", "Settings", "StoreSettings", "all_fields"]
 
@@ -23,6 +23,11 @@ Dimensions = Annotated[int, Field(ge=1, le=10_000_000)]
 
 EMITTED = ("coordinates", "residual", "score", "p", "reconstruction")
 _EMIT = re.compile("|".join([*EMITTED, "record", "contributions:[1-9][0-9]{0,5}"]))
+
+
+def milliseconds_of(text: str) -> int:
+    """Milliseconds since 1970 of a time in ISO 8601; one without an offset is local. Raises `ValueError`."""
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
 class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterSettings, ListeningSettings):

@@ -6,8 +6,8 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
 from starlette.responses import PlainTextResponse
 
+from streampca.errors import listed
 from streampca.fold.model_file import PublishedModel
-from streampca.fold.names import listed
 from streampca.sidecar import compute
 from streampca.sidecar.compute import Answer
 from streampca.sidecar.engine import Engine

@@ -70,11 +70,16 @@ class ClientSource(ABC):
         """The earliest offset and the end of a partition; None if no broker answers."""
 
     @abstractmethod
-    def _commit(self, offsets: Mapping[int, Committed]) -> None: ...
+    def _commit(self, offsets: Mapping[int, Committed]) -> None:
+        """Commit the offsets; raises `client_error`."""
+
     @abstractmethod
-    def _leave(self) -> None: ...
+    def _leave(self) -> None:
+        """Leave the group, and close the client."""
+
     @abstractmethod
-    def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]: ...
+    def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
+        """See `streampca.sources.base.Source`."""
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         fetched = {} if self._rebalances else self._fetch(timeout_s)

@@ -58,7 +58,9 @@ class ClientTransactions(Transactions, ABC):
         """Commit the transaction with a group member's offsets; calls `_fail` for records that were not delivered."""
 
     @abstractmethod
-    def _abort(self, producer: Any) -> None: ...
+    def _abort(self, producer: Any) -> None:
+        """Abort the open transaction; raises `client_error`."""
+
     @abstractmethod
     def _give_up(self, producer: Any) -> None:
         """Close the producer without sending what is left."""

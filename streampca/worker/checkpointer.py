@@ -11,10 +11,9 @@ from concurrent.futures import Future
 import structlog
 
 from streampca.consumer_group.events import CheckpointPostponed, CheckpointSaved, Listener
-from streampca.errors import SettingsError, StoreBusyError, StoreError, refuse_other_topic
+from streampca.errors import SettingsError, StoreBusyError, StoreError, listed, refuse_other_topic
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
-from streampca.fold.names import listed
 from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source

@@ -12,7 +12,6 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from streampca.consumer_group import events
-from streampca.consumer_group.events import MemberEvent
 from streampca.consumer_group.log import MemberLog
 from streampca.consumer_group.metrics import MemberMetrics, Row
 from streampca.fold.model_file import PublishedModel
@@ -67,7 +66,7 @@ class WorkerLog(MemberLog):
         self._saved_positions: dict[int, int] = {}
         self._model: PublishedModel | None = None
 
-    def notify(self, event: MemberEvent) -> None:
+    def notify(self, event: events.MemberEvent) -> None:
         super().notify(event)
         match event:
             case events.BatchLearned():
@@ -153,7 +152,7 @@ class WorkerMetrics(MemberMetrics):
             buckets=_P_BUCKETS,
         )
 
-    def notify(self, event: MemberEvent) -> None:
+    def notify(self, event: events.MemberEvent) -> None:
         super().notify(event)
         match event:
             case events.BatchLearned():

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
-from streampca.consumer_group.events import Listener, Listeners
 from streampca.consumer_group.first_records import FirstRecords
 from streampca.consumer_group.rejects import BadRecordPolicy, without_vectors
 from streampca.errors import SourceError, StreampcaError
@@ -38,7 +37,7 @@ class Worker:
         source: Source,
         dead_letters: DeadLetters,
         writer: CheckpointWriter,
-        listener: Listener,
+        listener: events.Listener,
         check_threads: Callable[[], None] = lambda: None,
     ) -> None:
         """The `source` hands over decoded records, such as `sources.prefetch`.
@@ -48,7 +47,7 @@ class Worker:
         self._config, self._source, self._dead_letters = config, source, dead_letters
         self._bad_records = BadRecordPolicy(config.topic, config.on_bad_record, _SUSPECTS)
         self._schedule, self._check_threads = PublishSchedule(), check_threads
-        self._listener = Listeners(self._schedule, listener)
+        self._listener = events.Listeners(self._schedule, listener)
         self._checkpointer = Checkpointer(config, source, dead_letters, writer, self._listener)
         self._first_records = FirstRecords(config.topic, config.codec.oddity)
         self._assignment = Assignment[Fold](

@@ -1,6 +1,7 @@
 """Names of dimensions, as messages list them."""
 
-from streampca.fold.names import agreed, difference, listed
+from streampca.errors import listed
+from streampca.fold.names import agreed, difference
 
 
 def test_short_lists_are_whole_and_of_long_ones_the_part_that_differs_is_shown() -> None:

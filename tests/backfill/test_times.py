@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
+from streampca.backfill.folding import in_milliseconds
 from streampca.errors import InputError
-from streampca.files.times import in_milliseconds
 
 MS = 1_767_225_600_123
 
