@@ -4,10 +4,9 @@ from pathlib import Path
 
 from streampca.errors import InputError, naming_the_extra
 from streampca.files.columns import FileOptions
-from streampca.files.csv import rows_of_csv
 from streampca.files.kinds import readable
 from streampca.files.rows import Rows, rows_of_npy
-from streampca.files.text import rows_of_jsonl
+from streampca.files.text import rows_of_csv, rows_of_jsonl
 
 
 def open_rows(path: Path | str, options: FileOptions = FileOptions(), part: tuple[int, int] | None = None) -> Rows:  # noqa: B008
