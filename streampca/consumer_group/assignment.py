@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 from streampca.consumer_group import events
-from streampca.consumer_group.first_records import FirstRecords, V
+from streampca.consumer_group.rejects import FirstRecords, V
 from streampca.errors import ForeignStoreError, OffsetGapError, StoreError
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Source

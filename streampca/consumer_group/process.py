@@ -11,8 +11,7 @@ import structlog
 
 from streampca.consumer_group.events import Listener, Listeners
 from streampca.consumer_group.health import HealthListener, health_server
-from streampca.consumer_group.log import MemberLog
-from streampca.consumer_group.metrics import MemberMetrics
+from streampca.consumer_group.listeners import MemberLog, MemberMetrics
 from streampca.consumer_group.status import StatusListener
 from streampca.consumer_group.tracing import TracingListener
 from streampca.process import watchdog

@@ -6,7 +6,7 @@ hangs does not stop the loop.
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self
@@ -115,7 +115,11 @@ class StatusListener(events.Listener):
             case events.PartitionsAssigned(positions):
                 self._on_assignment(positions)
             case events.PartitionsReleased(partitions):
-                self._on_release(partitions)
+                for partition in partitions:
+                    self._partitions.pop(partition, None)
+                    self._on_decoded(partition)
+                self._problems.pop(events.RestoreFailed, None)
+                self._report()
             case events.MemberStopping():
                 self._state = "stopping"
                 self._report()
@@ -150,13 +154,6 @@ class StatusListener(events.Listener):
         self._partitions |= {p: PartitionStatus(position=position) for p, position in positions.items()}
         if self._state == "starting":
             self._state = "waiting"
-        self._report()
-
-    def _on_release(self, partitions: Sequence[int]) -> None:
-        for partition in partitions:
-            self._partitions.pop(partition, None)
-            self._on_decoded(partition)
-        self._problems.pop(events.RestoreFailed, None)
         self._report()
 
     def _on_decoded(self, partition: int) -> None:

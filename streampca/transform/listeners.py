@@ -8,8 +8,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from streampca.consumer_group import events
 from streampca.consumer_group.events import MemberEvent
-from streampca.consumer_group.log import MemberLog
-from streampca.consumer_group.metrics import MemberMetrics, Row
+from streampca.consumer_group.listeners import MemberLog, MemberMetrics, Row
 
 log = structlog.get_logger()
 

@@ -1,7 +1,7 @@
 """The log and the metrics of a worker: what every member reports, its checkpoints and its models."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import structlog
@@ -12,8 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from streampca.consumer_group import events
-from streampca.consumer_group.log import MemberLog
-from streampca.consumer_group.metrics import MemberMetrics, Row
+from streampca.consumer_group.listeners import MemberLog, MemberMetrics, Row
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.epoch import oddity
 from streampca.formats.packing import NO_VALUE
@@ -71,8 +70,10 @@ class WorkerLog(MemberLog):
         match event:
             case events.BatchLearned():
                 self._on_batch(event)
-            case events.CheckpointSaved():
-                self._on_checkpoint(event)
+            case events.CheckpointSaved(partition, fold, seconds):
+                self._ends("checkpoint postponed", "checkpoint saved again")
+                self._saved_positions[partition] = position = fold.position
+                log.debug("checkpoint saved", partition=partition, next_offset=position, seconds=round(seconds, 4))
             case events.CheckpointPostponed(cause):
                 self._fails("checkpoint postponed", cause)
             case events.ModelPublished(model, seconds):
@@ -104,12 +105,6 @@ class WorkerLog(MemberLog):
             learned := sum(latest.fold.stats.learned for latest in self._batches.values())
         ):
             log.info("caught up", partitions=len(self._lags), learned=learned)
-
-    def _on_checkpoint(self, event: events.CheckpointSaved) -> None:
-        self._ends("checkpoint postponed", "checkpoint saved again")
-        self._saved_positions[event.partition] = event.fold.position
-        position, seconds = event.fold.position, round(event.seconds, 4)
-        log.debug("checkpoint saved", partition=event.partition, next_offset=position, seconds=seconds)
 
     def _on_model(self, model: PublishedModel, seconds: float) -> None:
         self._ends("publishing failed", "model published again")
@@ -163,8 +158,11 @@ class WorkerMetrics(MemberMetrics):
             case events.RecordsSkipped(count):
                 self._metrics["messages"].labels("skipped").inc(count)
                 self._metrics["records_skipped"].labels(NO_VALUE).inc(count)
-            case events.CheckpointSaved():
-                self._on_checkpoint(event)
+            case events.CheckpointSaved(partition, fold, seconds):
+                self._metrics["checkpoint_duration_seconds"].observe(seconds)
+                self._set(partition, checkpoint_last_success_timestamp_seconds=time.time())
+                if fold.state.rank:
+                    self._set(partition, pinv_error=fold.state.pinv_error)
             case events.CheckpointPostponed():
                 self._metrics["checkpoints_postponed"].inc()
             case events.ModelPublished(model, seconds, p_values):
@@ -184,14 +182,11 @@ class WorkerMetrics(MemberMetrics):
             case events.RestoreFailed():
                 self._metrics["restore_failures"].inc()
             case events.PartitionsAssigned(positions):
-                self._on_assignment(positions)
+                self._metrics["rebalances"].labels("assigned").inc()
+                for partition in positions:
+                    self._set(partition, stalled=0)
             case events.PartitionsReleased(_, lost):
                 self._metrics["rebalances"].labels("lost" if lost else "revoked").inc()
-
-    def _on_assignment(self, positions: Mapping[int, int]) -> None:
-        self._metrics["rebalances"].labels("assigned").inc()
-        for partition in positions:
-            self._set(partition, stalled=0)
 
     def _on_batch(self, batch: events.BatchLearned) -> None:
         self._metrics["messages"].labels("learned").inc(batch.messages)
@@ -215,12 +210,6 @@ class WorkerMetrics(MemberMetrics):
         if batch.losses:
             residual, norm = (np.concatenate(column) for column in zip(*batch.losses, strict=True))
             self._loss_ratio.observe(residual[norm > 0] / norm[norm > 0])
-
-    def _on_checkpoint(self, event: events.CheckpointSaved) -> None:
-        self._metrics["checkpoint_duration_seconds"].observe(event.seconds)
-        self._set(event.partition, checkpoint_last_success_timestamp_seconds=time.time())
-        if event.fold.state.rank:
-            self._set(event.partition, pinv_error=event.fold.state.pinv_error)
 
 
 class BulkHistogram(Collector):

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
-from streampca.consumer_group.first_records import FirstRecords
-from streampca.consumer_group.rejects import BadRecordPolicy, without_vectors
+from streampca.consumer_group.rejects import BadRecordPolicy, FirstRecords, without_vectors
 from streampca.errors import SourceError, StreampcaError
 from streampca.fold.fold import Fold
 from streampca.formats.epoch import odd_times

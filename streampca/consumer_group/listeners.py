@@ -1,22 +1,37 @@
-"""The log of a member: one line for each event a person wants to know, whatever the member does with its records."""
+"""The log and the metrics of a member, whatever it does with its records."""
 
+import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
+import prometheus_client
 import structlog
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
 
 from streampca.consumer_group import events
 from streampca.consumer_group.rejects import ALL_DELETES, FIRST
 from streampca.errors import RETRY_MAY_HELP
+from streampca.process.metrics import LabelledRegistry, StoreMetrics
 from streampca.sources.events import SourceStatus
 
 log = structlog.get_logger()
 
 _NUMBERS = re.compile(r"[0-9]+")
 _PROGRESS_EVERY_S = 60.0
+
+Row = tuple[type[prometheus_client.Counter] | type[Gauge] | type[Histogram], str, Sequence[str], str]
+"""Kind, name after a prefix, labels and help text of a metric."""
+
+MEMBER_METRICS: tuple[Row, ...] = (
+    (Gauge, "partitions_owned", (), "Partitions assigned to this member."),
+    (Gauge, "broker_connected", (), "1 while a broker answers, otherwise 0; then lag and offsets are stale."),
+    (Gauge, "loop_last_tick_timestamp_seconds", (), "Time of the loop's last iteration."),
+)
+_PARTITION = ("partition",)
 
 
 class MemberLog(events.Listener):
@@ -44,8 +59,10 @@ class MemberLog(events.Listener):
                 self._on_poll(status)
             case events.RecordRejected():
                 self._on_reject(event)
-            case events.RecordsSkipped():
-                self._on_skip(event)
+            case events.RecordsSkipped(count, accepted_any):
+                self._skipped += count
+                if self._skipped - count < FIRST <= self._skipped and not accepted_any:
+                    log.warning("no record has a vector", skipped=self._skipped, message=ALL_DELETES)
             case events.PartitionStalled(partition, lag, cause):
                 self._stalled.add(partition)
                 self._lags[partition] = lag
@@ -122,11 +139,6 @@ class MemberLog(events.Listener):
             count=count,
         )
 
-    def _on_skip(self, event: events.RecordsSkipped) -> None:
-        before, self._skipped = self._skipped, self._skipped + event.count
-        if before < FIRST <= self._skipped and not event.accepted_any:
-            log.warning("no record has a vector", skipped=self._skipped, message=ALL_DELETES)
-
     def _on_poll(self, status: SourceStatus) -> None:
         """Log progress every minute while messages arrive; otherwise once, when the reason for the silence changes."""
         now = self._clock()
@@ -162,3 +174,45 @@ def _details(status: SourceStatus) -> dict[str, object]:
 def _kind(cause: str) -> str:
     """The cause without numbers of files; one for all that may end by themselves, as requests fail in many ways."""
     return RETRY_MAY_HELP if RETRY_MAY_HELP in cause else _NUMBERS.sub("", cause)
+
+
+class MemberMetrics(events.Listener):
+    """The metrics of one member and its partitions, in a registry of their own; all with the topic."""
+
+    def __init__(self, topic: str, prefix: str, table: Iterable[Row]) -> None:
+        self.registry: CollectorRegistry = LabelledRegistry(topic=topic)
+        ProcessCollector(registry=self.registry)
+        self.store = StoreMetrics()
+        self.store.register(self.registry)
+        rows = (*MEMBER_METRICS, *table)
+        self._metrics: dict[str, Any] = {
+            name: kind(prefix + name, text, labels, registry=self.registry) for kind, name, labels, text in rows
+        }
+        self._by_partition = [self._metrics[name] for _, name, labels, _ in rows if labels == _PARTITION]
+        self._owned: set[int] = set()
+
+    def notify(self, event: events.MemberEvent) -> None:
+        match event:
+            case events.LoopTicked():
+                self._metrics["loop_last_tick_timestamp_seconds"].set_to_current_time()
+            case events.SourcePolled(status):
+                self._metrics["broker_connected"].set(status.connected)
+            case events.PartitionsAssigned(positions):
+                self._own(self._owned.union(positions))
+            case events.PartitionsReleased(partitions):
+                self._own(self._owned.difference(partitions))
+                self._remove(partitions)
+
+    def _set(self, partition: int, **values: float) -> None:
+        for name, value in values.items():
+            self._metrics[name].labels(str(partition)).set(value)
+
+    def _own(self, partitions: set[int]) -> None:
+        self._owned = partitions
+        self._metrics["partitions_owned"].set(len(partitions))
+
+    def _remove(self, partitions: Iterable[int]) -> None:
+        for partition in partitions:
+            for gauge in self._by_partition:
+                with contextlib.suppress(KeyError):  # older prometheus_client: the gauge was never set
+                    gauge.remove(str(partition))
