@@ -26,7 +26,7 @@ from streampca.backfill.execute import execute
 from streampca.files.chunks import Chunk, chunks_of
 from streampca.files.columns import FileOptions
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.formats.arrow import fixed_size_lists
+from streampca.formats.arrow import column_of
 from streampca.formats.batch import batch_of_rows
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
@@ -61,7 +61,7 @@ def write(path: Path, groups: int, rows: int) -> None:
     with parquet.ParquetWriter(path, pa.schema({"embedding": pa.list_(pa.float64(), D)})) as writer:
         for _ in range(groups):
             Y = chance.standard_normal((rows, K)) @ basis + 0.1 * chance.standard_normal((rows, D))
-            writer.write_table(pa.table({"embedding": fixed_size_lists(Y)}), row_group_size=rows)
+            writer.write_table(pa.table({"embedding": column_of(Y)}), row_group_size=rows)
 
 
 def seconds(chunks: list[Chunk], workers: int) -> float:

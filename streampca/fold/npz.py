@@ -49,8 +49,6 @@ H = TypeVar("H", bound=Header)
 
 def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
     """The bytes of the file; members are uncompressed, in the given order, without timestamps."""
-    if "header" in arrays:
-        raise ValueError("no array can be named header")
     text = orjson.dumps(header, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)
     members = {"header": np.frombuffer(text, np.uint8), **arrays}
     buffer = io.BytesIO()

@@ -152,19 +152,14 @@ def stream_of(columns: Mapping[str, Column]) -> bytes:
     batch, out = pa.record_batch(dict(columns)), pa.BufferOutputStream()
     with pa.ipc.new_stream(out, batch.schema) as writer:
         writer.write_batch(batch)
-    value: bytes = out.getvalue().to_pybytes()
-    return value
+    return bytes(out.getvalue().to_pybytes())
 
 
 def column_of(values: NDArray[Any]) -> Column:
     """A column of numbers or bytes (n,), where NaN and None become null, or of lists (n, width)."""
     if values.ndim == 2:
-        return fixed_size_lists(values)
+        return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     return pa.array(values, pa.binary() if values.dtype.kind == "O" else None, from_pandas=True)
-
-
-def fixed_size_lists(rows: NDArray[Any]) -> Column:
-    return pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[-1])
 
 
 def is_list(kind: Any) -> bool:

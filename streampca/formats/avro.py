@@ -7,10 +7,9 @@ read with the original schema.
 """
 
 import io
-import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import fastavro
@@ -46,7 +45,7 @@ class AvroReader(Reader):
         parsed = fastavro.parse_schema(plain, names)
         _check_types(parsed, names)
         path = [part.name for path in self.paths for part in path] if len(self.paths) < 2 else None
-        block = None if path is None else _with_one_block(plain, path, self.dimensions, itertools.count())
+        block = None if path is None else _with_one_block(plain, path, self.dimensions, count())
         fast = block and fastavro.parse_schema(block, dict(named))
 
         def decode(value: bytes) -> VectorBytes:
@@ -122,7 +121,7 @@ def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
     fastavro overflows the C stack on deeply nested values of a recursive schema. An array whose items take no bytes may
     claim any number of them.
     """
-    uses = itertools.count(1)
+    uses = count(1)
 
     def takes_bytes(schema: Any, around: tuple[str, ...]) -> bool:
         """Return whether every value of a type takes at least a byte; `around`: the named types that it is part of."""

@@ -10,7 +10,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial, reduce
 from typing import Any, TypeAlias
 
@@ -79,10 +79,8 @@ class _MessageReader:
             self._packed_type = message_factory.GetMessageClass(_message_type(_with_bytes(files, field), indexes))
 
     def read(self, payload: bytes) -> VectorBytes:
-        numbers = None if self._packed_type is None else self._packed(_parsed(self._packed_type, payload))
-        return self._with_original(payload) if numbers is None else numbers
-
-    def _with_original(self, payload: bytes) -> VectorBytes:
+        if self._packed_type and (numbers := self._packed(_parsed(self._packed_type, payload))) is not None:
+            return numbers
         return self._numbers.pack(_tree(_parsed(self._original_type, payload), self._names), booleans=False)
 
     def _packed(self, message: Message) -> VectorBytes | None:
@@ -90,7 +88,7 @@ class _MessageReader:
         *around, name = self._names[0]
         holder = reduce(getattr, around, message)
         runs = getattr(holder, name)
-        data = runs[0] if len(runs) == 1 else b"".join(runs)
+        data = b"".join(runs)
         if len(data) != self._item * self._dimensions or (len(runs) > 1 and any(len(run) % self._item for run in runs)):
             return None
         others = unknown_fields.UnknownFieldSet(holder)
@@ -234,13 +232,11 @@ def _with_bytes(files: Files, field: FieldDescriptor) -> Files:
     return changed
 
 
-def _parsed(kind: Callable[[], Message], payload: bytes) -> Message:
-    message = kind()
+def _parsed(kind: type[Message], payload: bytes) -> Message:
     try:
-        message.ParseFromString(payload)
+        return kind.FromString(payload)
     except DecodeError:
         raise VectorError("undecodable", "not Protobuf of its schema") from None
-    return message
 
 
 def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:

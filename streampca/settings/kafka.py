@@ -28,7 +28,8 @@ def _type_named(name: str) -> np.dtype[Any] | None:
         return None
 
 
-def _region_of(bootstrap_servers: str) -> str | None:
+def region_of(bootstrap_servers: str) -> str | None:
+    """The region of brokers of AWS MSK: the one in their names, else the environment's."""
     named = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", bootstrap_servers)
     return named[1] if named else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
@@ -60,11 +61,6 @@ class KafkaSettings(Settings):
                 raise ValueError(f"{server.strip()!r} is not host:port")
         return servers
 
-    @property
-    def msk_region(self) -> str | None:
-        """The region of brokers of AWS MSK: the one in their names, else the environment's."""
-        return _region_of(self.bootstrap_servers)
-
     RULES: ClassVar[Rules] = (
         (lambda s: s.security_protocol.startswith("SASL") and s.sasl_mechanism is None,
          "security_protocol {s.security_protocol} needs sasl_mechanism"),
@@ -77,7 +73,7 @@ class KafkaSettings(Settings):
          needs("sasl_mechanism OAUTHBEARER", "httpx", "oauth")),
         (lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None,
          needs("sasl_mechanism AWS_MSK_IAM", "aws-msk-iam-sasl-signer-python", "msk")),
-        (lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and not _region_of(s.bootstrap_servers),
+        (lambda s: s.sasl_mechanism == "AWS_MSK_IAM" and not region_of(s.bootstrap_servers),
          "sasl_mechanism AWS_MSK_IAM needs the environment variable AWS_REGION: bootstrap_servers name no region"),
         (lambda s: s.sasl_mechanism == "GSSAPI" and find_spec("gssapi") is None,
          "sasl_mechanism GSSAPI needs the package gssapi and Kerberos' libraries: pip install gssapi"),

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 import structlog
 
 from streampca.errors import RETRY_MAY_HELP, SourceError
-from streampca.settings.kafka import KafkaSettings
+from streampca.settings.kafka import KafkaSettings, region_of
 from streampca.sources.client_connection import NoBrokerError, one_line
 
 _TIMEOUT_S, _RETRY_S = 3.0, 2.0
@@ -64,7 +64,7 @@ def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
     """The tokens of the login in the settings, None if it needs none. Raises as `OAuthTokens.current` does."""
     match settings.sasl_mechanism, settings.sasl_password:
         case "AWS_MSK_IAM", _:
-            tokens = _tokens(_signed_for_msk, settings.msk_region)
+            tokens = _tokens(_signed_for_msk, region_of(settings.bootstrap_servers))
         case "OAUTHBEARER", secret if secret:
             tokens = _tokens(_issued, settings.sasl_token_url, settings.sasl_username, secret.get_secret_value())
         case _:

@@ -14,7 +14,7 @@ from streampca.files.chunks import Chunk, chunks_of
 from streampca.files.columns import FileOptions
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import FoldConfig
-from streampca.formats.arrow import fixed_size_lists
+from streampca.formats.arrow import column_of
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
 from streampca.stores.base import Store
@@ -33,7 +33,7 @@ def rows(n: int, seed: int = 0, d: int = D) -> F64:
 def table(Y: F64, first: int = 0, **more: object) -> pa.Table:
     """Rows a second apart, from the `first` on."""
     times = pa.array(START_MS + 1000 * np.arange(first, first + len(Y)), pa.timestamp("ms"))
-    return pa.table({"embedding": fixed_size_lists(Y), "time": times, **more})
+    return pa.table({"embedding": column_of(Y), "time": times, **more})
 
 
 def write(folder: Path, Y: F64, files: int = 3, group: int = 400) -> Path:

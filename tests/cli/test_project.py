@@ -11,7 +11,7 @@ import pytest
 
 from streampca.fold import model_file
 from streampca.fold.model_file import PublishedModel
-from streampca.formats.arrow import fixed_size_lists
+from streampca.formats.arrow import column_of
 from streampca.pca.arrays import F64
 from tests.command_line import assert_one_line, printed, run
 from tests.example_models import models_in
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(path / "v.npy", Y)
     np.savetxt(path / "v.csv", Y, fmt="%.17g", delimiter=",")
     (path / "v.jsonl").write_text("\n".join(map(json.dumps, Y.tolist())))
-    pq.write_table(pa.table({"id": range(6000), "vector": fixed_size_lists(Y)}), path / "v.parquet", row_group_size=999)
+    pq.write_table(pa.table({"id": range(6000), "vector": column_of(Y)}), path / "v.parquet", row_group_size=999)
     printed("fit", path / "v.parquet", "--field", "vector", "-o", path / "model.npz", "--components", K)
     return path
 

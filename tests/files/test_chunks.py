@@ -17,7 +17,7 @@ from streampca.errors import InputError
 from streampca.files.chunks import chunks_of, read
 from streampca.files.columns import FileOptions
 from streampca.fold import checkpoint as files
-from streampca.formats.arrow import fixed_size_lists
+from streampca.formats.arrow import column_of
 from streampca.stores.memory import MemoryStore
 from tests.backfill.rows import backfill_of, here, learned, rows, table, write
 
@@ -81,7 +81,7 @@ def test_tables_that_are_more_than_their_files_are_refused(tmp_path: Path) -> No
     """Those of Iceberg, and of Delta with deletion vectors: files hold rows that were deleted."""
     with pytest.raises(InputError, match=r"v1\.metadata\.json: of tables those of Delta can be read"):
         chunks_of(["lake/v1.metadata.json"])
-    lists = pa.table({"embedding": fixed_size_lists(rows(10, d=5))})
+    lists = pa.table({"embedding": column_of(rows(10, d=5))})
     write_deltalake(tmp_path / "lake", lists, configuration={"delta.enableDeletionVectors": "true"})
     with pytest.raises(InputError, match="is more than its files"):
         chunks_of([str(tmp_path / "lake")])
@@ -89,7 +89,7 @@ def test_tables_that_are_more_than_their_files_are_refused(tmp_path: Path) -> No
 
 def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> None:
     Y = rows(700, d=5)
-    lists = pa.table({"embedding": fixed_size_lists(Y)})
+    lists = pa.table({"embedding": column_of(Y)})
     numbers = pa.table({f"f_{i}": Y[:, i] for i in range(5)})
     pq.write_table(lists, tmp_path / "a.parquet")
     np.save(tmp_path / "b.npy", Y)
@@ -110,7 +110,7 @@ def test_files_and_tables_of_every_kind_hold_the_same_rows(tmp_path: Path) -> No
 def test_a_large_row_group_is_not_in_memory_at_once(tmp_path: Path, kind: str) -> None:
     """How well rows are packed says nothing of their memory."""
     Y = rows(100_000, d=128) if kind == "others" else np.zeros((100_000, 128))
-    lists = pa.table({"embedding": fixed_size_lists(Y)})
+    lists = pa.table({"embedding": column_of(Y)})
     if "Arrow" in kind:
         write_arrow(tmp_path / "a.arrow", lists)
     else:

@@ -159,8 +159,3 @@ def test_the_error_names_kind_and_format_version() -> None:
         npz.decode(DATA, "test", 2)
     with pytest.raises(NewerFormatError, match=r"a newer release has written this test file.*nothing is damaged"):
         npz.decode(npz.encode(HEADER | {"format_version": 2}, {}), "test", 1)
-
-
-def test_no_array_takes_the_place_of_the_header() -> None:
-    with pytest.raises(ValueError, match="header"):
-        npz.encode({}, {"header": np.zeros(1)})

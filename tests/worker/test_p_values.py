@@ -12,7 +12,7 @@ from streampca.estimator.estimator import StreamingPCA
 from streampca.files.columns import FileOptions
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel
-from streampca.formats.arrow import fixed_size_lists
+from streampca.formats.arrow import column_of
 from streampca.pca.arrays import F64, Array
 from tests.fold.streams import fold_config, learn
 from tests.worker.test_publisher import PublisherFixture
@@ -112,7 +112,7 @@ def test_after_a_backfill(d: int, spectrum: str) -> None:
     """Which has scored nothing: the topic's messages are scored by the model that knows it."""
     messages, config = Messages(spectrum, d), config_of(d)
     backfill = BackfillPlan("readings", config, FileOptions("v"))
-    batches = [pa.record_batch([fixed_size_lists(messages(5000))], ["v"])]
+    batches = [pa.record_batch([column_of(messages(5000))], ["v"])]
     checkpoint = merge([fold_batches(batches, backfill)], backfill)
     partitions = Partitions(messages, 8, config)
     partitions.checkpoints.save(checkpoint)
