@@ -142,8 +142,6 @@ def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
                 takes_bytes(values, around)
             case {"type": "fixed", "size": size}:
                 return bool(size > 0)
-            case {"type": dict() | list() as inner}:
-                return takes_bytes(inner, around)
             case "null" | {"type": "null"}:
                 return False
         return True
@@ -160,9 +158,6 @@ def _with_one_block(schema: Any, path: list[str], size: int, number: Iterator[in
         case list():
             branches = [_with_one_block(branch, path, size, number) for branch in schema]
             return [branch or schema[i] for i, branch in enumerate(branches)] if any(branches) else None
-        case {"type": dict() | list() as kind}:
-            inner = _with_one_block(kind, path, size, number)
-            return inner and {**schema, "type": inner}
         case {"type": "record", "fields": fields} if path:
             kinds = {field["name"]: _with_one_block(field["type"], path[1:], size, number)
                      for field in fields if field["name"] == path[0]}  # fmt: skip
