@@ -15,8 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from streampca.consumer_group import events
-from streampca.process.bearer_tokens import AccessError, BearerTokens
-from streampca.process.listening import address_of, listen
+from streampca.process.listening import AccessError, BearerTokens, address_of, listen
 from streampca.sources.events import SourceStatus
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from streampca.consumer_group.listeners import MemberLog, MemberMetrics
 from streampca.consumer_group.status import StatusListener
 from streampca.consumer_group.tracing import TracingListener
 from streampca.process import watchdog
-from streampca.process.bearer_tokens import BearerTokens
-from streampca.process.listening import server_context
+from streampca.process.listening import BearerTokens, server_context
 from streampca.process.start import Started, started
 from streampca.settings.commands import ConsumerSettings
 from streampca.stores.base import Store

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Security
 from fastapi.security import HTTPBearer
 from starlette.middleware.gzip import GZipMiddleware
 
-from streampca.process.bearer_tokens import BearerTokens
+from streampca.process.listening import BearerTokens
 from streampca.process.metrics import StoreMetrics
 from streampca.settings.commands import ServeSettings
 from streampca.settings.process import is_loopback

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from streampca.errors import DamagedFileError, StoreError
-from streampca.process.bearer_tokens import MissingScopeError, NoTokenError, UnknownTokenError
+from streampca.process.listening import MissingScopeError, NoTokenError, UnknownTokenError
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.stores.model_cache import NoModelError, UnknownVersionError
 

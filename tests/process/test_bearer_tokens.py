@@ -13,7 +13,7 @@ from starlette.routing import Route
 from structlog.typing import EventDict
 
 from streampca.errors import SettingsError
-from streampca.process.bearer_tokens import BearerTokens, UnknownTokenError
+from streampca.process.listening import BearerTokens, UnknownTokenError
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore

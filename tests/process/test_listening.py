@@ -16,8 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from streampca.consumer_group.health import HealthListener, HealthServer, health_server
 from streampca.errors import SettingsError
-from streampca.process.bearer_tokens import BearerTokens
-from streampca.process.listening import address_of, listen, server_context
+from streampca.process.listening import BearerTokens, address_of, listen, server_context
 from tests.example_models import models_in, numbered
 from tests.process.test_bearer_tokens import bearer, line
 from tests.sidecar.process import SidecarProcess
