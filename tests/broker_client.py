@@ -66,8 +66,7 @@ class BrokerClient:
 
     def _described(self, topic: str) -> Sequence[Any]:
         (described,) = self.admin.describe_topics([topic])
-        partitions: Sequence[Any] = described["partitions"]
-        return partitions
+        return list(described["partitions"])
 
     def delete_records(self, name: str, partition: int, before: int) -> None:
         """Delete the records before an offset, like retention does."""
@@ -150,8 +149,7 @@ class BrokerClient:
         }
 
     def members(self, group: str) -> Sequence[Any]:
-        members: Sequence[Any] = self.admin.describe_groups([group])[group]["members"]
-        return members
+        return list(self.admin.describe_groups([group])[group]["members"])
 
 
 class RunningBroker(BrokerClient):

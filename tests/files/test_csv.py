@@ -95,10 +95,6 @@ def test_cells(tmp_path: Path) -> None:
     for cell in ("1_000", "1 2", "0x1", "x"):
         with pytest.raises(InputError, match=r"row 2: column 2 \(b\) is no number: .* \(cells are separated by ';'\)"):
             vectors_of(opened(tmp_path, f"a;b\n1;2\n1;{cell}\n"))
-    for row in ("1,2;", "1,5;2", '"""a";"b"""', "[1;2]", "1;[2]", "1;{}", '1;"""2"""'):  # JSON, but no numbers
-        with pytest.raises(InputError, match=r"row 2: column [12] \([ab]\) is no number"):
-            vectors_of(opened(tmp_path, f"a;b\n1;2\n{row}\n"))
-    assert vectors_of(opened(tmp_path, "a,b\n+1,.5\n01,1.\n -2 ,1E3\n")) == [[1, 0.5], [1, 1], [-2, 1000]]
     with pytest.raises(InputError, match=r"separated by ';'\): column a holds no numbers: name by --field .* a, b"):
         opened(tmp_path, "a;b\n1,5;2,5\n3,5;4,5\n")
     with pytest.raises(InputError, match="several columns a"):

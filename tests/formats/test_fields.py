@@ -130,8 +130,7 @@ def vectors(record: Any, field: str, d: int = 3, **judging: Any) -> list[list[fl
     decoded = codec("json", field, d=d, **judging).decode([json.dumps(record).encode()])
     assert decoded.rejects == [], record
     assert decoded.counts.sum() == len(decoded.vectors)
-    rows: list[list[float]] = decoded.vectors.tolist()
-    return rows
+    return list(decoded.vectors.tolist())
 
 
 XY = [{"x": 1, "y": 2}, {"x": 3, "y": 4}]
