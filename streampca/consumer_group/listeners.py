@@ -4,7 +4,7 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -77,7 +77,11 @@ class MemberLog(events.Listener):
             case events.RestoreFailed(cause):
                 self._fails("restoring failed", cause)
             case events.PartitionsAssigned(positions):
-                self._on_assignment(positions)
+                self._ends("restoring failed", "partitions restored")
+                self._lags |= dict.fromkeys(positions)
+                self._caught_up = False
+                read_from = {str(p): "earliest" if at < 0 else at for p, at in sorted(positions.items())}
+                log.info("partitions assigned", read_from=read_from)
             case events.PartitionsReleased():
                 self._on_release(event)
             case events.MemberStopping(cause):
@@ -109,13 +113,6 @@ class MemberLog(events.Listener):
         before = self._caught_up
         self._caught_up = before or all(lag is not None and lag <= 0 for lag in self._lags.values())
         return self._caught_up and not before
-
-    def _on_assignment(self, positions: Mapping[int, int]) -> None:
-        self._ends("restoring failed", "partitions restored")
-        self._lags |= dict.fromkeys(positions)
-        self._caught_up = False
-        read_from = {str(p): "earliest" if position < 0 else position for p, position in sorted(positions.items())}
-        log.info("partitions assigned", read_from=read_from)
 
     def _on_release(self, event: events.PartitionsReleased) -> None:
         for partition in event.partitions:

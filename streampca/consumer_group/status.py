@@ -6,7 +6,7 @@ hangs does not stop the loop.
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self
@@ -113,7 +113,11 @@ class StatusListener(events.Listener):
             case events.ModelPublished():
                 self._problems.pop(events.PublishFailed, None)
             case events.PartitionsAssigned(positions):
-                self._on_assignment(positions)
+                self._problems.pop(events.RestoreFailed, None)
+                self._partitions |= {p: PartitionStatus(position=position) for p, position in positions.items()}
+                if self._state == "starting":
+                    self._state = "waiting"
+                self._report()
             case events.PartitionsReleased(partitions):
                 for partition in partitions:
                     self._partitions.pop(partition, None)
@@ -148,13 +152,6 @@ class StatusListener(events.Listener):
             self._messages += batch.messages
             self._last_message = self._ticks()
             self._state = self._working
-
-    def _on_assignment(self, positions: Mapping[int, int]) -> None:
-        self._problems.pop(events.RestoreFailed, None)
-        self._partitions |= {p: PartitionStatus(position=position) for p, position in positions.items()}
-        if self._state == "starting":
-            self._state = "waiting"
-        self._report()
 
     def _on_decoded(self, partition: int) -> None:
         self._stalled.discard(partition)
