@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -74,4 +73,4 @@ def last_of(records: Sequence[Record]) -> LastRecord | None:
 
 
 def _column(records: Sequence[Record], name: str) -> list[Any]:
-    return records.column(name) if isinstance(records, Columns) else list(map(attrgetter(name), records))
+    return records.column(name) if isinstance(records, Columns) else [getattr(record, name) for record in records]

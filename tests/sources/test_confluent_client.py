@@ -1,12 +1,10 @@
 """How librdkafka is configured and which of its errors are final; without a broker."""
 
 import base64
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, Uuid
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, Message, Uuid
 
 from streampca.formats.record import headers_of, timestamps_of, values_of
 from streampca.settings.commands import WorkerSettings
@@ -53,16 +51,20 @@ def test_topic_ids_are_printed_like_by_kafkas_tools(high: int) -> None:
     assert printed_id(Uuid(0, 0)) == ""  # there is none
 
 
-def message(offset: int, stamp: tuple[int, int], headers: Callable[[], Any] = lambda: None) -> Any:
-    """A message with the methods that a batch calls."""
-    return SimpleNamespace(
-        offset=lambda: offset, timestamp=lambda: stamp, key=lambda: None, value=lambda: b"%d" % offset, headers=headers,
-        leader_epoch=lambda: None,
-    )  # fmt: skip
+class Odd(Message):
+    """A message with a header whose name is not UTF-8."""
+
+    def headers(self) -> Any:
+        return b"\xff".decode()
 
 
 def test_a_batch_has_records_and_columns() -> None:
-    batch = ConfluentBatch([message(5, (TIMESTAMP_CREATE_TIME, 17)), message(9, (TIMESTAMP_NOT_AVAILABLE, 0))])
+    batch = ConfluentBatch(
+        [
+            Message(offset=5, value=b"5", timestamp=(TIMESTAMP_CREATE_TIME, 17)),
+            Message(offset=9, value=b"9", timestamp=(TIMESTAMP_NOT_AVAILABLE, 0)),
+        ]
+    )
     assert [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in batch] == [
         (5, 17, None, b"5", []), (9, -1, None, b"9", []),
     ]  # fmt: skip
@@ -72,6 +74,6 @@ def test_a_batch_has_records_and_columns() -> None:
 
 
 def test_headers_whose_names_are_not_utf8_leave_a_mark() -> None:
-    batch = ConfluentBatch([message(5, (TIMESTAMP_CREATE_TIME, 17), b"\xff".decode)])
+    batch = ConfluentBatch([Odd(offset=5)])
     assert headers_of(batch) == [batch[0].headers]
     assert [name for name, _ in batch[0].headers] == ["__connect.errors.headers"]

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import methodcaller
-from typing import Any, TypeAlias
+from typing import Any
 
 import structlog
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from streampca.formats.record import Columns, Record
 from streampca.settings.commands import ConsumerSettings
@@ -32,8 +32,6 @@ _OFFSETS_S = 3.0
 _CLOSE_S = 2.0
 
 log = structlog.get_logger()
-
-Message: TypeAlias = Any  # confluent_kafka.Message, whose types allow None everywhere
 
 
 class ConfluentBatch(Columns):
@@ -161,7 +159,7 @@ class ConfluentSource(ClientSource):
 
     _stop_reading = _read  # all that are still read are assigned
 
-    def _handle_failed(self, messages: Iterable[Message]) -> dict[int, int]:
+    def _handle_failed(self, messages: Iterable[Any]) -> dict[int, int]:
         """Note positions out of range, and errors; returns the ends that were reached, by partition."""
         ends: dict[int, int] = {}
         for message in messages:
@@ -223,7 +221,7 @@ def _timestamp(message: Message) -> int:
     return -1 if kind == TIMESTAMP_NOT_AVAILABLE else int(timestamp)
 
 
-def _headers(message: Message) -> Sequence[tuple[str, bytes | None]]:
+def _headers(message: Any) -> Sequence[tuple[str, bytes | None]]:
     try:
         return message.headers() or ()
     except UnicodeDecodeError:  # a name is not UTF-8: the client returns none of them
@@ -231,9 +229,12 @@ def _headers(message: Message) -> Sequence[tuple[str, bytes | None]]:
 
 
 _FIELDS: Mapping[str, Callable[[Message], Any]] = {
-    **{name: methodcaller(name) for name in ("offset", "value", "key", "leader_epoch")},
+    "offset": Message.offset,  # called so, it takes a quarter of the time of `methodcaller`
+    "value": Message.value,
     "timestamp": _timestamp,
+    "key": Message.key,
     "headers": _headers,
+    "leader_epoch": Message.leader_epoch,
 }
 
 
