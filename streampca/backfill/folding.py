@@ -18,8 +18,7 @@ from threadpoolctl import threadpool_limits
 from streampca.errors import InputError
 from streampca.files.arrow import batch_of, columns_of
 from streampca.files.columns import FileOptions
-from streampca.files.kinds import naming
-from streampca.files.rows import FileBatch
+from streampca.files.rows import FileBatch, naming
 from streampca.fold import checkpoint as files
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig

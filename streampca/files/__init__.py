@@ -4,8 +4,7 @@ from pathlib import Path
 
 from streampca.errors import InputError, naming_the_extra
 from streampca.files.columns import FileOptions
-from streampca.files.kinds import readable
-from streampca.files.rows import Rows, rows_of_npy
+from streampca.files.rows import Rows, readable, rows_of_npy
 from streampca.files.text import rows_of_csv, rows_of_jsonl
 
 

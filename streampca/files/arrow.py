@@ -10,8 +10,7 @@ from pyarrow import parquet
 
 from streampca.errors import InputError
 from streampca.files.columns import Columns, FileOptions, resolved
-from streampca.files.kinds import naming, opened, readable, seekable
-from streampca.files.rows import FileBatch, Rows, rows_of_batch
+from streampca.files.rows import FileBatch, Rows, naming, opened, readable, rows_of_batch, seekable
 from streampca.formats.arrow import are_numbers, is_list, vectors_in
 from streampca.formats.packing import VectorError
 

@@ -15,8 +15,7 @@ from pyarrow import parquet
 from streampca.errors import InputError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
-from streampca.files.kinds import READABLE, kind_of, naming, readable, seekable
-from streampca.files.rows import FileBatch, mapped_npy
+from streampca.files.rows import READABLE, FileBatch, kind_of, mapped_npy, naming, readable, seekable
 
 _NPY_ROWS = 2**16  # of a chunk
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from streampca.errors import InputError
 from streampca.files.columns import Columns, FileOptions, resolved
-from streampca.files.kinds import naming, opened
-from streampca.files.rows import FileBatch, Rows, rows_of_batch
+from streampca.files.rows import FileBatch, Rows, naming, opened, rows_of_batch
 from streampca.formats.csv import MISSING, number_of, packed
 from streampca.formats.fields import NumberFields
 from streampca.formats.json import loads

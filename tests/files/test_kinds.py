@@ -19,7 +19,7 @@ import pytest
 from streampca.errors import InputError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
-from streampca.files.kinds import KINDS, kind_of
+from streampca.files.rows import KINDS, kind_of
 
 Y = np.random.default_rng(0).normal(size=(50, 3))
 TABLE = pa.table({name: Y[:, i] for i, name in enumerate("abc")})
