@@ -91,6 +91,12 @@ class Checkpoint:
         )
 
 
+class EventTimeHeader(npz.Strict):
+    now_ms: npz.Milliseconds
+    recent: Annotated[tuple[npz.Count, ...], Field(max_length=62, strict=False)]
+    ahead: npz.Count
+
+
 class LastRecordHeader(npz.Strict):
     offset: npz.Count
     leader_epoch: Annotated[int, Field(ge=0, lt=2**31)]
@@ -107,7 +113,7 @@ class CheckpointHeader(npz.Header):
     concentration: npz.Share
     clipped: npz.Count
     incomplete: npz.Share | None
-    event_time: EventTime
+    event_time: EventTimeHeader
     stats: FoldStats
     until: Annotated[str, Field(pattern=r"^(-?\d{1,18}|\d{1,10}:\d{1,19}(,\d{1,10}:\d{1,19})*)?$")] = ""
 
@@ -156,8 +162,8 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
     covariance, scale, variances = (arrays.get(name) for name in _OPTIONAL)
     state = State(arrays["C"], arrays["mean"], *numbers, missing, covariance, scale, variances)
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
-    pending = arrays["pending"], arrays["pending_retention"]
-    fold = Fold(header.next_offset, state, *pending, header.event_time, header.stats, last)
+    time, pending = EventTime(**dict(header.event_time)), (arrays["pending"], arrays["pending_retention"])
+    fold = Fold(header.next_offset, state, *pending, time, header.stats, last)
     origin = header.topic, header.topic_id, header.partition
     return Checkpoint(*origin, fold, header.settings, header.until, header.names)
 

@@ -8,13 +8,9 @@ all of a partition's records are weighted by it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
-
-from streampca.fold import npz
 
 _DAY_MS = 24 * 3600 * 1000
 _WINDOW = 63  # records
@@ -24,13 +20,11 @@ _AT_ONCE = 4096  # windows that are sorted in one step; bounds the memory
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """The current time and the timestamps it depends on, as a checkpoint's header has them; -1 when unknown."""
+    """The current time and the timestamps it depends on, in milliseconds since 1970; -1 when unknown."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    now_ms: npz.Milliseconds = -1
-    recent: Annotated[tuple[npz.Count, ...], Field(max_length=_WINDOW - 1)] = ()  # the last 62 known timestamps
-    ahead: npz.Count = 0  # number of records that were more than a day ahead of the time
+    now_ms: int = -1
+    recent: tuple[int, ...] = ()  # the last 62 known timestamps
+    ahead: int = 0  # number of records that were more than a day ahead of the time
 
     def advance(self, timestamps: Sequence[int] | NDArray[np.int64]) -> tuple["EventTime", NDArray[np.int64]]:
         """The time after these records, and the milliseconds by which each of them advanced it."""
