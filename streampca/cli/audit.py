@@ -35,7 +35,7 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     with closing(KafkaPythonReader(settings, settings.topic)) as reader, threadpool_limits(1):
         fold, count, records = before, 0, reader.between(partition, start, end)
         while some := list(itertools.islice(records, _RECORDS)):
-            fold = fold.take(config.codec.batch_of(some), config.fold)[0]
+            fold = fold.take(config.codec.batch_of(some, some[-1].offset + 1), config.fold)[0]
             count += len(some)
     again = files.encode(replace(written, fold=fold.at(end)))
     where = f"partition {partition}, offsets {start} to {end}: {count:,} records learned again"

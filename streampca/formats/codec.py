@@ -29,8 +29,8 @@ REASONS = (
 )
 
 _NUMBER_BYTES = 32  # that each of a vector's numbers may take in a value; topics take 1 MiB by default
-_LARGE_BATCH = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
-_UNKNOWN_BYTES = _LARGE_BATCH // 100  # that an unknown schema counts as: each is a request, which may take seconds
+LARGE_BATCH = 8 * 2**20  # bytes of vectors that are decoded at once; the last value may exceed it
+_UNKNOWN_BYTES = LARGE_BATCH // 100  # that an unknown schema counts as: each is a request, which may take seconds
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Codec:
         frames = [dict(of_record).get(HEADER) or b"" for of_record in headers]
         return [value if value is None else frame + value for frame, value in zip(frames, values, strict=True)]
 
-    def batch_of(self, records: Sequence[Record]) -> Batch:
-        """Decode all these records, at least one, however large their vectors become. Raises as `decode`."""
-        decoded = self.decode(self.values_of(records))
+    def batch_of(self, records: Sequence[Record], end: int, enough: int = sys.maxsize) -> Batch:
+        """Decode records before the position `end`, or the first that `decode_some` takes. Raises as `decode`."""
+        decoded, taken = self.decode_some(self.values_of(records), enough)
         timestamps = np.array(timestamps_of(records), np.int64)[decoded.indices]
-        return Batch(decoded, timestamps, records, records[-1].offset + 1)
+        return Batch(decoded, timestamps, records[:taken], end if taken == len(records) else records[taken].offset)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode a batch: every value becomes vectors or a `Reject`.
@@ -90,7 +90,7 @@ class Codec:
         return plausible.explained(np.stack(rows), raw=self._reader.size is not None) if rows else None
 
     @np.errstate(invalid="ignore")  # NumPy warns about signalling NaNs, which are rejected
-    def decode_some(self, values: Sequence[bytes | None], enough: int = _LARGE_BATCH) -> tuple[Decoded, int]:
+    def decode_some(self, values: Sequence[bytes | None], enough: int = LARGE_BATCH) -> tuple[Decoded, int]:
         """As `decode`, and the number of values taken: fewer than all once their vectors have `enough` bytes.
 
         A few kilobytes of compressed Arrow may unpack to many megabytes.

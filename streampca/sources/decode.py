@@ -1,9 +1,6 @@
 """Decodes the records that a source returns."""
 
-import numpy as np
-
-from streampca.formats.codec import Codec
-from streampca.formats.record import timestamps_of
+from streampca.formats.codec import LARGE_BATCH, Codec
 from streampca.sources.events import Records, Undecoded, Vectors
 
 
@@ -15,9 +12,7 @@ def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
     """
     records = event.records
     try:
-        decoded, taken = codec.decode_some(codec.values_of(records))
+        batch = codec.batch_of(records, event.next, LARGE_BATCH)
     except TimeoutError as error:
         return Undecoded(event.partition, records[0].offset, len(records), event.end, str(error))
-    timestamps = np.array(timestamps_of(records), np.int64)[decoded.indices]
-    after = event.next if taken == len(records) else records[taken].offset
-    return Vectors(decoded, timestamps, records[:taken], after, event.partition, event.end)
+    return Vectors(batch.decoded, batch.timestamps, batch.records, batch.next, event.partition, event.end)
