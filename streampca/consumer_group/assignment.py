@@ -190,9 +190,7 @@ class Assignment(Generic[P]):
             self._listener.notify(events.RestoreFailed(str(error)))
         else:
             self._waiting = set()
-            self.progress |= progress
-            self.read(progress.keys())
-            self._listener.notify(events.PartitionsAssigned({p: at.position for p, at in progress.items()}))
+            self._start_reading(progress)
 
     def _read_paused(self, now: float) -> None:
         """Read all paused partitions when the pause is over, which starts with the first call after `pause`."""
@@ -201,6 +199,11 @@ class Assignment(Generic[P]):
         elif self._paused and self._read_at is not None and now >= self._read_at:
             self.read(self._paused)
             self._paused, self._read_at = set(), None
+
+    def _start_reading(self, progress: Mapping[int, P]) -> None:
+        self.progress |= progress
+        self.read(progress.keys())
+        self._listener.notify(events.PartitionsAssigned({p: restored.position for p, restored in progress.items()}))
 
     def _forget(self, partitions: Collection[int]) -> None:
         self._paused -= set(partitions)
