@@ -1,0 +1,56 @@
+"""How far a model has moved from an earlier one of the same stream; docs/mathematics.md, section 16.
+
+With the newest model's y = D(v − m), axes U, variances Λ and σ², and Q, an orthonormal basis of the earlier model's
+axes in these units, DDₚ⁻¹Uₚ:
+
+    Σ = UΛUᵀ + σ²(I − UUᵀ)        tr QᵀΣQ = Σᵢⱼ (λᵢ − σ²)(UᵀQ)ᵢⱼ² + σ²kₚ
+
+No matrix (d, d) is formed: it costs d·k².
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from streampca.pca.arrays import F64
+from streampca.pca.model import Model
+
+
+class Drift(NamedTuple):
+    """How far the newest model has moved from an earlier one."""
+
+    angle_radians: float  # radians; the largest principal angle, without the newest axes of no variance
+    explained_variance_ratio: float  # share of the newest variance along the earlier axes; 0 if there is none
+    newest_explained_variance_ratio: float  # the same along the newest axes
+    mean_shift_ratio: float  # squared shift of the mean, by the earlier total variance; not finite if that is 0
+
+
+@np.errstate(all="ignore")
+def drift(earlier: Model, newest: Model) -> Drift:
+    """The drift between two models of the same dimensions, in the units of the newest."""
+    scale, earlier_scale = (np.ones(m.dimensions) if m.scale is None else m.scale for m in (newest, earlier))
+    units = scale / earlier_scale
+    U, Q = (np.asarray(model.components.T, np.float64) for model in (newest, earlier))
+    if (units != 1).any():
+        Q = np.linalg.qr(Q * units[:, None])[0]
+    noise, total = newest.noise_variance, earlier.total_variance
+    explained = (newest.explained_variance - noise) @ np.square(U.T @ Q).sum(axis=1) + noise * earlier.n_components
+    shift = np.square(scale * (newest.mean - earlier.mean)).sum()
+    if earlier.scale is not None:  # an entry that varies has variance 1, a constant one has D = 1
+        total = float(np.square(units)[earlier.scale != 1].sum())
+    return Drift(
+        _largest_angle(U[:, newest.explained_variance >= newest.floored_variance], Q),
+        float(explained / newest.total_variance) if newest.total_variance > 0 else 0.0,
+        float(newest.explained_variance_ratio.sum()),
+        float(shift / np.float64(total)),
+    )
+
+
+def _largest_angle(A: F64, B: F64) -> float:
+    """The largest principal angle between the spans of orthonormal columns; accurate near 0 and near π/2."""
+    A, B = (A, B) if A.shape[1] >= B.shape[1] else (B, A)
+    product = A.T @ B
+    if not product.size:
+        return 0.0
+    R = B - A @ product
+    return float(np.arctan2(np.sqrt(np.linalg.norm(R.T @ R, 2)), np.linalg.norm(product, -2)))
