@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "sources.schema_registry": [
         "sources.client_connection", "formats", "errors", "settings.kafka", "process.watchdog",
     ],
-    "stores": ["stores", "fold", "settings.pins", "settings.store_url", "errors"],
+    "stores": ["stores", "fold", "pca.drift", "settings.pins", "settings.store_url", "errors"],
     "consumer_group": [
         "consumer_group", "fold", "formats.batch", "formats.record", "pca.arrays", "pca.state.Losses", "errors",
         "process", "settings.commands", "sources.base", "sources.events", "stores.base", "stores.process_status",
@@ -48,15 +48,15 @@ MAY_IMPORT = {
     "transform": [
         "transform", "consumer_group", "fold", "formats", "pca", "settings.field_paths", "errors", "process",
         "sources.base", "sources.dead_letters", "sources.decode", "sources.events", "sources.record_times",
-        "stores.model_cache", "stores.process_status",
+        "stores.model_cache", "stores.pins", "stores.process_status",
     ],
     "backfill": [
         "backfill", "process", "fold", "formats", "files", "stores.base", "stores.checkpoints", "errors",
     ],
     "sidecar": [
-        "sidecar", "stores.base", "stores.model_cache", "stores.models", "stores.process_status", "fold.model_file",
-        "fold.names", "fold.partitions", "formats", "pca.model", "pca.arrays", "errors", "settings", "process",
-        "version",
+        "sidecar", "stores.base", "stores.model_cache", "stores.models", "stores.pins", "stores.process_status",
+        "fold.model_file", "fold.names", "fold.partitions", "formats", "pca.model", "pca.arrays", "errors", "settings",
+        "process", "version",
     ],
     "demo": ["demo", "stores", "fold.model_file", "files", "settings", "process.start", "errors"],
     "cli": [  # the only one that chooses among concrete sources and stores

@@ -48,7 +48,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     """The application. It polls the store from its startup to its shutdown; `store_metrics` count its requests."""
     models = Models(store, settings.topic)
     history = HistoryReader(models)
-    cache = ModelCache(models, on_load=history.add)
+    cache = ModelCache(models, on_load=history.add, reads_pins=True)
     metrics = SidecarMetrics(cache, settings.topic, store_metrics or StoreMetrics())
 
     @asynccontextmanager

@@ -1,5 +1,6 @@
 """Answers as plain functions of a model and a parsed request; no HTTP, no clock."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,12 +132,13 @@ def _answer(
     return Answer(published.version, {"version": published.version, **plain}, vectors, projected)
 
 
-def model_info(published: PublishedModel) -> Answer:
-    """Everything about a model except its arrays of size d."""
+def model_info(published: PublishedModel, drift: Mapping[str, Mapping[str, float]]) -> Answer:
+    """Everything about a model except its arrays of size d; `drift` is from pinned ones, by name."""
     model, positions = published.model, sorted(published.positions.items())
     own: dict[str, Any] = {
         "components": model.n_components,
         "positions": {partition_name(partition): position for partition, position in positions},
+        "drift": drift,
     }
     others = [name for name in ModelResponse.model_fields if name not in own]
     fields = {name: getattr(published if hasattr(published, name) else model, name) for name in others}

@@ -1,6 +1,6 @@
 """The engine that all dialects share: from the body of a request to the response."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -29,10 +29,10 @@ _MAX_NUMBERS = 1_000_000  # in a request, and in an answer: 8 MB
 
 
 class ParsedRequest(Protocol):
-    """A request as a dialect has parsed it; its version is None for the newest."""
+    """A request as a dialect has parsed it; its version may be a pin's name, and is None for the newest."""
 
     @property
-    def version(self) -> int | None: ...
+    def version(self) -> int | str | None: ...
 
 
 Parsed = TypeVar("Parsed", bound=ParsedRequest)
@@ -51,8 +51,8 @@ class Engine:
         self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, usable_cores()))
         self._loads = anyio.CapacityLimiter(1)  # reads of the store: who waits finds what another has loaded
 
-    async def find(self, version: int | None) -> PublishedModel:
-        """The model of a version (None: the newest). Raises what `ModelCache.get` raises."""
+    async def find(self, version: int | str | None) -> PublishedModel:
+        """The model of a version or of a pin (None: the newest). Raises what `ModelCache.get` raises."""
         try:
             return self._cache.get_loaded(version)
         except NotLoadedError:
@@ -61,6 +61,15 @@ class Engine:
     async def versions(self) -> list[int]:
         """All versions in the store, in ascending order."""
         return await anyio.to_thread.run_sync(self._cache.versions, limiter=self._loads)
+
+    @property
+    def pins(self) -> Mapping[str, int]:
+        """The version of each pin, by name."""
+        return self._cache.pins
+
+    def drift_of(self, published: PublishedModel) -> Mapping[str, Mapping[str, float]]:
+        """How far the newest model has moved from pinned ones, by name; empty for any other."""
+        return self._cache.drifts if published is self._cache.compared else {}
 
     @property
     def current_version(self) -> int | None:
@@ -94,7 +103,7 @@ class Engine:
         """
         raw = await read_request(request, self._max_body_bytes)
 
-        def work(find: Callable[[int | None], PublishedModel]) -> Response:
+        def work(find: Callable[[int | str | None], PublishedModel]) -> Response:
             parsed = parse(raw.unpacked(self._max_body_bytes), self.limits)
             answer = compute(find(parsed.version), parsed, self.limits)
             if answer.projected is not None:

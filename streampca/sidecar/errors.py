@@ -18,6 +18,7 @@ from streampca.errors import DamagedFileError, StoreError
 from streampca.process.listening import MissingScopeError, NoTokenError, UnknownTokenError
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.stores.model_cache import NoModelError, UnknownVersionError
+from streampca.stores.pins import UnknownPinError
 
 PROBLEM_JSON = "application/problem+json"
 _PLAIN_JSON = ("/v2", "/invocations", "/ping")  # paths of protocols with errors of their own
@@ -32,7 +33,7 @@ class Problem(Enum):
     CROSS_SITE = 403, "A browser sends the request for a page of another site."
     UNKNOWN_PATH = 404, "There is no such path."
     UNKNOWN_MODEL = 404, "This sidecar serves another topic."
-    UNKNOWN_VERSION = 404, "The version was never published, or it was removed."
+    UNKNOWN_VERSION = 404, "The version was never published or was removed, or no model is pinned by the name."
     WRONG_METHOD = 405, "The path does not support the method; `Allow` lists those that it does."
     TOO_LONG_FOR_JSON = 406, "The answer has too many numbers for JSON: accept the binary form."
     SLOW_BODY = 408, "The body did not arrive in time."
@@ -100,6 +101,7 @@ def add_error_handlers(app: FastAPI, metrics: SidecarMetrics) -> None:
 _PROBLEMS: dict[type[Exception], Problem] = {
     NoModelError: Problem.NO_MODEL,
     UnknownVersionError: Problem.UNKNOWN_VERSION,
+    UnknownPinError: Problem.UNKNOWN_VERSION,
     StoreError: Problem.STORE_UNREADABLE,
     DamagedFileError: Problem.DAMAGED_MODEL,
     ClientDisconnect: Problem.MALFORMED_BODY,  # nobody receives it

@@ -1,6 +1,6 @@
 """The sidecar's Prometheus metrics."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from prometheus_client import Counter, GCCollector, Histogram, ProcessCollector
@@ -24,6 +24,12 @@ _GAUGES = (  # name, help text, attribute of the model in use
         "subspace_error",
     ),
 )  # fmt: skip
+
+_DRIFT = {  # a field of `Drift` → the metric's help text
+    "angle_radians": "Largest principal angle between newest and pinned axes.",
+    "explained_variance_ratio": "Share of the newest variance along pinned axes.",
+    "mean_shift_ratio": "Squared shift of the mean, by the pinned total variance.",
+}
 
 
 class SidecarMetrics(Collector):
@@ -63,6 +69,9 @@ class SidecarMetrics(Collector):
         yield _by_component("streampca_model_explained_variance_ratio", text, ratios)
         text = "Estimated standard error of each component's axis, counted from 1."
         yield _by_component("streampca_model_axis_error_radians", text, getattr(used, "axis_errors", None))
+        for field, text in _DRIFT.items():
+            drifts = self._models.drifts.items()
+            yield _labelled(f"streampca_drift_{field}", text, "pin", {name: drift[field] for name, drift in drifts})
         text = "Failed model loads, by cause: damaged, store or bug."
         failures = CounterMetricFamily("streampca_model_load_failures_total", text, labels=["cause"])
         for cause in ("damaged", "store", "bug"):
@@ -71,7 +80,12 @@ class SidecarMetrics(Collector):
 
 
 def _by_component(name: str, text: str, values: Iterable[float] | None) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=["component"])
-    for i, value in enumerate([] if values is None else values, start=1):
-        family.add_metric([str(i)], float(value))
+    by_number = enumerate([] if values is None else values, start=1)
+    return _labelled(name, text, "component", {str(i): float(value) for i, value in by_number})
+
+
+def _labelled(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for of, value in values.items():
+        family.add_metric([of], value)
     return family

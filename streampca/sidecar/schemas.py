@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis
+from streampca.settings.pins import PIN_NAME, version_or_name
 from streampca.sidecar.parsing import rows_field
 
 
@@ -20,14 +21,8 @@ Rows = list[list[float]]
 RowsArray = Annotated[Array, PlainValidator(rows_field)]  # precise errors, and 3 times as fast as Rows
 VectorsArray = Annotated[RowsArray, _rows_of(["number", "null"])]
 VersionNumber = Annotated[int, Field(ge=0, lt=2**63)]
-ANY_VERSION = {
-    "anyOf": [{"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, {"type": "string", "enum": ["latest"]}]
-}
-AnyVersion = Annotated[
-    VersionNumber | None,
-    BeforeValidator(lambda version: None if version == "latest" else version),
-    WithJsonSchema(ANY_VERSION),
-]
+_NUMBER, _NAME = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, {"type": "string", "pattern": f"^{PIN_NAME}$"}
+AnyVersion = Annotated[int | str | None, PlainValidator(version_or_name), WithJsonSchema({"anyOf": [_NUMBER, _NAME]})]
 
 _VECTORS = "Vectors, each of the model's d dimensions; entries may be null if it was learned with missing=impute."
 _RECORDS = "The vectors as objects, in place of `vectors`: a number for each of the model's names; others are ignored."
@@ -65,7 +60,9 @@ P = Annotated[
 class RowsRequest(BaseModel):
     """The fields of every request with rows of numbers."""
 
-    version: AnyVersion = Field(None, description="Version of the model; the newest if it is latest or absent.")
+    version: AnyVersion = Field(
+        None, description="Version of the model, or the name of a pin; the newest if it is latest or absent."
+    )
 
     model_config = ConfigDict(extra="forbid")
 
@@ -203,6 +200,18 @@ class HealthResponse(BaseModel):
     status: str = Field(examples=["ok"])
 
 
+class DriftResponse(BaseModel):
+    """How far the newest model has moved from a pinned one, in the newest model's units."""
+
+    version: Version
+    angle_radians: float = Field(description="The largest principal angle between their axes, radians.")
+    explained_variance_ratio: float = Field(description="Share of the newest variance along the pinned axes.")
+    newest_explained_variance_ratio: float = Field(description="The same along the newest model's own axes.")
+    mean_shift_ratio: float | None = Field(
+        description="Squared shift of the mean, by the pinned total variance; null if that is 0."
+    )
+
+
 class ModelResponse(BaseModel):
     """Everything about a model except its axes and its mean."""
 
@@ -234,6 +243,9 @@ class ModelResponse(BaseModel):
     last_timestamp_ms: int = Field(description="Of the newest record learned, since 1970; -1: unknown.")
     published_at: float = Field(description="Seconds since 1970.")
     settings: dict[str, Any] = Field(description="The settings that shape the model.")
+    drift: dict[str, DriftResponse] = Field(
+        description="How far the newest model has moved from each pinned one, by name; empty for an older version."
+    )
 
 
 class ModelsResponse(BaseModel):
@@ -241,6 +253,7 @@ class ModelsResponse(BaseModel):
 
     version: int | None = Field(description="The version in use; null: none yet.")
     versions: list[int] = Field(description="All versions, in ascending order.")
+    pins: dict[str, int] = Field(description="Versions that are pinned, by name.")
 
 
 class ComponentsResponse(BaseModel):

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request, Response
-from pydantic import WithJsonSchema
 from starlette.responses import PlainTextResponse
 
 from streampca.sidecar import compute, schemas
@@ -16,10 +15,10 @@ from streampca.sidecar.openapi import Responses, binary_answer, body_of, content
 from streampca.sidecar.parsing import parse
 from streampca.sidecar.request import BINARY, NPY
 from streampca.sidecar.responses import NPZ, accepts, answer_response, bytes_response, json_response, version_header
-from streampca.sidecar.schemas import ANY_VERSION, AnyVersion
+from streampca.sidecar.schemas import AnyVersion
 
-VersionQuery = Annotated[AnyVersion, Query(description="Version of the model; the newest if absent.")]
-VersionPath = Annotated[str, WithJsonSchema(ANY_VERSION), Path(description="Version of the model, or latest.")]
+VersionQuery = Annotated[AnyVersion, Query(description="Version of the model, or a pin's name; the newest if absent.")]
+VersionPath = Annotated[AnyVersion, Path(description="Version of the model, the name of a pin, or latest.")]
 
 
 class V1Endpoints:
@@ -69,10 +68,12 @@ class V1Endpoints:
     async def model(self, request: Request, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and position in the stream."""
         published = await self._engine.find(version)
-        etag = f'"{published.version}-{published.published_at:.3f}"'
+        drift = self._engine.drift_of(published)
+        pins = [f"-{name}-{moved['version']}" for name, moved in drift.items()]
+        etag = f'"{published.version}-{published.published_at:.3f}{"".join(pins)}"'
         if etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"ETag": etag})
-        response = answer_response(compute.model_info(published))
+        response = answer_response(compute.model_info(published, drift))
         response.headers["ETag"] = etag
         return response
 
@@ -85,19 +86,19 @@ class V1Endpoints:
         return bytes_response(compute.components_npy(published), NPY, version_header(published.version) | disposition)
 
     async def models(self) -> Response:
-        """The versions in the store."""
+        """The versions in the store, and those that are pinned."""
         versions, current = await self._engine.versions(), self._engine.current_version
-        return json_response({"version": current, "versions": versions}, version_header(current))
+        content = {"version": current, "versions": versions, "pins": self._engine.pins}
+        return json_response(content, version_header(current))
 
     async def model_version(self, request: Request, version: VersionPath) -> Response:
-        """Dimensions, variances, losses and position of a version, or of `latest`."""
-        if version != "latest" and not (version.isdecimal() and len(version) < 20):
+        """Dimensions, variances, losses and position of a version, of a pinned one by name, or of `latest`."""
+        if version == self._engine.topic and version not in self._engine.pins:
             raise RequestError(
                 Problem.UNKNOWN_VERSION,
-                f"{version[:40]!r} is no version: that is a number, or latest. Version 2 of KServe's protocol is at "
-                f"/v2/models/{self._engine.topic}",
+                f"{version!r} is the topic, and no pin; version 2 of KServe's protocol is at /v2/models/{version}",
             )
-        return await self.model(request, None if version == "latest" else int(version))
+        return await self.model(request, version)
 
     async def healthz(self) -> Response:
         """Answer as long as the process responds. For liveness probes."""

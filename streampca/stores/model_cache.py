@@ -1,7 +1,7 @@
 """The model in use: the newest undamaged one in the store, replaced atomically when a newer one appears.
 
 A request gets its model once, so no answer mixes two versions. The version in use only increases, with one exception:
-if it is gone from the store, which has lower versions only, the newest of those is used.
+if it is gone from the store, which has lower versions only, the newest of those is used. A pin is a name of a version.
 """
 
 import threading
@@ -13,13 +13,15 @@ import structlog
 
 from streampca.errors import DamagedFileError, NewerFormatError, StoreError, StreampcaError
 from streampca.fold.model_file import PublishedModel
+from streampca.pca.drift import drift
 from streampca.stores.models import Models
+from streampca.stores.pins import Pins, pinned_version
 
 log = structlog.get_logger()
 
 POLL_INTERVAL_S = 1.0  # a list request each; workers publish every 5 s by default
-
-_OLD_VERSIONS_LOADED = 4
+_PINS_READ_EVERY_S = 9.0  # a listing shows their names alone, and each request to a bucket costs money
+_OLD_VERSIONS_LOADED = 4  # beside pinned ones, at most ten
 _DAMAGED_RETRIED_AFTER_S = 60.0
 _STOPPED_WITHIN_S = 2.0
 
@@ -41,17 +43,23 @@ class NotLoadedError(StreampcaError):
 
 
 class ModelCache:
-    """Caches the model in use and a few older ones; a thread polls the store for newer ones."""
+    """Caches the model in use, pinned ones and a few older ones; a thread polls the store for newer ones."""
 
     def __init__(
         self,
         models: Models,
         clock: Callable[[], float] = time.time,
         on_load: Callable[[PublishedModel], None] = lambda published: None,
+        *,
+        reads_pins: bool = False,
     ) -> None:
-        """`on_load` is called with every model that was read, in the thread that read it."""
+        """`on_load` gets every model that was read, in the thread that read it. Names are known if it `reads_pins`."""
         self._models, self._clock, self._on_load = models, clock, on_load
         self.current: PublishedModel | None = None  # the newest undamaged one
+        self.pins: dict[str, int] = {}  # name → version
+        self.drifts: dict[str, dict[str, float]] = {}  # name → version, and fields of `Drift` to `compared`
+        self.compared: PublishedModel | None = None
+        self._reads_pins, self._pin_names, self._pins_due = reads_pins, list[str](), 0.0
         self._older: OrderedDict[int, PublishedModel] = OrderedDict()  # by last use
         self._lock = threading.Lock()  # of _older
         self._damaged: dict[int, float] = {}  # version → when to retry it
@@ -66,9 +74,11 @@ class ModelCache:
         current = self.current
         return None if current is None else max(0.0, self._clock() - current.published_at)
 
-    def get_loaded(self, version: int | None) -> PublishedModel:
-        """The model of a version (None: the newest) if it is in memory; else `NotLoadedError`."""
+    def get_loaded(self, version: int | str | None) -> PublishedModel:
+        """The model of a version or of a pin (None: the newest) if it is in memory; else `NotLoadedError`."""
         current = self.current
+        if isinstance(version, str):
+            version = pinned_version(version, self.pins)
         if current is not None and version in (None, current.version):
             return current
         if version is None:
@@ -79,15 +89,15 @@ class ModelCache:
             self._older.move_to_end(version)
             return self._older[version]
 
-    def get(self, version: int | None) -> PublishedModel:
-        """The model of a version (None: the newest), read from the store if it is not in memory.
+    def get(self, version: int | str | None) -> PublishedModel:
+        """The model of a version or of a pin (None: the newest), read from the store if it is not in memory.
 
         Raises `NoModelError`, `UnknownVersionError`, and what `Models.load` raises.
         """
         try:
             return self.get_loaded(version)
-        except NotLoadedError:
-            return self._load_older(version or 0)
+        except NotLoadedError as error:
+            return self._load_older(error.version)
 
     def versions(self) -> list[int]:
         """Versions in the store, in ascending order."""
@@ -107,9 +117,12 @@ class ModelCache:
         """List the store once and load what is newer. Log an unreadable store once, and its recovery once."""
         try:
             self._missing_store = self._models.store.missing()
-            versions = self._models.versions()
+            listed = self._models.snapshot()
+            versions = listed.versions()
             self._drop_pruned(versions)
             self._load_newest(self._candidates(versions))
+            if self._reads_pins:
+                self._refresh_pins(Pins(listed.store, listed.topic))
         except StoreError as error:
             self.failures["store"] += 1
             if self._store_error is None:
@@ -163,12 +176,8 @@ class ModelCache:
         for version in candidates:
             if self._clock() < self._damaged.get(version, 0.0):
                 continue
-            try:
-                model = self._models.load(version)
-            except FileNotFoundError:  # pruned since it was listed
-                continue
-            except (DamagedFileError, NewerFormatError) as error:
-                self._on_unreadable(version, error)
+            model = self._readable(version, self._models.load)
+            if model is None:
                 continue
             if self.current is not None and version < self.current.version:
                 log.warning("store has older models only", version=version, before=self.current.version)
@@ -176,6 +185,16 @@ class ModelCache:
             self.current = model
             self._on_load(model)
             return
+
+    def _readable(self, version: int, read: Callable[[int], PublishedModel]) -> PublishedModel | None:
+        """What `read` returns; None if the version is gone since it was listed, or unreadable, which is logged."""
+        try:
+            return read(version)
+        except (FileNotFoundError, UnknownVersionError):
+            return None
+        except (DamagedFileError, NewerFormatError) as error:
+            self._on_unreadable(version, error)
+            return None
 
     def _on_unreadable(self, version: int, error: DamagedFileError | NewerFormatError) -> None:
         event = "model of a newer release, not served"
@@ -193,18 +212,34 @@ class ModelCache:
             for version in self._older.keys() - versions:
                 del self._older[version]
 
+    def _refresh_pins(self, pins: Pins) -> None:
+        """Read the pins if one came or went, if there is a newer model, or if it is time; compare if any differs."""
+        names, newest, before = pins.names(), self.current, self.pins
+        is_due = newest is not self.compared or self._clock() >= self._pins_due
+        if newest is None or (names == self._pin_names and not (names and is_due)):
+            return
+        self.pins = pins.all() if names else {}
+        if newest is not self.compared or self.pins != before:
+            self.compared = None  # if reading fails, the next poll compares
+            self.drifts = {
+                name: {"version": version, **drift(old.model, newest.model)._asdict()}
+                for name, version in self.pins.items()
+                if (old := self._readable(version, self.get)) and old.model.dimensions == newest.model.dimensions
+            }
+        self.compared, self._pin_names, self._pins_due = newest, names, self._clock() + _PINS_READ_EVERY_S
+
     def _load_older(self, version: int) -> PublishedModel:
         try:
             model = self._models.load(version)
         except FileNotFoundError:
             raise UnknownVersionError(
-                f"there is no model version {version}: never published, or removed; GET /v1/models lists all"
+                f"there is no model version {version}: never published, or removed; `streampca inspect STORE` lists all"
             ) from None
         self._on_load(model)
         with self._lock:
             self._older[version] = model
-            while len(self._older) > _OLD_VERSIONS_LOADED:
-                self._older.popitem(last=False)
+            for old in [old for old in self._older if old not in self.pins.values()][:-_OLD_VERSIONS_LOADED]:
+                del self._older[old]
         return model
 
     def _no_model_text(self) -> str:

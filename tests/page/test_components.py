@@ -8,7 +8,8 @@ from playwright.sync_api import expect
 from scipy.linalg import subspace_angles
 
 from streampca.stores.models import Models
-from tests.example_models import example_model, numbered
+from streampca.stores.pins import Pins
+from tests.example_models import TOPIC, example_model, numbered
 from tests.page.browser import Opened, status
 
 
@@ -30,12 +31,15 @@ def test_figures_are_a_table_that_the_keyboard_opens(opened: Opened) -> None:
     assert components.locator("td:first-child").all_text_contents() == [str(j) for j in sorted(largest)]
 
 
-def test_shows_the_sampling_error_if_it_is_known(models: Models, opened: Opened) -> None:
+def test_shows_sampling_error_and_drift_if_they_are_known(models: Models, opened: Opened) -> None:
     page = opened("?tab=components", numbered(10))
     expect(page.locator("#errors")).to_be_hidden()
+    Pins(models.store, TOPIC).set("index", 10)
     models.save(replace(numbered(20), subspace_error=0.04321, axis_errors=[0.01, np.pi / 2]))
     expected = "Sampling error, estimated: 0.04321 of 2 for the plane of all components; 0.57° to 90° for the axes."
     expect(page.locator("#errors")).to_have_text(expected)
+    moved = re.compile("^Turned by up to .*° since index, version 10, whose axes explain .* %.*variance: .* %\\.$")
+    expect(page.locator("#drift")).to_have_text(moved)
     expect(page.locator("#components figure").first).to_contain_text("± 0.57°")
     for shape in ("", "1×5"):  # strips, pictures
         page.locator("#shape").fill(shape)

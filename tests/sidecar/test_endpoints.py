@@ -1,5 +1,6 @@
 """Models, their versions, health and readiness."""
 
+import json
 import re
 from typing import Any
 
@@ -10,7 +11,9 @@ from fastapi.openapi.models import OpenAPI
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar import schemas
 from streampca.sidecar.app import create_app
+from streampca.sidecar.errors import Problem
 from streampca.stores.models import Models
+from streampca.stores.pins import Pins
 from tests.example_models import TOPIC, D, K, example_model, numbered
 from tests.in_memory.store import FaultyStore
 from tests.sidecar.http_client import Client, error_of
@@ -28,7 +31,7 @@ def test_details_of_a_model(client: Client) -> None:
         "explained_variance_ratio": model.explained_variance_ratio.tolist(),
         "total_variance": model.total_variance, "weight": 20.0, "loss": 0.5, "loss_ratio": 0.25, "loss_ewma": 0.125,
         "rejected": 1, "positions": {"0": 3, "1": 20}, "first_timestamp_ms": 1, "last_timestamp_ms": 2,
-        "settings": {"components": K}, "names": None, "subspace_error": None, "axis_errors": None,
+        "settings": {"components": K}, "names": None, "subspace_error": None, "axis_errors": None, "drift": {},
     }  # fmt: skip
     old = client.get("/v1/model?version=10")
     assert old.json()["version"] == 10
@@ -37,12 +40,13 @@ def test_details_of_a_model(client: Client) -> None:
 
 def test_list_of_models(client: Client, models: Models, app: FastAPI) -> None:
     answer = client.get("/v1/models")
-    assert answer.json() == {"version": 20, "versions": [10, 20]}
+    assert answer.json() == {"version": 20, "versions": [10, 20], "pins": {}}
     assert answer.headers["x-model-version"] == "20"
     models.save(numbered(30))
-    assert client.get("/v1/models").json() == {"version": 20, "versions": [10, 20, 30]}
+    assert client.get("/v1/models").json() == {"version": 20, "versions": [10, 20, 30], "pins": {}}
+    Pins(models.store, TOPIC).set("pinned", 10)
     app.state.model_cache.poll()
-    assert client.get("/v1/models").json() == {"version": 30, "versions": [10, 20, 30]}
+    assert client.get("/v1/models").json() == {"version": 30, "versions": [10, 20, 30], "pins": {"pinned": 10}}
 
 
 def test_ready_after_the_first_model(store: FaultyStore, settings: ServeSettings) -> None:
@@ -54,7 +58,7 @@ def test_ready_after_the_first_model(store: FaultyStore, settings: ServeSettings
         assert error_of(answer, 503) == f"not ready: {reason}"
         assert answer.json()["reasons"] == [reason]
         assert client.get("/healthz").json() == {"status": "ok"}
-        assert client.get("/v1/models").json() == {"version": None, "versions": []}
+        assert client.get("/v1/models").json() == {"version": None, "versions": [], "pins": {}}
         for method, path in (
             ("POST", "project"), ("POST", "reconstruct"), ("GET", "model"), ("GET", "model/components")
         ):  # fmt: skip
@@ -100,6 +104,36 @@ def test_a_model_is_sent_once_to_those_who_know_it(client: Client, app: FastAPI,
     models.save(numbered(30))
     app.state.model_cache.poll()
     assert client.get("/v1/model", headers=known_one).json()["version"] == 30
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content"),
+    [
+        *(("POST", f"/v1/{act}", {"vectors": [ROW], "version": "{}"}) for act in ("project", "reconstruct", "score")),
+        *(("POST", f"/v1/{act}?version={{}}", {"vectors": [ROW]}) for act in ("project", "reconstruct", "score")),
+        ("POST", "/invocations", {"instances": [ROW], "params": {"version": "{}"}}),
+        *(("GET", f"/v1/{path}", None) for path in ("model?version={}", "model/components?version={}", "models/{}")),
+        ("GET", "/v1/page/recent?version={}", None),
+        ("GET", f"/v2/models/{TOPIC}/versions/{{}}", None),
+        (
+            "POST", f"/v2/models/{TOPIC}/versions/{{}}/infer",
+            {"inputs": [{"name": "x", "shape": [1, D], "datatype": "FP64", "data": ROW}]},
+        ),
+        ("GET", f"/v2/models/{TOPIC}/versions/{{}}/ready", None),
+    ],
+)  # fmt: skip
+def test_a_pinned_model_is_served_by_its_name(
+    client: Client, app: FastAPI, models: Models, method: str, path: str, content: Any
+) -> None:
+    Pins(models.store, TOPIC).set("at-noon.1", 10)
+    app.state.model_cache.poll()
+    named, by_number, unknown = (
+        client.request(method, path.format(version), content=json.dumps(content).replace('"{}"', json.dumps(version)))
+        for version in ("at-noon.1", 10, "at-night")
+    )
+    assert (named.status_code, named.content) == (200, by_number.content)
+    assert named.headers.get("x-model-version", "10") == "10"
+    assert "'at-night'; the names there are: at-noon.1" in error_of(unknown, Problem.UNKNOWN_VERSION)
 
 
 def test_the_openapi_document_is_valid(client: Client) -> None:

@@ -117,7 +117,7 @@ def test_a_version_is_a_whole_number(client: Client, version: Any) -> None:
     assert error_of(answer, 422).startswith("version: ")
 
 
-@pytest.mark.parametrize("version", ["x", "", "-1", "1.5", "null", str(2**63), "9" * 5000, "%00"])
+@pytest.mark.parametrize("version", ["", "-1", "1.5", "x y", "a" * 64, str(2**63), "9" * 5000, "%00"])
 def test_a_version_in_the_query_is_a_whole_number_too(client: Client, version: str) -> None:
     for path in ("/v1/model", "/v1/model/components"):
         assert error_of(client.get(f"{path}?version={version}"), 422).startswith("version: ")

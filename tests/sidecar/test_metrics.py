@@ -5,7 +5,10 @@ from dataclasses import replace
 import pytest
 from fastapi import FastAPI
 
+from streampca.pca.drift import drift
+from streampca.sidecar.metrics import _DRIFT
 from streampca.stores.models import Models
+from streampca.stores.pins import Pins
 from tests.example_models import TOPIC, D, example_model, file_of, numbered
 from tests.in_memory.store import FaultyStore
 from tests.monitoring.prometheus import assert_includes, samples_of
@@ -47,6 +50,21 @@ def test_failures_are_counted(client: Client, app: FastAPI, models: Models, stor
     app.state.model_cache.poll()
     failures = {f'streampca_model_load_failures_total{{cause="{cause}"}}': 1 for cause in ("damaged", "store")}
     assert_includes(scraped(client), failures)
+
+
+def test_the_newest_model_has_its_drift_from_pinned_ones(client: Client, app: FastAPI, models: Models) -> None:
+    etag, pins = client.get("/v1/model").headers["etag"], Pins(models.store, TOPIC)
+    for pin in (pins.set, lambda name, _: pins.remove(name)):
+        pin("pinned", 10)
+        app.state.model_cache.poll()
+        answer = client.get("/v1/model", headers={"If-None-Match": etag})
+        moved = {"version": 10, **drift(example_model(10), example_model(20))._asdict()} if pin == pins.set else {}
+        assert answer.json()["drift"] == ({"pinned": moved} if moved else {})
+        samples = {f'streampca_drift_{field}{{pin="pinned"}}': moved[field] for field in _DRIFT if moved}
+        assert {name: value for name, value in scraped(client).items() if "_drift_" in name} == samples
+        etag = answer.headers["etag"]
+        assert client.get("/v1/model", headers={"If-None-Match": etag}).status_code == 304
+    assert client.get("/v1/model?version=10").json()["drift"] == {}
 
 
 def test_requests_are_timed_by_route_and_code_and_never_by_path(client: Client) -> None:

@@ -8,6 +8,7 @@ from structlog.typing import EventDict
 from streampca.errors import StoreError
 from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.stores.models import Models
+from streampca.stores.pins import Pins, UnknownPinError
 from tests.example_models import TOPIC, file_of, newer, numbered
 from tests.in_memory.store import FaultyStore
 from tests.waiting import Clock, wait_until
@@ -25,7 +26,7 @@ def models(store: FaultyStore) -> Models:
 
 @pytest.fixture
 def cache(models: Models, clock: Clock) -> ModelCache:
-    return ModelCache(models, clock)
+    return ModelCache(models, clock, reads_pins=True)
 
 
 def warnings(logs: list[EventDict]) -> list[str]:
@@ -165,6 +166,63 @@ def test_a_pruned_version_is_unknown_even_if_it_was_loaded(
     cache.poll()
     with pytest.raises(UnknownVersionError):
         cache.get(1)
+
+
+def test_a_pin_is_read_when_one_comes_or_goes_at_a_newer_version_and_every_ten_seconds(
+    cache: ModelCache, models: Models, store: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(cache, models, *range(1, 9))
+    pins, reads, read, failing = Pins(store, TOPIC), list[str](), store.read, [file_of(8)]
+
+    def reading(name: str) -> bytes:
+        reads.append(name)
+        if name in failing:
+            failing.remove(name)
+            store.fail_reads(1)
+        return read(name)
+
+    monkeypatch.setattr(store, "read", reading)
+    with pytest.raises(UnknownPinError, match="no model is pinned as 'a'; none is: `streampca pin VERSION` pins one"):
+        cache.get("a")
+    for change, polls, times, meaning in (
+        (lambda: pins.set("a", 1), 2, 1, 1),
+        (lambda: pins.set("a", 2), 7, 0, 1),
+        (lambda: None, 2, 1, 2),
+        (lambda: models.save(numbered(9)), 2, 1, 2),
+        (lambda: pins.set("b", 9), 2, 2, 2),
+        (lambda: pins.set("a", 8), 12, 4, 8),  # reading it fails once
+    ):
+        change()
+        reads.clear()
+        for _ in range(polls):
+            clock.now += 1
+            cache.poll()
+        assert sum(name.endswith(".pin") for name in reads) == times
+        for version in (3, 4, 5, 6, 7):
+            cache.get(version)
+        assert cache.get_loaded("a").version == cache.drifts["a"]["version"] == meaning
+    pins.remove("a")
+    cache.poll()
+    with pytest.raises(UnknownPinError, match="no model is pinned as 'a'; the names there are: b"):
+        cache.get("a")
+    assert (cache.get("b"), cache.drifts.keys()) == (cache.current, {"b"})
+
+
+def test_a_pinned_model_that_cannot_be_read_or_compared_has_no_drift(
+    cache: ModelCache, models: Models, store: FaultyStore, logs: list[EventDict]
+) -> None:
+    save(models, 1, 2, 3, 5)
+    models.save(numbered(4, d=7))
+    for version in range(1, 6):
+        Pins(store, TOPIC).set(f"v{version}", version)
+    store.delete(file_of(5))
+    store.damage(file_of(1), 500)
+    store.write(file_of(2), newer(store.read(file_of(2)), "model"))
+    publish(cache, models, 6, 8)
+    publish(cache, models, 9)
+    assert (in_use(cache), cache.reasons_not_ready(None), cache.drifts.keys()) == (9, {}, {"v3"})
+    assert cache.get_loaded("v4").model.dimensions == 7
+    assert warnings(logs) == ["model damaged, not served", "model of a newer release, not served"]
 
 
 def test_a_version_newer_than_the_one_in_use_can_be_requested(cache: ModelCache, models: Models) -> None:

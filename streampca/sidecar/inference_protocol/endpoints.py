@@ -4,7 +4,7 @@ A message is JSON, or JSON with the tensors' bytes behind it: the header `Infere
 the JSON ends, and `binary_data_size` how many bytes a tensor has.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, get_args
@@ -24,11 +24,11 @@ from streampca.sidecar.openapi import binary_answer, body_of, errors_of
 from streampca.sidecar.parsing import Limits, json_object, rows_of, validate
 from streampca.sidecar.request import BYTES, LENGTH, RawRequest
 from streampca.sidecar.responses import JSON, bytes_response, json_bytes, json_response, version_header
-from streampca.sidecar.schemas import SCORES, ErrorResponse, ProjectRequest, VersionNumber
+from streampca.sidecar.schemas import SCORES, AnyVersion, ErrorResponse, ProjectRequest
 from streampca.version import __version__
 
 ModelName = Annotated[str, Path(description="The topic.")]
-ModelVersion = Annotated[VersionNumber, Path(description="Version of the model.")]
+ModelVersion = Annotated[AnyVersion, Path(description="Version of the model, the name of a pin, or latest.")]
 
 _DATATYPES = {"FP32": "<f4", "FP64": "<f8"}
 _DEFAULT: tuple[OutputName, ...] = ("coordinates", "residual")
@@ -95,7 +95,7 @@ class InferenceEndpoints:
 
     async def version_metadata(self, model_name: ModelName, model_version: ModelVersion) -> Response:
         """Inputs and outputs of a version."""
-        return await self._metadata(model_name, model_version, [model_version])
+        return await self._metadata(model_name, model_version)
 
     async def repository_index(self) -> Response:
         """All versions in the store."""
@@ -114,14 +114,14 @@ class InferenceEndpoints:
         """Coordinates and others of vectors by a version of the model."""
         return await self._infer(request, model_name, model_version)
 
-    async def _infer(self, request: Request, name: str, version: int | None) -> Response:
+    async def _infer(self, request: Request, name: str, version: int | str | None) -> Response:
         self._check(name)
         return await self._engine.answer(
             request, operation="project", parse=partial(parse, version=version), compute=infer,
             respond=partial(respond, model=name), if_quick=True,
         )  # fmt: skip
 
-    async def _metadata(self, name: str, version: int | None, versions: list[int]) -> Response:
+    async def _metadata(self, name: str, version: int | str | None, versions: Sequence[int] = ()) -> Response:
         self._check(name)
         published = await self._engine.find(version)
         d, k = published.model.dimensions, published.model.n_components
@@ -130,7 +130,12 @@ class InferenceEndpoints:
             "inputs": [{"name": "vectors", "datatype": "FP64", "shape": [-1, d]}],
             "outputs": [{"name": n, "datatype": "FP64", "shape": shapes.get(n, [-1])} for n in get_args(OutputName)],
         }
-        about = {"name": name, "versions": [*map(str, versions)], "platform": "streampca", **tensors}
+        about = {
+            "name": name,
+            "versions": [*map(str, versions or [published.version])],
+            "platform": "streampca",
+            **tensors,
+        }
         return json_response(about, version_header(published.version))
 
     def _check(self, name: str) -> None:
@@ -144,13 +149,13 @@ class InferenceEndpoints:
 class Inference:
     """A parsed request: vectors, and the outputs to answer with."""
 
-    version: int | None
+    version: int | str | None
     id: str | None
     project: ProjectRequest
     outputs: Mapping[OutputName, bool]  # name → as bytes, not as JSON
 
 
-def parse(raw: RawRequest, limits: Limits, version: int | None) -> Inference:
+def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inference:
     """The request in a body. Raises `RequestError`."""
     text = raw.body[: raw.json_bytes]
     request = validate(InferenceRequest, json_object(text, limits))

@@ -148,7 +148,7 @@ class PageEndpoints:
         published = await anyio.to_thread.run_sync(
             ModelCache(Models(self._store, topic)).get, version, limiter=self._history_thread
         )
-        return answer_response(compute.model_info(published))
+        return answer_response(compute.model_info(published, drift={}))
 
     async def workers(self, topic: TopicQuery = None) -> Response:
         """Workers and members of transform that reported within the last hour: state, throughput, and partitions."""

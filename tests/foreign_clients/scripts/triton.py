@@ -62,7 +62,8 @@ def synchronous() -> None:
     for model, version, tensors, status in (
         ("other", "", inputs(http, "f8", True), "404"),
         (TOPIC, "11", inputs(http, "f8", True), "404"),
-        (TOPIC, "x", inputs(http, "f8", True), "422"),
+        (TOPIC, "x", inputs(http, "f8", True), "404"),
+        (TOPIC, "-1", inputs(http, "f8", True), "422"),
         (TOPIC, "", [http.InferInput("vectors", [1, 4], "FP64").set_data_from_numpy(np.zeros((1, 4)))], "422"),
         (TOPIC, "", [http.InferInput("vectors", [1, 5], "INT64").set_data_from_numpy(np.zeros((1, 5), int))], "422"),
     ):

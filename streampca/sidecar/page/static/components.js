@@ -2,7 +2,7 @@
 
 import { angleBetween, principalAngles } from "./angles.js";
 import * as charts from "./charts.js";
-import { element, setText } from "./dom.js";
+import { element, make, setText } from "./dom.js";
 import { angle, count, degrees, percent, short, sum } from "./format.js";
 import { fill, shapeOf } from "./heatmap.js";
 
@@ -19,6 +19,7 @@ const angles = charts.bars("angles-chart", charts.COMPONENTS, "components", () =
 export function show({ about, components }, other, shape) {
   drawScree(about.explained_variance_ratio, other?.about);
   showErrors(about);
+  showDrift(about);
   const others = other?.components.slice(0, Math.min(components.length, MAX_COMPARED)) ?? [];
   const between = others.map((vector, i) => degrees(angleBetween(vector, components[i])));
   element("angles").hidden = others.length === 0;
@@ -52,6 +53,14 @@ function showErrors({ subspace_error: subspace, axis_errors: axes, components })
   if (subspace === null) return;
   setText("errors", `Sampling error, estimated: ${short(subspace)} of ${components} for the plane of all ` +
     `components; ${errorOf(Math.min(...axes))} to ${errorOf(Math.max(...axes))} for the axes.`);
+}
+
+/** How far the newest version has moved from each pinned one. */
+function showDrift({ drift }) {
+  element("drift").replaceChildren(...Object.entries(drift).map(([name, { version, ...moved }]) => make("li", {},
+    `Turned by up to ${angle(degrees(moved.angle_radians))} since ${name}, version ${count(version)}, whose axes explain ` +
+    `${percent(moved.explained_variance_ratio)} of today's variance; squared shift of the mean, by its total variance: ` +
+    `${moved.mean_shift_ratio === null ? "–" : percent(moved.mean_shift_ratio)}.`)));
 }
 
 /** The shape that the user entered, for vectors of length d; null if there is none or it does not fit. */
