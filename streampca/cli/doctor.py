@@ -25,6 +25,7 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
+from streampca.stores.pins import Pins
 from streampca.transform.models import shape_in
 from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import too_few_partitions
@@ -154,7 +155,7 @@ class TransformChecks:
         self._settings, self._topic = settings, topic
         self._models = Models(open_store(settings.store), settings.topic)
         self._cache = ModelCache(self._models)
-        self._model = create_current_model(settings, self._cache)
+        self._model = create_current_model(settings, self._cache, Pins(self._models.store, settings.topic))
         self._has_model = self._has_output_topic = False
 
     def checks(self) -> list[tuple[str, Check]]:

@@ -2,7 +2,7 @@
 
 import time
 
-from streampca.consumer_group.events import LoopTicked, ModelAwaited
+from streampca.consumer_group.events import LoopTicked, ModelAwaited, ModelFixed
 from streampca.consumer_group.process import Process, member_process
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.codec import Codec
@@ -14,6 +14,7 @@ from streampca.sources.schema_registry import create_schemas, create_writer
 from streampca.stores.choice import open_store
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
+from streampca.stores.pins import Pins
 from streampca.transform.listeners import TransformLog, TransformMetrics
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import CurrentModel
@@ -31,12 +32,12 @@ def run(settings: TransformSettings) -> None:
     store = open_store(settings.store, metrics.store.observe)
     shown = {
         "client": client_and_other(settings),
-        "model": "newest" if version is None else f"version {version}",
+        "model": "newest" if version is None else f"version {version}" if isinstance(version, int) else version,
         "emits": f"{settings.emit} as {settings.output_format}",
     }
     with member_process(settings, store, metrics, logged, shown, settings.output_topic) as process:
-        cache = ModelCache(Models(store, settings.topic))
-        model = create_current_model(settings, cache)
+        cache, pins = ModelCache(Models(store, settings.topic)), Pins(store, settings.topic)
+        model = create_current_model(settings, cache, pins)
         stop_on_signals(stops.append)
         cache.start(POLL_INTERVAL_S)
         try:
@@ -46,6 +47,9 @@ def run(settings: TransformSettings) -> None:
                 time.sleep(_WAIT_S)
             if stops:
                 return
+            if model.version is not None:
+                names = [name for name, version in pins.all().items() if version == model.version]
+                process.listener.notify(ModelFixed(model.version, names))
             transformer = _build(settings, model, process)
             for cause in stops:  # signals that came meanwhile
                 transformer.stop(cause)
@@ -86,11 +90,11 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
     return Transformer(config, source, transactions, outputs, process.listener, process.started.threads.raise_first)
 
 
-def create_current_model(settings: TransformSettings, cache: ModelCache) -> CurrentModel:
+def create_current_model(settings: TransformSettings, cache: ModelCache, pins: Pins) -> CurrentModel:
     """The model that records are projected with, from a cache of the topic's models."""
     return CurrentModel(
         cache, settings.model_version, settings.output_topic,
-        needs_past_scores=_output_fields(settings).needs_past_scores, field=settings.field,
+        needs_past_scores=_output_fields(settings).needs_past_scores, field=settings.field, pins=pins.all,
     )  # fmt: skip
 
 

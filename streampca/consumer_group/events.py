@@ -83,6 +83,14 @@ class ModelAwaited:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFixed:
+    """The member projects with this version alone; `pins` are the names that hold it now."""
+
+    version: int
+    pins: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class RecordRejected:
     """A record could not be learned or projected."""
 
@@ -179,9 +187,9 @@ class MemberStopping:
 
 MemberEvent = (
     PartitionsAssigned | RestoreFailed | PartitionsReleased | BatchLearned | BatchTransformed
-    | TransactionEnded | ModelAwaited | RecordRejected | RecordsSkipped | PartitionStalled | PartitionResumed
-    | OffsetsSkipped | CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed | LoopTicked
-    | SourcePolled | MemberStopping
+    | TransactionEnded | ModelAwaited | ModelFixed | RecordRejected | RecordsSkipped | PartitionStalled
+    | PartitionResumed | OffsetsSkipped | CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed
+    | LoopTicked | SourcePolled | MemberStopping
 )  # fmt: skip
 
 

@@ -132,7 +132,7 @@ class StatusListener(events.Listener):
 
     def _update(self, transform: TransformStatus, event: events.MemberEvent) -> None:
         match event:
-            case events.BatchTransformed():
+            case events.BatchTransformed() | events.ModelFixed():
                 transform.model_version = event.version
             case events.TransactionEnded("committed", counts):
                 transform.written += counts["written"]

@@ -9,11 +9,12 @@ from datetime import datetime
 from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, PlainValidator, field_validator
 
 from streampca.errors import needs
 from streampca.settings.base import Rules, Settings, all_fields
 from streampca.settings.kafka import DeadLetterSettings, FormatSettings, KafkaName, KafkaSettings, TopicSettings
+from streampca.settings.pins import version_or_name
 from streampca.settings.process import ListeningSettings, LogSettings, Port, StoreSettings
 
 __all__ = ["LogSettings", "Settings", "StoreSettings", "all_fields"]
@@ -162,7 +163,9 @@ class TransformSettings(ConsumerSettings):
     only_p_below: float | None = Field(
         None, gt=0, le=1, description="Write only outputs of records with a lower p-value; unset: all."
     )
-    model_version: int | None = Field(None, ge=0, description="Model version to project with; unset: the newest.")
+    model_version: Annotated[int | str | None, PlainValidator(version_or_name)] = Field(
+        None, description="Model version to project with, or the name of a pin; unset: the newest."
+    )
     transform_group_id: str = Field(
         "streampca-transform-<topic>", min_length=1, description="Consumer group of `streampca transform`."
     )

@@ -28,7 +28,7 @@ class TransformStatus(BaseModel):
     """The records that a member of `streampca transform` has written since its start."""
 
     output_topic: str
-    model_version: int | None = Field(None, description="Version of the model used last; null: none yet.")
+    model_version: int | None = Field(None, description="Version of the model used last, or fixed; null: none yet.")
     awaits: str | None = Field(None, description="Why there is no model to project with yet.")
     written: int = Field(0, description="Records written to the output topic by committed transactions.")
     rejected: int = Field(0, description="Records rejected in committed transactions.")

@@ -55,6 +55,10 @@ class TransformLog(MemberLog):
                 self._fails("transaction failed", event.cause)
             case events.ModelAwaited(cause):
                 self._fails("waiting for model", cause, "warning")
+            case events.ModelFixed(version, []):
+                log.warning("model version not pinned", version=version, remedy=f"streampca pin {version}")
+            case events.ModelFixed(version, pins):
+                log.info("model version fixed", version=version, pins=pins)
 
     def ended(self) -> None:
         log.info("transform ended", committed=self._committed, **self._state())

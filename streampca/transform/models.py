@@ -1,25 +1,40 @@
 """The model that records are projected with: one version, or always the newest of a shape that never changes."""
 
 import re
+from collections.abc import Callable, Mapping
 
 from streampca.errors import InputError
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.names import agreed
 from streampca.settings.field_paths import dimension_names
 from streampca.stores.model_cache import ModelCache, NoModelError, UnknownVersionError
+from streampca.stores.pins import UnknownPinError, pinned_version
 
 _NO_PAST_SCORES = "the newest model has no past scores yet, which p-values need; the next version will have them"
 _SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")
+_VERSION = re.compile(r"\bversion=([0-9]+)")
+_START_OVER = "write to another output_topic with another transform_group_id"
 
 
 class CurrentModel:
     """The model in use, from a cache that somebody polls."""
 
     def __init__(
-        self, cache: ModelCache, version: int | None, output: str, *, needs_past_scores: bool, field: str = ""
+        self,
+        cache: ModelCache,
+        version: int | str | None,
+        output: str,
+        *,
+        needs_past_scores: bool,
+        field: str = "",
+        pins: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """`output` is the topic that the outputs are written to, for errors; `field` may name the dimensions."""
-        self._cache, self._version, self._output = cache, version, output
+        """`output` is the topic that the outputs are written to, for errors; `field` may name the dimensions.
+
+        `version` may be the name of one of the `pins`, which are read once.
+        """
+        self._cache, self._output, self._pins = cache, output, pins
+        self._name, self.version = (version, None) if isinstance(version, str) else ("", version)
         self._needs_past_scores, self._field = needs_past_scores, field
         self._model: PublishedModel | None = None
 
@@ -32,8 +47,8 @@ class CurrentModel:
 
     @property
     def shape(self) -> str:
-        """Components and dimensions of the model, as committed with offsets."""
-        return _shape(self.published)
+        """Components and dimensions of the model, and the version if it is fixed, as committed with offsets."""
+        return _shape(self.published) + ("" if self.version is None else f" version={self.version}")
 
     def refresh(self) -> str:
         """Use the newest model, or the one asked for; returns why there is none yet, or "".
@@ -42,17 +57,16 @@ class CurrentModel:
         if its dimensions have other names than those that `field` reads.
         """
         try:
-            model = self._model if self._model and self._version is not None else self._cache.get(self._version)
+            if self._name and self.version is None:
+                self.version = pinned_version(self._name, self._pins())
+            model = self._model if self._model and self.version is not None else self._cache.get(self.version)
         except NoModelError as error:
             return str(error)
-        except UnknownVersionError:
-            raise InputError(
-                f"there is no model version {self._version}: never published, or removed; "
-                "`streampca inspect STORE` lists the versions"
-            ) from None
+        except (UnknownVersionError, UnknownPinError) as error:
+            raise InputError(str(error)) from None
         if self._needs_past_scores and model.past_scores is None:
-            if self._version is not None:
-                raise InputError(f"model version {self._version} has no past scores, which p-values need")
+            if self.version is not None:
+                raise InputError(f"model version {self.version} has no past scores, which p-values need")
             return "" if self._model else _NO_PAST_SCORES
         if self._model is not None:
             self._require(model, _shape(self._model))
@@ -63,16 +77,23 @@ class CurrentModel:
         return ""
 
     def require_shape(self, committed: str) -> None:
-        """Raise `InputError` unless the model has the shape that was committed with offsets."""
+        """Raise `InputError` unless the model has the shape and the version that were committed with offsets."""
         if written := shape_in(committed):
             self._require(self.published, written)
+        if (fixed := _VERSION.search(committed)) and int(fixed[1]) != self.version:
+            means = f"{self._name} now means version" if self._name else "model_version is"
+            back = f"`streampca pin {fixed[1]} --as {self._name}`" if self._name else f"set model_version={fixed[1]}"
+            raise InputError(
+                f"{self._output} holds outputs of model version {fixed[1]}, but {means} "
+                f"{'unset' if self.version is None else self.version}, and each version is another basis: {back}, or "
+                f"{_START_OVER}"
+            )
 
     def _require(self, model: PublishedModel, written: str) -> None:
         if _shape(model) != written:
             raise InputError(
                 f"{self._output} holds outputs of {_in_words(written)}, but model version {model.version} has "
-                f"{_in_words(_shape(model))}, and they must not be mixed: write to another output_topic with another "
-                "transform_group_id"
+                f"{_in_words(_shape(model))}, and they must not be mixed: {_START_OVER}"
             )
 
 

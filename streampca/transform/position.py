@@ -1,7 +1,8 @@
 """How far a partition is transformed, and the metadata of its committed offset, from which the next member resumes.
 
-`k=2 d=784 topic=5fJx41ZNQ6u3sVYq2mTq0g last=41@3`: the shape of the outputs, the id of the topic, and the offset and
-the leader epoch of the last record. Tools that set offsets write nothing.
+`k=2 d=784 version=4000 topic=5fJx41ZNQ6u3sVYq2mTq0g last=41@3`: the shape of the outputs, the version of the model if
+`model_version` fixes it, the id of the topic, and the offset and the leader epoch of the last record. Tools that set
+offsets write nothing.
 """
 
 import re

@@ -114,6 +114,7 @@ class Member:
         listener: Listener | None = None,
         only_p_below: float | None = None,
         packer: Packer | None = None,
+        version: int | None = None,
         kind: str = "<f8",  # whose first records need not wait for others
         **config: Any,
     ) -> None:
@@ -121,7 +122,7 @@ class Member:
         self.cache = ModelCache(world.models)
         self.cache.poll()
         fields = OutputFields(("coordinates", "residual"), with_p=only_p_below is not None)
-        self.model = CurrentModel(self.cache, None, OUTPUT, needs_past_scores=fields.needs_past_scores)
+        self.model = CurrentModel(self.cache, version, OUTPUT, needs_past_scores=fields.needs_past_scores)
         assert self.model.refresh() == ""
         codec = Codec(kind, Judge(D, 1e150))
         outputs = Outputs(OUTPUT, codec, self.model, fields, packer or JSON, TOPIC, DEAD, only_p_below)

@@ -195,6 +195,18 @@ def test_a_model_of_another_shape_ends_it_before_outputs_are_mixed() -> None:
     assert before
 
 
+def test_another_version_ends_it_before_outputs_of_two_bases_are_mixed() -> None:
+    world = World(4)
+    Member(world, version=7).run()
+    world.append(0, 3)
+    world.models.save(numbered(9))
+    for version in (9, None):
+        with pytest.raises(InputError, match="holds outputs of model version 7"):
+            Member(world, version=version).run()
+    Member(world, version=7).run()
+    world.assert_each_once()
+
+
 def test_an_output_topic_with_fewer_partitions_is_refused() -> None:
     world = World(0, 1)
     member = Member(world)

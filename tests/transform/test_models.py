@@ -10,6 +10,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
+from streampca.stores.pins import Pins
 from streampca.transform.models import CurrentModel
 from tests.example_models import TOPIC, numbered, with_past_scores
 
@@ -31,8 +32,9 @@ def publish(models: Models, cache: ModelCache, *published: PublishedModel) -> No
     cache.poll()
 
 
-def following(cache: ModelCache, version: int | None = None, *, p: bool = False, field: str = "") -> CurrentModel:
-    return CurrentModel(cache, version, "output", needs_past_scores=p, field=field)
+def following(cache: ModelCache, version: int | str | None = None, *, p: bool = False, field: str = "") -> CurrentModel:
+    pins = Pins(cache._models.store, TOPIC)
+    return CurrentModel(cache, version, "output", needs_past_scores=p, field=field, pins=pins.all)
 
 
 def test_it_is_the_newest(models: Models, cache: ModelCache) -> None:
@@ -99,6 +101,32 @@ def test_another_shape_is_refused(models: Models, cache: ModelCache) -> None:
     with pytest.raises(InputError, match="holds outputs of 2 components of 5 dimensions, but model version 8"):
         model.refresh()
     assert model.published.version == 3  # by which records are still being projected
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        ("a", r"but a now means version 8, .*: `streampca pin 3 --as a`, or write to another output_topic"),
+        (8, "but model_version is 8, .*: set model_version=3, or write to another output_topic"),
+        (0, "but model_version is 0, .*: set model_version=3, or write to another output_topic"),
+        (None, "but model_version is unset, .*: set model_version=3, or write to another output_topic"),
+    ],
+)
+def test_no_other_version_continues_the_outputs_of_a_fixed_one(
+    models: Models, cache: ModelCache, version: int | str | None, says: str
+) -> None:
+    publish(models, cache, *map(numbered, (0, 3, 8)))
+    pins, model = Pins(models.store, TOPIC), following(cache, version)
+    pins.set("a", 8)
+    assert model.refresh() == ""
+    pins.set("a", 3)
+    model.refresh()  # but a name is resolved once
+    with pytest.raises(InputError, match=f"^output holds outputs of model version 3, {says}"):
+        model.require_shape("k=2 d=5 version=3 topic=x")
+    for committed in ("k=2 d=5 topic=version", model.shape):
+        model.require_shape(committed)
+    with pytest.raises(InputError, match=r"no model is pinned as 'b'; the names there are: a$"):
+        following(cache, "b").refresh()
 
 
 def test_there_is_none_before_it_is_found(cache: ModelCache) -> None:
