@@ -10,6 +10,8 @@ import httpx
 import pytest
 import yaml
 
+from streampca.stores.pins import Pins
+from tests.example_models import models_in
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import Group, as_json, group, vectors
 from tests.guarantees.test_transform import Members
@@ -119,7 +121,9 @@ def stack(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_every_panel_has_data(stack: Stack) -> None:
-    topic = stack.workers.topic
+    topic, models = stack.workers.topic, models_in(stack.workers.store, stack.workers.topic)
+    stack.wait(lambda: bool(models.versions()), "a model to pin", send_traffic=True)
+    Pins(models.store, topic).set("first", models.versions()[-1])
     missing = {expr.replace("$__rate_interval", WINDOW).replace("$topic", topic) for expr in EXPRESSIONS}
 
     def all_seen() -> bool:
