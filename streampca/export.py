@@ -1,6 +1,5 @@
 """A model in the format of another tool. The extra `export` has the packages that it needs."""
 
-import io
 import json
 from collections.abc import Callable
 from typing import Any
@@ -25,28 +24,6 @@ _CENTRE = "centred = Sub (vectors, mean)"
 _STANDARDIZE = "deviation = Sub (vectors, mean) centred = Mul (deviation, scale)"
 
 
-def to_npz(published: PublishedModel) -> bytes:
-    """An .npz file for `numpy.load`: components, explained_variance, mean, names and others.
-
-    Coordinates are (v − mean) Cᵀ; of a standardised stream, scale · (v − mean) Cᵀ.
-    """
-    model, buffer = published.model, io.BytesIO()
-    optional = {"scale": model.scale, "names": published.names}
-    np.savez(
-        buffer,
-        allow_pickle=False,
-        components=model.components,
-        explained_variance=model.explained_variance,
-        explained_variance_ratio=model.explained_variance_ratio,
-        noise_variance=model.noise_variance,
-        mean=model.mean,
-        version=published.version,
-        topic=published.topic,
-        **{name: np.asarray(value) for name, value in optional.items() if value is not None},
-    )
-    return buffer.getvalue()
-
-
 def to_onnx(published: PublishedModel) -> bytes:
     """A graph with the input `vectors` (n, d) and the outputs `coordinates` (n, k) and `residual` (n,), in float64."""
     from onnx import checker, helper, numpy_helper, parser
@@ -69,7 +46,7 @@ def to_onnx(published: PublishedModel) -> bytes:
     return bytes(whole.SerializeToString())
 
 
-FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"npz": to_npz, "onnx": to_onnx}
+FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"onnx": to_onnx}
 
 
 def register_with_skl2onnx() -> None:

@@ -2,6 +2,9 @@
 
 import asyncio
 import inspect
+import io
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -112,8 +115,55 @@ def test_it_tries_again_while_the_sidecar_is_busy(kind: type) -> None:
 
 def test_an_answer_of_another_server_is_an_error() -> None:
     transport = httpx.MockTransport(lambda request: httpx.Response(502, text="<html>"))
-    with pytest.raises(SidecarError, match="status 502, and no answer of a sidecar"):
+    with pytest.raises(SidecarError, match="status 502 from http://proxy, and no answer of a sidecar"):
         call(Client, "http://proxy", "model", options={"transport": transport})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_beyond_the_limits_are_sent_in_pieces_to_one_version(kind: type, url: str) -> None:
+    Y = np.random.default_rng(1).standard_normal((25_000, D))
+    scored = call(kind, url, "score", Y, contributions=2)
+    expected = numbered(20).project(Y)
+    which, contributions = expected.contributions(2)
+    assert np.array_equal(scored.score, expected.scores.score)
+    assert np.array_equal(scored.t2_dimensions, which[0])
+    assert np.array_equal(scored.spe_contributions, contributions.spe)
+    assert call(kind, url, "versions") == [10, 20]
+    assert call(kind, url, "project", np.zeros((0, D))).coordinates.shape == (0, K)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_that_is_too_large_is_asked_for_in_halves_and_a_row_that_is_ends_it(kind: type) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        rows = np.load(io.BytesIO(request.content))
+        if len(rows) > 3:
+            return httpx.Response(413, json={"type": "t", "detail": "too large"})
+        assert request.url.params.get("version") == (None if rows[0, 0] == 0 else "7")
+        np.savez(out := io.BytesIO(), version=7, vectors=rows, squared_error=rows[:, 0])
+        return httpx.Response(200, content=out.getvalue())
+
+    options, rows = {"transport": httpx.MockTransport(answer)}, np.arange(22.0).reshape(11, 2)
+    assert np.array_equal(call(kind, "http://sidecar", "reconstruct", rows, options=options).vectors, rows)
+    with pytest.raises(SidecarError, match="too large"):
+        call(kind, "http://sidecar", "model", options={"transport": httpx.MockTransport(
+            lambda request: httpx.Response(413, json={"type": "t", "detail": "too large"}))})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [("localhost:8000", "begins with http:// or"), ("http://127.0.0.1:9", "no sidecar answers")],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sidecar_that_cannot_be_asked_is_an_error_of_one_sentence(kind: type, url: str, words: str) -> None:
+    with pytest.raises(SidecarError, match=words) as refused:
+        call(kind, url, "model", options={"retry_s": 0.1})
+    assert (refused.value.status, url in str(refused.value)) == (0, True)
+
+
+def test_without_httpx_the_error_names_the_extra() -> None:
+    code = "import sys; sys.modules['httpx'] = None; import streampca.client"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == "ImportError: streampca.client needs httpx: pip install '.[client]'"
 
 
 def test_both_have_the_same_methods() -> None:

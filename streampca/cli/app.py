@@ -215,7 +215,7 @@ def inspect(
 @app.command()
 def export(
     path: Annotated[str, typer.Argument(help="A model file or a store; a path or a URL.", metavar="PATH")],
-    to: Annotated[str, typer.Option(help="npz or onnx.", metavar="FORMAT")],
+    to: Annotated[str, typer.Option(help="onnx.", metavar="FORMAT")],
     output: Annotated[str, typer.Option("--output", "-o", help="File to write; a path or a URL.")],
     topic: Annotated[str | None, typer.Option(help="Topic, if the store holds several.")] = None,
 ) -> None:

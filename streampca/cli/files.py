@@ -4,6 +4,7 @@ Every function raises `StoreError` with one line that names the file and the cau
 """
 
 import os
+import re
 import secrets
 from pathlib import Path
 
@@ -34,7 +35,9 @@ def read(path_or_url: str) -> bytes:
         store, name = store_and_name(path_or_url)
         return store.read(name)
     except FileNotFoundError:
-        raise StoreError(f"cannot read {path_or_url}: there is no such file") from None
+        is_address = re.fullmatch(r"[\w.-]+:\d+(/.*)?", path_or_url)
+        hint = f"; if it is a sidecar's address, write http://{path_or_url}" if is_address else ""
+        raise StoreError(f"cannot read {path_or_url}: there is no such file{hint}") from None
     except OSError as error:
         raise StoreError(f"cannot read {path_or_url}: {error.strerror}") from None
 
@@ -89,6 +92,10 @@ def model_at(location: str, topic: str | None = None) -> PublishedModel:
     topics = topics_in(store, "models")
     if not topics and topics_in(store, "checkpoints"):
         raise StoreError(f"{location} holds no model yet: a worker of the topic publishes it")
+    if not topics:
+        raise StoreError(
+            f"{location} holds no models: give the file of one (`streampca fit`), or the store that workers write to"
+        )
     if topic is None and len(topics) != 1:
         raise SettingsError(f"{location} holds {len(topics)} topics ({', '.join(topics)}): name one by --topic")
     models = Models(store, topic or topics[0])
@@ -112,4 +119,5 @@ def export(location: str, kind: str, output: str, topic: str | None) -> None:
     with naming_the_extra(f"--to {kind}", "export"):
         data = FORMATS[kind](published)
     write(output, data)
-    console().print(f"version {published.version} of {published.topic}, written to {output}")
+    of_topic = f" of {published.topic}" if published.topic else ""
+    console().print(f"version {published.version}{of_topic}, written to {output}")

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
@@ -27,17 +27,33 @@ Header = Annotated[bool | None, typer.Option("--header/--no-header", help="Wheth
 Separator = Annotated[str | None, typer.Option(help="Between the cells of CSV; default: comma, semicolon or tab.")]
 
 
+_METAVARS = {bool: "true|false", int: "NUMBER", float: "NUMBER", Path: "PATH"}
+
+
 class _SettingsCommand(TyperCommand):
     """Takes the help of options that are settings from the settings."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
+        from pydantic_core import PydanticUndefined
+
         from streampca.settings.commands import Settings, all_fields
 
         fields = all_fields(Settings)
         for option in self.params:
             if option.name in fields and not getattr(option, "help", None):
-                option.help = fields[option.name].description  # type: ignore[attr-defined]
+                field = fields[option.name]
+                default = "" if field.default in (None, PydanticUndefined) else f" [default: {field.default}]"
+                option.help = f"{field.description}{default}"  # type: ignore[attr-defined]
+                option.metavar = _metavar(field.annotation)
         super().format_options(ctx, formatter)
+
+
+def _metavar(kind: Any) -> str:
+    """What a setting takes: one of some words, a number, or any value."""
+    kinds = [kind, *get_args(kind)]
+    if words := [word for each in kinds if get_origin(each) is Literal for word in get_args(each)]:
+        return "|".join(words)
+    return next((name for type_, name in _METAVARS.items() if type_ in kinds), "VALUE")
 
 
 def milliseconds(text: str | None, name: str) -> int | None:

@@ -74,14 +74,14 @@ def _model(location: str, basis: Basis, topic: str | None) -> Projector:
 def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
     """One version for the whole file, although newer ones may appear meanwhile."""
     with naming_the_extra("a sidecar's URL", "client"):
-        import httpx
+        import httpx  # noqa: F401 - the import below names no package
 
         from streampca.client import Client, SidecarError
 
     def call(act: Callable[[], Any]) -> Any:
         try:
             return act()
-        except (SidecarError, httpx.TransportError, httpx.InvalidURL) as error:
+        except SidecarError as error:
             raise StreampcaError(f"{url}: {error}") from None
 
     client = opened.enter_context(Client(url, token=os.environ.get("STREAMPCA_TOKEN")))

@@ -15,6 +15,7 @@ from streampca.pca.past_scores import PastScores
 
 KIND = "model"
 FORMAT_VERSION = 2
+_ARRAYS = {"components", "explained_variance", "mean"}  # of every file
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +90,16 @@ def encode(published: PublishedModel) -> bytes:
     arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
     calibration = None if published.past_scores is None else published.past_scores.table()
     optional = {"scale": model.scale, "calibration": calibration, "learned": published.learned}
-    return npz.encode(header, arrays | {name: array for name, array in optional.items() if array is not None})
+    optional |= {"names": None if published.names is None else np.array(published.names)}
+    return npz.encode(header, arrays | _for_others(published) | {n: a for n, a in optional.items() if a is not None})
+
+
+def _for_others(published: PublishedModel) -> dict[str, Array]:
+    """What only other readers of the file use, `numpy.load` above all; the header has it, or it follows from it."""
+    model, arrays = published.model, dict[str, Any]()
+    arrays |= {"explained_variance_ratio": model.explained_variance_ratio, "noise_variance": model.noise_variance}
+    arrays |= {"version": published.version, "topic": published.topic}
+    return {name: np.asarray(value) for name, value in arrays.items()}
 
 
 def decode(data: bytes) -> PublishedModel:
@@ -100,10 +110,11 @@ def decode(data: bytes) -> PublishedModel:
         past_scores = PastScores.from_table(arrays.pop("calibration")) if "calibration" in arrays else None
     except ValueError as error:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
-    learned, scale = arrays.pop("learned", None), arrays.pop("scale", None)
-    if arrays.keys() != {"components", "explained_variance", "mean"}:
+    learned, scale = arrays.get("learned"), arrays.get("scale")
+    if not arrays.keys() >= _ARRAYS:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
-    model = Model(**arrays, total_variance=header.total_variance, weight=header.weight, scale=scale)
+    own = {name: arrays[name] for name in _ARRAYS}
+    model = Model(**own, total_variance=header.total_variance, weight=header.weight, scale=scale)
     values = {name: value for name, value in header if name in PublishedModel.__dataclass_fields__}
     for name in ("positions", "partition_losses"):
         values[name] = {int(partition): value for partition, value in getattr(header, name).items()}

@@ -1,5 +1,7 @@
 """`/docs`, and descriptions in `/openapi.json` of bodies and answers that endpoints handle themselves."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,9 @@ of real numbers, one row (d,) or several (n, d), and `application/octet-stream;d
 little-endian numbers without a header. A binary body holds only the rows; the other fields are then query parameters,
 and `of=vectors` or `of=coordinates` says what `/v1/reconstruct` gets.
 With `Accept: application/x-npz` the fields of the answer are arrays of the same names, for `numpy.load`."""
+
+EXAMPLES = Path(__file__).parent / "examples.json"
+"""Requests and answers by path, of a small model."""
 
 _SCHEMAS = "#/components/schemas/"
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -66,9 +71,33 @@ def add_schemas(app: FastAPI, *schemas: type[BaseModel]) -> None:
     def openapi() -> dict[str, Any]:
         document = generate()
         document["components"]["schemas"] |= added["$defs"]
+        _drop_null_defaults(document["components"])
+        examples = json.loads(EXAMPLES.read_bytes())
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                _illustrate(operation, examples.get(path, {}))
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _drop_null_defaults(schema: Any) -> None:
+    """A field that may be missing has no default of null, which would not be taken."""
+    for part in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(part, dict) and part.get("default", "") is None:
+            del part["default"]
+        if isinstance(part, dict | list):
+            _drop_null_defaults(part)
+
+
+def _illustrate(operation: dict[str, Any], example: Mapping[str, Any]) -> None:
+    """Give an operation the first sentence of its description as its summary, and the examples."""
+    operation["summary"] = operation["description"].split(". ")[0].splitlines()[0].rstrip(".")
+    content = operation["responses"]["200"].get("content", {})
+    for media_type in content.keys() & {"application/json", "text/plain"}:
+        content[media_type] |= {"example": example["answer"]} if example else {}
+    if "request" in example and "requestBody" in operation:
+        operation["requestBody"]["content"]["application/json"]["example"] = example["request"]
 
 
 def add_docs(app: FastAPI) -> None:

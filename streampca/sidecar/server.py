@@ -18,7 +18,7 @@ from streampca.process.metrics import StoreMetrics
 from streampca.process.start import started
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
-from streampca.stores.base import Store
+from streampca.stores.base import Store, topics_in
 from streampca.stores.models import Models
 
 log = structlog.get_logger()
@@ -70,6 +70,8 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         process.threads.notify = stop
         if location := store.missing():
             log.warning("store does not exist yet", path=location)
+        elif settings.topic not in (topics := topics_in(store, "models", "checkpoints")):
+            log.warning("topic is not in the store yet", topic=settings.topic, topics=topics)
         log.info(
             "serving",
             url=f"{'https' if settings.tls_folder else 'http'}://{address_of(listening)}",

@@ -55,6 +55,22 @@ def test_version_and_help() -> None:
     assert "Length d of every vector." in run("worker", "--help").stdout
 
 
+def test_help_names_choices_defaults_and_kinds_of_values() -> None:
+    text = " ".join(printed("transform", "--help").split())
+    for words in ("--output-format json|float32|npy", "or arrow. [default: json]", "[default: localhost:9092]"):
+        assert words in text
+    assert "--dimensions NUMBER" in printed("worker", "--help")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [("localhost:8000", "sidecar's address, write http://localhost:8000"), (".", "holds no models: give the file")],
+)
+def test_a_place_without_a_model_is_named(vectors: Path, tmp_path: Path, given: str, words: str) -> None:
+    model = tmp_path if given == "." else given
+    assert_one_line(run("project", vectors, "--model", model, "-o", tmp_path / "out.npy"), words)
+
+
 def test_there_are_few_options() -> None:
     assert sum(len(option.opts) for command in COMMANDS.values() for option in command.params) <= 145
 

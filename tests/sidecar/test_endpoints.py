@@ -2,20 +2,24 @@
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from fastapi.openapi.models import OpenAPI
+from openapi_schema_validator import OAS31Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar import schemas
 from streampca.sidecar.app import create_app
 from streampca.sidecar.errors import Problem
+from streampca.sidecar.openapi import EXAMPLES
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins
 from tests.example_models import TOPIC, D, K, example_model, numbered
 from tests.in_memory.store import FaultyStore
+from tests.openapi_examples import examples
 from tests.sidecar.http_client import Client, error_of
 
 ROW = [1.0] * D
@@ -138,10 +142,34 @@ def test_a_pinned_model_is_served_by_its_name(
 
 def test_the_openapi_document_is_valid(client: Client) -> None:
     content = client.get("/openapi.json").json()
-    OpenAPI.model_validate(content)
+    assert list(OpenAPIV31SpecValidator(content).iter_errors()) == []
     operations = [operation for path in content["paths"].values() for operation in path.values()]
     assert len({operation["operationId"] for operation in operations}) == len(operations)
     assert all(operation["tags"] for operation in operations)
+    assert all(operation["summary"] != operation["operationId"] for operation in operations)
+    for schema in _objects(content):
+        assert "default" not in schema or schema["default"] is not None or "null" in str(schema), schema
+
+
+def _objects(content: Any) -> Iterator[dict[str, Any]]:
+    parts = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    if isinstance(content, dict):
+        yield content
+    for part in parts:
+        yield from _objects(part)
+
+
+def test_every_operation_has_an_example_that_is_a_sidecars_answer_and_fits_its_schema(client: Client) -> None:
+    content = client.get("/openapi.json").json()
+    assert examples(content) == json.loads(EXAMPLES.read_text(encoding="utf-8")), "python -m tests.openapi_examples"
+    for path, operations in content["paths"].items():
+        for operation in operations.values():
+            for body in (operation["responses"]["200"], operation.get("requestBody", {})):
+                for media_type, described in body.get("content", {}).items():
+                    if media_type == "application/json":
+                        schema = {**described["schema"], "components": content["components"]}
+                        OAS31Validator(schema).validate(described["example"])
+            assert "example" in str(operation), path
 
 
 @pytest.mark.parametrize(

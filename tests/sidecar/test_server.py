@@ -1,5 +1,6 @@
 """The sidecar as users run it: a process, a real port, a real folder, signals, and the loss of a thread."""
 
+import json
 import signal
 import socket
 import threading
@@ -164,6 +165,15 @@ def test_a_store_that_does_not_exist_yet_is_named_and_waited_for(tmp_path: Path)
         models_in(folder).save(numbered(1))
         wait_until(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 200, 60)
         assert sidecar.end(within_s=60)[0] == 0
+
+
+def test_a_topic_that_the_store_does_not_hold_is_named_with_those_that_it_does(tmp_path: Path) -> None:
+    models_in(tmp_path, "readings").save(numbered(1))
+    with SidecarProcess(tmp_path, topic="readngs") as sidecar:
+        warned = next(json.loads(line) for line in sidecar.lines() if "not in the store" in line)
+        assert (warned["topic"], warned["topics"]) == ("readngs", ["readings"])
+        reasons = httpx.get(f"{sidecar.url()}/readyz", timeout=60).json()["reasons"]
+        assert reasons[0].endswith("; the store has models of readings")
 
 
 def test_a_store_that_is_a_file_ends_the_start(tmp_path: Path) -> None:
