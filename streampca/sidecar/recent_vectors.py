@@ -64,7 +64,7 @@ class RecentVectors:
             "worst": [
                 {"at": float(at[i]), "score": float(score[i]), "p": None if p is None else float(p[i]),
                  "dimensions": [published.names[j] for j in dimensions] if published.names else dimensions,
-                 "contributions": contributions}
+                 "shares": [each / (float(projected.residual[i]) or 1.0) for each in contributions]}
                 for i, dimensions, contributions in zip(worst, which[1].tolist(), values.spe.tolist(), strict=True)
             ],
         }  # fmt: skip

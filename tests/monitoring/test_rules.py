@@ -84,7 +84,8 @@ def test_every_alert_has_a_section() -> None:
 
 
 def test_every_reason_has_a_row() -> None:
-    assert re.findall(r"^\| `(\w+)` \|", section("Reasons of dead letters"), re.MULTILINE) == [*REASONS, OUTPUT_TOO_LARGE]
+    rows = re.findall(r"^\| `(\w+)` \|", section("Reasons of dead letters"), re.MULTILINE)
+    assert rows == [*REASONS, OUTPUT_TOO_LARGE]
 
 
 def test_quoted_lines_are_in_the_code() -> None:

@@ -64,7 +64,8 @@ def test_the_most_unusual_ones_are_described() -> None:
         assert described["score"] == pytest.approx(scores["score"][i], rel=1e-4)
         assert described["p"] == pytest.approx(scores["p"][i])
         assert described["dimensions"] == scores["spe_dimensions"][i]
-        assert described["contributions"] == pytest.approx(scores["spe_contributions"][i], rel=1e-3)
+        shares = np.array(scores["spe_contributions"][i]) / scores["spe"][i]
+        assert described["shares"] == pytest.approx(shares, rel=1e-3)
 
 
 def test_dimensions_are_called_by_their_names() -> None:

@@ -20,8 +20,8 @@ export function show({ p, worst }) {
 
 const scoreOf = ({ score }) => (score === null ? "–" : short(score));
 
-/** Such as "vibration (+11), 7 (−0.002)". */
-function deviations({ dimensions, contributions }) {
-  const sized = (value) => (value === null ? "" : ` (${signed(value, (size) => Number(size.toPrecision(2)))})`);
-  return dimensions.map((name, i) => `${dimension(name)}${sized(contributions[i])}`).join(", ");
+/** Such as "vibration (+83 %), 7 (−2 %)". */
+function deviations({ dimensions, shares }) {
+  const sized = (value) => (value === null ? "" : ` (${signed(value, (size) => `${Number((100 * size).toPrecision(2))} %`)})`);
+  return dimensions.map((name, i) => `${dimension(name)}${sized(shares[i])}`).join(", ");
 }
