@@ -176,8 +176,8 @@ def _kind(cause: str) -> str:
 class MemberMetrics(events.Listener):
     """The metrics of one member and its partitions, in a registry of their own; all with the topic."""
 
-    def __init__(self, topic: str, prefix: str, table: Iterable[Row]) -> None:
-        self.registry: CollectorRegistry = LabelledRegistry(topic=topic)
+    def __init__(self, role: str, topic: str, prefix: str, table: Iterable[Row]) -> None:
+        self.registry: CollectorRegistry = LabelledRegistry(role, topic=topic)
         ProcessCollector(registry=self.registry)
         self.store = StoreMetrics()
         self.store.register(self.registry)

@@ -13,11 +13,13 @@ from streampca.version import __version__
 class LabelledRegistry(CollectorRegistry):
     """Adds constant labels to every sample: without the topic's, an alert's sum over one topic would hide another."""
 
-    def __init__(self, **labels: str) -> None:
+    def __init__(self, role: str, **labels: str) -> None:
+        """The `role` of the process is part of its build info, by which alerts find it, whatever its job's name."""
         super().__init__()
         self._constant = labels
-        build = Info("streampca_build", "Versions of streampca and of Python.", registry=self)
-        build.info({"version": __version__, "python": platform.python_version()})
+        text = "Role of the process, and versions of streampca and of Python."
+        build = Info("streampca_build", text, registry=self)
+        build.info({"role": role, "version": __version__, "python": platform.python_version()})
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, as their collectors make them for this call, with the labels added."""

@@ -36,7 +36,7 @@ class SidecarMetrics(Collector):
     """Counters of requests and vectors; the metrics of the model in use are read at each scrape. All have the topic."""
 
     def __init__(self, models: ModelCache, topic: str, store: StoreMetrics) -> None:
-        self._models, self.registry = models, LabelledRegistry(topic=topic)
+        self._models, self.registry = models, LabelledRegistry("sidecar", topic=topic)
         self.registry.register(self)
         store.register(self.registry)
         text = "Vectors projected, reconstructed or scored, by operation."

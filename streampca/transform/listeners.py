@@ -80,7 +80,7 @@ class TransformMetrics(MemberMetrics):
     """The metrics of one member and its partitions, in a registry of their own; all with the topic."""
 
     def __init__(self, topic: str) -> None:
-        super().__init__(topic, "streampca_transform_", _TABLE)
+        super().__init__("transform", topic, "streampca_transform_", _TABLE)
         for name, outcomes in _OUTCOMES.items():  # from the start, so that rates can be computed
             for outcome in outcomes:
                 self._metrics[name].labels(outcome)

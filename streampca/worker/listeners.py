@@ -133,7 +133,7 @@ class WorkerMetrics(MemberMetrics):
     """The metrics of one worker and its partitions, in a registry of their own; all with the topic."""
 
     def __init__(self, topic: str) -> None:
-        super().__init__(topic, "streampca_", _TABLE)
+        super().__init__("worker", topic, "streampca_", _TABLE)
         self._loss_ratio = BulkHistogram(
             "streampca_prequential_loss_ratio",
             "Relative residual ‖r‖²/‖y‖² of each message, scored before it was learned.",

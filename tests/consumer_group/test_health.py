@@ -36,7 +36,7 @@ def health(clock: Clock) -> HealthListener:
 
 @pytest.fixture
 def server(health: HealthListener) -> Iterator[HealthServer]:
-    registry = LabelledRegistry(topic="readings")
+    registry = LabelledRegistry("worker", topic="readings")
     Counter("streampca_trials", "Trials.", ["outcome"], registry=registry).labels("ok").inc(3)
     with health_server("127.0.0.1", 0, registry, health) as server:
         yield server
