@@ -74,7 +74,7 @@ class BrokerErrors:
 
     def no_broker(self, cause: str) -> SourceError:
         """No broker answers; `cause` is the last error seen, if any."""
-        check = "bootstrap_servers and security_protocol"
+        check = "bootstrap_servers and security_protocol (SSL or SASL_SSL if the port speaks TLS)"
         if self._tls:
             check = "bootstrap_servers, security_protocol, ssl_cafile and ssl_certfile"
         if not any(server.strip() in cause for server in self._servers.split(",")) and re.search(r":\d+\b", cause):
