@@ -87,7 +87,7 @@ def validate(
 ) -> Schema:
     """The content as an object of the schema; `context` is the JSON text that its rows come from."""
     try:
-        return schema.model_validate(content, strict=strict, context=context)
+        return schema.model_validate(content, strict=strict or None, context=context)
     except ValidationError as error:
         raise invalid(describe(error.errors(include_url=False, include_input=False))) from None
 

@@ -132,7 +132,7 @@ def test_the_page_names_the_sensor_that_fails(tmp_path: Path, capsys: pytest.Cap
         with watched(browser.new_page()) as page:
             page.goto(f"{url}?tab=vectors")
             most_unusual = page.locator("#worst tr").first.locator("td").last
-            expect(most_unusual).to_have_text(re.compile(r"^vibration \(\+\d+\), "), timeout=1000 * WITHIN_S)
+            expect(most_unusual).to_have_text(re.compile(r"^vibration \(\+\d+ %\), "), timeout=1000 * WITHIN_S)
             example = re.findall(r"```\n(import httpx\n.*?)```", (DOCS / "anomalies.md").read_text(), re.DOTALL)[0]
             exec(example.replace("http://localhost:8000/", url), {})  # noqa: S102 - our own page
             assert re.match(r"[\d.]+ .*\n0\.0\d+ vibration \(\+1\d\.\d\), ", capsys.readouterr().out)

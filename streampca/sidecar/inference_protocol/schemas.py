@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, Field, NonNegativeInt, SkipValidation
+from pydantic import BaseModel, Field, SkipValidation
 
 from streampca.pca.model import Basis
 
@@ -14,7 +14,9 @@ OutputName = Literal["coordinates", "residual", "reconstruction", "score", "p"]
 class TensorParameters(BaseModel):
     """Parameters of an input tensor."""
 
-    binary_data_size: NonNegativeInt | None = Field(None, description="Bytes of the tensor behind the JSON.")
+    binary_data_size: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        None, description="Bytes of the tensor behind the JSON."
+    )
 
 
 class Tensor(BaseModel):
