@@ -121,8 +121,7 @@ def fill(
     shares = MissingShares(past * old.messages + c @ incomplete, past * old.entries + c @ absent, unseen)
     since = np.maximum(shares.messages - unseen, 1e-300)
     pi = np.maximum(1 - (shares.entries - unseen) / since, 0.3)
-    k = config.components
-    fits = fits_of(V, mean, state.C[:, :k].astype(np.float64), state.total_variance)
+    fits = fits_of(V, mean, state.C[:, : config.components].astype(np.float64), state.total_variance)
     r = np.where(absent | ~incomplete[:, None], 0.0, V - fits)
     return np.where(absent, fits, V + r * (1 / pi - 1)), r**2 * (1 / pi**2 - 1 / pi), shares
 

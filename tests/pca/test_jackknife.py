@@ -17,12 +17,6 @@ from tests.pca.streams import covariance, gaussian, jackknife, merge, one_pass
 MOST = 8  # groups
 
 
-def estimated(states: list[State], k: int, columns: int, decay: list[float] | None = None) -> SamplingError:
-    error = jackknife(states, k, columns, decay)
-    assert error is not None
-    return error
-
-
 def stream_state(seed: int, n: int, spectrum: F64, config: LearningConfig) -> State:
     """The state after n Gaussian vectors with standard deviations `spectrum` along the coordinates."""
     return one_pass(gaussian(seed, n, spectrum, turned=False), config)[0]
@@ -75,8 +69,7 @@ def test_agrees_with_eigenvectors_of_the_covariance_of_all_messages_but_a_group(
     without = [of([i for i in every if i != j]) for j in every]
     total = decay * sizes
     expected = pooled_by_definition(of(every), without, total / total.sum())
-    states = [one_pass(X, LearningConfig(d, d))[0] for X in streams]
-    same(estimated(states, k, d, list(decay)), expected, 1e-6)
+    same(jackknife([one_pass(X, LearningConfig(d, d))[0] for X in streams], k, d, list(decay)), expected, 1e-6)
 
 
 @pytest.mark.parametrize("partitions", [4, 7, 8, 9, 20])
@@ -84,8 +77,7 @@ def test_agrees_with_eigenvectors_of_the_covariance_of_all_messages_but_a_group(
 def test_agrees_with_merging_all_but_one_group(partitions: int, dtype: str) -> None:
     """Group j consists of the partitions j, j + 8, j + 16 …, of which K columns count."""
     config = LearningConfig(25, 3, 5, dtype=dtype)
-    spectrum = 1 / np.arange(1, 26.0)
-    states = [stream_state(p, 200 + 30 * p, spectrum, config) for p in range(partitions)]
+    states = [stream_state(p, 200 + 30 * p, 1 / np.arange(1, 26.0), config) for p in range(partitions)]
     groups = [merge(states[j::MOST], config.columns) for j in range(min(partitions, MOST))]
 
     def of(chosen: list[State]) -> F64:
@@ -94,14 +86,14 @@ def test_agrees_with_merging_all_but_one_group(partitions: int, dtype: str) -> N
     without = [of([*groups[:j], *groups[j + 1 :]]) for j in range(len(groups))]
     weights = np.array([group.weight for group in groups])
     expected = pooled_by_definition(of(groups), without, weights / weights.sum())
-    same(estimated(states, 3, config.columns), expected, 1e-9 if dtype == "float64" else 1e-3)
+    same(jackknife(states, 3, config.columns), expected, 1e-9 if dtype == "float64" else 1e-3)
 
 
 def average_ratio(batches: list[list[State]], k: int, columns: int) -> F64:
     """Estimated over true error, averages over batches of states: of the subspace, and of each axis."""
     estimates, true = [], []
     for states in batches:
-        error = estimated(states, k, columns)
+        error = jackknife(states, k, columns)
         merged = axes.principal(merge(states, columns), k)[0]
         total, squares_of_axes = squared_sines(merged, np.eye(merged.shape[1])[:k])
         estimates.append([error.subspace, *error.axes**2])
@@ -133,13 +125,12 @@ def test_few_streams_or_none_with_variance_have_no_estimate() -> None:
     assert jackknife(states[1:], 2, 4) is None
     assert jackknife([*states[1:], State.empty(4), State.empty(4)], 2, 4) is None
     assert jackknife(states, 2, 4, [1.0, 1.0, 0.0, 1.0]) is None
-    constant = one_pass(np.ones((10, 4)), config)[0]
-    assert jackknife([constant] * FEWEST, 2, 4) is None
+    assert jackknife([one_pass(np.ones((10, 4)), config)[0]] * FEWEST, 2, 4) is None
 
 
 def test_equal_streams_have_no_error_and_axes_without_variance_are_unknown() -> None:
     line = one_pass(np.outer(np.arange(60.0), [3.0, 4.0, 0.0]), LearningConfig(3, 2))[0]
-    error = estimated([line] * 5, 2, 3)
+    error = jackknife([line] * 5, 2, 3)
     assert error.subspace == pytest.approx(0, abs=1e-12)
     assert error.axes == pytest.approx([0, np.pi / 2], abs=1e-6)
 
@@ -152,4 +143,4 @@ def test_the_scale_of_the_data_does_not_matter(exponent: int) -> None:
     scaled = [
         replace(s, C=unit * s.C, mean=unit * s.mean, covariance=unit**2 * np.asarray(s.covariance)) for s in states
     ]
-    same(estimated(scaled, 2, config.columns), estimated(states, 2, config.columns), 1e-12)
+    same(jackknife(scaled, 2, config.columns), jackknife(states, 2, config.columns), 1e-12)

@@ -1,6 +1,6 @@
 """One pass learns the weighted covariance: exactly where K = d or K + ℓ ≥ d, and block for block as plain.py does.
 
-Most streams here are small, and are learned twice: with the covariance kept, as where d is small, and with a factor.
+Most streams here are small, and are learned twice: see the fixture `factor`.
 """
 
 import itertools
@@ -29,12 +29,6 @@ from tests.pca.streams import (
 )  # fmt: skip
 
 
-@pytest.fixture(params=[False, True], ids=["covariance", "factor"])
-def factor(request: pytest.FixtureRequest) -> bool:
-    """How small streams are learned."""
-    return bool(request.param)
-
-
 def check(state: State, X: F64, retention: F64, center: bool, tolerance: float) -> None:
     """Covariance, mean, weight and total variance are NumPy's."""
     weights = remaining_weights(retention)
@@ -43,50 +37,38 @@ def check(state: State, X: F64, retention: F64, center: bool, tolerance: float) 
     assert state.total_variance == pytest.approx(np.trace(exact), rel=tolerance)
     assert state.weight == pytest.approx(weights.sum(), rel=1e-10)
     assert state.count == len(X)
-    if center:
-        assert state.mean == pytest.approx(np.average(X, axis=0, weights=weights), rel=1e-9, abs=1e-9)
-    else:
-        assert not state.mean.any()
+    mean = np.average(X, axis=0, weights=weights) * center
+    assert state.mean == pytest.approx(mean, rel=1e-9, abs=1e-9 * center)  # without centring, 0 exactly
 
 
-streams = st.fixed_dictionaries(
-    {
-        "d": st.integers(1, 6),
-        "n": st.integers(2, 700),
-        "seed": st.integers(0, 2**32 - 1),
-        "warm_up": st.sampled_from([None, 0, 1, 17]),
-        "kind": st.sampled_from(["all", "half-life", "short", "mixed", "nothing"]),
-        "center": st.booleans(),
-        "offset": st.sampled_from([0.0, 3.0, 1e4]),
-        "factor": st.booleans(),
-    }
+@given(
+    d=st.integers(1, 6),
+    n=st.integers(2, 700),
+    seed=st.integers(0, 2**32 - 1),
+    warm_up=st.sampled_from([None, 0, 1, 17]),
+    kind=st.sampled_from(["all", "half-life", "short", "mixed", "nothing"]),
+    center=st.booleans(),
+    offset=st.sampled_from([0.0, 3.0, 1e4]),
+    of_factor=st.booleans(),
 )
-
-
-def retention_of(kind: str, n: int, random: np.random.Generator) -> F64:
-    """The retention ρ of each message."""
-    return {
+@settings(max_examples=120, deadline=None)
+def test_where_no_direction_is_left_out_the_covariance_is_exact(
+    d: int, n: int, seed: int, warm_up: int | None, kind: str, center: bool, offset: float, of_factor: bool
+) -> None:
+    """With Σ, and with a factor of d columns."""
+    random, offset = np.random.default_rng(seed), offset * center
+    X = random.standard_normal((n, d)) @ random.standard_normal((d, d)) + offset
+    retention = {
         "all": np.ones(n),
         "half-life": np.full(n, 2 ** (-1 / 200)),
         "short": np.full(n, 2 ** (-1 / 7)),
         "mixed": np.where(random.random(n) < 0.02, random.random(n), 0.999),
         "nothing": np.where(random.random(n) < 0.3, 0.0, 1.0),
     }[kind]
-
-
-@given(streams)
-@settings(max_examples=120, deadline=None)
-def test_where_no_direction_is_left_out_the_covariance_is_exact(case: dict) -> None:  # type: ignore[type-arg]
-    """With Σ, and with a factor of d columns."""
-    d, n = case["d"], case["n"]
-    random = np.random.default_rng(case["seed"])
-    offset = case["offset"] if case["center"] else 0.0
-    X = random.standard_normal((n, d)) @ random.standard_normal((d, d)) + offset
-    retention = retention_of(case["kind"], n, random)
-    config = LearningConfig(d, max(d - 1, 1), 1, case["center"], warm_up=case["warm_up"], factor=case["factor"])
+    config = LearningConfig(d, max(d - 1, 1), 1, center, warm_up=warm_up, factor=of_factor)
     state, _ = one_pass(X, config, retention)
     if remaining_weights(retention).sum() > 1.01 and not state.clipped:  # else the covariance may be rounding
-        check(state, X, retention, case["center"], 1e-8 if offset < 10 else 1e-6)
+        check(state, X, retention, center, 1e-8 if offset < 10 else 1e-6)
 
 
 def test_one_pass_comes_close_to_batch_pca_with_few_columns() -> None:
@@ -100,8 +82,7 @@ def test_one_pass_comes_close_to_batch_pca_with_few_columns() -> None:
 
 
 def test_a_drifting_stream_is_followed_like_the_exact_weighted_covariance() -> None:
-    spectrum = np.concatenate([[5, 4, 3.0], np.full(77, 0.3)])
-    X = np.vstack([gaussian(seed, 6000, spectrum) for seed in (1, 2)])
+    X = np.vstack([gaussian(seed, 6000, np.append([5, 4, 3.0], np.full(77, 0.3))) for seed in (1, 2)])
     retention = np.full(len(X), 2 ** (-1 / 1000))
     state, _ = one_pass(X, LearningConfig(80, 3, factor=True), retention)
     now = covariance(X[6000:])
@@ -179,9 +160,8 @@ def assert_same(state: State, expected: State) -> None:
 def test_what_is_kept_depends_on_the_dimensions() -> None:
     """Not on `oversampling`."""
     for oversampling in (None, 0, 900):
-        assert LearningConfig(768, 5, oversampling).keeps_covariance
-        assert not LearningConfig(769, 5, oversampling).keeps_covariance
-        assert LearningConfig(900, 600, oversampling).keeps_covariance  # as [C | F] would be no smaller
+        sizes = {(768, 5): True, (769, 5): False, (900, 600): True}  # for the last, [C | F] would be no smaller
+        assert {size: LearningConfig(*size, oversampling).keeps_covariance for size in sizes} == sizes
     assert not LearningConfig(80, 5, factor=True).keeps_covariance
 
 
@@ -227,8 +207,7 @@ class TestEdges:
     @pytest.mark.parametrize("value", [0.0, 5.0, -3e-9, 1e150, 1e-150])
     @pytest.mark.parametrize("center", [True, False])
     def test_a_constant_stream(self, value: float, center: bool, factor: bool) -> None:
-        X = np.full((1000, 4), value)
-        state, losses = one_pass(X, LearningConfig(4, 2, center=center, factor=factor))
+        state, losses = one_pass(np.full((1000, 4), value), LearningConfig(4, 2, center=center, factor=factor))
         assert state.mean == pytest.approx(np.full(4, value if center else 0.0), rel=1e-12)
         assert state.total_variance == pytest.approx(0.0 if center else 4 * value**2, rel=1e-12, abs=1e-29 * value**2)
         assert np.isfinite(state.C).all()
@@ -245,14 +224,11 @@ class TestEdges:
     def test_the_rank_follows_the_directions_of_the_data(self) -> None:
         """The rank grows with the data, and new directions lose nothing."""
         random = np.random.default_rng(2)
-        few = random.standard_normal((1500, 2)) @ random.standard_normal((2, 80))
-        more = random.standard_normal((1500, 5)) @ random.standard_normal((5, 80))
-        early, _ = one_pass(few, LearningConfig(80, 3, 5, factor=True))
-        assert early.rank == 2
-        X = np.vstack([few, more])
-        state, _ = one_pass(X, LearningConfig(80, 3, 5, factor=True))
-        assert state.rank == 7
-        check(state, X, np.ones(3000), True, 1e-9)
+        few, more = (random.standard_normal((1500, r)) @ random.standard_normal((r, 80)) for r in (2, 5))
+        for X, rank in ((few, 2), (np.vstack([few, more]), 7)):
+            state, _ = one_pass(X, LearningConfig(80, 3, 5, factor=True))
+            assert state.rank == rank
+            check(state, X, np.ones(len(X)), True, 1e-9)
 
     @pytest.mark.parametrize("scale", [1e-150, 1e-100, 1e100, 1e150])
     def test_extreme_scales(self, scale: float, factor: bool) -> None:
@@ -262,19 +238,17 @@ class TestEdges:
         assert close(learned(state) / scale / scale, learned(plain), 1e-11)
         assert state.total_variance == pytest.approx(plain.total_variance * scale**2, rel=1e-11)
 
-    def test_the_largest_value_is_safe(self, factor: bool) -> None:
-        for dtype in ("float64", "float32"):
-            config = LearningConfig(50, 3, dtype=dtype, factor=factor)
-            X = config.largest_value * np.sign(gaussian(5, 1000, np.ones(50)))
-            state, losses = one_pass(X.astype(dtype), config)
-            assert np.isfinite(state.C).all()
-            assert np.isfinite(state.total_variance)
-            assert np.isfinite(losses.norm.sum())
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_the_largest_value_is_safe(self, dtype: str, factor: bool) -> None:
+        config = LearningConfig(50, 3, dtype=dtype, factor=factor)
+        X = config.largest_value * np.sign(gaussian(5, 1000, np.ones(50)))
+        state, losses = one_pass(X.astype(dtype), config)
+        assert np.isfinite(state.C).all()
+        assert np.isfinite([state.total_variance, losses.norm.sum()]).all()
 
     def test_a_stream_whose_squares_underflow_counts_as_constant(self, factor: bool) -> None:
         state, _ = one_pass(1e-170 * gaussian(6, 500, np.ones(3)), LearningConfig(3, 2, factor=factor))
-        assert state.rank == 0
-        assert state.total_variance == 0
+        assert (state.rank, state.total_variance) == (0, 0)
 
     @pytest.mark.parametrize("turned", [True, False])
     def test_features_with_scales_a_million_times_apart(self, turned: bool, factor: bool) -> None:
@@ -304,14 +278,13 @@ class TestEdges:
         again, _ = one_pass(np.vstack([X, X[:500]]), LearningConfig(3, 2, factor=factor), 2 ** (-1 / 20))
         assert close(learned(again), covariance(X[:500], remaining_weights(np.full(500, 2 ** (-1 / 20)))), 1e-6)
 
-    def test_a_large_offset_costs_no_precision_at_the_start(self, factor: bool) -> None:
-        X = gaussian(11, 150, np.array([1.0, 0.1, 0.01]))
-        for dtype, tolerance in (("float64", 1e-9), ("float32", 1e-4)):
-            offset = (X + 1024).astype(dtype)
-            state, _ = one_pass(offset, LearningConfig(3, 2, dtype=dtype, factor=factor))
-            exact = covariance(offset)
-            assert close(learned(state), exact, tolerance)
-            assert state.total_variance == pytest.approx(np.trace(exact), rel=tolerance)
+    @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
+    def test_a_large_offset_costs_no_precision_at_the_start(self, dtype: str, tolerance: float, factor: bool) -> None:
+        X = (gaussian(11, 150, np.array([1.0, 0.1, 0.01])) + 1024).astype(dtype)
+        state, _ = one_pass(X, LearningConfig(3, 2, dtype=dtype, factor=factor))
+        exact = covariance(X)
+        assert close(learned(state), exact, tolerance)
+        assert state.total_variance == pytest.approx(np.trace(exact), rel=tolerance)
 
 
 class TestFloat32:

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from sklearn import datasets
 
-from streampca.pca import learning
 from streampca.pca import missing as missing_entries
 from streampca.pca.arrays import F64
 from streampca.pca.axes import decomposed, model_of, principal
 from streampca.pca.blocked import centring
-from streampca.pca.learning import LearningConfig
+from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.state import State
 from tests.pca import plain
 from tests.pca.streams import close, covariance, excess, gaussian, learned, merge, one_pass, values_in, with_gaps
@@ -47,8 +45,7 @@ def test_observed_residuals_are_divided_by_the_share_of_messages_that_show_them(
     state, _ = one_pass(stream(600), CONFIG)
     V = with_gaps(stream(100, 1), 0.3)
     V[::4] = stream(25, 2)
-    gapped = np.isnan(V).any(axis=1)
-    shares = np.maximum((~np.isnan(V[gapped])).mean(axis=0), 0.3)
+    shares = np.maximum((~np.isnan(V[np.isnan(V).any(axis=1)])).mean(axis=0), 0.3)
     fits = plain.fits_of(V, state.mean, state.C[:, :K], state.total_variance)
     for v, fit, row, surplus in zip(V, fits, *filled(state, V), strict=True):
         o = ~np.isnan(v)
@@ -65,19 +62,17 @@ def test_observed_residuals_are_divided_by_the_share_of_messages_that_show_them(
 @pytest.mark.parametrize("center", [True, False])
 def test_the_first_block_is_filled_by_em(center: bool) -> None:
     V = with_gaps(stream(40, 5, offset=2.0), 0.3)
-    config = replace(CONFIG, center=center)
-    state, _ = learning.learn(State.empty(D), V, np.ones(40), config)
+    state, _ = learn(State.empty(D), V, np.ones(40), replace(CONFIG, center=center))
     missing = np.isnan(V)
-    observed_mean = np.nanmean(V, axis=0) if center else np.zeros(D)
-    X = np.where(missing, observed_mean, V)
+    X = np.where(missing, np.nanmean(V, axis=0) * center, V)
     for _ in range(missing_entries.FILLS):
-        mean = X.mean(axis=0) if center else np.zeros(D)
+        mean = X.mean(axis=0) * center
         sigma = (X - mean).T @ (X - mean) / len(X)
         fits = plain.fits_of(V, mean, plain.axes_within(sigma, np.eye(D))[:, :K], float(np.trace(sigma)))
         X = np.where(missing, fits, V)
-    since, shares = missing.argmin(axis=0), np.empty(D)  # the first message that has each entry
-    for j in range(D):
-        shares[j] = max(1 - missing[since[j] :, j].sum() / missing[since[j] :].any(axis=1).sum(), 0.3)
+    since = missing.argmin(axis=0)  # the first message that has each entry
+    gone = [missing[first:, j].sum() / missing[first:].any(axis=1).sum() for j, first in enumerate(since)]
+    shares = np.maximum(1 - np.array(gone), 0.3)
     r = np.where(missing | ~missing.any(axis=1)[:, None], 0.0, V - fits)
     X = X + r * (1 / shares - 1)
     a = 1 / np.arange(1, 41.0) if center else np.zeros(40)
@@ -92,13 +87,11 @@ def test_blocks_without_gaps_are_learned_as_ever_after_some_with_gaps() -> None:
     """If every entry was seen from the first message on."""
     V = stream(40 + 256 * 3)
     V[1:300] = with_gaps(V[1:300], 0.3)
-    state, _ = learning.learn(State.empty(D), V[:296], np.full(296, 0.99), CONFIG)
-    state, _ = learning.learn(state, V[296:552], np.full(256, 0.99), CONFIG)
-    other, _ = learning.learn(replace(state, missing=None), V[552:], np.full(256, 0.99), replace(CONFIG, impute=False))
-    after, _ = learning.learn(state, V[552:], np.full(256, 0.99), CONFIG)
+    state, _ = learn(State.empty(D), V[:296], np.full(296, 0.99), CONFIG)
+    state, _ = learn(state, V[296:552], np.full(256, 0.99), CONFIG)
+    other, _ = learn(replace(state, missing=None), V[552:], np.full(256, 0.99), replace(CONFIG, impute=False))
+    after, _ = learn(state, V[552:], np.full(256, 0.99), CONFIG)
     assert values_in(replace(after, missing=None)) == values_in(other)
-    assert state.missing is not None
-    assert after.missing is not None
     past = centring.weights(state, np.full(256, 0.99)).past
     assert after.missing.messages == pytest.approx(past * state.missing.messages)
     assert after.missing.entries == pytest.approx(past * state.missing.entries)
@@ -113,7 +106,6 @@ def test_shares_are_those_of_the_weighted_messages(seed: int, retention: float) 
     state, _ = one_pass(V, CONFIG, retention)
     weights = retention ** np.arange(699, -1, -1.0)
     weights /= weights.sum()
-    assert state.missing is not None
     assert state.missing.messages == pytest.approx(weights @ np.isnan(V).any(axis=1), rel=1e-9)
     assert state.missing.entries == pytest.approx(weights @ np.isnan(V), rel=1e-9)
     before_first = np.append(0.0, np.cumsum(weights))[np.isnan(V).argmin(axis=0)]
@@ -131,18 +123,16 @@ def test_neither_order_nor_grouping_of_a_merge_matters(order: list[int], cut: in
     W = sum(state.weight for state in states)
     shares = [(state.weight, state.missing) for state in states if state.missing]
     for merged in (plain, merge(turned, D), grouped):
-        assert merged.missing is not None
-        assert merged.missing.messages == pytest.approx(sum(w * g.messages for w, g in shares) / W)
-        assert merged.missing.entries == pytest.approx(sum(w * g.entries for w, g in shares) / W)
-        assert merged.missing.unseen == pytest.approx(sum(w * g.unseen for w, g in shares) / W)
+        for name in ("messages", "entries", "unseen"):
+            pooled = sum(weight * getattr(missing, name) for weight, missing in shares) / W
+            assert getattr(merged.missing, name) == pytest.approx(pooled)
         assert close(learned(merged), learned(plain), 1e-10)
         assert merged.mean == pytest.approx(plain.mean, rel=1e-10)
         assert merged.total_variance == pytest.approx(plain.total_variance, rel=1e-10)
 
 
 def test_mean_and_total_variance_are_those_of_the_complete_stream() -> None:
-    spectrum = np.concatenate([[6.0, 5.0, 4.0], np.ones(57)])
-    V = gaussian(3, 20_000, spectrum, offset=2.0)
+    V = gaussian(3, 20_000, np.append([6.0, 5.0, 4.0], np.ones(57)), offset=2.0)
     state, scores = one_pass(with_gaps(V, 0.3), LearningConfig(60, 3, impute=True))
     _, plain = one_pass(V, LearningConfig(60, 3))
     assert state.total_variance == pytest.approx(np.trace(covariance(V)), rel=0.01)
@@ -208,28 +198,25 @@ def test_the_first_block_waits_until_every_entry_was_seen(seed: int, off: int) -
 @pytest.mark.parametrize("off", [300, 1500])
 def test_a_group_of_sensors_that_is_off_at_first(off: int, spectrum: str) -> None:
     d, k = 64, 6
-    steep = 1 / np.arange(1, d + 1)
-    V = gaussian(
-        1, 20_000, steep if spectrum == "steep" else np.concatenate([np.arange(8.0, 2, -1), np.ones(d - k)]), 2.0
-    )
+    spectra = {"steep": 1 / np.arange(1, d + 1), "low rank": np.append(np.arange(8.0, 2, -1), np.ones(d - k))}
+    V = gaussian(1, 20_000, spectra[spectrum], 2.0)
     gone = V.copy()
     gone[:off, np.random.default_rng(0).permutation(d)[: d // 5]] = np.nan
-    config = LearningConfig(d, k, impute=True)
-    state, _ = learning.learn(State.empty(d), gone, np.ones(len(gone)), config)
+    state, _ = learn(State.empty(d), gone, np.ones(len(gone)), LearningConfig(d, k, impute=True))
     assert excess(principal(state, k)[0], covariance(V)) < 0.003
 
 
 @pytest.mark.parametrize("gone", [[], [4], [0, 1, 2, 3]])
-def test_hostile_gaps_give_finite_states(gone: list[int]) -> None:
+@pytest.mark.parametrize("n", [1, 2, 7, 40, 300, 900])
+def test_hostile_gaps_give_finite_states(n: int, gone: list[int]) -> None:
     """Entries that are never there, blocks without any complete message, constant entries, and single messages."""
-    for n in (1, 2, 7, 40, 300, 900):
-        V: NDArray[np.float64] = with_gaps(stream(n), 0.5, n)
-        V[:, gone] = np.nan
-        V[:, 6] = np.where(np.isnan(V[:, 6]), np.nan, 7.0)
-        state, _ = one_pass(V, CONFIG)
-        assert all(np.isfinite(array).all() for array in (state.C, state.mean))
-        assert 0 <= state.total_variance < np.inf
-        assert n < 7 or state.mean[6] == pytest.approx(7.0)
+    V = with_gaps(stream(n), 0.5, n)
+    V[:, gone] = np.nan
+    V[:, 6] = np.where(np.isnan(V[:, 6]), np.nan, 7.0)
+    state, _ = one_pass(V, CONFIG)
+    assert all(np.isfinite(array).all() for array in (state.C, state.mean))
+    assert 0 <= state.total_variance < np.inf
+    assert n < 7 or state.mean[6] == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize("scale", [2.0**-400, 2.0**400])
@@ -243,8 +230,7 @@ def test_scaled_data_give_the_same_bits_scaled(scale: float) -> None:
 @pytest.mark.parametrize("starts", [1900, 5000, 10_000, 16_000])
 def test_sensors_that_begin_late(starts: int) -> None:
     """Ten of 60 entries; the axes are nearly those of the complete stream, and variances are the entries' own."""
-    spectrum = np.concatenate([np.linspace(5, 2, 6), np.linspace(1, 0.3, 54)])
-    V = gaussian(3, 20_000, spectrum, offset=10.0)
+    V = gaussian(3, 20_000, np.append(np.linspace(5, 2, 6), np.linspace(1, 0.3, 54)), offset=10.0)
     late = V.copy()
     late[:starts, 50:] = late[: starts // 2, 40:45] = np.nan
     state, _ = one_pass(late, LearningConfig(60, 6, impute=True))
@@ -260,7 +246,6 @@ def test_a_late_sensor_that_others_determine_leaves_no_negative_variance() -> No
     V = gaussian(4, 3000, np.concatenate([[3.0, 2.0], np.full(8, 1e-3)]), offset=1.0)
     V[:2400, 5:] = np.nan
     state, _ = one_pass(V, LearningConfig(10, 4, impute=True))
-    assert state.missing is not None
     assert np.linalg.eigvalsh(state.missing.normalised(learned(state)))[0] < 0
     model = model_of(decomposed(state, 4), 4)
     assert (model.explained_variance >= 0).all()

@@ -39,8 +39,7 @@ def test_the_score_is_the_log_likelihood_of_probabilistic_pca(seed: int, dtype: 
 @given(st.integers(0, 100))
 def test_contributions_add_up(seed: int) -> None:
     X = gaussian(50, seed)
-    model = batch_pca(X, K)
-    projected = model.project(X)
+    projected = batch_pca(X, K).project(X)
     every, (of_t2, of_spe) = projected.contributions(D)
     assert (np.sort(every, axis=2) == np.arange(D)).all()
     np.testing.assert_allclose(of_t2.sum(axis=1), projected.scores.t2, rtol=1e-8, atol=1e-10)

@@ -58,8 +58,7 @@ def test_a_function_works_where_its_file_is_damaged(
 @pytest.mark.slow
 def test_a_function_is_compiled_again_when_any_module_beside_it_has_changed(tmp_path: Path) -> None:
     """The cached code contains functions of other modules, which were inlined."""
-    files = {"callee.py": CALLEE, "caller.py": CALLER}
-    for name, text in files.items():
+    for name, text in {"callee.py": CALLEE, "caller.py": CALLER}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     answers = [run_in(tmp_path)]
     (tmp_path / "callee.py").write_text(CALLEE.replace("x + 1", "x + 2.0"), encoding="utf-8")

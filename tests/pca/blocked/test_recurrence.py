@@ -15,29 +15,6 @@ from streampca.pca.arrays import F64
 from streampca.pca.blocked import recurrence
 from tests.pca.streams import close
 
-cases = st.fixed_dictionaries(
-    {
-        "d": st.integers(1, 40),
-        "k": st.integers(1, 12),
-        "B": st.integers(1, 64),
-        "seed": st.integers(0, 2**32 - 1),
-        "steps": st.sampled_from(["power", "weight", "wild", "zeros", "huge"]),
-        "zero_messages": st.booleans(),
-    }
-)
-
-
-def steps(kind: str, B: int, random: np.random.Generator) -> F64:
-    """The step sizes η of one kind."""
-    t = np.arange(1, B + 1)
-    return {
-        "power": 1 / t**0.8,
-        "weight": 1 / (100.0 + t),
-        "wild": 10 ** random.uniform(-3, 1, B),
-        "zeros": np.where(t % 3, 0.1, 0.0),
-        "huge": np.full(B, 1e4),
-    }[kind]
-
 
 class BlockResult(NamedTuple):
     """The result of a block."""
@@ -56,18 +33,29 @@ def learn(C: F64, Y: F64, eta: F64) -> BlockResult:
     return BlockResult(C @ (np.eye(k) - X.T @ Z) + Y.T @ Z, X, p, S[:k, :k])
 
 
-@given(cases)
-@example({"d": 25, "k": 1, "B": 29, "seed": 37, "steps": "huge", "zero_messages": False})  # S shrinks to 1e-5
+@given(
+    d=st.integers(1, 40),
+    k=st.integers(1, 12),
+    B=st.integers(1, 64),
+    seed=st.integers(0, 2**32 - 1),
+    steps=st.sampled_from(["power", "weight", "wild", "zeros", "huge"]),
+    zero_messages=st.booleans(),
+)
+@example(d=25, k=1, B=29, seed=37, steps="huge", zero_messages=False)  # S shrinks to 1e-5
 @settings(max_examples=150, deadline=None)
-def test_a_block_equals_algorithm_1(case: dict[str, object]) -> None:
-    d, B = int(case["d"]), int(case["B"])  # type: ignore[call-overload]
-    k = min(d, int(case["k"]))  # type: ignore[call-overload]
-    random = np.random.default_rng(int(case["seed"]))  # type: ignore[call-overload]
+def test_a_block_equals_algorithm_1(d: int, k: int, B: int, seed: int, steps: str, zero_messages: bool) -> None:
+    k, random, t = min(d, k), np.random.default_rng(seed), np.arange(1, B + 1)
     C = np.linalg.qr(random.standard_normal((d, k)))[0] @ np.diag(random.uniform(0.5, 2, k))
     Y = random.standard_normal((B, d))
-    if case["zero_messages"]:
+    if zero_messages:
         Y[::4] = 0
-    eta = steps(str(case["steps"]), B, random)
+    eta = {
+        "power": 1 / t**0.8,
+        "weight": 1 / (100.0 + t),
+        "wild": 10 ** random.uniform(-3, 1, B),
+        "zeros": np.where(t % 3, 0.1, 0.0),
+        "huge": np.full(B, 1e4),
+    }[steps]
     got = learn(C, Y, eta)
     plain, C_pinv, other, S = C, np.linalg.pinv(C), C, np.linalg.inv(C.T @ C)
     X, P = np.zeros((B, k)), np.zeros((B, k))
