@@ -24,6 +24,7 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from tests.backfill.rows import backfill_of, here, learned
 from tests.backfill.test_tutorial import PAGE, fill
+from tests.errors import refusal
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +55,9 @@ def test_processes_dask_and_spark_give_the_same_bits(lake: Path, spark: Any) -> 
     ):
         on_dask = engines.on_dask(cluster.scheduler_address)
         assert files.encode(learned(on_dask, backfill_of(), lake)) == expected
-        with pytest.raises(InputError, match="a process that folded a chunk died: is there memory enough"):
-            learned(on_dask, deadly(os.getpid()), lake)
+        assert "a process that folded a chunk died: is there memory enough" in refusal(
+            InputError, learned, on_dask, deadly(os.getpid()), lake
+        )
     assert files.encode(learned(engines.on_spark(spark), backfill_of(), lake)) == expected
 
 
@@ -88,8 +90,9 @@ def deadly(pid: int) -> BackfillPlan:
 
 
 def test_a_process_that_dies_ends_it(lake: Path) -> None:
-    with pytest.raises(InputError, match="a process that folded a chunk died: is there memory enough"):
-        learned(engines.on_processes(2), deadly(os.getpid()), lake)
+    assert "a process that folded a chunk died: is there memory enough" in refusal(
+        InputError, learned, engines.on_processes(2), deadly(os.getpid()), lake
+    )
     assert not multiprocessing.active_children()
 
 

@@ -13,6 +13,7 @@ from streampca.errors import OffsetGapError, SourceError, TopicReplacedError
 from streampca.fold.checkpoint import encode
 from streampca.formats.schemas import WriterSchema
 from streampca.sources.events import OutOfRange
+from tests.errors import refusal
 from tests.fold.streams import vectors
 from tests.formats.structured import memory
 from tests.in_memory.schemas import MemorySchemas
@@ -79,8 +80,7 @@ def test_a_log_that_ends_before_the_checkpoint_is_an_error(filled: Environment) 
     log = filled.topic.logs[0]
     del log.records[200:]
     log.end = 200
-    with pytest.raises(OffsetGapError, match="lost data"):
-        make_worker(filled, worker_config(on_offset_gap="earliest")).run()
+    assert "lost data" in refusal(OffsetGapError, make_worker(filled, worker_config(on_offset_gap="earliest")).run)
     assert filled.position() == N
 
 
@@ -104,8 +104,7 @@ def test_records_removed_before_the_first_poll_are_no_gap() -> None:
 
 def test_a_replaced_topic_is_not_mistaken_for_a_gap(trimmed: Environment) -> None:
     script = [lambda: trimmed.topic.create(1), 10]
-    with pytest.raises(TopicReplacedError):
-        make_worker(trimmed, worker_config(on_offset_gap="earliest"), script).run()
+    refusal(TopicReplacedError, make_worker(trimmed, worker_config(on_offset_gap="earliest"), script).run)
     assert trimmed.calls("save", "commit") == []
 
 
@@ -211,8 +210,9 @@ def test_a_log_that_is_cut_while_the_registry_is_away_is_noticed() -> None:
         env.send(0, avros(vectors(90, seed=7)))
 
     script: list[object] = [80, set_away(schemas, away=True), 20, cut_and_grow, *([None] * 5)]
-    with pytest.raises(OffsetGapError, match="offset 80 follows records that are not in the log any more"):
-        run_with(env, schemas, script)
+    assert "offset 80 follows records that are not in the log any more" in refusal(
+        OffsetGapError, run_with, env, schemas, script
+    )
     assert env.position() == 80
 
 
@@ -239,8 +239,7 @@ def test_a_registry_that_denies_access_ends_the_worker() -> None:
 
     env = Environment()
     env.send(0, avros(vectors(5)))
-    with pytest.raises(SourceError, match="refuses us"):
-        run_with(env, ForbiddenSchemas({}), [])
+    assert "refuses us" in refusal(SourceError, run_with, env, ForbiddenSchemas({}), [])
     assert env.position() is None
 
 

@@ -49,8 +49,7 @@ CONFIGS = {
 def stamps_of(n: int, seed: int = 1) -> list[int]:
     """Timestamps: mostly increasing, sometimes unknown, late or far in the future."""
     random = np.random.default_rng(seed)
-    stamps = np.cumsum(random.integers(0, 100, n)) + 1_000_000
-    stamps = stamps - random.integers(0, 50, n)
+    stamps = np.cumsum(random.integers(0, 100, n)) + 1_000_000 - random.integers(0, 50, n)
     stamps[random.random(n) < 0.05] = -1
     stamps[random.random(n) < 0.02] += 10**12
     return [int(stamp) for stamp in stamps]
@@ -71,8 +70,7 @@ def batch_of(V: Array, counts: Sequence[int], bad: Collection[int] = (), deletes
     good, vectors = np.flatnonzero(is_good), V[np.repeat(is_good, counts)]
     rejects = [Reject(i, ("undecodable", "too_large")[i % 2], "bad") for i in sorted(bad)]
     decoded = Decoded(vectors, good, rejects, np.array(counts, np.int64)[good], sorted(deletes))
-    timestamps = np.array([records[i].timestamp for i in good], np.int64)
-    return Batch(decoded, timestamps, records, records[-1].offset + 1)
+    return Batch(decoded, np.array([records[i].timestamp for i in good], np.int64), records, records[-1].offset + 1)
 
 
 def cut(batch: Batch, start: int, end: int) -> Batch:
@@ -87,19 +85,18 @@ def cut(batch: Batch, start: int, end: int) -> Batch:
     return replace(first, decoded=decoded, timestamps=first.timestamps[m:], records=first.records[start:])
 
 
+LENGTHS = [1, WARM_UP - 1, WARM_UP, WARM_UP + LEARN_BLOCK - 1, WARM_UP + LEARN_BLOCK, 200, 310]
+COUNTS = st.sampled_from(LENGTHS).map(lambda n: [1] * n) | st.lists(
+    st.sampled_from([1, 2, 3, 7, 64, 65, 100]), min_size=1, max_size=10
+)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 @given(data=st.data())
 @settings(max_examples=12, deadline=None)
 def test_where_batches_are_cut_and_restarts_change_no_bit(name: str, data: st.DataObject) -> None:
     """A block may end within a record, which is still learned as a whole; the position is after it."""
-    config, total = CONFIGS[name], 310
-    if data.draw(st.booleans()):
-        n = data.draw(
-            st.sampled_from([1, WARM_UP - 1, WARM_UP, WARM_UP + LEARN_BLOCK - 1, WARM_UP + LEARN_BLOCK, 200, total])
-        )
-        counts = [1] * n
-    else:
-        counts = data.draw(st.lists(st.sampled_from([1, 2, 3, 7, 64, 65, 100]), min_size=1, max_size=10))
+    config, counts = CONFIGS[name], data.draw(COUNTS)
     n = len(counts)
     bad = data.draw(st.frozensets(st.integers(0, n - 1), max_size=n // 10))
     deletes = data.draw(st.frozensets(st.integers(0, n - 1), max_size=n // 10)) - bad
@@ -193,8 +190,7 @@ def test_the_vectors_may_be_overwritten_after_learning() -> None:
 
 def test_a_half_life_in_seconds_weights_by_event_time() -> None:
     config, V = fold_config(components=D, half_life_seconds=4.0), vectors(250)
-    gaps = np.random.default_rng(3).integers(0, 200, 250)
-    stamps = np.cumsum(gaps) + 10**12
+    stamps = np.cumsum(np.random.default_rng(3).integers(0, 200, 250)) + 10**12
     accepted = np.array([stamps[max(i - 31, 0)] for i in range(250)])  # the median of 63 records
     weights = 0.5 ** ((accepted[-1] - accepted) / 4000)
     fold = fold_of(V, config, [int(stamp) for stamp in stamps])
@@ -206,8 +202,7 @@ def test_a_half_life_in_seconds_weights_by_event_time() -> None:
 
 def test_a_gap_of_many_half_lives_forgets_everything_before_it() -> None:
     config, V = fold_config(components=D, half_life_seconds=1.0), vectors(200)
-    stamps = [10**9] * 100 + [10**13] * 100
-    fold = fold_of(V, config, stamps)
+    fold = fold_of(V, config, [10**9] * 100 + [10**13] * 100)
     state = fold.provisional(config.learning)
     late = V[131:]  # the first 31 after the gap were learned before time advanced
     assert state.weight == pytest.approx(len(late))
@@ -246,20 +241,17 @@ def test_first_and_last_timestamp_are_minimum_and_maximum(stamps: list[int], cut
     V, fold = vectors(n), Fold.empty(config.learning)
     for start, end in itertools.pairwise([0, *sorted(min(cut, n) for cut in cuts), n]):
         fold, _ = learn(fold, V[start:end], stamps[start:end], end, config)
-    stats = fold.stats
     stamps = [stamp for stamp in stamps if stamp >= 0]
-    assert stats.first_ms == min(stamps, default=-1)
-    assert stats.last_ms == max(stamps, default=-1)
+    assert (fold.stats.first_ms, fold.stats.last_ms) == (min(stamps, default=-1), max(stamps, default=-1))
 
 
 def test_the_position_never_decreases_and_skips_offsets_without_records() -> None:
     config = fold_config()
     fold, _ = learn(Fold.empty(config.learning), vectors(2), [-1, -1], 40, config)
-    assert fold.position == 40
-    fold, _ = learn(fold, vectors(0), [], 55, config)  # transaction markers
-    assert (fold.position, fold.stats.learned) == (55, 2)
-    fold, _ = learn(fold, vectors(0), [], 50, config)
-    assert fold.position == 55
+    assert (fold.position, fold.stats.learned) == (40, 2)
+    for position in (55, 50):  # transaction markers
+        fold, _ = learn(fold, vectors(0), [], position, config)
+        assert (fold.position, fold.stats.learned) == (55, 2)
 
 
 def test_offsets_removed_by_retention_are_counted() -> None:
@@ -283,6 +275,5 @@ def test_a_record_advances_time_once_however_many_vectors_it_has() -> None:
     stamps = [1000] * 32 + [10**12] + [5000] * 31
     counts = np.array([1] * 32 + [50] + [1] * 31)
     fold, _ = learn(Fold.empty(config.learning), vectors(113), stamps, 64, config, counts)
-    assert fold.event_time.now_ms == 5000
-    assert fold.event_time.ahead == 1
+    assert (fold.event_time.now_ms, fold.event_time.ahead) == (5000, 1)
     assert fold.provisional(config.learning).weight == pytest.approx(112 / 2 + 1)  # after four seconds, one

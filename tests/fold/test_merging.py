@@ -15,6 +15,7 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import LEARN_BLOCK
 from streampca.pca.past_scores import PastScores
 from streampca.pca.state import State
+from tests.errors import refusal
 from tests.fold.streams import D, checkpoint_of, fold_config, fold_of, vectors
 from tests.pca.streams import covariance, jackknife, learned, merger_of
 
@@ -29,12 +30,6 @@ def merged_folds(folds: Sequence[Fold], config: FoldConfig, now_ms: int = 2 * 10
     return merged
 
 
-def all_of(folds: FoldMerger) -> MergedFold:
-    merged = folds.merged()
-    assert merged is not None
-    return merged
-
-
 def assert_covariance(state: State, V: Array, weights: F64 | None = None) -> None:
     np.testing.assert_allclose(learned(state), covariance(V, weights), atol=1e-9)
 
@@ -42,7 +37,7 @@ def assert_covariance(state: State, V: Array, weights: F64 | None = None) -> Non
 @pytest.mark.parametrize("counts", [(1,), (2,), (19,), (20,), (21,), (1, 1), (19, 3), (300, 7, 90), (84, 148)])
 def test_with_all_components_the_covariance_is_that_of_all_messages(counts: tuple[int, ...]) -> None:
     parts = [vectors(n, seed=n + 10) + i for i, n in enumerate(counts)]
-    state, everything = all_of(merged_folds([fold_of(V, EXACT) for V in parts], EXACT)).state, np.vstack(parts)
+    state, everything = merged_folds([fold_of(V, EXACT) for V in parts], EXACT).merged().state, np.vstack(parts)
     assert_covariance(state, everything)
     np.testing.assert_allclose(state.mean, everything.mean(axis=0), atol=1e-12)
     assert state.total_variance == pytest.approx(np.trace(covariance(everything)), abs=1e-12)
@@ -55,7 +50,7 @@ def test_names_of_one_partition_are_those_of_the_model_and_others_are_refused() 
         for partition, own in enumerate(names):
             checkpoint = checkpoint_of(fold_of(vectors(40), config), config, partition)
             folds.add_partition(replace(checkpoint, names=list(own) or None))
-        return decode(encode(all_of(folds).published(config, PastScores.empty(), 0.0)))
+        return decode(encode(folds.merged().published(config, PastScores.empty(), 0.0)))
 
     named = replace(CONFIG, names=list("abcde"))
     assert merged("", "").names is None
@@ -63,15 +58,14 @@ def test_names_of_one_partition_are_those_of_the_model_and_others_are_refused() 
         assert merged(*of_partitions, config=config).names == list("abcde")
     for other in ("edcba", "abcdx"):
         both = f"named a, b, c, d, e by others, but {', '.join(other)} by the checkpoint of partition 1"
-        with pytest.raises(SettingsError, match=both):
-            merged("abcde", other)
+        assert both in refusal(SettingsError, merged, "abcde", other)
     alone = MergedFold.alone(fold_of(vectors(40), named), named)
     assert alone.published(named, PastScores.empty(), 0.0).names == named.names
 
 
 def test_states_positions_and_losses_are_those_of_the_partitions() -> None:
     folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (600, 7, 390)]
-    merged, config = all_of(merged_folds(folds, CONFIG)), CONFIG.learning
+    merged, config = merged_folds(folds, CONFIG).merged(), CONFIG.learning
     expected = merger_of([fold.provisional(config) for fold in folds], config.columns).state(D, config.dtype)
     assert merged.state.C.tobytes() == expected.C.tobytes()
     assert merged.state.mean.tobytes() == expected.mean.tobytes()
@@ -93,7 +87,7 @@ def test_folds_are_decayed_to_a_common_time(stamps: Sequence[int], now_ms: int, 
     config = fold_config(components=D, half_life_seconds=10.0)
     parts = [vectors(200, seed=i) + i for i in range(len(stamps))]
     folds = [fold_of(V, config, [stamp] * 200) for V, stamp in zip(parts, stamps, strict=True)]
-    state = all_of(merged_folds(folds, config, now_ms)).state
+    state = merged_folds(folds, config, now_ms).merged().state
     assert_covariance(state, np.vstack(parts), np.repeat(shares, 200))
     assert state.weight == pytest.approx(200 * sum(shares))
 
@@ -108,8 +102,7 @@ def test_appended_folds_are_those_of_one_stream_which_continues(half_life: float
     whole = fold_of(V[:700], config)
     assert (fold.position, fold.stats.learned) == (700, 700)
     assert fold.state.weight == pytest.approx(whole.provisional(config.learning).weight)
-    weights = 0.5 ** (np.arange(700)[::-1] / half_life) if half_life else None
-    assert_covariance(fold.state, V[:700], weights)
+    assert_covariance(fold.state, V[:700], 0.5 ** (np.arange(700)[::-1] / (half_life or np.inf)))
 
 
 def test_parts_too_short_for_a_time_are_appended_at_their_last_timestamp() -> None:
@@ -123,12 +116,10 @@ def test_parts_too_short_for_a_time_are_appended_at_their_last_timestamp() -> No
 
 def test_the_sampling_error_is_that_of_four_or_more_partitions_with_messages() -> None:
     folds = [fold_of(vectors(n, seed=n), CONFIG) for n in (300, 107, 190, 250)]
-    assert all_of(merged_folds([*folds[:3], Fold.empty(CONFIG.learning).skip(7)], CONFIG)).error is None
+    assert merged_folds([*folds[:3], Fold.empty(CONFIG.learning).skip(7)], CONFIG).merged().error is None
     states = [fold.provisional(CONFIG.learning) for fold in folds]
     expected = jackknife(states, CONFIG.learning.components, CONFIG.learning.columns)
-    error = all_of(merged_folds(folds, CONFIG)).error
-    assert expected is not None
-    assert error is not None
+    error = merged_folds(folds, CONFIG).merged().error
     assert (error.subspace, error.axes.tolist()) == (expected.subspace, expected.axes.tolist())
 
 
@@ -142,12 +133,11 @@ def test_without_messages_there_is_nothing() -> None:
 def test_folds_of_a_replaced_topic_are_refused() -> None:
     folds = merged_folds([fold_of(vectors(100), CONFIG)], CONFIG)
     other = checkpoint_of(fold_of(vectors(100), CONFIG), CONFIG, 1)
-    with pytest.raises(TopicReplacedError):
-        folds.add_partition(type(other)(other.topic, "id-2", 1, other.fold, other.settings))
+    refusal(TopicReplacedError, folds.add_partition, type(other)(other.topic, "id-2", 1, other.fold, other.settings))
 
 
 def published(folds: Sequence[Fold]) -> PublishedModel:
-    model = all_of(merged_folds(folds, CONFIG)).published(CONFIG, PastScores.empty(), 1234.5)
+    model = merged_folds(folds, CONFIG).merged().published(CONFIG, PastScores.empty(), 1234.5)
     assert encode(decode(encode(model))) == encode(model)
     return model
 
@@ -165,7 +155,7 @@ def test_the_version_is_the_number_of_learned_messages() -> None:
 def test_a_standardised_model_has_its_scale(factor: bool) -> None:
     config = fold_config(standardize=True, factor=factor)
     parts = [vectors(n, seed=n) * (1 + n) for n in (300, 90)]
-    merged = all_of(merged_folds([fold_of(V, config) for V in parts], config))
+    merged = merged_folds([fold_of(V, config) for V in parts], config).merged()
     model = decode(encode(merged.published(config, PastScores.empty(), 0.0))).model
     assert model.scale == pytest.approx(1 / np.vstack(parts).std(axis=0), rel=1e-9)
     assert model.total_variance == pytest.approx(D)

@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from streampca.errors import DamagedFileError, NewerFormatError, SettingsError
 from streampca.fold import npz
+from tests.errors import refusal
 
 HEADER = {"kind": "test", "format_version": 1, "text": "ü", "none": None, "list": [1, 2.5], "nested": {"a": {"b": 1}}}
 ARRAYS = {"C": np.arange(12, dtype=np.float64).reshape(4, 3) / 7, "count": np.array(5), "empty": np.zeros((0, 3))}
@@ -75,8 +76,7 @@ def test_numpy_can_load_the_file() -> None:
 
 
 def test_arrays_of_objects_are_refused() -> None:
-    with pytest.raises(ValueError, match="allow_pickle"):
-        npz.encode(HEADER, {"a": np.array([{}], dtype=object)})
+    assert "allow_pickle" in refusal(ValueError, npz.encode, HEADER, {"a": np.array([{}], dtype=object)})
 
 
 DATA = npz.encode(HEADER, ARRAYS)
@@ -88,8 +88,7 @@ def test_any_changed_byte_is_detected() -> None:
         for flip in (1 << rng.randrange(8), rng.randrange(1, 256), 0x20):
             damaged = bytearray(DATA)
             damaged[position] ^= flip
-            with pytest.raises(DamagedFileError):
-                npz.decode(bytes(damaged), "test", 1)
+            refusal(DamagedFileError, npz.decode, bytes(damaged), "test", 1)
 
 
 def test_any_truncation_and_any_lost_or_repeated_byte_is_detected() -> None:
@@ -97,15 +96,13 @@ def test_any_truncation_and_any_lost_or_repeated_byte_is_detected() -> None:
     damaged += [DATA[:position] + DATA[position + 1 :] for position in range(len(DATA))]
     damaged += [DATA[: position + 1] + DATA[position:] for position in range(len(DATA))]
     for data in damaged:
-        with pytest.raises(DamagedFileError):
-            npz.decode(data, "test", 1)
+        refusal(DamagedFileError, npz.decode, data, "test", 1)
 
 
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_are_refused(data: bytes) -> None:
     for some in (data, sealed(data)):
-        with pytest.raises(DamagedFileError):
-            npz.decode(some, "test", 1)
+        refusal(DamagedFileError, npz.decode, some, "test", 1)
 
 
 def test_damage_with_a_valid_digest_raises_no_other_error() -> None:
@@ -130,15 +127,15 @@ def file_with(header: bytes, save: Any = np.savez) -> bytes:
 
 @pytest.mark.parametrize("text", [b"[]", b"3", b"null", b"{", b"\xff", b'"kind"'])
 def test_a_header_that_is_not_an_object_is_refused(text: bytes) -> None:
-    with pytest.raises(DamagedFileError, match="not a streampca file"):
-        npz.decode(file_with(text), "test", 1)
+    assert "not a streampca file" in refusal(DamagedFileError, npz.decode, file_with(text), "test", 1)
 
 
 def test_a_compressed_file_is_refused_before_it_is_unpacked() -> None:
     text = b'{"kind": "test", "format_version": 1}'
     assert npz.decode(file_with(text), "test", 1)[1] == {}
-    with pytest.raises(DamagedFileError, match="a member is compressed"):
-        npz.decode(file_with(text, np.savez_compressed), "test", 1)
+    assert "a member is compressed" in refusal(
+        DamagedFileError, npz.decode, file_with(text, np.savez_compressed), "test", 1
+    )
 
 
 @pytest.mark.parametrize("make", [np.save, np.savez])
@@ -146,15 +143,14 @@ def test_files_written_by_numpy_are_refused(make: Any) -> None:
     buffer = io.BytesIO()
     make(buffer, np.zeros(3))
     for data in (buffer.getvalue(), sealed(buffer.getvalue())):
-        with pytest.raises(DamagedFileError):
-            npz.decode(data, "test", 1)
+        refusal(DamagedFileError, npz.decode, data, "test", 1)
 
 
 def test_the_error_names_kind_and_format_version() -> None:
-    with pytest.raises(DamagedFileError, match="this is a test file, not a model file"):
-        npz.decode(DATA, "model", 1)
-    with pytest.raises(DamagedFileError, match="format version 0 of this test file is not 1"):
-        npz.decode(npz.encode(HEADER | {"format_version": 0}, {}), "test", 1)
+    assert "this is a test file, not a model file" in refusal(DamagedFileError, npz.decode, DATA, "model", 1)
+    assert "format version 0 of this test file is not 1" in refusal(
+        DamagedFileError, npz.decode, npz.encode(HEADER | {"format_version": 0}, {}), "test", 1
+    )
     with pytest.raises(SettingsError, match=r"an earlier release, .* has written this test.*another store folder"):
         npz.decode(DATA, "test", 2)
     with pytest.raises(NewerFormatError, match=r"a newer release has written this test file.*nothing is damaged"):

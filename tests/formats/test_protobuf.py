@@ -12,6 +12,7 @@ from streampca.formats import protobuf as module
 from streampca.formats.packing import VectorError
 from streampca.formats.protobuf import compiled
 from streampca.formats.schemas import WriterSchema
+from tests.errors import refusal
 from tests.formats.structured import (
     DOUBLES,
     GAPPY,
@@ -143,8 +144,7 @@ def test_a_full_disk_is_not_the_schemas_fault(monkeypatch: pytest.MonkeyPatch) -
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tempfile.TemporaryDirectory", fails)
-    with pytest.raises(TimeoutError, match="No space left"):
-        compiled(WriterSchema("PROTOBUF", 'syntax = "proto3";'))
+    assert "No space left" in refusal(TimeoutError, compiled, WriterSchema("PROTOBUF", 'syntax = "proto3";'))
 
 
 WORK, WAIT = "while True: pass", "import time; time.sleep(60)"
@@ -157,5 +157,4 @@ def test_a_slow_machine_is_not_the_schemas_fault(
     limit = module._PROTOC.partition("runpy.run")[0].replace("(10,", "(1,")
     monkeypatch.setattr(module, "_PROTOC", f"{limit}exec({program!r})")
     monkeypatch.setattr(module, "_TIMEOUT_S", timeout_s)
-    with pytest.raises(error):
-        compiled(WriterSchema("PROTOBUF", 'syntax = "proto3";'))
+    refusal(error, compiled, WriterSchema("PROTOBUF", 'syntax = "proto3";'))

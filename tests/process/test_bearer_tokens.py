@@ -18,6 +18,7 @@ from streampca.settings.commands import ServeSettings
 from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
+from tests.errors import refusal
 from tests.example_models import TOPIC, D
 from tests.sidecar.conftest import models as models
 from tests.sidecar.conftest import store as store
@@ -126,8 +127,7 @@ def test_a_changed_file_is_read_again(path: Path) -> None:
     rewrite(path, line("read", "eve"))
     tokens.check("read", "Bearer ada")  # it looks once a second
     clock.now = 2.0
-    with pytest.raises(UnknownTokenError):
-        tokens.check("read", "Bearer ada")
+    refusal(UnknownTokenError, tokens.check, "read", "Bearer ada")
     tokens.check("read", "Bearer eve")
 
 
@@ -162,5 +162,4 @@ def test_a_file_that_can_be_read_later_without_another_change_is_read(
         clock.now = 2.0
         tokens.check("read", "Bearer ada")
     clock.now = 4.0
-    with pytest.raises(UnknownTokenError):
-        tokens.check("read", "Bearer ada")
+    refusal(UnknownTokenError, tokens.check, "read", "Bearer ada")

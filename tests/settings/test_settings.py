@@ -364,5 +364,4 @@ def test_a_missing_package_for_buckets_is_a_mistake(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(store_url, "is_supported", lambda: False)
     assert mistakes(**REQUIRED, store="s3://bucket/a") == [store_url.MISSING_PACKAGE]
     assert mistakes(**REQUIRED, store="folder") == []
-    with pytest.raises(SettingsError, match=r"pip install '\.\[object-store\]'"):
-        open_store("s3://bucket/a")
+    assert "pip install '.[object-store]'" in refusal(SettingsError, open_store, "s3://bucket/a")

@@ -1,6 +1,7 @@
 """Either client on a real broker: compressed topics, answers that come too late, and what closed clients leave open."""
 
 import gc
+import re
 import time
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,7 @@ from streampca.errors import SourceError
 from streampca.sources.confluent import source as confluent
 from streampca.sources.events import Assigned
 from streampca.sources.kafka_python import source as kafka_python
+from tests.errors import refusal
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnConfluentPrefetching, OnKafka
 from tests.sources.reader import reading
@@ -44,9 +46,7 @@ def test_without_its_library_the_error_says_what_to_install(log: OnKafka, monkey
     produce(log, "zstd", VALUES[:10])
     monkeypatch.setattr(codec, "zstd", None)
     reader = reading(log.open(), {0: None})
-    with pytest.raises(SourceError, match=r"zstd.*pip install") as refusal:
-        reader.read_to({0: 10})
-    assert "\n" not in str(refusal.value)
+    assert re.search(r"zstd.*pip install", refusal(SourceError, reader.read_to, {0: 10}))
 
 
 def test_an_answer_that_came_too_late_is_not_that_of_a_later_call(
@@ -58,8 +58,7 @@ def test_an_answer_that_came_too_late_is_not_that_of_a_later_call(
     with log.broker.frozen(), monkeypatch.context() as hurry:
         hurry.setattr(kafka_python, "_OFFSETS_TIMEOUT_MS", 300)
         hurry.setattr(confluent, "_OFFSETS_S", 0.3)
-        with pytest.raises(TimeoutError):
-            member.committed([0])
+        refusal(TimeoutError, member.committed, [0])
     commit(log, 2)
     assert member.committed([0])[0].offset == 2
 

@@ -39,8 +39,7 @@ def test_final_errors_and_their_messages(code: int, sentence: str | None) -> Non
 
 
 def test_a_login_during_which_the_broker_goes_away_is_not_final() -> None:
-    cause = KafkaError(KafkaError._TRANSPORT).str()
-    text = f"SASL PLAIN mechanism handshake failed: {cause}: (n/a)"
+    text = f"SASL PLAIN mechanism handshake failed: {KafkaError(KafkaError._TRANSPORT).str()}: (n/a)"
     assert not is_final(KafkaError(KafkaError._AUTHENTICATION, text))
 
 

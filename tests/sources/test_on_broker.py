@@ -25,7 +25,6 @@ from streampca.settings.commands import WorkerSettings
 from streampca.sources import client_source
 from streampca.sources.base import DeadLetters
 from streampca.sources.confluent import connection as confluent_connection
-from streampca.sources.confluent.connection import connection_options
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.events import Assigned, Revoked
 from streampca.sources.kafka_python import connection
@@ -33,6 +32,7 @@ from streampca.sources.kafka_python.patches import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from tests.certificates import KEY_PASSWORD, Certificates
+from tests.errors import refusal
 from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker
 from tests.ports import free_ports
 from tests.sources.backends import OnConfluent, OnKafka, settings_for
@@ -59,22 +59,20 @@ def both(stoppable: Broker, topic: str) -> Iterator[list[OnKafka]]:
         yield [opened.enter_context(closing(kind(stoppable, f"{topic}-{kind.client}", 2))) for kind in kinds]
 
 
-def refusal(make: Any, *args: Any) -> str:
+def refused(make: Any, settings: WorkerSettings) -> str:
     """The error that `make` raises, leaving no thread behind."""
     threads = threading.active_count()
     started = time.monotonic()
-    with pytest.raises(SourceError) as caught:
-        make(*args)
+    text = refusal(SourceError, make, settings)
     assert time.monotonic() - started < PATIENCE_S / 2
     wait_until(lambda: threading.active_count() <= threads, what="the end of the client's threads")
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return text
 
 
 def unanswered(cause: str, make: Any, settings: WorkerSettings) -> str:
     """The error of clients that give up soon at the start, once it has its cause: a busy broker may be slower."""
     with mock.patch.multiple(connection, _START_TIMEOUT_S=2.0), mock.patch.multiple(confluent_connection, _START_S=2.0):
-        text: str = wait_until(lambda: re.search(cause, text := refusal(make, settings)) and text, what=cause)
+        text: str = wait_until(lambda: re.search(cause, text := refused(make, settings)) and text, what=cause)
     assert "no broker answers" in text
     return text
 
@@ -91,10 +89,10 @@ def test_a_broker_that_never_responds_is_an_error(
 
 
 def test_missing_topics_are_errors(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
-    text = refusal(kind.source, settings_for(broker, topic))
+    text = refused(kind.source, settings_for(broker, topic))
     assert f"there is no topic {topic} at {broker.bootstrap}" in text
     broker.create_topic(topic)
-    text = refusal(KafkaPythonDeadLetters, settings_for(broker, topic, dead_letter_topic=f"{topic}-dead"))
+    text = refused(KafkaPythonDeadLetters, settings_for(broker, topic, dead_letter_topic=f"{topic}-dead"))
     assert f"there is no topic {topic}-dead" in text
     assert f"{topic}-dead" not in broker.admin.list_topics()
 
@@ -105,12 +103,15 @@ def test_wrong_and_right_credentials(broker: Broker, topic: str, kind: type[OnKa
     options = login(mechanism, bootstrap_servers=broker.sasl_bootstrap)
     for make in (kind.source, KafkaPythonDeadLetters):
         wrong = settings_for(broker, topic, **options | {"sasl_password": PASSWORD[::-1]}, dead_letter_topic="dead")
-        text = refusal(make, wrong)
+        text = refused(make, wrong)
         assert "refuses the login" in text
         assert PASSWORD[::-1] not in text
-    source = kind.source(settings_for(broker, topic, **options))
-    assert Reader(source).assigned() == {0}
-    source.close()
+    assert_joins(kind, settings_for(broker, topic, **options))
+
+
+def assert_joins(kind: type[OnKafka], settings: WorkerSettings) -> None:
+    with closing(kind.source(settings)) as source:
+        assert Reader(source).assigned() == {0}
 
 
 def test_tls_with_the_right_and_the_wrong_certificate(
@@ -118,11 +119,8 @@ def test_tls_with_the_right_and_the_wrong_certificate(
 ) -> None:
     broker.create_topic(topic)
     secure = login(MECHANISMS[-1], security_protocol="SASL_SSL", bootstrap_servers=broker.tls_bootstrap)
-    source = kind.source(settings_for(broker, topic, **secure, ssl_cafile=broker.certificates.authority))
-    assert Reader(source).assigned() == {0}
-    source.close()
-    others = Certificates(tmp_path).make()
-    wrong = settings_for(broker, topic, **secure, ssl_cafile=others.authority)
+    assert_joins(kind, settings_for(broker, topic, **secure, ssl_cafile=broker.certificates.authority))
+    wrong = settings_for(broker, topic, **secure, ssl_cafile=Certificates(tmp_path).make().authority)
     unanswered("(?i)certificate.verify.failed", kind.source, wrong)
 
 
@@ -157,22 +155,21 @@ def test_unusable_certificates_are_refused_before_connecting(
     } | wrong  # fmt: skip
     options |= {name: getattr(certificates, file) for name, file in options.items() if name.endswith("file")}
     settings = WorkerSettings(topic="t", dimensions=2, components=1, security_protocol="SSL", **options)
-    with pytest.raises(SettingsError, match=words) as refused:
-        kind.source(settings)
-    assert str(wrong.get("ssl_password") or KEY_PASSWORD) not in str(refused.value)
-    assert "\n" not in str(refused.value)
+    text = refusal(SettingsError, kind.source, settings)
+    assert words in text
+    assert str(wrong.get("ssl_password") or KEY_PASSWORD) not in text
 
 
 def test_options_refused_by_librdkafka_are_errors(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     more = {"sasl.mechanism": "GSSAPI", "security.protocol": "SASL_PLAINTEXT"}
-    monkeypatch.setattr(confluent_connection, "connection_options", lambda s: connection_options(s) | more)
-    assert "does not take these settings" in refusal(ConfluentSource, settings_for(broker, topic))
+    options = confluent_connection.connection_options
+    monkeypatch.setattr(confluent_connection, "connection_options", lambda s: options(s) | more)
+    assert "does not take these settings" in refused(ConfluentSource, settings_for(broker, topic))
 
 
 def test_a_session_timeout_refused_by_the_broker_is_an_error(log: OnKafka) -> None:
     reader = Reader(log.open(session_timeout_s=0.5))
-    with pytest.raises(SourceError, match=r"(?i)session.?timeout"):
-        reader.assigned()
+    assert re.search(r"(?i)session.?timeout", refusal(SourceError, reader.assigned))
 
 
 def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, kind: type[OnKafka]) -> None:
@@ -180,20 +177,17 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
     log = kind(stoppable, topic, 2)
     log.append(0, values(0, 1000))
     letters, acknowledged = log.dead_letters()
-    secure = stoppable.certificate_login if kind is OnKafka else {}
-    reader = reading(log.open(100, **secure), {0: None, 1: None})
+    reader = reading(log.open(100, **stoppable.certificate_login if kind is OnKafka else {}), {0: None, 1: None})
     reader.until(lambda: reader.records(0))
     assert reader.source.status().connected
     stoppable.stop()
     with structlog.testing.capture_logs() as logged:
         letters.send(0, Record(7, b"bad", 1), "undecodable", "no")
-        with pytest.raises(TimeoutError, match="1 dead letters are not acknowledged"):
-            letters.flush(2.0)
+        assert "1 dead letters are not acknowledged" in refusal(TimeoutError, letters.flush, 2.0)
         with mock.patch.object(manager, "create_connection", side_effect=ConnectionResetError):  # as by one that ends
             wait_until(lambda: noticed(reader, letters, logged))
         assert not reader.source.status().connected
-        with pytest.raises(TimeoutError):
-            reader.source.topic_id()
+        refusal(TimeoutError, reader.source.topic_id)
         started = time.monotonic()
         reader.source.commit({0: 5})
         assert time.monotonic() - started < PATIENCE_S / 4  # it does not wait for the broker
@@ -325,8 +319,7 @@ def test_a_record_too_large_for_the_dead_letter_topic(log: OnKafka) -> None:
         letters.send(0, Record(offset, b"x" * 300, 1), "undecodable", "no")
     letters.flush(PATIENCE_S)
     letters.send(0, Record(20, b"x" * 1000, 1), "undecodable", "no")
-    with pytest.raises(SourceError, match=f"raise max.message.bytes of {dead}"):
-        letters.flush(PATIENCE_S)
+    assert f"raise max.message.bytes of {dead}" in refusal(SourceError, letters.flush, PATIENCE_S)
     letters.close()
     received = log.broker.read_all(dead)
     assert sorted(int(dict(r.headers)["__connect.errors.offset"]) for r in received) == list(range(20))
@@ -345,8 +338,7 @@ def test_a_deleted_dead_letter_topic(log: OnKafka) -> None:
             return True
         return False
 
-    with pytest.raises(SourceError, match=f"there is no topic {dead}"):
-        wait_until(flushed)
+    assert f"there is no topic {dead}" in refusal(SourceError, wait_until, flushed)
     letters.close()
     assert dead not in log.broker.admin.list_topics()
 

@@ -57,8 +57,7 @@ class Members:
     def restart(self, name: str) -> None:
         """Close a member and open it again; meanwhile the other is polled."""
         self.readers.pop(name).source.close()
-        other = next(iter(self.readers.values()))
-        other.poll(POLL_S)
+        next(iter(self.readers.values())).poll(POLL_S)
         self.readers[name] = self.start(name)
 
 
@@ -77,8 +76,8 @@ def test_a_restart_moves_no_partition(backend: OnKafka) -> None:
 
 def test_the_partitions_of_a_member_that_stays_away_move(backend: OnKafka) -> None:
     members = Members(backend, session_timeout_s=2)
-    members.readers["b"].source.close()
     gone = members.readers.pop("b")
+    gone.source.close()
     members.wait(lambda: members.owned() == {"a": ALL})
     assert gone.events
 

@@ -14,6 +14,7 @@ from streampca.errors import SourceError
 from streampca.sources.client_connection import NoBrokerError
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from streampca.sources.oauth_tokens import create_tokens
+from tests.errors import refusal
 from tests.faulty_proxy import FaultyProxy
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
@@ -23,6 +24,8 @@ from tests.token_server import SECRET, TokenServer
 
 pytestmark = pytest.mark.broker
 
+MSK = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "AWS_MSK_IAM"}
+
 
 @pytest.fixture
 def tokens(broker: Broker) -> Iterator[TokenServer]:
@@ -30,12 +33,11 @@ def tokens(broker: Broker) -> Iterator[TokenServer]:
         yield server
 
 
-def refusal(make: Any, settings: Any) -> str:
+def refused(make: Any, settings: Any) -> str:
     """The error that `make` raises, which shows no secret."""
-    with pytest.raises(SourceError) as caught:
-        make(settings)
-    assert not re.search(rf"eyJ|{SECRET}|{SECRET[::-1]}", str(caught.value))
-    return str(caught.value)
+    text = refusal(SourceError, make, settings)
+    assert not re.search(rf"eyJ|{SECRET}|{SECRET[::-1]}", text)
+    return text
 
 
 def test_clients_share_a_token(broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]) -> None:
@@ -54,15 +56,14 @@ def test_a_wrong_secret_is_an_error(broker: Broker, topic: str, tokens: TokenSer
     login = tokens.login(broker.tokens_bootstrap) | {"sasl_password": SECRET[::-1]}
     wrong = settings_for(broker, topic, **login, dead_letter_topic="d")
     for make in (kind.source, KafkaPythonDeadLetters):
-        text = refusal(make, wrong)
-        assert text.startswith(
+        assert refused(make, wrong).startswith(
             f"the token endpoint {tokens.url} gives no token (401 invalid_client); check sasl_username"
         )
 
 
 def test_a_token_for_others_is_refused(broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]) -> None:
     tokens.audience = "others"
-    text = refusal(kind.source, settings_for(broker, topic, **tokens.login(broker.tokens_bootstrap)))
+    text = refused(kind.source, settings_for(broker, topic, **tokens.login(broker.tokens_bootstrap)))
     assert "refuses the login" in text
     assert "invalid_token" in text
 
@@ -74,7 +75,7 @@ def test_an_absent_token_endpoint_is_an_error(
     tokens.failure = status
     if status is None:
         tokens.stop()
-    assert tokens.url in refusal(kind.source, settings_for(broker, topic, **tokens.login(broker.tokens_bootstrap)))
+    assert tokens.url in refused(kind.source, settings_for(broker, topic, **tokens.login(broker.tokens_bootstrap)))
 
 
 @pytest.mark.parametrize("status", [None, 503, 401, 404])
@@ -91,8 +92,7 @@ def test_a_token_that_cannot_be_renewed_is_used_while_it_is_valid(
     login._ask_at = 0  # as after 50 s
     assert login.current() == first
     assert login.late
-    is_away = status in (None, 503)
-    for left_s, waits in ((30, True), (-1, is_away)):
+    for left_s, waits in ((30, True), (-1, status in (None, 503))):
         login._expiry, login._ask_at = time.time() + left_s, 0
         with pytest.raises(SourceError) as caught:
             login.current()
@@ -111,9 +111,8 @@ def test_brokers_are_sent_the_token_that_is_signed_for_msk(
     for name, value in {"ACCESS_KEY_ID": "AKIDEXAMPLE", "SECRET_ACCESS_KEY": SECRET, "REGION": "eu-west-3"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     (port,) = free_ports(1)
-    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "AWS_MSK_IAM"}
     with FaultyProxy(port, broker.tokens) as proxy:
-        text = refusal(kind.source, settings_for(broker, topic, **login, bootstrap_servers=f"127.0.0.1:{port}"))
+        text = refused(kind.source, settings_for(broker, topic, **MSK, bootstrap_servers=f"127.0.0.1:{port}"))
     assert "refuses the login" in text
     sent = re.search(rb"n,,\x01auth=Bearer ([\w-]+)\x01\x01", proxy.requests)
     url = urlsplit(base64.urlsafe_b64decode(sent[1] + b"===").decode())
@@ -133,5 +132,4 @@ def test_without_credentials_of_aws_nothing_is_signed(
         monkeypatch.setenv(f"AWS_{name}", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_REGION", "eu-west-2")  # of no other test: a token is kept
-    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "AWS_MSK_IAM"}
-    assert "AWS_MSK_IAM needs credentials of AWS" in refusal(kind.source, settings_for(broker, topic, **login))
+    assert "AWS_MSK_IAM needs credentials of AWS" in refused(kind.source, settings_for(broker, topic, **MSK))

@@ -10,6 +10,7 @@ from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, R
 from streampca.errors import SourceError
 from streampca.sources.base import Committed, Outgoing, RecordRefusedError, TransactionFailedError
 from streampca.sources.clients import create_transactions
+from tests.errors import refusal
 from tests.kafka_broker import SASL, USER
 from tests.sources.backends import Backend, InMemory, OnConfluent, OnKafka
 from tests.sources.reader import Reader
@@ -59,10 +60,8 @@ def test_a_member_that_the_group_has_given_up_cannot_commit(log: Backend) -> Non
     source, transactions = log.join()
     transactions.send([record(log, b"a")])
     log.evict_all()
-    with pytest.raises(TransactionFailedError):
-        transactions.commit({0: Committed(1)})
-    with pytest.raises(TransactionFailedError):  # until it has recovered
-        transactions.send([record(log, b"b")])
+    refusal(TransactionFailedError, transactions.commit, {0: Committed(1)})
+    refusal(TransactionFailedError, transactions.send, [record(log, b"b")])  # until it has recovered
     assert source.committed([0]) == {}
     Reader(source).assigned()
     transactions.recover()
@@ -78,8 +77,7 @@ def test_a_successor_of_the_same_name_ends_what_is_open(log: Backend) -> None:
     _, after = log.join(group_instance_id="one")
     after.send([record(log, b"kept")])
     after.commit({0: Committed(1)})
-    with pytest.raises(TransactionFailedError):
-        before.commit({0: Committed(1)})
+    refusal(TransactionFailedError, before.commit, {0: Committed(1)})
     assert values(log) == [b"kept"]
 
 
@@ -126,5 +124,6 @@ def test_the_options_of_a_topic_are_unknown_without_the_right(log: OnKafka) -> N
 
 @on_broker
 def test_a_topic_that_does_not_exist_is_reported_at_the_start(log: OnKafka) -> None:
-    with pytest.raises(SourceError, match="there is no topic nowhere"):
-        create_transactions(log.settings(), log.open(), ["nowhere"])
+    assert "there is no topic nowhere" in refusal(
+        SourceError, create_transactions, log.settings(), log.open(), ["nowhere"]
+    )
