@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streampca.backfill import BackfillPlan, engines
-from streampca.backfill.engines import Engine, Parts
 from streampca.backfill.execute import execute
 from streampca.files.chunks import Chunk, chunks_of
 from streampca.files.columns import FileOptions
@@ -50,18 +49,18 @@ def backfill_of(d: int = D, **more: object) -> BackfillPlan:
     return BackfillPlan("readings", fold, FileOptions("embedding"), "time", **more)  # type: ignore[arg-type]
 
 
-def here(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Parts:
+def here(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> engines.Parts:
     """In this process, the last chunk first."""
     for name, chunk in reversed(chunks.items()):
         yield name, engines.fold_chunk(chunk, backfill)
 
 
 def executed(
-    engine: Engine, backfill: BackfillPlan, *sources: Path, store: Store | None = None
+    engine: engines.Engine, backfill: BackfillPlan, *sources: Path, store: Store | None = None
 ) -> tuple[Checkpoint, pa.Table]:
     """The checkpoint and the rejected rows."""
     return execute(store or MemoryStore(), backfill, chunks_of([*map(str, sources)]), engine, lambda done: None)
 
 
-def learned(engine: Engine, backfill: BackfillPlan, *sources: Path, store: Store | None = None) -> Checkpoint:
+def learned(engine: engines.Engine, backfill: BackfillPlan, *sources: Path, store: Store | None = None) -> Checkpoint:
     return executed(engine, backfill, *sources, store=store)[0]

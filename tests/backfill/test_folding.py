@@ -54,18 +54,22 @@ def test_the_past_is_forgotten_as_a_stream_forgets_it(tmp_path: Path) -> None:
     assert fold.stats.last_ms == START_MS + 3_999_000
 
 
-@pytest.mark.parametrize("kind", ["time", "offsets"])
-def test_history_ends_where_the_topic_begins(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("until", "said"),
+    [
+        ({"until_ms": START_MS + 600_000}, str(START_MS + 600_000)),
+        ({"until_offsets": {0: 300, 1: 300}}, "0:300,1:300"),
+    ],
+    ids=["time", "offsets"],
+)
+def test_history_ends_where_the_topic_begins(tmp_path: Path, until: dict[str, Any], said: str) -> None:
     Y = rows(1000)
     more = {"partition": pa.array(np.arange(1000) % 2), "offset": pa.array(np.arange(1000) // 2)}
     pq.write_table(table(Y, **more), tmp_path / "lake.parquet")
-    until: dict[str, Any] = {"until_ms": START_MS + 600_000}
-    if kind == "offsets":
-        until = {"until_offsets": {0: 300, 1: 300}}
     checkpoint = learned(here, backfill_of(**until), tmp_path / "lake.parquet")
     assert checkpoint.fold.stats.learned == 600
     np.testing.assert_allclose(checkpoint.fold.state.mean, Y[:600].mean(axis=0), rtol=1e-9)
-    assert checkpoint.until == (str(START_MS + 600_000) if kind == "time" else "0:300,1:300")
+    assert checkpoint.until == said
 
 
 def test_rows_that_cannot_be_learned_are_counted_and_named(tmp_path: Path) -> None:
@@ -75,11 +79,9 @@ def test_rows_that_cannot_be_learned_are_counted_and_named(tmp_path: Path) -> No
     pq.write_table(pa.table({"v": lists}), tmp_path / "v.parquet", row_group_size=64)
     backfill = BackfillPlan("readings", backfill_of(3).fold_config, FileOptions("v"))
     checkpoint, rejects = executed(here, backfill, tmp_path / "v.parquet")
-    reasons = ["wrong_length", "not_finite", "not_finite", "too_large"]
-    assert checkpoint.fold.stats.learned == 500
+    assert (checkpoint.fold.stats.learned, checkpoint.fold.stats.skipped) == (500, 1)
     assert checkpoint.fold.stats.rejected == {"wrong_length": 1, "not_finite": 2, "too_large": 1}
-    assert checkpoint.fold.stats.skipped == 1
-    assert rejects["reason"].to_pylist() == reasons
+    assert rejects["reason"].to_pylist() == ["wrong_length", "not_finite", "not_finite", "too_large"]
     assert rejects["row"].to_pylist() == [37, 38, 39, 40]
     assert set(rejects["chunk"].to_pylist()) == {f"{tmp_path / 'v.parquet'}#1"}
 

@@ -41,11 +41,10 @@ def offsets() -> pa.Array:
 
 def backfill(broker: Broker, members: Group, folder: Path, *until: str) -> str:
     settings = {"topic": members.topic, "dimensions": D, "components": K, "store": members.store}
-    environment = os.environ | variables(settings)
     # Not forked from a process of the tests: those may have no children.
-    command = [sys.executable, "-m", "streampca", "backfill", folder / "lake.parquet", "--field", "embedding"]
-    command += ["--timestamp-column", "time", *until]
-    return succeeded(*command, env=environment)
+    command = [sys.executable, "-m", "streampca", "backfill", folder / "lake.parquet", "--field", "embedding",
+               "--timestamp-column", "time", *until]  # fmt: skip
+    return succeeded(*command, env=os.environ | variables(settings))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 
 from streampca.errors import StreampcaError
 from streampca.fold import checkpoint as files
-from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
@@ -63,7 +62,7 @@ def die() -> None:
     raise Crash
 
 
-def saved(store: Path) -> Checkpoint:
+def saved(store: Path) -> files.Checkpoint:
     return Checkpoints(DirectoryStore(store), "readings").newest(FIRST_BACKFILL)
 
 

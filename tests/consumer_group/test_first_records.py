@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.consumer_group.events import BatchLearned
-from streampca.errors import RejectLimitError, exit_code_of
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.pca.arrays import Array
@@ -17,13 +16,12 @@ from streampca.worker.config import WorkerConfig
 from tests.fold.streams import vectors
 from tests.in_memory import Step
 from tests.transform.harness import DEAD, OUTPUT, Member, World
-from tests.worker.environment import POISON, Environment
-from tests.worker.harness import WorkerFixture, make_worker, worker_config
+from tests.worker.environment import POISON, Environment, environment_of, filled_with
+from tests.worker.harness import WorkerFixture, make_worker, refused, worker_config
 
 
 def config(env: Environment, kind: str = "float64", **options: Any) -> WorkerConfig:
-    codec = Codec(kind, Judge.of(env.fold_config.learning))
-    return replace(worker_config(env.fold_config, **options), codec=codec)
+    return replace(worker_config(env.fold_config, **options), codec=Codec(kind, Judge.of(env.fold_config.learning)))
 
 
 def foreign(V: Array) -> list[bytes]:
@@ -31,21 +29,13 @@ def foreign(V: Array) -> list[bytes]:
     return [row.astype(">f8").tobytes() for row in V]
 
 
-def refused(run: Any) -> str:
-    with pytest.raises(RejectLimitError) as error:
-        run()
-    assert exit_code_of(error.value) == 3
-    return str(error.value)
-
-
 @pytest.mark.parametrize("policy", ["stop", "skip", "dead_letter"])
 @pytest.mark.parametrize("batch", [1, 30, 1000])
 def test_a_worker_ends_before_it_learns_saves_or_sends(batch: int, policy: str) -> None:
     """Most of these records are also bad ones: not finite, or too large."""
-    env = Environment()
-    env.send(0, foreign(vectors(300)))
+    env = environment_of(foreign(vectors(300)))
     worker = make_worker(env, config(env, on_bad_record=policy), batch=batch)
-    message = refused(worker.run)
+    message = refused(worker)
     assert message.startswith("partition 0 of readings: ")
     assert "plausible as >f8, " in message
     assert message.endswith("skip this test with format=<f8 if the numbers are right")
@@ -57,19 +47,16 @@ def test_a_worker_ends_before_it_learns_saves_or_sends(batch: int, policy: str) 
 
 
 def test_the_first_records_are_learned_when_100_were_seen() -> None:
-    env = Environment()
-    env.send(0, vectors(250))
+    env = filled_with(250)
     worker = make_worker(env, config(env), [40, 40, 40, 40]).run()
-    learned = [event.fold.position for event in worker.recorder.of_type(BatchLearned)]
-    assert learned == [40, 80, 120, 160, 250]
+    assert [event.fold.position for event in worker.recorder.of_type(BatchLearned)] == [40, 80, 120, 160, 250]
     assert [entry[2] for entry in env.calls("save")] == [120, 160, 250]
     env.assert_complete()
 
 
 def test_they_wait_for_a_minute_at_most() -> None:
     """The clock advances by a second or two in a turn."""
-    env = Environment()
-    env.send(0, vectors(10))
+    env = filled_with(10)
     script: list[Step] = [10, *[None] * 20, lambda: env.send(0, vectors(5, seed=1)), 5, *[None] * 60]
     make_worker(env, config(env), script).run()
     assert [entry[2] for entry in env.calls("save")] == [15]
@@ -81,17 +68,14 @@ def test_they_wait_for_a_minute_at_most() -> None:
 
 
 def test_what_comes_after_the_minute_is_compared_with_the_first() -> None:
-    env = Environment()
-    env.send(0, vectors(15))
+    env = filled_with(15)
     script: list[Step] = [15, *[None] * 80, lambda: env.send(0, foreign(vectors(84))), *[1] * 84]
-    worker = make_worker(env, config(env, on_bad_record="skip"), script, batch=1)
-    assert "decades" in refused(worker.run)
+    assert "decades" in refused(make_worker(env, config(env, on_bad_record="skip"), script, batch=1))
     assert env.position(0) is not None
 
 
 def test_a_stop_ends_the_wait() -> None:
-    env = Environment()
-    env.send(0, [*[row.tobytes() for row in vectors(20)], POISON])
+    env = environment_of([*[row.tobytes() for row in vectors(20)], POISON])
     script: list[Step] = [21, lambda: worker.stop("SIGTERM"), None]
     worker: WorkerFixture = make_worker(env, config(env, on_bad_record="dead_letter"), script)
     worker.run()
@@ -106,9 +90,8 @@ def test_a_stop_ends_the_wait() -> None:
 )
 def test_the_bits_do_not_depend_on_what_waits(counts: list[int], steps: list[Any]) -> None:
     """What waits when a partition is lost, or read again, is read again."""
-    env = Environment(len(counts))
-    for partition, count in enumerate(counts):
-        env.send(partition, vectors(count, seed=partition))
+    env = filled_with(*counts)
+    for partition in range(len(counts)):
         env.send(partition, [POISON, None])
 
     def lose() -> None:
@@ -125,10 +108,9 @@ def test_the_bits_do_not_depend_on_what_waits(counts: list[int], steps: list[Any
 def test_transform_ends_before_it_writes(batch: int) -> None:
     world = World(0)
     world.topic.append(0, *foreign(np.random.default_rng(0).normal(size=(150, 5))))
-    message = refused(Member(world, batch=batch, kind="float64", on_bad_record="dead_letter").run)
+    message = refused(Member(world, batch=batch, kind="float64", on_bad_record="dead_letter"))
     assert "plausible as >f8, " in message
-    assert not world.written[OUTPUT]
-    assert not world.written[DEAD]
+    assert not world.written[OUTPUT] + world.written[DEAD]
     assert not world.topic.committed.get(0)
 
 

@@ -9,7 +9,6 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.parser import text_string_to_metric_families
 
 from streampca.consumer_group import events
 from streampca.consumer_group import health as health_module
@@ -52,8 +51,7 @@ def get(server: HealthServer, path: str) -> tuple[int, str, str]:
 def test_metrics_expose_the_registry(server: HealthServer) -> None:
     status, kind, text = get(server, "/metrics")
     assert (status, kind.partition(";")[0]) == (200, "text/plain")
-    samples = {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
-    assert samples["streampca_trials_total"] == 3
+    assert 'streampca_trials_total{outcome="ok"} 3.0' in text.splitlines()
 
 
 def test_healthy_while_the_loop_has_run_within_a_minute(
@@ -64,8 +62,7 @@ def test_healthy_while_the_loop_has_run_within_a_minute(
     clock.now += 59
     assert get(server, "/healthz")[0] == 200
     clock.now += 2
-    status, _, text = get(server, "/healthz")
-    assert (status, text) == (503, "the loop has not run for 61 s\n")
+    assert get(server, "/healthz")[::2] == (503, "the loop has not run for 61 s\n")
     health.notify(events.LoopTicked())
     assert get(server, "/healthz")[0] == 200
 
@@ -88,8 +85,7 @@ def test_ready_from_the_first_assignment_until_it_stops(server: HealthServer, he
     health.notify(events.PartitionsAssigned({0: 5}))
     assert get(server, "/readyz")[0] == 200
     health.notify(events.MemberStopping("SIGTERM"))
-    status, _, text = get(server, "/readyz")
-    assert (status, text) == (503, "stopping: SIGTERM\n")
+    assert get(server, "/readyz")[::2] == (503, "stopping: SIGTERM\n")
     assert get(server, "/healthz")[0] == 200
 
 

@@ -5,30 +5,21 @@ from typing import Any
 
 import pytest
 
-from streampca.errors import RejectLimitError, exit_code_of
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.worker.config import WorkerConfig
 from tests.fold.streams import D, fold_config, vectors
-from tests.worker.environment import POISON, Environment
-from tests.worker.harness import WorkerFixture, make_worker, worker_config
+from tests.worker.environment import POISON, Environment, environment_of, filled_with
+from tests.worker.harness import make_worker, refused, worker_config
 
 
 def config(**options: Any) -> WorkerConfig:
     return worker_config(**{"on_bad_record": "dead_letter"} | options)
 
 
-def refused(worker: WorkerFixture) -> str:
-    with pytest.raises(RejectLimitError) as error:
-        worker.run()
-    assert exit_code_of(error.value) == 3
-    return str(error.value)
-
-
 def test_wrong_settings_neither_send_nor_save_and_all_is_learned_later() -> None:
     """The wrong number of dimensions, then the right one: the bytes are as if it had been right from the start."""
-    env = Environment(partitions=2)  # nothing is in the other one
-    env.send(0, vectors(300))
+    env = environment_of(vectors(300), [])
     wrong = fold_config(dimensions=D + 1)
     codec = Codec("float64", Judge.of(wrong.learning))
     for _ in range(2):  # a supervisor restarts it
@@ -46,8 +37,7 @@ def test_wrong_settings_neither_send_nor_save_and_all_is_learned_later() -> None
 
 @pytest.mark.parametrize(("bad", "good"), [(99, 1), (99, 0), (1, 0)])
 def test_fewer_bad_records_are_sent_at_once(bad: int, good: int) -> None:
-    env = Environment()
-    env.send(0, [POISON] * bad)
+    env = environment_of([POISON] * bad)
     env.send(0, vectors(good))
     make_worker(env, config()).run()
     assert [offset for _, offset, _ in env.dead_letters] == list(range(bad))
@@ -73,8 +63,7 @@ def test_bad_records_end_no_worker_that_has_learned(has_learned: list[int]) -> N
 @pytest.mark.parametrize("good", [0, 1])
 def test_deletes_between_the_first_bad_records_do_not_hide_a_wrong_setting(good: int) -> None:
     """A vector before the hundredth bad record does: then the setting is right."""
-    env = Environment()
-    env.send(0, vectors(good))
+    env = filled_with(good)
     env.send(0, [POISON, None] * 120)
     if good:
         make_worker(env, config()).run()
@@ -86,8 +75,7 @@ def test_deletes_between_the_first_bad_records_do_not_hide_a_wrong_setting(good:
 
 
 def test_an_operator_may_leave_out_the_first_records() -> None:
-    env = Environment()
-    env.send(0, [POISON] * 1200)
+    env = environment_of([POISON] * 1200)
     refused(make_worker(env, config()))
     make_worker(env, config(on_bad_record="skip")).run()
     assert env.dead_letters == []

@@ -109,8 +109,7 @@ def test_rows_before_the_first_vector_say_nothing(
     (tmp_path / "v.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in [None, *rows]))
     options = FileOptions(field, dimensions=dimensions, impute=True)
     chunks = list(open_rows(tmp_path / "v.jsonl", options).chunks(skip_nulls=True))
-    expected = [2.0, 1] if field == "p.b,p.*" else [1, 2]
-    assert chunks[0].vectors[-1].tolist() == expected
+    assert chunks[0].vectors[-1].tolist() == ([2.0, 1] if field == "p.b,p.*" else [1, 2])
     rows = [{"p": []}, {"p": [{"x": 1, "y": 2}, {"x": 3, "y": 4}]}]
     (tmp_path / "v.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert vectors(tmp_path / "v.jsonl", FileOptions("p.x,p.y", dimensions=dimensions)) == [[1, 2], [3, 4]]

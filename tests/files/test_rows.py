@@ -35,10 +35,9 @@ def test_files_are_read_in_chunks(dtype: str, tmp_path: Path) -> None:
         vectors, shares = read(tmp_path / name)
         assert open_rows(tmp_path / name).dimensions == 3
         assert np.array_equal(vectors, Y)
-        assert vectors.dtype.kind == "f"
+        assert (vectors.dtype.kind, len(shares)) == ("f", count)
         assert 0 < shares[0] < shares[count // 2] < shares[-1] == 1.0
         assert shares == sorted(shares)
-        assert len(shares) == count
 
 
 def test_npy_is_not_read_into_memory(tmp_path: Path) -> None:
@@ -78,10 +77,9 @@ def test_csv(text: str, tmp_path: Path) -> None:
     ],
 )
 def test_invalid_files_are_refused(name: str, text: str, needle: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"v\.") as caught:
-        read(write(tmp_path / name, text))
-    assert needle in str(caught.value)
-    assert "\n" not in str(caught.value)
+    message = refusal(InputError, read, write(tmp_path / name, text))
+    assert name in message
+    assert needle in message
 
 
 @pytest.mark.parametrize(
@@ -121,8 +119,7 @@ def test_columns_of_numbers_and_the_other_columns(tmp_path: Path) -> None:
         chunks = list(rows.chunks())
         assert np.concatenate([chunk.vectors for chunk in chunks]).tolist() == [[1, 3], [2, 4], [3, 5]]
         assert list(rows.others)[:3] == ["id", "at", "text"]
-        texts = [str(text) for chunk in chunks for text in chunk.others["text"]]
-        assert texts == ["a, b", "", "ü"]
+        assert [str(text) for chunk in chunks for text in chunk.others["text"]] == ["a, b", "", "ü"]
         assert not any(chunk.others for chunk in open_rows(path, FileOptions("f_*")).chunks())
         with pytest.raises(InputError, match=r"v\.\w+.* has no column g; there are id, f_0"):
             open_rows(path, FileOptions("g"))

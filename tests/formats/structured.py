@@ -3,7 +3,7 @@
 import io
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -80,12 +80,18 @@ def zeros(rows: int, compression: str | None = "zstd", batches: int = 1, dtype: 
     return stream(column, compression, batches)
 
 
-def stream(column: Any, compression: str | None = None, batches: int = 1) -> bytes:
-    out, batch = io.BytesIO(), pa.record_batch([column], ["v"])
-    with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
-        for _ in range(batches):
+def ipc(schema: Any, batches: Iterable[Any], compression: str | None = None) -> bytes:
+    """An Arrow IPC stream of record batches."""
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        for batch in batches:
             writer.write_batch(batch)
     return out.getvalue()
+
+
+def stream(column: Any, compression: str | None = None, batches: int = 1) -> bytes:
+    batch = pa.record_batch([column], ["v"])
+    return ipc(batch.schema, [batch] * batches, compression)
 
 
 FORMATS = ("json", "float32", "float64", "npy")
@@ -191,12 +197,12 @@ def arrow(*batches: Sequence[Sequence[float]], kind: Any = None, name: str = "v"
     """An IPC stream of batches of rows; `others` are further columns."""
     kind = kind or pa.list_(pa.float64(), 3)
     schema = pa.schema([(name, kind), *((other, pa.int64()) for other in others)])
-    out = io.BytesIO()
-    with pa.ipc.new_stream(out, schema) as writer:
-        for rows in batches:
-            columns = [pa.array(rows, kind), *(pa.array([value] * len(rows), pa.int64()) for value in others.values())]
-            writer.write_batch(pa.record_batch(columns, schema=schema))
-    return out.getvalue()
+
+    def batch(rows: Any) -> Any:
+        columns = [pa.array(rows, kind), *(pa.array([value] * len(rows), pa.int64()) for value in others.values())]
+        return pa.record_batch(columns, schema=schema)
+
+    return ipc(schema, map(batch, batches))
 
 
 def npy(array: Any) -> bytes:

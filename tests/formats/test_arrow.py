@@ -1,6 +1,5 @@
 """Arrow: rows of pyarrow are decoded bit for bit, up to a limit of bytes; a message is accepted or rejected whole."""
 
-import io
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.formats.structured import (
     arrow,
     assert_rejected,
     codec,
+    ipc,
     stream,
     zeros,
 )
@@ -54,10 +54,7 @@ def test_arrow_slices_and_compressed_buffers() -> None:
     kind = pa.list_(pa.float64(), D)
     batch = pa.record_batch([pa.array([[9.0] * D, ROW, ROW, [9.0] * D], kind)], ["v"]).slice(1, 2)
     for compression in (None, "lz4", "zstd"):
-        out = io.BytesIO()
-        with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
-            writer.write_batch(batch)
-        assert codec("arrow").decode([out.getvalue()]).vectors.tolist() == [ROW, ROW]
+        assert codec("arrow").decode([ipc(batch.schema, [batch], compression)]).vectors.tolist() == [ROW, ROW]
 
 
 ARROW = arrow([ROW, ROW])
@@ -89,12 +86,12 @@ def test_invalid_arrow_messages_are_rejected(value: bytes, field: str, reason: s
 
 
 POINTS = [{"x": 1, "y": 2}, {"x": 3, "y": None}]
-TABLE = {
+TABLE = pa.record_batch({
     "s": pa.array(POINTS), "n": pa.array([True, False]), "z": pa.array([Decimal("1.5"), Decimal("-2.25")]),
     "v": pa.array([[1.0, 2.0], None]), "rows": pa.array([POINTS[:1], POINTS[:1] * 2]),
     "half": pa.array(np.array([1, 2], np.float16)), "text": pa.array(["[1,2]", "AAAAAAAAAAA="]),
     "when": pa.array([1, 2], pa.timestamp("ms")), "none": pa.array([None, {"x": 1.0, "y": 2.0}]),
-}  # fmt: skip
+})  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -105,7 +102,7 @@ TABLE = {
     ],
 )  # fmt: skip
 def test_columns_structs_and_text_are_vectors(field: str, rows: list[list[float]]) -> None:
-    decoded = codec("arrow", field, d=2, min_observed=1).decode([table(TABLE)])
+    decoded = codec("arrow", field, d=2, min_observed=1).decode([ipc(TABLE.schema, [TABLE])])
     assert decoded.rejects == []
     np.testing.assert_array_equal(decoded.vectors, rows)
 
@@ -119,22 +116,15 @@ def test_columns_structs_and_text_are_vectors(field: str, rows: list[list[float]
     ],
 )  # fmt: skip
 def test_columns_that_hold_no_vectors(field: str, reason: str, words: str) -> None:
-    assert_rejected(codec("arrow", field, d=2, min_observed=1).decode([table(TABLE)]), reason, words)
-
-
-def table(columns: dict[str, Any]) -> bytes:
-    out, batch = io.BytesIO(), pa.record_batch(columns)
-    with pa.ipc.new_stream(out, batch.schema) as writer:
-        writer.write_batch(batch)
-    return out.getvalue()
+    one = codec("arrow", field, d=2, min_observed=1)
+    assert_rejected(one.decode([ipc(TABLE.schema, [TABLE])]), reason, words)
 
 
 def test_an_arrow_message_is_accepted_or_rejected_as_a_whole() -> None:
     bad = arrow([ROW, [1.0, float("nan"), 2.0], [float("inf")] * 3])
     decoded = codec("arrow").decode([ARROW, bad, ARROW, b"?", bad])
     assert decoded.vectors.tolist() == [ROW] * 4
-    assert decoded.indices.tolist() == [0, 2]
-    assert decoded.counts.tolist() == [2, 2]
+    assert (decoded.indices.tolist(), decoded.counts.tolist()) == ([0, 2], [2, 2])
     assert [(reject.index, reject.reason, reject.message[:7]) for reject in decoded.rejects] == [
         (1, "not_finite", "entry 1"), (3, "undecodable", "not an "), (4, "not_finite", "entry 1"),
     ]  # fmt: skip
@@ -147,8 +137,8 @@ def test_arrow_hands_over_nulls(kind: Any, min_observed: int | None) -> None:
     values = [arrow(rows[:2], kind=kind), arrow(rows[2:], kind=kind), arrow([rows[1], None], kind=kind)]
     decoded = codec("arrow", "", None, 4, min_observed=min_observed).decode(values)
     assert decoded.vectors.tobytes() == (GAPPY[[0, 1, 1] if min_observed else [1]].tobytes())
-    reasons = [(reject.index, reject.reason) for reject in decoded.rejects]
-    assert reasons == ([(1, "too_few_observed")] if min_observed else [(0, "undecodable"), (1, "undecodable")])
+    found = [(reject.index, reject.reason) for reject in decoded.rejects]
+    assert found == ([(1, "too_few_observed")] if min_observed else [(0, "undecodable"), (1, "undecodable")])
     assert min_observed or "missing=impute" in decoded.rejects[0].message
 
 

@@ -80,10 +80,9 @@ def test_avro_a_named_type_may_be_used_twice() -> None:
         {"name": "first", "type": inner}, {"name": "second", "type": "Inner"},
     ]}  # fmt: skip
     schema = WriterSchema("AVRO", json.dumps(outer))
-    value = avro(schema, {"first": {"v": [0.0] * 5}, "second": {"v": ROW}})
-    assert codec("avro", "second.v", memory(schema)).decode([value]).vectors.tolist() == [ROW]
-    value = avro(schema, {"first": {"v": ROW}, "second": {"v": [0.0] * 5}})
-    assert codec("avro", "first.v", memory(schema)).decode([value]).vectors.tolist() == [ROW]
+    for one, other in (("first", "second"), ("second", "first")):
+        value = avro(schema, {one: {"v": ROW}, other: {"v": [0.0] * 5}})
+        assert codec("avro", f"{one}.v", memory(schema)).decode([value]).vectors.tolist() == [ROW]
 
 
 def test_avro_a_schema_may_refer_to_another() -> None:
@@ -141,8 +140,7 @@ def test_avro_hands_over_null_and_nan(min_observed: int | None) -> None:
     values = [avro(nulls, avro_datum(row, "v")) for row in rows]
     values += [avro(plain, avro_datum(row, "v"), schema_id=2) for row in GAPPY.tolist()]
     decoded = codec("avro", "v", memory(nulls, plain), 4, min_observed=min_observed).decode(values)
-    good = [0, 1, 3] if min_observed else [1]
-    assert decoded.vectors.tobytes() == np.tile(GAPPY[good], (2, 1)).tobytes()
+    assert decoded.vectors.tobytes() == np.tile(GAPPY[[0, 1, 3] if min_observed else [1]], (2, 1)).tobytes()
     assert {reject.reason for reject in decoded.rejects} == (
         {"too_few_observed"} if min_observed else {"undecodable", "not_finite"}
     )
@@ -204,8 +202,7 @@ def test_avro_schemas_that_grow_exponentially_are_refused() -> None:
     types = {f"T{i}": json.dumps({"type": "record", "name": f"T{i}", "fields": [
         {"name": name, "type": f"T{i - 1}" if i else "null"} for name in "ab"
     ]}) for i in range(60)}  # fmt: skip
-    schema = avro_beside("T59")._replace(references=types)
-    assert "more than 10000 types" in rejected(schema, framed(1, VECTOR))[1]
+    assert "more than 10000 types" in rejected(avro_beside("T59")._replace(references=types), framed(1, VECTOR))[1]
 
 
 @pytest.mark.parametrize("depth", [150, 5000])

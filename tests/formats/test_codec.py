@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streampca.formats.batch import Reject
+from streampca.formats.batch import Decoded, Reject
 from streampca.formats.codec import REASONS, Codec
 from streampca.pca.learning import LearningConfig
 from tests.formats.structured import (
@@ -45,10 +45,19 @@ from tests.formats.structured import (
 def test_decoding_returns_the_encoded_vectors(kind: str, batch: list[list[float]], dtype: str) -> None:
     decoded = codec(kind, dtype=dtype).decode([encoded(kind, row) for row in batch])
     assert decoded.vectors.dtype == dtype
-    assert decoded.vectors.shape == (len(batch), D)
-    assert decoded.indices.tolist() == list(range(len(batch)))
-    assert decoded.rejects == []
+    assert (decoded.indices.tolist(), decoded.rejects) == (list(range(len(batch))), [])
     np.testing.assert_array_equal(decoded.vectors, np.array(batch, dtype).reshape(-1, D))
+
+
+def decoded_as_alone(one: Codec, values: Sequence[bytes | None]) -> Decoded:
+    """The values, of which each is decoded or rejected as in a batch of its own; the numbers are finite."""
+    together, alone = one.decode(values), [one.decode([value]) for value in values]
+    assert together.vectors.tobytes() == b"".join(single.vectors.tobytes() for single in alone)
+    assert together.rejects == [
+        replace(reject, index=index) for index, single in enumerate(alone) for reject in single.rejects
+    ]
+    assert np.isfinite(together.vectors).all()
+    return together
 
 
 SOME_BYTES = st.one_of(
@@ -76,7 +85,7 @@ SOME_BYTES = st.one_of(
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_value_is_decoded_or_rejected_as_it_is_alone(kind: str, values: list[bytes | None], dtype: str) -> None:
     one = codec(kind, dtype=dtype, largest_value=LearningConfig(D, 1, dtype=dtype).largest_value)
-    decoded = one.decode(values)
+    decoded = decoded_as_alone(one, values)
     rejected = [reject.index for reject in decoded.rejects]
     assert sorted([*decoded.indices.tolist(), *rejected, *decoded.skipped]) == list(range(len(values)))
     assert decoded.skipped == [
@@ -85,15 +94,8 @@ def test_every_value_is_decoded_or_rejected_as_it_is_alone(kind: str, values: li
     assert decoded.indices.tolist() == sorted(decoded.indices.tolist())
     assert rejected == sorted(rejected)
     assert {reject.reason for reject in decoded.rejects} <= set(REASONS)
-    assert decoded.vectors.shape == (len(decoded.indices), D)
-    assert decoded.vectors.dtype == dtype
-    assert np.isfinite(decoded.vectors).all()
+    assert (decoded.vectors.shape, decoded.vectors.dtype) == ((len(decoded.indices), D), dtype)
     assert (np.abs(decoded.vectors.astype(np.float64)) <= one.judge.largest_value).all()
-    alone = [one.decode([value]) for value in values]
-    assert decoded.vectors.tobytes() == b"".join(single.vectors.tobytes() for single in alone)
-    assert decoded.rejects == [
-        replace(reject, index=index) for index, single in enumerate(alone) for reject in single.rejects
-    ]
 
 
 GOOD = avro_schema(ARRAY, "v")
@@ -119,13 +121,7 @@ def test_corrupted_values_are_decoded_or_rejected_without_an_exception(kind: str
             at = rng.randrange(5 if "arrow" not in kind and rng.random() < 0.9 else 0, len(data))
             data[at : at + rng.randint(0, 2)] = rng.choice([rng.randbytes(rng.randint(0, 2))] * 9 + PIECES)
         values.append(bytes(data[: rng.choice([None, None, rng.randrange(len(data))])]))
-    together, one = make().decode(values), make()
-    alone = [one.decode([value]) for value in values]
-    assert together.vectors.tobytes() == b"".join(decoded.vectors.tobytes() for decoded in alone)
-    assert together.rejects == [
-        replace(reject, index=index) for index, decoded in enumerate(alone) for reject in decoded.rejects
-    ]
-    assert np.isfinite(together.vectors).all()
+    together = decoded_as_alone(make(), values)
     assert together.counts.sum() == len(together.vectors)
 
 

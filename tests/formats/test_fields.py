@@ -103,8 +103,7 @@ def records(draw: st.DrawFn) -> tuple[list[list[str]], Any]:
 
 def expected(paths: list[list[str]], record: Any, d: int) -> list[list[int]] | None:
     """The vectors; None for wrong_length."""
-    found = [leaf for me in range(len(paths)) for leaf in leaves(record, me, paths)]
-    found.sort(key=lambda leaf: leaf[0])
+    found = sorted((leaf for me in range(len(paths)) for leaf in leaves(record, me, paths)), key=lambda leaf: leaf[0])
     if len(found) == d:
         return [[number for _, number, _ in found]]
     groups = [
@@ -197,12 +196,12 @@ def test_null_in_place_of_a_vector_is_no_value(record: Any, field: str) -> None:
     assert caught.value.reason == "no_value"
 
 
-def test_a_named_number_may_be_missing() -> None:
-    for missing in (None, "NaN"):
-        [row] = vectors({"s": {"x": 1, "y": missing}, "z": 3}, "s.x,s.y,z", min_observed=1)
-        np.testing.assert_array_equal(row, [1, np.nan, 3])
-    [row] = vectors({"s": None, "z": 3}, "s.x,s.y,z", min_observed=1)
-    np.testing.assert_array_equal(row, [np.nan, np.nan, 3])
+@pytest.mark.parametrize(
+    ("s", "x"), [({"x": 1, "y": None}, 1), ({"x": 1, "y": "NaN"}, 1), (None, np.nan)], ids=["null", "NaN", "all"]
+)
+def test_a_named_number_may_be_missing(s: Any, x: float) -> None:
+    [row] = vectors({"s": s, "z": 3}, "s.x,s.y,z", min_observed=1)
+    np.testing.assert_array_equal(row, [x, np.nan, 3])
 
 
 def test_decimals_are_numbers_and_booleans_are_where_they_may_be() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from streampca.formats.record import Record
 from streampca.sources.decode import decode_records
-from streampca.sources.events import Records, Vectors
+from streampca.sources.events import Records
 from tests.formats.structured import (
     ARRAY,
     READING,
@@ -48,9 +48,7 @@ def in_header(payload: bytes, kind: str = "AVRO", indexes: list[int] | None = No
 
 
 def decoded(kind: str, field: str, schemas: MemorySchemas, records: Sequence[Record]) -> Any:
-    vectors = decode_records(codec(kind, field, schemas), Records(0, records, 9, 9))
-    assert isinstance(vectors, Vectors)
-    return vectors.decoded
+    return decode_records(codec(kind, field, schemas), Records(0, records, 9, 9)).decoded
 
 
 @given(before=st.lists(st.sampled_from(["header", "prefix", "tombstone", "other headers"]), max_size=6))
@@ -81,9 +79,7 @@ def test_a_header_that_is_no_frame_and_an_unknown_guid_are_rejected() -> None:
 
 def test_json_needs_no_schema_and_reads_no_header() -> None:
     records = [in_header(TEXT, "JSON"), Record(0, prefix_schema_id_serializer(TEXT, None, SchemaId("JSON", 7)))]
-    found = decode_records(codec("json", "v"), Records(0, records, 9, 9))
-    assert isinstance(found, Vectors)
-    assert found.decoded.vectors.tolist() == [ROW] * 2
+    assert decoded("json", "v", MemorySchemas({}), records).vectors.tolist() == [ROW] * 2
 
 
 @pytest.mark.parametrize("frame", [b"", framed(7, b""), framed(2**32 - 1, b"")])
@@ -115,8 +111,7 @@ def container() -> bytes:
     ],
 )  # fmt: skip
 def test_frames_of_others_are_refused_by_name(kind: str, payload: bytes, frame: bytes, words: str) -> None:
-    one = codec(kind, "v", MemorySchemas({}))
-    assert_rejected(one.decode([frame + payload]), "undecodable", words)
+    assert_rejected(codec(kind, "v", MemorySchemas({})).decode([frame + payload]), "undecodable", words)
 
 
 @pytest.mark.parametrize("kind", ["avro", "protobuf"])

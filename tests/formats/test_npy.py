@@ -14,8 +14,7 @@ from tests.formats.structured import (
 
 @pytest.mark.parametrize("dtype", [">f8", "<f4", ">f4", "<f2", "|i1", ">i8", "<u8"])
 def test_npy_may_have_any_real_type_and_byte_order(dtype: str) -> None:
-    decoded = codec("npy").decode([npy(np.array([1, 2, 3], dtype))] * 2)
-    assert decoded.vectors.tolist() == [[1, 2, 3]] * 2
+    assert codec("npy").decode([npy(np.array([1, 2, 3], dtype))] * 2).vectors.tolist() == [[1, 2, 3]] * 2
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampca.pca.algorithm1 import meyer, sherman_morrison
-from streampca.pca.arrays import F64
-from tests.pca.streams import close
+from tests.pca.streams import close, start
 
-sizes = st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32 - 1)).map(
-    lambda t: (max(t[0], t[1]), min(t[0], t[1]), t[2])
-)  # d ≥ k, seed
+sizes = st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 12)).map(
+    lambda t: (t[0], max(t[1:]), min(t[1:]))
+)  # seed, d ≥ k
 etas = st.floats(1e-4, 1e3)
-
-
-def start(d: int, k: int, seed: int) -> tuple[F64, F64]:
-    """A well-conditioned factor (d, k), and messages (20, d)."""
-    random = np.random.default_rng(seed)
-    C = np.linalg.qr(random.standard_normal((d, k)))[0] @ np.diag(random.uniform(0.3, 3, k))
-    return C, random.standard_normal((20, d))
 
 
 @given(sizes, etas)

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from streampca.consumer_group.health import HealthListener, HealthServer, health_server
 from streampca.errors import SettingsError
 from streampca.process.listening import BearerTokens, address_of, listen, server_context
+from tests.errors import refusal
 from tests.example_models import models_in, numbered
 from tests.process.test_bearer_tokens import bearer, line
 from tests.sidecar.process import SidecarProcess
@@ -109,8 +110,7 @@ def test_files_that_cannot_be_used_end_a_start_and_change_nothing_later(
         spoil(certificates)
         with certificates.client() as client:
             assert client.get(server.url).status_code == 200
-    with pytest.raises(SettingsError, match="cannot be used"):
-        server_context(certificates.folder)
+    assert "cannot be used" in refusal(SettingsError, server_context, certificates.folder)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,7 @@ def test_files_that_cannot_be_used_end_a_start_and_change_nothing_later(
     ],
 )
 def test_an_invalid_address_is_an_error_of_one_line(host: str, cause: str) -> None:
-    with pytest.raises(SettingsError) as error:
-        listen(host, 0, "port")
-    assert str(error.value) == f"cannot listen on {host}:0: {cause} (set host and port)"
+    assert refusal(SettingsError, listen, host, 0, "port") == f"cannot listen on {host}:0: {cause} (set host and port)"
 
 
 def test_on_all_addresses_of_ipv6_it_listens_for_ipv4_too() -> None:

@@ -43,8 +43,7 @@ print(streampca.process.machine.kernels())
 def test_the_kernels_follow_the_processor(
     vendor: str, flags: str, before: str | None, after: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    processor = f"processor : 0\nvendor_id : {vendor}\n{flags}\n\n"
-    (tmp_path / "cpuinfo").write_text(2 * processor)
+    (tmp_path / "cpuinfo").write_text(2 * f"processor : 0\nvendor_id : {vendor}\n{flags}\n\n")
     monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(os, "environ", {} if before is None else {"OPENBLAS_CORETYPE": before})
     machine.choose_kernels()

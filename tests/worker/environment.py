@@ -71,9 +71,7 @@ class Environment:
 
     def newest(self, partition: int = 0) -> Checkpoint:
         """The newest checkpoint of a partition that has one."""
-        newest = self.checkpoints.newest(partition)
-        assert newest is not None
-        return newest
+        return self.checkpoints.newest(partition)
 
     def position(self, partition: int = 0) -> int | None:
         offsets = self.checkpoints.offsets(partition)
@@ -83,12 +81,17 @@ class Environment:
         return [entry for entry in self.journal if entry[0] in names]
 
 
-def filled_with(*counts: int) -> Environment:
-    """An environment whose partitions have so many messages."""
-    env = Environment(len(counts))
-    for partition, count in enumerate(counts):
-        env.send(partition, vectors(count, seed=partition))
+def environment_of(*partitions: Array | Iterable[bytes | None]) -> Environment:
+    """An environment whose partitions have these vectors, or values."""
+    env = Environment(len(partitions))
+    for partition, messages in enumerate(partitions):
+        env.send(partition, messages)
     return env
+
+
+def filled_with(*counts: int) -> Environment:
+    """An environment whose partitions have these numbers of messages."""
+    return environment_of(*(vectors(count, seed=partition) for partition, count in enumerate(counts)))
 
 
 class SpySource(MemorySource):

@@ -10,8 +10,10 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from streampca.consumer_group.events import Listener, Listeners
+from streampca.errors import RejectLimitError, exit_code_of
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.codec import Codec
@@ -150,6 +152,24 @@ def send_poison(env: Environment) -> None:
     env.send(0, [POISON, None])
     env.send(0, vectors(60, seed=1))
     env.send(0, [POISON])
+
+
+def raising(error: Exception, call: str, when: Callable[[], object] = lambda: True) -> Hook:
+    """A hook that raises an error at each call of this name, while a condition holds."""
+
+    def hook(name: str) -> None:
+        if name == call and when():
+            raise error
+
+    return hook
+
+
+def refused(worker: WorkerFixture) -> str:
+    """The error of a worker that bad records have ended, which a supervisor must not restart."""
+    with pytest.raises(RejectLimitError) as error:
+        worker.run()
+    assert exit_code_of(error.value) == 3
+    return str(error.value)
 
 
 def broker_away_at_lookup(env: Environment, number: int) -> Hook:

@@ -12,7 +12,7 @@ from streampca.errors import StoreError
 from streampca.sources.events import Assigned
 from tests.in_memory import MemorySource
 from tests.worker.environment import Environment, N, filled_with
-from tests.worker.harness import RUN_TIMEOUT_S, WorkerFixture, make_worker
+from tests.worker.harness import RUN_TIMEOUT_S, WorkerFixture, make_worker, raising
 
 
 class SlowDisk:
@@ -32,8 +32,7 @@ class SaveThread(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future = super().submit(fn, *args, **kwargs)
-        checkpoints = args[0]
-        if not checkpoints:
+        if not args[0]:  # no checkpoints
             wait([future])
         return future
 
@@ -64,8 +63,7 @@ def test_saves_the_fold_as_of_the_start_of_the_save(filled: Environment, thread:
     disk = SlowDisk()
     make_worker(filled, script=[100, 100, disk.released.set, 100], hook=disk, save_executor=thread).run()
     saved = [entry[2] for entry in filled.calls("save")]
-    assert saved[0] == 100
-    assert saved[-1] == N
+    assert (saved[0], saved[-1]) == (100, N)
     filled.assert_complete()
 
 
@@ -91,10 +89,7 @@ def test_a_partition_is_released_after_the_running_save(thread: ThreadPoolExecut
 
 
 def test_an_unexpected_exception_in_a_save_ends_the_worker(filled: Environment, thread: ThreadPoolExecutor) -> None:
-    def bug(name: str) -> None:
-        if name == "write":
-            raise ZeroDivisionError
-
+    bug = raising(ZeroDivisionError(), "write")
     with pytest.raises(ZeroDivisionError):
         make_worker(filled, script=[100] * 3, hook=bug, save_executor=thread).run()
     assert filled.calls("commit") == []
@@ -102,11 +97,7 @@ def test_an_unexpected_exception_in_a_save_ends_the_worker(filled: Environment, 
 
 def test_checkpoints_saved_before_the_disk_was_full_are_committed(thread: ThreadPoolExecutor) -> None:
     env = filled_with(100, 100)
-
-    def full_after_first_save(name: str) -> None:
-        if name == "write" and env.calls("save"):
-            raise StoreError("disk full")
-
+    full_after_first_save = raising(StoreError("disk full"), "write", lambda: env.calls("save"))
     worker = make_worker(env, script=[100, 100], hook=full_after_first_save, save_executor=thread).run()
     assert env.calls("save") == [("save", 0, 100)]
     assert env.topic.committed == {0: 100}

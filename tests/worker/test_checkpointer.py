@@ -128,8 +128,7 @@ def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: En
         filled.topic.create(1)
         filled.send(0, vectors(400, seed=5))
 
-    worker = make_worker(filled, script=[100, 100, replace_topic, 100])
-    text = refusal(TopicReplacedError, worker.run)
+    text = refusal(TopicReplacedError, make_worker(filled, script=[100, 100, replace_topic, 100]).run)
     ids = f"its id is {filled.topic.id}, but was {before} while it was being read"
     assert f"{TOPIC} was deleted and created again ({ids}); what was learned since the last" in text
     assert filled.position() == 200
@@ -163,7 +162,6 @@ def test_a_restart_with_or_without_names_keeps_those_that_there_are(
     env.send(0, vectors(50, seed=1))
     make_worker(env, named_config(env, *after)).run()
     newest = env.models.newest()
-    assert newest is not None
     assert (env.newest().fold.position, newest.version) == (150, 150)
     assert env.newest().names == newest.names == (list(names) or None)
     logged = names_logged(capsys)
@@ -188,7 +186,6 @@ def test_a_worker_without_names_takes_those_of_a_backfill(env: Environment) -> N
     env.send(0, vectors(100))
     make_worker(env, worker_config(config)).run()
     newest = env.models.newest()
-    assert newest is not None
     assert newest.version == 140
     assert env.newest().names == newest.names == list("abcde")
 
@@ -209,8 +206,8 @@ def test_settings_that_differ_from_the_checkpoint_are_refused_by_name(filled: En
     """All of them, and no others."""
     make_worker(filled).run()
     filled.journal.clear()
-    worker = make_worker(filled, worker_config(fold_config(components=1, half_life_seconds=60.0)))
-    text = refusal(SettingsError, worker.run)
+    config = worker_config(fold_config(components=1, half_life_seconds=60.0))
+    text = refusal(SettingsError, make_worker(filled, config).run)
     assert "partition 0 of readings was made with components=2 (now 1), half_life_seconds=None (now 60.0);" in text
     assert filled.calls("save", "commit", "seek", "publish") == []
 
@@ -228,8 +225,7 @@ def timed() -> Environment:
 def backfill(timed: Environment, number: int, until: str) -> None:
     config = worker_config().fold
     fold: Fold = fold_of(vectors(300), config)
-    checkpoint = Checkpoint(TOPIC, "", backfill_partition(number), fold, config.as_dict(), until)
-    timed.checkpoints.save(checkpoint)
+    timed.checkpoints.save(Checkpoint(TOPIC, "", backfill_partition(number), fold, config.as_dict(), until))
 
 
 def learned(timed: Environment, start: str | int) -> list[int]:
@@ -313,8 +309,7 @@ def report(two: Environment, topic_id: str) -> Callable[[], None]:
 def test_ids_that_appear_while_it_runs_are_no_replacement(two: Environment) -> None:
     make_worker(two, script=[50, report(two, "id-1"), 50, report(two, ""), 50, report(two, "id-1"), 50]).run()
     assert {two.newest(p).topic_id for p in (0, 1)} == {"id-1"}
-    newest = two.models.newest()
-    assert (newest.version, newest.topic_id) == (600, "id-1")
+    assert (two.models.newest().version, two.models.newest().topic_id) == (600, "id-1")
 
 
 def test_ids_that_appear_or_vanish_between_runs_are_no_replacement(two: Environment) -> None:

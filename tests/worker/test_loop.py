@@ -1,5 +1,6 @@
 """The worker in memory: what it learns, when it saves, how it handles records and errors."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from tests.worker.harness import (
     config_for,
     learned_in_one_batch,
     make_worker,
+    raising,
     send_poison,
     worker_config,
 )
@@ -95,13 +97,11 @@ def test_a_member_without_partitions_does_nothing(filled: Environment) -> None:
 def test_stop_policy_saves_everything_before_the_bad_record_and_names_it(env: Environment, batch: int) -> None:
     send_poison(env)
     worker = make_worker(env, worker_config(on_bad_record="stop"), batch=batch)
-    with pytest.raises(BadRecordError, match=r"partition 0 of readings, offset 50: 6 bytes .*wrong_length") as error:
-        worker.run()
-    assert "dead_letter_topic" in str(error.value)
-    assert "\n" not in str(error.value)
+    text = refusal(BadRecordError, worker.run)
+    assert re.match(r"partition 0 of readings, offset 50: 6 bytes .*wrong_length", text)
+    assert "dead_letter_topic" in text
     assert env.position() == 50
-    newest = env.newest()
-    assert (newest.fold.stats.learned, dict(newest.fold.stats.rejected)) == (50, {})
+    assert (env.newest().fold.stats.learned, dict(env.newest().fold.stats.rejected)) == (50, {})
     assert worker.recorder.of_type(RecordRejected) == []
     env.journal.clear()
     assert "offset 50" in refusal(
@@ -119,8 +119,7 @@ def test_bad_records_are_counted_and_become_dead_letters_if_asked_for(
     send_poison(env)
     worker = make_worker(env, worker_config(on_bad_record=policy), batch=batch).run()
     bad = [(0, 50, "wrong_length"), (0, 112, "wrong_length")]
-    rejected = worker.recorder.of_type(RecordRejected)
-    assert [(event.partition, event.offset, event.reason) for event in rejected] == bad
+    assert [(event.partition, event.offset, event.reason) for event in worker.recorder.of_type(RecordRejected)] == bad
     assert env.dead_letters == (bad if policy == "dead_letter" else [])
     env.assert_complete()
 
@@ -142,10 +141,7 @@ def test_deletes_are_counted_and_stop_no_worker(env: Environment, policy: str, b
 
 @pytest.mark.parametrize("call", ["send", "flush"])
 def test_a_refused_dead_letter_stops_the_worker_before_the_record(env: Environment, call: str) -> None:
-    def refuse(name: str) -> None:
-        if name == call and env.position() == 40:
-            raise SourceError("the dead-letter topic is not there")
-
+    refuse = raising(SourceError("the dead-letter topic is not there"), call, lambda: env.position() == 40)
     send_poison(env)
     assert "not there" in refusal(
         SourceError, make_worker(env, worker_config(on_bad_record="dead_letter"), [40, 40], hook=refuse).run
@@ -200,8 +196,7 @@ def test_same_checkpoints_for_any_polls_and_queue(
     for poll in polls:
         script += [poll, *[env.topic.rebalance] * rebalances, poll]
     # Without a limit: rejects that come first after a rebalance would be held back at the end.
-    config = worker_config(env.fold_config, on_bad_record="dead_letter")
-    make_worker(env, config, script, prefetch=prefetch).run()
+    make_worker(env, worker_config(env.fold_config, on_bad_record="dead_letter"), script, prefetch=prefetch).run()
     env.assert_complete()
     logs = enumerate(env.topic.logs)
     rejected = {(p, record.offset) for p, log in logs for record in log.records if record.value == POISON}

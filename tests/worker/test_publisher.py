@@ -16,10 +16,12 @@ from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel, encode
 from streampca.pca.arrays import F64, Array
 from streampca.pca.learning import LEARN_BLOCK
+from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.worker.publisher import Publisher, PublishSchedule
+from tests.errors import refusal
 from tests.example_models import numbered
 from tests.fold.streams import WARM_UP, D, checkpoint_of, fold_config, fold_of, vectors
 from tests.in_memory import MemorySource, Step
@@ -139,8 +141,7 @@ def test_a_checkpoint_with_other_settings_is_not_merged(fixture: PublisherFixtur
     fixture.save(0, fold_of(vectors(100), CONFIG))
     other = fold_config(components=1)
     fixture.checkpoints.save(checkpoint_of(fold_of(vectors(100), other), other, partition=1))
-    with pytest.raises(SettingsError, match="partition 1"):
-        fixture.publisher.publish(fixture.checkpoints)
+    assert "partition 1" in refusal(SettingsError, fixture.publisher.publish, fixture.checkpoints)
 
 
 # Which worker publishes.
@@ -159,10 +160,9 @@ def test_a_worker_publishes_the_model_of_all_partitions(env: Environment) -> Non
     worker = make_worker(env, script=[50, 50]).run()
     published = [event.model.version for event in worker.recorder.of_type(ModelPublished)]
     assert published == env.models.versions() == [100, 200, 300]
-    everything = np.vstack([vectors(150, seed=p) + p for p in (0, 1)])
     model = env.models.newest().model
     whole = model.components.T * model.explained_variance @ model.components  # it has all components
-    np.testing.assert_allclose(whole, covariance(everything), atol=1e-9)
+    np.testing.assert_allclose(whole, covariance(np.vstack([vectors(150, seed=p) + p for p in (0, 1)])), atol=1e-9)
 
 
 @pytest.mark.parametrize("lowest", [True, False])
@@ -236,13 +236,12 @@ class Stream(PublisherFixture):
     def grow(self, partition: int, n: int) -> Array:
         """Learn n more messages of a partition; returns those that are pending then."""
         self.at[partition] += n
-        V = self.streams[partition][: self.at[partition]]
-        fold = fold_of(V, self.fold_config)
+        fold = fold_of(self.streams[partition][: self.at[partition]], self.fold_config)
         self.save(partition, fold)
         return fold.pending
 
 
-def scored(by: PublishedModel, V: Array, into: PastScores | None = None, kept: float = 1.0) -> PastScores:
+def scored(by: PublishedModel | Model, V: Array, into: PastScores | None = None, kept: float = 1.0) -> PastScores:
     return (into or PastScores.empty()).with_scores(by.project(V).relative_scores, kept)
 
 
@@ -281,7 +280,7 @@ def test_those_of_the_first_version_are_scored_by_the_merged_folds_without_them(
     pending = [stream.grow(0, 300), stream.grow(1, 400)]
     learned = np.concatenate([part[:LEARNED] for part in stream.streams.values()])
     model = batch_pca(learned, 2)  # d = 5: learned exactly
-    expected = PastScores.empty().with_scores(model.project(np.concatenate(pending)).relative_scores)
+    expected = scored(model, np.concatenate(pending))
     assert expected.weight == 24 + 124
     past_scores = stream.publish().past_scores
     assert np.abs(past_scores.weights.cumsum(axis=1) - expected.weights.cumsum(axis=1)).max() <= 1  # at edges of bins

@@ -61,9 +61,8 @@ class Member:
     def __init__(self, bucket: Bucket, owned: Collection[int]) -> None:
         self.bucket, self.owned = bucket, sorted(owned)
         self.models = Models(bucket, "readings")
-        checkpoints = Checkpoints(bucket, "readings")
         publisher = Publisher(self.models, CONFIG, lambda: 2e9)
-        self.writer = CheckpointWriter(checkpoints, publisher, SynchronousExecutor())
+        self.writer = CheckpointWriter(Checkpoints(bucket, "readings"), publisher, SynchronousExecutor())
         self.saved = {p: Fold.empty(CONFIG.learning) for p in self.owned}
         self.publishes = 0 in self.owned
 
@@ -143,8 +142,7 @@ def test_no_worker_reads_a_file_twice_or_one_of_its_own(steps: list[tuple[int, s
         assert not seen[turn] & set(bucket.read_names)
         written = bucket.files().keys() - files
         seen[turn] |= written | set(bucket.read_names)
-        assert bucket.requests["write"] == len(written)
-        assert len(written) == len(result.events)
+        assert bucket.requests["write"] == len(written) == len(result.events)
 
 
 def test_what_does_not_fit_is_read_again(
