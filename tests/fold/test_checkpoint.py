@@ -238,10 +238,3 @@ def test_a_checkpoint_that_has_learned_nothing_is_given_the_settings() -> None:
         return replace(checkpoint_of(replace(fold, last=LastRecord(8, 2)), config, partition=3), names=config.names)
 
     assert encode(rejected(before).with_settings(now)) == encode(rejected(now))
-
-
-def test_a_checkpoint_that_has_learned_is_refused() -> None:
-    config = fold_config()
-    learned = checkpoint_of(fold_of(vectors(3), config), config)
-    assert learned.with_settings(config) is learned
-    assert "dimensions=5 (now 7)" in refusal(SettingsError, learned.with_settings, fold_config(dimensions=7))

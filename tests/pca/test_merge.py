@@ -12,7 +12,7 @@ from streampca.pca import merge as merging
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import State
-from tests.pca.streams import close, covariance, excess, gaussian, learned, merge, merger_of, one_pass
+from tests.pca.streams import close, covariance, excess, gaussian, learned, merge, one_pass
 
 
 def parts(seed: int, sizes: list[int], d: int) -> list[F64]:
@@ -37,15 +37,6 @@ def test_with_all_columns_the_pooled_covariance_is_exact(seed: int, sizes: list[
     assert state.mean == pytest.approx(everything.mean(axis=0), rel=1e-10, abs=1e-10)
     assert state.total_variance == pytest.approx(np.trace(exact), rel=1e-10, abs=1e-12)
     assert (state.weight, state.count) == (len(everything), len(everything))
-
-
-def test_older_folds_have_less_weight() -> None:
-    streams = parts(3, [400, 600], 3)
-    state = merge(folds(streams, LearningConfig(3, 3)), 3, decay=[0.25, 1.0])
-    weights = np.concatenate([np.full(400, 0.25), np.ones(600)])
-    assert close(learned(state), covariance(np.vstack(streams), weights), 1e-11)
-    assert state.weight == pytest.approx(700)
-    assert state.count == 1000
 
 
 def test_folds_without_messages_are_ignored() -> None:
@@ -109,16 +100,6 @@ def test_memory_does_not_grow_with_the_number_of_folds() -> None:
         return most
 
     assert peak(320) <= 1.05 * peak(160)
-
-
-def test_fading_all_states_so_far_is_a_lower_share_of_each() -> None:
-    states = folds(parts(9, [300, 200, 100], 3), LearningConfig(3, 3))
-    merger = merger_of(states[:2], 3)
-    merger.fade(0.25)
-    merger.add(states[2], 0.5)
-    faded, plain = merger.state(3, "float64"), merge(states, 3, [0.25, 0.25, 0.5])
-    assert close(learned(faded), learned(plain), 1e-12)
-    assert faded.weight == pytest.approx(plain.weight)
 
 
 def test_an_entry_that_a_stream_never_shows_has_the_mean_of_the_others(factor: bool) -> None:

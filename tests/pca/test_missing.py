@@ -194,18 +194,6 @@ def test_the_first_block_waits_until_every_entry_was_seen(seed: int, off: int) -
     assert replace(CONFIG, impute=False).first_block(V) == 40
 
 
-@pytest.mark.parametrize("spectrum", ["steep", "low rank"])
-@pytest.mark.parametrize("off", [300, 1500])
-def test_a_group_of_sensors_that_is_off_at_first(off: int, spectrum: str) -> None:
-    d, k = 64, 6
-    spectra = {"steep": 1 / np.arange(1, d + 1), "low rank": np.append(np.arange(8.0, 2, -1), np.ones(d - k))}
-    V = gaussian(1, 20_000, spectra[spectrum], 2.0)
-    gone = V.copy()
-    gone[:off, np.random.default_rng(0).permutation(d)[: d // 5]] = np.nan
-    state, _ = learn(State.empty(d), gone, np.ones(len(gone)), LearningConfig(d, k, impute=True))
-    assert excess(principal(state, k)[0], covariance(V)) < 0.003
-
-
 @pytest.mark.parametrize("gone", [[], [4], [0, 1, 2, 3]])
 @pytest.mark.parametrize("n", [1, 2, 7, 40, 300, 900])
 def test_hostile_gaps_give_finite_states(n: int, gone: list[int]) -> None:
@@ -227,15 +215,19 @@ def test_scaled_data_give_the_same_bits_scaled(scale: float) -> None:
     assert (scale * state.mean).tobytes() == scaled.mean.tobytes()
 
 
-@pytest.mark.parametrize("starts", [1900, 5000, 10_000, 16_000])
-def test_sensors_that_begin_late(starts: int) -> None:
+SPECTRA = {"low rank": np.append(np.linspace(5, 2, 6), np.linspace(1, 0.3, 54)), "steep": 3 / np.arange(1, 61.0)}
+
+
+@pytest.mark.parametrize("spectrum", SPECTRA)
+@pytest.mark.parametrize("starts", [300, 1500, 1900, 5000, 10_000, 16_000])
+def test_sensors_that_begin_late(starts: int, spectrum: str) -> None:
     """Ten of 60 entries; the axes are nearly those of the complete stream, and variances are the entries' own."""
-    V = gaussian(3, 20_000, np.append(np.linspace(5, 2, 6), np.linspace(1, 0.3, 54)), offset=10.0)
+    V = gaussian(3, 20_000, SPECTRA[spectrum], offset=10.0)
     late = V.copy()
     late[:starts, 50:] = late[: starts // 2, 40:45] = np.nan
     state, _ = one_pass(late, LearningConfig(60, 6, impute=True))
     exact = covariance(V)
-    assert excess(principal(decomposed(state, 6), 6)[0], exact) <= 0.001
+    assert excess(principal(decomposed(state, 6), 6)[0], exact) <= (0.001 if spectrum == "low rank" else 0.003)
     assert state.total_variance == pytest.approx(np.trace(exact), rel=0.01)
     assert state.entry_variances[:50] == pytest.approx(V.var(axis=0)[:50], rel=0.02)
     assert state.entry_variances[50:] == pytest.approx(V[starts:, 50:].var(axis=0), rel=0.02)

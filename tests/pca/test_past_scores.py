@@ -84,17 +84,6 @@ def test_new_messages_score_as_expected(messages: int, deviation: float) -> None
     assert learned[0] > (1.3 if messages < 8000 else 1.05)
 
 
-def test_p_of_pure_noise_is_uniform_by_young_versions() -> None:
-    """Although T² of new messages grows with the age of the version that scores them."""
-    X, past_scores = gaussian(2, 12_000, np.ones(D)), PastScores.empty()
-    for messages in (200, 400, 800, 1600):
-        model = batch_pca(X[:messages], AXES)
-        past_scores = past_scores.with_scores(model.project(X[messages : messages + 2000]).relative_scores, kept=0.5)
-    for p in replace(model.project(X[8000:]), past_scores=past_scores).p_values or ():
-        for level in (0.5, 0.1, 0.05, 0.01):
-            assert np.mean(p <= level) == pytest.approx(level, abs=0.01 + level / 10)
-
-
 @given(st.lists(st.floats(0, 1e300), max_size=20))
 def test_a_table_holds_all(past: list[float]) -> None:
     past_scores = PastScores.empty().with_scores(scores_of(np.array(past)))

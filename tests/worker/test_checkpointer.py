@@ -169,16 +169,6 @@ def test_a_restart_with_or_without_names_keeps_those_that_there_are(
     assert all("names='a, b, c, d, e'" in line for line in logged)
 
 
-@pytest.mark.parametrize("other", ["edcba", "abcdx"])
-def test_other_names_or_another_order_are_refused_before_reading(env: Environment, other: str) -> None:
-    env.send(0, vectors(100))
-    make_worker(env, named_config(env, "a,b,c,d,e", "abcde")).run()
-    env.journal.clear()
-    text = refusal(SettingsError, make_worker(env, named_config(env, "a,b,c,d,e", other)).run)
-    assert f"names=a, b, c, d, e (now {', '.join(other)})" in text
-    assert env.calls("seek", "save") == []
-
-
 def test_a_worker_without_names_takes_those_of_a_backfill(env: Environment) -> None:
     config = env.fold_config
     backfill = Checkpoint(TOPIC, "", backfill_partition(0), fold_of(vectors(40), config), config.as_dict())
