@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Self
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -81,22 +81,16 @@ class BrokerClient:
     ) -> None:
         """Append values to a partition; return when all are acknowledged."""
         # The client refuses records with neither key nor value, unless a serializer returns None.
-        producer = self.producer(value_serializer=_Unboxed())
-        try:
+        with closing(self.producer(value_serializer=_Unboxed())) as producer:
             sent = [producer.send(topic, (v,), partition=partition, timestamp_ms=timestamp_ms) for v in values]
             producer.flush(PATIENCE_S)
             for future in sent:
                 future.get(1)
-        finally:
-            producer.close()
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        consumer = KafkaConsumer(bootstrap_servers=self.bootstrap)
-        try:
+        with closing(KafkaConsumer(bootstrap_servers=self.bootstrap)) as consumer:
             partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
             return {tp.partition: offset for tp, offset in consumer.end_offsets(partitions).items()}
-        finally:
-            consumer.close()
 
     def settled_ends(self, topic: str) -> dict[int, int]:
         """Each partition's end offset, once no transaction is open.
@@ -121,20 +115,17 @@ class BrokerClient:
     def read_all(self, topic: str) -> list[ConsumerRecord]:
         """All committed records of a topic, partition by partition, once no transaction is open."""
         ends = {TopicPartition(topic, p): end for p, end in sorted(self.settled_ends(topic).items())}
-        partitions = list(ends)
-        consumer = KafkaConsumer(bootstrap_servers=self.bootstrap, isolation_level="read_committed")
-        try:
-            consumer.assign(partitions)
+        options = {"bootstrap_servers": self.bootstrap, "isolation_level": "read_committed"}
+        with closing(KafkaConsumer(**options)) as consumer:
+            consumer.assign(list(ends))
             consumer.seek_to_beginning()
-            read: dict[TopicPartition, list[ConsumerRecord]] = {tp: [] for tp in partitions}
+            read: dict[TopicPartition, list[ConsumerRecord]] = {tp: [] for tp in ends}
             deadline = time.monotonic() + PATIENCE_S
-            while any(consumer.position(tp) < ends[tp] for tp in partitions):
+            while any(consumer.position(tp) < end for tp, end in ends.items()):
                 assert time.monotonic() < deadline, f"{topic} could not be read to its end"
                 for tp, records in consumer.poll(200, max_records=100_000).items():
                     read[tp] += records
-            return [record for tp in partitions for record in read[tp]]
-        finally:
-            consumer.close()
+            return [record for records in read.values() for record in records]
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """The group's committed offset of each partition that has one."""

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from streampca.fold import checkpoint, model_file, npz
-from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import Array
 from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
@@ -37,9 +36,9 @@ def example_model(version: int, d: int = D, k: int = K, dtype: Any = np.float64)
     )
 
 
-def numbered(version: int, published_at: float | None = None, **model: Any) -> PublishedModel:
+def numbered(version: int, published_at: float | None = None, **model: Any) -> model_file.PublishedModel:
     """The published model of this version."""
-    return PublishedModel(
+    return model_file.PublishedModel(
         version=version, model=example_model(version, **model), topic=TOPIC, topic_id="id",
         positions={0: 3, 1: version}, rejected=1, loss=0.5, loss_ratio=0.25, loss_ewma=0.125,
         first_timestamp_ms=1, last_timestamp_ms=2, published_at=time.time() if published_at is None else published_at,
@@ -47,14 +46,14 @@ def numbered(version: int, published_at: float | None = None, **model: Any) -> P
     )  # fmt: skip
 
 
-def standardised(published: PublishedModel) -> PublishedModel:
+def standardised(published: model_file.PublishedModel) -> model_file.PublishedModel:
     """The model as one of a standardised stream, in different units."""
     scale = 2.0 ** np.arange(-2, published.model.dimensions - 2)
     settings = published.settings | {"standardize": True}
     return replace(published, model=replace(published.model, scale=scale), settings=settings)
 
 
-def with_past_scores(published: PublishedModel, vectors: Array) -> PublishedModel:
+def with_past_scores(published: model_file.PublishedModel, vectors: Array) -> model_file.PublishedModel:
     """The model with the scores of these vectors, so that it computes p-values."""
     scores = published.model.project(vectors).relative_scores
     return replace(published, past_scores=PastScores.empty().with_scores(scores))

@@ -37,8 +37,7 @@ class ForkedProcess:
         given = (program, arguments, dict(environment), output, errors or output)
         self._process = _context.Process(target=_run, args=given, daemon=True)
         self._process.start()
-        assert self._process.pid is not None
-        self.pid = self._process.pid
+        self.pid: int = self._process.pid  # type: ignore[assignment]  # it has started
 
     @property
     def returncode(self) -> int | None:

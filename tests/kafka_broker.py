@@ -91,7 +91,6 @@ class Broker(KafkaProcess, BrokerClient, Service):
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Suspend the process: connections stay open, and the kernel takes new ones, but nothing comes over them."""
-        assert self.process is not None
         os.kill(self.process.pid, signal.SIGSTOP)
         os.waitpid(self.process.pid, os.WUNTRACED)  # returns when it has stopped
         try:

@@ -117,8 +117,8 @@ def test_the_commands_of_use_it_run(broker: Broker, topic: str, tmp_path: Path) 
     script = re.sub(r"^(streampca (?:worker|serve)) .*", r"\1 &", script, flags=re.MULTILINE)
     ready = f"until curl -sf localhost:{port}/readyz; do kill -0 %1 %2; sleep 0.2; done\n"
     script = "set -e; trap 'kill $(jobs -p); wait' EXIT\n" + script.replace("curl ", f"{ready}curl ", 1)
-    variables = {"STREAMPCA_PORT": str(port), "STREAMPCA_METRICS_PORT": "0"}
-    variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    variables = {"STREAMPCA_PORT": str(port), "STREAMPCA_METRICS_PORT": "0",
+                 "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # fmt: skip
     output = succeeded("bash", "-c", script, env=os.environ | variables, cwd=tmp_path)
     assert "all checks passed" in output
     answer = json.loads(re.findall(r'^.*({"version".*})', output, re.MULTILINE)[-1])

@@ -21,8 +21,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    succeeded(*command)
+    succeeded(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT)
     (built,) = folder.glob("streampca-*.whl")
     return built
 

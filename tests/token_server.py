@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
@@ -24,8 +24,7 @@ CLIENT, SECRET, AUDIENCE = "streampca-worker", "client-secret", "kafka"
 def write_keys(folder: Path) -> Path:
     """Write the key that signs tokens, and the key set that verifies them, whose path is returned."""
     key = generate_private_key(65537, 2048)
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / "token-key.pem").write_bytes(pem)
+    (folder / "token-key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     numbers = key.public_key().public_numbers()
     public = {
         name: _base64(n.to_bytes(-(-n.bit_length() // 8), "big")) for name, n in (("n", numbers.n), ("e", numbers.e))
@@ -41,9 +40,7 @@ class TokenServer(HttpServer):
     def __init__(self, folder: Path) -> None:
         """Signs with the key in this folder."""
         super().__init__(self._respond)
-        key = load_pem_private_key((folder / "token-key.pem").read_bytes(), None)
-        assert isinstance(key, RSAPrivateKey)
-        self._key = key
+        self._key: Any = load_pem_private_key((folder / "token-key.pem").read_bytes(), None)
         self.lifetime_s, self.audience, self.knows_client = 300.0, AUDIENCE, True
         self.failure: int | None = None  # the status of all answers, if they are errors
         self.asked: list[dict[str, list[str]]] = []  # the forms of all requests

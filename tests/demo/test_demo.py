@@ -48,8 +48,7 @@ def demo(*arguments: object, folder: Path, ends_by: signal.Signals = signal.SIGT
 
 
 def children_of(pid: int) -> list[int]:
-    pids = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
-    return [int(child) for child in pids.split()]
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
 
 
 def is_running(pid: int) -> bool:
@@ -157,6 +156,5 @@ def test_sensors_exclude_a_file() -> None:
 
 
 def test_a_store_of_an_earlier_demo_is_refused(tmp_path: Path) -> None:
-    old = tmp_path / "store" / "checkpoints" / "readings" / "0"
-    old.mkdir(parents=True)
+    (tmp_path / "store" / "checkpoints" / "readings" / "0").mkdir(parents=True)
     assert_one_line(run("demo", "--store", tmp_path / "store"), "holds checkpoints of an earlier demo", code=2)

@@ -100,7 +100,7 @@ class Container:
         call("runc", "kill", self._name, "TERM")
         return self.wait()
 
-    def remove(self) -> None:
+    def close(self) -> None:
         """Kill the command if it still runs, and delete what runc has kept."""
         subprocess.run(["runc", "delete", "--force", self._name], capture_output=True, check=False)
         self._process.wait(60)
@@ -111,11 +111,8 @@ def running(
     image: Image, command: Sequence[str], environment: Mapping[str, str], memory: int, folder: Path
 ) -> Iterator[Container]:
     """A container that is removed at the end of the block."""
-    container = Container(image, command, environment, memory, folder)
-    try:
+    with contextlib.closing(Container(image, command, environment, memory, folder)) as container:
         yield container
-    finally:
-        container.remove()
 
 
 def wait_while_running(container: Container, condition: Callable[[], bool], what: str, timeout_s: float = 90) -> None:

@@ -1,7 +1,7 @@
 """Groups of real workers on the real broker, and the folds that they must arrive at."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -209,8 +209,5 @@ def group(
     """A group whose workers are killed at the end. What is measured (memory, time) must not be `forked`."""
     folder.mkdir(parents=True, exist_ok=True)
     program = with_polls_of(settings.pop("poll_records", MAX_POLL_RECORDS))
-    members = Group(broker, topic, folder, settings, clients, forked, program)
-    try:
+    with closing(Group(broker, topic, folder, settings, clients, forked, program)) as members:
         yield members
-    finally:
-        members.close()

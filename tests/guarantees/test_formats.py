@@ -15,7 +15,6 @@ from streampca.formats.protobuf import compiled
 from streampca.formats.schemas import WriterSchema
 from streampca.settings.kafka import FormatSettings
 from streampca.sources import schema_registry as module
-from streampca.sources.schema_registry import SchemaRegistry
 from tests import command_line
 from tests.certificates import Certificates
 from tests.errors import refusal
@@ -74,8 +73,8 @@ def test_a_worker_waits_for_an_unavailable_registry(
     settings = {"format": "avro", "schema_registry_url": registry.url}
     broker.create_topic(topic, 1)
     produce(broker, topic, rows, tmp_path, **settings)
-    settings |= {"on_bad_record": "skip", "session_timeout_s": str(PATIENCE_S)}  # after a rebalance it would log again
-    with group(broker, topic, tmp_path, **settings) as members:
+    more = {"on_bad_record": "skip", "session_timeout_s": str(PATIENCE_S)}  # after a rebalance it would log again
+    with group(broker, topic, tmp_path, **settings, **more) as members:
         registry.freeze()
         try:
             worker = members.start()
@@ -84,12 +83,11 @@ def test_a_worker_waits_for_an_unavailable_registry(
         finally:
             registry.thaw()
         members.wait_until_learned()
-        assert worker.count("decoding stalled") == 1
-        assert worker.count("decoding resumed") == 1
+        assert (worker.count("decoding stalled"), worker.count("decoding resumed")) == (1, 1)
         assert members.rejected_beside(rows) == {}
 
 
-NewClient = Callable[..., SchemaRegistry]
+NewClient = Callable[..., module.SchemaRegistry]
 
 
 def test_doctor_checks_the_registry(broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path) -> None:
@@ -128,9 +126,9 @@ def new_client() -> Iterator[NewClient]:
     """Creates clients of a registry and closes them at the end."""
     with contextlib.ExitStack() as stack:
 
-        def client(url: str, **login: str) -> SchemaRegistry:
+        def client(url: str, **login: str) -> module.SchemaRegistry:
             settings = FormatSettings.model_validate({"format": "avro", "schema_registry_url": url, **login})
-            return stack.enter_context(contextlib.closing(SchemaRegistry(settings)))
+            return stack.enter_context(contextlib.closing(module.SchemaRegistry(settings)))
 
         yield client
 

@@ -86,8 +86,10 @@ def test_a_replaced_topic_is_refused(broker: Broker, topic: str, tmp_path: Path,
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
 def test_a_start_whose_handshake_stalls_ends(stoppable: Broker, topic: str, tmp_path: Path, client: str) -> None:
     stoppable.create_topic(topic, 1)
-    login = stoppable.certificate_login
-    with group(stoppable, topic, tmp_path, [client], **login) as members, stoppable.frozen():
+    with (
+        group(stoppable, topic, tmp_path, [client], **stoppable.certificate_login) as members,
+        stoppable.frozen(),
+    ):
         worker = members.start()
         assert worker.wait() == 1
         assert "no broker answers" in worker.text()

@@ -91,8 +91,7 @@ class PrometheusProcess:
         """The current values of an expression, except NaN."""
         answer = self._http.post("/api/v1/query", data={"query": expression, "time": str(time.time())}).json()
         assert answer["status"] == "success", f"{expression}: {answer}"
-        result: Any = answer["data"]["result"]
-        return [float(series["value"][1]) for series in result if series["value"][1] != "NaN"]
+        return [float(series["value"][1]) for series in answer["data"]["result"] if series["value"][1] != "NaN"]
 
     def firing(self) -> set[str]:
         """The names of the alerts that are firing."""

@@ -14,7 +14,7 @@ from tests.guarantees.harness import D, Group, K, as_json, group, vectors
 from tests.kafka_broker import Broker
 from tests.monitoring.test_rules import section
 from tests.sidecar.process import SidecarProcess
-from tests.waiting import wait_until
+from tests.waiting import is_ready, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
 
@@ -93,8 +93,7 @@ def test_back_up_and_restore(learned: Group, shell: Shell) -> None:
     bits = learned.files()
     learned.store.rename(learned.folder / "away")
     learned.store.mkdir()
-    (restore,) = lines(BACKUP_SECTION, "tar -C STORE -xf BACKUP.tar")
-    shell(restore)
+    shell(*lines(BACKUP_SECTION, "tar -C STORE -xf BACKUP.tar"))
     run_command(learned, "reset", "--yes")
     assert learned.positions() != {0: ROUNDS * 1000, 1: ROUNDS * 1000}, "the backup must be older"
     assert learned.topic in run_command(learned, "inspect", str(learned.store))
@@ -114,8 +113,7 @@ def test_one_damaged_partition(learned: Group, shell: Shell, page: str) -> None:
     refused = learned.start()
     assert refused.wait() == 1
     assert "every checkpoint of partition 1" in refused.text()
-    (restore,) = lines(page, "rm -r STORE")
-    shell(restore)
+    shell(*lines(page, "rm -r STORE"))
     run_command(learned, "reset", "--yes")
     assert_relearned(learned, bits)
 
@@ -131,6 +129,6 @@ def test_another_model_is_learned_beside_the_old_one(learned: Group) -> None:
     learned.wait(lambda: models.versions()[-1:] == [ROUNDS * 2000], "a model of everything")
     with SidecarProcess(other, topic=learned.topic) as sidecar:
         url = sidecar.url()
-        wait_until(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 200, 60)
+        wait_until(lambda: is_ready(f"{url}/readyz"))
         model = httpx.get(f"{url}/v1/model", timeout=60).json()
     assert (model["version"], model["dimensions"], model["components"]) == (ROUNDS * 2000, D, K + 1)

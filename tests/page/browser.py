@@ -28,12 +28,8 @@ def installed() -> str | None:
 def chromium() -> Iterator[Browser]:
     """The browser, closed at the end of the block."""
     sandbox = [] if os.geteuid() else ["--no-sandbox"]  # root has none
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=installed(), args=sandbox)
-        try:
-            yield browser
-        finally:
-            browser.close()
+    with sync_playwright() as started, started.chromium.launch(executable_path=installed(), args=sandbox) as browser:
+        yield browser
 
 
 @contextmanager
