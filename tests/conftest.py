@@ -148,6 +148,12 @@ def topic() -> str:
 
 
 @pytest.fixture
+def new_topic(broker: Broker, topic: str) -> str:
+    """A topic of one partition on the shared broker."""
+    return broker.create_topic(topic)
+
+
+@pytest.fixture
 def logs() -> Iterator[list[structlog.typing.EventDict]]:
     """What streampca logs."""
     with structlog.testing.capture_logs() as logs:

@@ -28,11 +28,10 @@ def fill(folder: Path, seed: int, n: int = 1000) -> None:
 
 @pytest.mark.broker
 def test_a_folder_of_parquet_becomes_a_model_that_is_served_and_goes_on(
-    broker: Broker, topic: str, tmp_path: Path
+    broker: Broker, new_topic: str, tmp_path: Path
 ) -> None:
     fill(tmp_path / "lake", 0)
-    broker.create_topic(topic)
-    broker.produce(topic, 0, [b"[%s]" % b",".join(b"%g" % x for x in row) for row in rows(300, 1, D)])
+    broker.produce(new_topic, 0, [b"[%s]" % b",".join(b"%g" % x for x in row) for row in rows(300, 1, D)])
     ports = free_ports(2)
     environment = os.environ | {
         "STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap, "STREAMPCA_METRICS_PORT": str(ports[0]),
@@ -43,7 +42,7 @@ def test_a_folder_of_parquet_becomes_a_model_that_is_served_and_goes_on(
         for words in lines[1:]:  # all but pip
             variables = dict(word.split("=", 1) for word in words if re.match(r"STREAMPCA_\w+=", word))
             environment |= variables
-            environment["STREAMPCA_TOPIC"] = topic
+            environment["STREAMPCA_TOPIC"] = new_topic
             if "streampca" not in words:
                 continue
             arguments = words[words.index("streampca") + 1 :]

@@ -45,36 +45,34 @@ def produce(broker: Broker, topic: str, rows: np.ndarray, folder: Path, **settin
 
 @pytest.mark.parametrize(("kind", "field"), [("avro", "a.v"), ("protobuf", "a.v"), ("arrow", "v"), ("json", "a.v")])
 def test_a_worker_learns_what_produce_sends(
-    broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path, kind: str, field: str
+    broker: Broker, registry: RegistryProcess, new_topic: str, tmp_path: Path, kind: str, field: str
 ) -> None:
     rows = vectors(ROWS, seed=5)
     settings = {"format": kind, "field": field, "schema_registry_url": registry.url}
-    broker.create_topic(topic, 1)
-    broker.create_topic(f"{topic}-dead", 1)
-    produce(broker, topic, rows[:400], tmp_path, **settings)
+    broker.create_topic(f"{new_topic}-dead", 1)
+    produce(broker, new_topic, rows[:400], tmp_path, **settings)
     poison = [b"?", None, b"\0\xff\xff\xff\xff?"]
-    broker.produce(topic, 0, poison)
-    with group(broker, topic, tmp_path, dead_letter_topic=f"{topic}-dead", **settings) as members:
+    broker.produce(new_topic, 0, poison)
+    with group(broker, new_topic, tmp_path, dead_letter_topic=f"{new_topic}-dead", **settings) as members:
         worker = members.start()
         members.wait_for_progress(worker, 1)
         worker.kill()
-        produce(broker, topic, rows[400:], tmp_path, **settings)
+        produce(broker, new_topic, rows[400:], tmp_path, **settings)
         members.learn()
         unknown = {"unknown_schema": 1} if kind in ("avro", "protobuf") else {}
         assert members.rejected_beside(rows) == {"undecodable": 2 - len(unknown), **unknown}
         assert members.newest()[0].fold.stats.skipped == 1
-    assert {record.value for record in broker.read_all(f"{topic}-dead")} == set(poison) - {None}
+    assert {record.value for record in broker.read_all(f"{new_topic}-dead")} == set(poison) - {None}
 
 
 def test_a_worker_waits_for_an_unavailable_registry(
-    broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path
+    broker: Broker, registry: RegistryProcess, new_topic: str, tmp_path: Path
 ) -> None:
     rows = vectors(ROWS, seed=6)
     settings = {"format": "avro", "schema_registry_url": registry.url}
-    broker.create_topic(topic, 1)
-    produce(broker, topic, rows, tmp_path, **settings)
+    produce(broker, new_topic, rows, tmp_path, **settings)
     more = {"on_bad_record": "skip", "session_timeout_s": str(PATIENCE_S)}  # after a rebalance it would log again
-    with group(broker, topic, tmp_path, **settings, **more) as members:
+    with group(broker, new_topic, tmp_path, **settings, **more) as members:
         registry.freeze()
         try:
             worker = members.start()
@@ -90,9 +88,8 @@ def test_a_worker_waits_for_an_unavailable_registry(
 NewClient = Callable[..., module.SchemaRegistry]
 
 
-def test_doctor_checks_the_registry(broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path) -> None:
-    broker.create_topic(topic, 1)
-    command = ["doctor", "--topic", topic, "--dimensions", "4", "--components", "2"]
+def test_doctor_checks_the_registry(broker: Broker, registry: RegistryProcess, new_topic: str, tmp_path: Path) -> None:
+    command = ["doctor", "--topic", new_topic, "--dimensions", "4", "--components", "2"]
     command += ["--bootstrap-servers", broker.bootstrap, "--store", str(tmp_path / "store")]
 
     def doctor(url: str) -> str:
@@ -103,10 +100,9 @@ def test_doctor_checks_the_registry(broker: Broker, registry: RegistryProcess, t
 
 
 def test_doctor_checks_the_schema_of_outputs(
-    broker: Broker, registry: RegistryProcess, topic: str, tmp_path: Path, new_client: NewClient
+    broker: Broker, registry: RegistryProcess, new_topic: str, tmp_path: Path, new_client: NewClient
 ) -> None:
-    broker.create_topic(topic, 1)
-    command = ["doctor", "--topic", topic, "--output-topic", f"{topic}-out"]
+    command = ["doctor", "--topic", new_topic, "--output-topic", f"{new_topic}-out"]
     command += ["--bootstrap-servers", broker.bootstrap, "--store", str(tmp_path)]
 
     def doctor() -> str:
@@ -114,7 +110,7 @@ def test_doctor_checks_the_schema_of_outputs(
             *command, STREAMPCA_OUTPUT_FORMAT="avro", STREAMPCA_SCHEMA_REGISTRY_URL=registry.url
         ).stdout
 
-    subject, client = f"{topic}-out-value", new_client(registry.url)
+    subject, client = f"{new_topic}-out-value", new_client(registry.url)
     assert f"✓ output schema: {registry.url} accepts it as {subject}" in doctor()
     client.register(subject, WriterSchema("AVRO", '"string"'))
     client._client.set_compatibility(subject, "FULL")
@@ -135,8 +131,7 @@ def new_client() -> Iterator[NewClient]:
 
 def test_schemas_unknown_ids_references_and_no_registry(registry: RegistryProcess, new_client: NewClient) -> None:
     client = new_client(registry.url)
-    with pytest.raises(KeyError):
-        client.get(987_654)
+    refusal(KeyError, client.get, 987_654)
     schema = WriterSchema("AVRO", '{"type":"array","items":"float"}')
     schema_id = client.register("client-value", schema)
     assert client.register("client-value", schema) == schema_id
@@ -197,14 +192,12 @@ def test_passwords_and_errors_of_a_registry(new_client: NewClient, monkeypatch: 
         good = new_client(url, schema_registry_login="ann:secret")
         assert good.get(1) == WriterSchema("AVRO", '"bytes"', {})
         assert good.get(GUID) == WriterSchema("AVRO", '"int"', {})
-        with pytest.raises(KeyError):
-            good.get(GUID.upper())
+        refusal(KeyError, good.get, GUID.upper())
         assert "disk full" in refusal(TimeoutError, good.get, 7)
         with pytest.raises(KeyError):  # one id is no reason to stop: its records are dead letters
             good.get(9)
         monkeypatch.setattr(module, "_FAILING_S", 0.0)
-        with pytest.raises(KeyError):
-            good.get(7)
+        refusal(KeyError, good.get, 7)
         expired = new_client(url, schema_registry_login="ann:expired")
         for refused in (lambda: good.get(8), lambda: expired.get(1), lambda: new_client(url).get(1)):
             with pytest.raises(TimeoutError, match=r"refuses access \(40[13]\): check schema_registry_login"):

@@ -58,32 +58,33 @@ def test_workers_that_are_killed_join_and_leave_give_the_bits_of_a_disk(
 
 
 def test_learning_continues_while_the_store_is_away(
-    broker: Broker, topic: str, tmp_path: Path, proxy: S3Proxy, url: str
+    broker: Broker, new_topic: str, tmp_path: Path, proxy: S3Proxy, url: str
 ) -> None:
     """It does not show what was written, hangs, answers 503: nothing is lost, and the log tells begin and end."""
-    broker.create_topic(topic, 1)
     (metrics_port,) = free_ports(1)
     with (
         # While the store is away, a worker that the group evicts could restore nothing.
-        group(broker, topic, tmp_path, store=url, metrics_port=metrics_port, session_timeout_s=PATIENCE_S) as members,
-        SidecarProcess(url, topic=topic) as sidecar,
+        group(
+            broker, new_topic, tmp_path, store=url, metrics_port=metrics_port, session_timeout_s=PATIENCE_S
+        ) as members,
+        SidecarProcess(url, topic=new_topic) as sidecar,
     ):
         proxy.begin(Fault("status", 404, "NoSuchKey", only="read"))
         worker = members.start()
         members.wait(lambda: worker.count("waiting for the store"), "a start that waits")
         proxy.end()
-        broker.produce(topic, 0, as_json(vectors(1000, seed=1)))
+        broker.produce(new_topic, 0, as_json(vectors(1000, seed=1)))
         members.wait_until_learned()
         ready = f"{sidecar.url()}/readyz"
         members.wait(lambda: httpx.get(ready, timeout=60).status_code == 200, "a model")
         resumed = worker.count("checkpoint saved again")  # after a broker that was slow
         proxy.begin(Fault("hang"))
-        broker.produce(topic, 0, as_json(vectors(1000, seed=2)))
+        broker.produce(new_topic, 0, as_json(vectors(1000, seed=2)))
         members.wait(lambda: metric(metrics_port, "streampca_next_offset") == 2000, "learning during the outage")
         members.wait(lambda: worker.count("checkpoint postponed") and metric(metrics_port, '="error"'), "an error")
         members.wait(lambda: "store cannot be read" in httpx.get(ready, timeout=60).text, "a sidecar that is not ready")
         proxy.begin(Fault("status", 503, "SlowDown"))
-        broker.produce(topic, 0, as_json(vectors(1000, seed=3)))
+        broker.produce(new_topic, 0, as_json(vectors(1000, seed=3)))
         members.wait(lambda: metric(metrics_port, "streampca_next_offset") == 3000, "learning during the outage")
         proxy.end()
         members.wait_until_learned()

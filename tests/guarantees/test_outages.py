@@ -53,10 +53,11 @@ def test_a_broker_outage_changes_no_bit(stoppable: Broker, topic: str, tmp_path:
 
 
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
-def test_sigterm_stops_a_worker_during_an_outage(stoppable: Broker, topic: str, tmp_path: Path, client: str) -> None:
-    stoppable.create_topic(topic, 1)
-    stoppable.produce(topic, 0, as_json(vectors(500, seed=5)))
-    with group(stoppable, topic, tmp_path, [client]) as members:
+def test_sigterm_stops_a_worker_during_an_outage(
+    stoppable: Broker, new_topic: str, tmp_path: Path, client: str
+) -> None:
+    stoppable.produce(new_topic, 0, as_json(vectors(500, seed=5)))
+    with group(stoppable, new_topic, tmp_path, [client]) as members:
         worker = members.learn()
         stoppable.stop()
         assert worker.stop() == 0, worker.text()[-2000:]
@@ -64,17 +65,18 @@ def test_sigterm_stops_a_worker_during_an_outage(stoppable: Broker, topic: str, 
 
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
 @pytest.mark.parametrize("is_running", [False, True])
-def test_a_replaced_topic_is_refused(broker: Broker, topic: str, tmp_path: Path, client: str, is_running: bool) -> None:
-    broker.create_topic(topic, 1)
-    broker.produce(topic, 0, as_json(vectors(500, seed=1)))
-    with group(broker, topic, tmp_path, [client]) as members:
+def test_a_replaced_topic_is_refused(
+    broker: Broker, new_topic: str, tmp_path: Path, client: str, is_running: bool
+) -> None:
+    broker.produce(new_topic, 0, as_json(vectors(500, seed=1)))
+    with group(broker, new_topic, tmp_path, [client]) as members:
         worker = members.learn()
         if not is_running:
             worker.stop()
         files = members.files()
-        broker.delete_topic(topic)
-        broker.create_topic(topic, 1)
-        broker.produce(topic, 0, as_json(vectors(800, seed=2)))
+        broker.delete_topic(new_topic)
+        broker.create_topic(new_topic, 1)
+        broker.produce(new_topic, 0, as_json(vectors(800, seed=2)))
         refused = worker if is_running else members.start()
         assert refused.wait(60) == 1
         text = refused.text()
@@ -84,10 +86,9 @@ def test_a_replaced_topic_is_refused(broker: Broker, topic: str, tmp_path: Path,
 
 
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
-def test_a_start_whose_handshake_stalls_ends(stoppable: Broker, topic: str, tmp_path: Path, client: str) -> None:
-    stoppable.create_topic(topic, 1)
+def test_a_start_whose_handshake_stalls_ends(stoppable: Broker, new_topic: str, tmp_path: Path, client: str) -> None:
     with (
-        group(stoppable, topic, tmp_path, [client], **stoppable.certificate_login) as members,
+        group(stoppable, new_topic, tmp_path, [client], **stoppable.certificate_login) as members,
         stoppable.frozen(),
     ):
         worker = members.start()

@@ -59,16 +59,15 @@ def stream_with_poison(seed: int) -> tuple[list[bytes | None], dict[int, tuple[b
 
 @pytest.mark.parametrize(("kills", "clients"), [(0, ["confluent"]), (4, BOTH_CLIENTS)])
 def test_poison_goes_to_the_dead_letter_topic_and_changes_no_bit(
-    broker: Broker, topic: str, tmp_path: Path, kills: int, clients: Sequence[str]
+    broker: Broker, new_topic: str, tmp_path: Path, kills: int, clients: Sequence[str]
 ) -> None:
     values, poison, clean = stream_with_poison(seed=11 + kills)
     assert {reason for _, reason in poison.values()} == {reason for _, reason in POISON}
-    dead_letter_topic = f"{topic}-dead"
-    broker.create_topic(topic, 1)
+    dead_letter_topic = f"{new_topic}-dead"
     broker.create_topic(dead_letter_topic, 1, max_message_bytes=4_000_000)
-    broker.produce(topic, 0, values)
+    broker.produce(new_topic, 0, values)
     with group(
-        broker, topic, tmp_path, clients, dead_letter_topic=dead_letter_topic, poll_records=25,
+        broker, new_topic, tmp_path, clients, dead_letter_topic=dead_letter_topic, poll_records=25,
         checkpoint_interval_s=0.1, session_timeout_s=2 if kills else PATIENCE_S,  # whoever is evicted repeats some
     ) as members:  # fmt: skip
         for saves in range(1, kills + 1):
@@ -79,7 +78,7 @@ def test_poison_goes_to_the_dead_letter_topic_and_changes_no_bit(
         members.learn(120)
         assert sum(members.rejected_beside(clean).values()) == len(poison)
         assert members.newest()[0].fold.stats.skipped == values.count(None) > 0
-    assert_dead_letters(broker, topic, dead_letter_topic, poison, repeats=bool(kills))
+    assert_dead_letters(broker, new_topic, dead_letter_topic, poison, repeats=bool(kills))
 
 
 def read_dead_letters(broker: Broker, topic: str) -> list[tuple[int, bytes | None, dict[str, bytes]]]:
@@ -88,16 +87,15 @@ def read_dead_letters(broker: Broker, topic: str) -> list[tuple[int, bytes | Non
 
 @pytest.mark.parametrize("client", BOTH_CLIENTS)
 def test_a_quiet_beginning_is_learned_and_so_is_what_follows(
-    broker: Broker, topic: str, tmp_path: Path, client: str
+    broker: Broker, new_topic: str, tmp_path: Path, client: str
 ) -> None:
     """As of a sensor that is idle at first. And a vector that is absurdly long is learned, but outweighs no others."""
     signal = vectors(5000, seed=3)
     signal[100] = 1e8
     quiet = 7.0 + 1e-4 * np.round(np.random.default_rng(1).standard_normal((200, D)))
-    dead_letter_topic = broker.create_topic(f"{topic}-dead", 1)
-    broker.create_topic(topic, 1)
-    broker.produce(topic, 0, as_json(np.vstack([quiet, signal])))
-    with group(broker, topic, tmp_path, [client], dead_letter_topic=dead_letter_topic) as members:
+    dead_letter_topic = broker.create_topic(f"{new_topic}-dead", 1)
+    broker.produce(new_topic, 0, as_json(np.vstack([quiet, signal])))
+    with group(broker, new_topic, tmp_path, [client], dead_letter_topic=dead_letter_topic) as members:
         members.learn()
         found = members.newest()[0].fold
     assert (found.stats.learned, sum(found.stats.rejected.values())) == (5200, 0)
@@ -127,12 +125,13 @@ def assert_dead_letters(broker: Broker, topic: str, dead_letter_topic: str, pois
         assert first.setdefault(offset, (value, headers)) == (value, headers), "repeated dead letters are identical"
 
 
-def test_without_a_dead_letter_topic_the_worker_stops_at_the_record(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_without_a_dead_letter_topic_the_worker_stops_at_the_record(
+    broker: Broker, new_topic: str, tmp_path: Path
+) -> None:
     values = as_json(vectors(600, seed=1))
     values.insert(450, b"[1, 2]")
-    broker.create_topic(topic, 1)
-    broker.produce(topic, 0, values)
-    with group(broker, topic, tmp_path, ["confluent", "kafka-python"]) as members:
+    broker.produce(new_topic, 0, values)
+    with group(broker, new_topic, tmp_path, ["confluent", "kafka-python"]) as members:
         worker = members.start()
         assert worker.wait() == 1
         assert re.search("offset 450.*dead_letter_topic", worker.text())
@@ -143,28 +142,29 @@ def test_without_a_dead_letter_topic_the_worker_stops_at_the_record(broker: Brok
     assert CODEC.decode([values[450]]).rejects[0].reason == "wrong_length"
 
 
-def test_a_kill_changes_no_bit_of_a_model_of_messages_with_nulls(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_a_kill_changes_no_bit_of_a_model_of_messages_with_nulls(
+    broker: Broker, new_topic: str, tmp_path: Path
+) -> None:
     V = np.round(vectors(GAPPY, seed=7), 4)
     missing = np.random.default_rng(1).random(V.shape) < 0.3
     missing[: GAPPY // 4] = False
     missing[2000, 1:] = True
     values = [json.dumps([None if gone else v for v, gone in zip(row, gaps, strict=True)]).encode()
               for row, gaps in zip(V.tolist(), missing, strict=True)]  # fmt: skip
-    broker.create_topic(topic, 1)
-    dead_letter_topic = broker.create_topic(f"{topic}-dead", 1)
-    broker.produce(topic, 0, values)
+    dead_letter_topic = broker.create_topic(f"{new_topic}-dead", 1)
+    broker.produce(new_topic, 0, values)
     with group(
-        broker, topic, tmp_path, BOTH_CLIENTS, dead_letter_topic=dead_letter_topic, missing="impute",
+        broker, new_topic, tmp_path, BOTH_CLIENTS, dead_letter_topic=dead_letter_topic, missing="impute",
         poll_records=40, checkpoint_interval_s=0.1,
     ) as members:  # fmt: skip
         members.learn_with_kills(2)
         files, newest = members.files(), members.newest()[0]
     config = replace(CONFIG, learning=replace(CONFIG.learning, impute=True))
     codec = replace(CODEC, judge=Judge.of(config.learning))
-    event = decode_records(codec, Records(0, broker.read_all(topic), GAPPY, GAPPY))
+    event = decode_records(codec, Records(0, broker.read_all(new_topic), GAPPY, GAPPY))
     with threadpool_limits(1):
         fold, _ = Fold.empty(config.learning).take(event, config)
-    assert files[0] == checkpoint.encode(checkpoint.Checkpoint(topic, newest.topic_id, 0, fold, newest.settings))
+    assert files[0] == checkpoint.encode(checkpoint.Checkpoint(new_topic, newest.topic_id, 0, fold, newest.settings))
     assert fold.state.missing is not None
     few = {int(place) for place in np.flatnonzero((~missing).sum(axis=1) < CONFIG.learning.min_observed)}
     assert {reject.reason for reject in event.decoded.rejects} <= {"too_few_observed"}
@@ -186,17 +186,18 @@ def peak_mib(worker: WorkerProcess) -> float:
 
 
 @pytest.mark.parametrize("client", ["kafka-python", "confluent"])
-def test_a_small_record_that_becomes_large_is_rejected(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
+def test_a_small_record_that_becomes_large_is_rejected(
+    broker: Broker, new_topic: str, tmp_path: Path, client: str
+) -> None:
     zeros = np.zeros((MIB // 8 // WIDE * 8, WIDE))  # 8 MiB
     good = [arrow(row[None]) for row in np.random.default_rng(2).standard_normal((300, WIDE))]
     large = [arrow(zeros)] * 60 + [arrow(zeros, 3)] * 12  # 480 MiB, and 12 times 24 MiB, all allowed
     bomb = arrow(zeros, 128)
     assert len(bomb) < 200_000
-    dead = broker.create_topic(f"{topic}-dead", 1)
-    broker.create_topic(topic, 1)
-    broker.produce(topic, 0, [*good, bomb, *large, bomb])
+    dead = broker.create_topic(f"{new_topic}-dead", 1)
+    broker.produce(new_topic, 0, [*good, bomb, *large, bomb])
     settings = {"dead_letter_topic": dead, "dimensions": WIDE, "format": "arrow", "field": "v"}
-    with group(broker, topic, tmp_path, [client], False, **settings) as members:
+    with group(broker, new_topic, tmp_path, [client], False, **settings) as members:
         worker = members.learn(120)
         assert peak_mib(worker) < LIMIT_MIB
         stats = members.newest()[0].fold.stats

@@ -98,15 +98,14 @@ def test_missing_topics_are_errors(broker: Broker, topic: str, kind: type[OnKafk
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_wrong_and_right_credentials(broker: Broker, topic: str, kind: type[OnKafka], mechanism: str) -> None:
-    broker.create_topic(topic)
+def test_wrong_and_right_credentials(broker: Broker, new_topic: str, kind: type[OnKafka], mechanism: str) -> None:
     options = login(mechanism, bootstrap_servers=broker.sasl_bootstrap)
     for make in (kind.source, KafkaPythonDeadLetters):
-        wrong = settings_for(broker, topic, **options | {"sasl_password": PASSWORD[::-1]}, dead_letter_topic="dead")
+        wrong = settings_for(broker, new_topic, **options | {"sasl_password": PASSWORD[::-1]}, dead_letter_topic="dead")
         text = refused(make, wrong)
         assert "refuses the login" in text
         assert PASSWORD[::-1] not in text
-    assert_joins(kind, settings_for(broker, topic, **options))
+    assert_joins(kind, settings_for(broker, new_topic, **options))
 
 
 def assert_joins(kind: type[OnKafka], settings: WorkerSettings) -> None:
@@ -115,12 +114,11 @@ def assert_joins(kind: type[OnKafka], settings: WorkerSettings) -> None:
 
 
 def test_tls_with_the_right_and_the_wrong_certificate(
-    broker: Broker, topic: str, tmp_path: Path, kind: type[OnKafka]
+    broker: Broker, new_topic: str, tmp_path: Path, kind: type[OnKafka]
 ) -> None:
-    broker.create_topic(topic)
     secure = login(MECHANISMS[-1], security_protocol="SASL_SSL", bootstrap_servers=broker.tls_bootstrap)
-    assert_joins(kind, settings_for(broker, topic, **secure, ssl_cafile=broker.certificates.authority))
-    wrong = settings_for(broker, topic, **secure, ssl_cafile=Certificates(tmp_path).make().authority)
+    assert_joins(kind, settings_for(broker, new_topic, **secure, ssl_cafile=broker.certificates.authority))
+    wrong = settings_for(broker, new_topic, **secure, ssl_cafile=Certificates(tmp_path).make().authority)
     unanswered("(?i)certificate.verify.failed", kind.source, wrong)
 
 
@@ -351,13 +349,12 @@ def test_the_topic_id_is_the_one_that_kafkas_tools_print(log: OnKafka) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_each_client_reads_the_metadata_that_the_other_commits(broker: Broker, topic: str) -> None:
+def test_each_client_reads_the_metadata_that_the_other_commits(broker: Broker, new_topic: str) -> None:
     """librdkafka ends them with a zero, and reads what has none beyond its end."""
     kinds = (KafkaPythonSource, ConfluentSource)
-    broker.create_topic(topic, 1)
     for kind in kinds:
-        member = joined(kind(settings_for(broker, topic))).source
-        others = [other(settings_for(broker, topic)) for other in kinds]
+        member = joined(kind(settings_for(broker, new_topic))).source
+        others = [other(settings_for(broker, new_topic)) for other in kinds]
         for length in (1, 7, 8, 15, 16, 63, 64, 200):
             member.commit({0: length}, "é" * length)
             for other in others:

@@ -206,8 +206,7 @@ def test_an_error_is_raised_after_earlier_records() -> None:
         refusal(TimeoutError, source.topic_id)
         inner.commit = lambda positions, metadata="": 1 / 0  # type: ignore[method-assign]
         source.commit({0: 1})
-        with pytest.raises(ZeroDivisionError):
-            wait_until(lambda: source.poll(0.5))
+        refusal(ZeroDivisionError, wait_until, lambda: source.poll(0.5))
     source.close()
     for call in (source.topic_id, lambda: source.poll(0), lambda: source.commit({})):
         assert "closed" in refusal(ValueError, call)
@@ -220,12 +219,10 @@ def test_an_error_that_ends_the_thread_is_raised_by_every_call(monkeypatch: pyte
         assert isinstance(next_event(source), Records)
         monkeypatch.setattr(inner, method, lambda: 1 / 0)
         calls = [source.topic_id, lambda: source.poll(0), lambda: source.seek({0: 0}), lambda: source.commit({0: 1})]
-        with pytest.raises(ZeroDivisionError):
-            wait_until(lambda: source.poll(0.5))
+        refusal(ZeroDivisionError, wait_until, lambda: source.poll(0.5))
         source._thread.join(30)
         for call in calls:
-            with pytest.raises(ZeroDivisionError):
-                call()
+            refusal(ZeroDivisionError, call)
     assert not inner._topic.is_joined(inner)
 
 
