@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from streampca.fold import checkpoint as files
-from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.batch import Batch, Decoded
 from streampca.pca.arrays import Array
@@ -32,6 +31,9 @@ def fold_config(
     return FoldConfig(LearningConfig(**defaults | learning_config), half_life_messages, half_life_seconds)
 
 
+CONFIG = fold_config()
+
+
 def fold_of(V: Array, fold_config: FoldConfig, timestamps: Sequence[int] | None = None) -> Fold:
     """The fold after all messages in one batch, at the offsets from 0 on."""
     stamps = timestamps if timestamps is not None else [-1] * len(V)
@@ -52,8 +54,8 @@ def learn(
     return fold.take(Batch(decoded, np.array(timestamps, np.int64), (), position), fold_config)
 
 
-def checkpoint_of(fold: Fold, fold_config: FoldConfig, partition: int = 0, topic: str = "readings") -> Checkpoint:
-    return Checkpoint(topic, "id-1", partition, fold, fold_config.as_dict())
+def checkpoint_of(fold: Fold, fold_config: FoldConfig, partition: int = 0, topic: str = "readings") -> files.Checkpoint:
+    return files.Checkpoint(topic, "id-1", partition, fold, fold_config.as_dict())
 
 
 def bits(fold: Fold, fold_config: FoldConfig) -> bytes:

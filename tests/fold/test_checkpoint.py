@@ -23,7 +23,7 @@ from streampca.fold.stats import FoldStats
 from streampca.formats.record import LastRecord
 from streampca.pca.state import State
 from tests.errors import refusal
-from tests.fold.streams import D, bits, checkpoint_of, fold_config, fold_of, learn, vectors
+from tests.fold.streams import CONFIG, D, bits, checkpoint_of, fold_config, fold_of, learn, vectors
 from tests.pca.streams import values_in, with_gaps
 
 EXAMPLES = {
@@ -46,12 +46,13 @@ def example(name: str) -> tuple[Fold, FoldConfig]:
     return fold.reject(["undecodable", "too_large", "undecodable"], skipped=4).skip(n + 40), config
 
 
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_field_survives_a_round_trip_bit_for_bit(name: str) -> None:
+def test_every_field_survives_a_round_trip_bit_for_bit(name: str, named: bool) -> None:
     fold, config = example(name)
-    for names in (None, [f"sensor {i}" for i in range(config.learning.dimensions)]):
-        checkpoint = Checkpoint("a.topic_with-letters", "AbC-123", 42, fold, config.as_dict(), names=names)
-        assert values_in(decode(encode(checkpoint))) == values_in(checkpoint)
+    names = [f"sensor {i}" for i in range(config.learning.dimensions)] if named else None
+    checkpoint = Checkpoint("a.topic_with-letters", "AbC-123", 42, fold, config.as_dict(), names=names)
+    assert values_in(decode(encode(checkpoint))) == values_in(checkpoint)
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -73,11 +74,10 @@ counts = st.integers(0, 2**62)
 def test_any_counts_and_losses_survive_a_round_trip(
     stats: FoldStats, event_time: EventTime, numbers: Any, words: tuple[str, str], partition: int
 ) -> None:
-    config = fold_config()
     position, weight, variance, count, clipped = numbers
     state = replace(State.empty(5), weight=weight, total_variance=variance, count=count, clipped=clipped)
-    fold = replace(Fold.empty(config.learning), position=position, state=state, event_time=event_time, stats=stats)
-    checkpoint = Checkpoint(*words, partition, fold, config.as_dict())
+    fold = replace(Fold.empty(CONFIG.learning), position=position, state=state, event_time=event_time, stats=stats)
+    checkpoint = Checkpoint(*words, partition, fold, CONFIG.as_dict())
     assert values_in(decode(encode(checkpoint))) == values_in(checkpoint)
 
 
@@ -191,20 +191,19 @@ def saved(fold_config: FoldConfig) -> Checkpoint:
 
 
 def test_every_setting_that_affects_the_result_is_compared() -> None:
-    config = fold_config()
     values: dict[str, Any] = {
         "dimensions": 6, "components": 1, "oversampling": 2, "center": False, "dtype": "float32", "warm_up": 21,
         "half_life_messages": 9.0, "half_life_seconds": 0.1 + 0.2, "standardize": True,
     }  # fmt: skip
     others = {name: fold_config(**{name: value}) for name, value in values.items()} | {
-        "format": replace(config, format="npy"),
-        "field": replace(config, field="a"),
+        "format": replace(CONFIG, format="npy"),
+        "field": replace(CONFIG, field="a"),
         "missing": fold_config(impute=True),
     }
-    assert set(others) | {"start"} == set(config.as_dict())
+    assert set(others) | {"start"} == set(CONFIG.as_dict())
     for name, other in others.items():
         saved(other).refuse_other_settings(other)
-        assert f"{name}=" in refusal(SettingsError, saved(config).refuse_other_settings, other)
+        assert f"{name}=" in refusal(SettingsError, saved(CONFIG).refuse_other_settings, other)
 
 
 def test_names_and_their_order_must_agree_but_not_the_field_that_they_come_from() -> None:
@@ -225,9 +224,8 @@ def test_names_and_their_order_must_agree_but_not_the_field_that_they_come_from(
 
 
 def test_names_change_no_other_bit_of_a_checkpoint() -> None:
-    config = fold_config()
-    assert replace(config, names=list("abcde")).as_dict() == config.as_dict()
-    assert FoldConfig.from_dict(config.as_dict(), list("abcde")) == replace(config, names=list("abcde"))
+    assert replace(CONFIG, names=list("abcde")).as_dict() == CONFIG.as_dict()
+    assert FoldConfig.from_dict(CONFIG.as_dict(), list("abcde")) == replace(CONFIG, names=list("abcde"))
 
 
 def test_a_checkpoint_that_has_learned_nothing_is_given_the_settings() -> None:

@@ -18,7 +18,7 @@ from streampca.formats.judge import Judge
 from streampca.formats.record import Record
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LEARN_BLOCK
-from tests.fold.streams import WARM_UP, D, bits, fold_config, fold_of, learn, vectors
+from tests.fold.streams import CONFIG, WARM_UP, D, bits, fold_config, fold_of, learn, vectors
 from tests.pca.streams import covariance, learned, with_gaps
 
 CONFIGS = {
@@ -167,9 +167,8 @@ def test_without_gaps_the_checkpoint_is_that_of_a_worker_that_refuses_them(name:
 
 
 def test_a_batch_without_records_keeps_the_last_one() -> None:
-    config = fold_config()
-    fold, _ = Fold.empty(config.learning).take(batch_of(vectors(9), [1] * 9), config)
-    after, _ = fold.take(batch_of_rows(np.zeros((0, D)), fold.position + 7), config)
+    fold, _ = Fold.empty(CONFIG.learning).take(batch_of(vectors(9), [1] * 9), CONFIG)
+    after, _ = fold.take(batch_of_rows(np.zeros((0, D)), fold.position + 7), CONFIG)
     assert (after.position, after.last) == (fold.position + 7, fold.last)
 
 
@@ -246,20 +245,18 @@ def test_first_and_last_timestamp_are_minimum_and_maximum(stamps: list[int], cut
 
 
 def test_the_position_never_decreases_and_skips_offsets_without_records() -> None:
-    config = fold_config()
-    fold, _ = learn(Fold.empty(config.learning), vectors(2), [-1, -1], 40, config)
+    fold, _ = learn(Fold.empty(CONFIG.learning), vectors(2), [-1, -1], 40, CONFIG)
     assert (fold.position, fold.stats.learned) == (40, 2)
     for position in (55, 50):  # transaction markers
-        fold, _ = learn(fold, vectors(0), [], position, config)
+        fold, _ = learn(fold, vectors(0), [], position, CONFIG)
         assert (fold.position, fold.stats.learned) == (55, 2)
 
 
 def test_offsets_removed_by_retention_are_counted() -> None:
-    config = fold_config()
-    fold, _ = learn(Fold.empty(config.learning), vectors(2), [-1, -1], 40, config)
+    fold, _ = learn(Fold.empty(CONFIG.learning), vectors(2), [-1, -1], 40, CONFIG)
     fold = fold.skip(100).skip(130)
     assert (fold.position, fold.stats.gap) == (130, 90)
-    assert Fold.empty(config.learning).skip(100).stats.gap == 0  # no position yet, so nothing is lost
+    assert Fold.empty(CONFIG.learning).skip(100).stats.gap == 0  # no position yet, so nothing is lost
 
 
 def test_without_time_a_record_of_many_vectors_equals_single_vectors() -> None:

@@ -16,10 +16,10 @@ from streampca.pca.learning import LEARN_BLOCK
 from streampca.pca.past_scores import PastScores
 from streampca.pca.state import State
 from tests.errors import refusal
-from tests.fold.streams import D, checkpoint_of, fold_config, fold_of, vectors
+from tests.fold.streams import CONFIG, D, checkpoint_of, fold_config, fold_of, vectors
 from tests.pca.streams import covariance, jackknife, learned, merger_of
 
-CONFIG, EXACT = fold_config(), fold_config(components=D)
+EXACT = fold_config(components=D)
 HOUR_MS = 3600 * 1000
 
 

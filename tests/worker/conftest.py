@@ -6,7 +6,7 @@ import pytest
 
 from streampca.pca.compilation import compile_kernels
 from tests.fold.streams import fold_config, vectors
-from tests.worker.environment import Environment, N
+from tests.worker.environment import Environment, N, filled_with
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,8 +15,9 @@ def _compile_kernels() -> None:
 
 
 @pytest.fixture
-def env() -> Iterator[Environment]:
-    env = Environment()
+def env(request: pytest.FixtureRequest) -> Iterator[Environment]:
+    """An environment; a test may say how many messages its partitions have."""
+    env = filled_with(*getattr(request, "param", (0,)))
     yield env
     assert env.violations == []
 

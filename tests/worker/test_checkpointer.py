@@ -32,8 +32,10 @@ from tests.worker.harness import (
 )
 
 
-def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup_then_published_and_committed() -> None:
-    env = filled_with(150, 150)
+@pytest.mark.parametrize("env", [(150, 150)], indirect=True)
+def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup_then_published_and_committed(
+    env: Environment,
+) -> None:
     make_worker(env, worker_config(on_bad_record="dead_letter"), [50, 50, 50]).run()
     at_start, *later = env.calls("flush", "topic id", "save", "publish", "commit")
     assert at_start == ("topic id",)
@@ -54,8 +56,8 @@ def test_restart_without_new_messages_writes_nothing(filled: Environment) -> Non
     assert filled.calls("seek") == [("seek", {0: N})]
 
 
-def test_unchanged_partitions_are_not_saved_again() -> None:
-    env = filled_with(50, 50)
+@pytest.mark.parametrize("env", [(50, 50)], indirect=True)
+def test_unchanged_partitions_are_not_saved_again(env: Environment) -> None:
     make_worker(env, script=[50, None, lambda: env.send(1, vectors(5, seed=9)), 10, None]).run()
     assert env.calls("save") == [("save", 0, 50), ("save", 1, 50), ("save", 1, 55)]
     assert env.calls("commit") == [("commit", {0: 50, 1: 50}), ("commit", {1: 55})]

@@ -10,7 +10,6 @@ from streampca.errors import ForeignStoreError
 from streampca.sources.base import Committed
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
-from streampca.stores.identity import StoreIdentity
 from streampca.stores.memory import MemoryStore
 from tests.errors import refusal
 from tests.fold.streams import vectors
@@ -18,9 +17,13 @@ from tests.in_memory import Step
 from tests.worker.environment import TOPIC, Environment, filled_with
 from tests.worker.harness import WorkerFixture, make_worker
 
+two_partitions = pytest.mark.parametrize("env", [2], indirect=True)
 
-def learned(partitions: int = 1) -> Environment:
-    """The env of a group that has learned and committed 100 records of each partition."""
+
+@pytest.fixture
+def env(request: pytest.FixtureRequest) -> Environment:
+    """Of a group that has learned and committed 100 records of each partition: of one, or as many as a test says."""
+    partitions = getattr(request, "param", 1)
     env = filled_with(*[100] * partitions)
     make_worker(env).run()
     assert env.topic.committed == dict.fromkeys(range(partitions), 100)
@@ -47,9 +50,9 @@ def do_not_answer_at_first(worker: WorkerFixture) -> None:
     worker.source.committed = committed  # type: ignore[method-assign]
 
 
+@two_partitions
 @pytest.mark.parametrize("prefetch", [None, 100])  # the thread that prefetches would join at its first poll
-def test_another_store_is_refused_before_the_group_is_joined(prefetch: int | None) -> None:
-    env = learned(2)
+def test_another_store_is_refused_before_the_group_is_joined(env: Environment, prefetch: int | None) -> None:
     ours = env.store
     env.store = MemoryStore()
     calls: list[str] = []
@@ -66,7 +69,7 @@ def test_another_store_is_refused_before_the_group_is_joined(prefetch: int | Non
 def test_members_that_join_together_with_two_stores_notice_each_other() -> None:
     """Neither could know before: the group had no offsets."""
     env = filled_with(100, 100)
-    other = StoreIdentity("ab" * 16, "/mnt/other", "host-2")
+    other = identity.StoreIdentity("ab" * 16, "/mnt/other", "host-2")
 
     def commit_elsewhere() -> None:
         env.topic.committed[1], env.topic.metadata[1] = 50, other.as_metadata()
@@ -76,8 +79,8 @@ def test_members_that_join_together_with_two_stores_notice_each_other() -> None:
     assert len(env.calls("commit")) <= 3
 
 
-def test_a_group_that_does_not_answer_is_asked_again_when_partitions_are_assigned() -> None:
-    env = learned(2)
+@two_partitions
+def test_a_group_that_does_not_answer_is_asked_again_when_partitions_are_assigned(env: Environment) -> None:
     env.store = MemoryStore()
     worker = make_worker(env, stop_when_idle=False)
     do_not_answer_at_first(worker)
@@ -85,8 +88,8 @@ def test_a_group_that_does_not_answer_is_asked_again_when_partitions_are_assigne
     assert env.calls("seek", "commit") == []
 
 
-def test_an_empty_store_is_refused_when_the_group_has_committed_offsets() -> None:
-    env = learned(2)
+@two_partitions
+def test_an_empty_store_is_refused_when_the_group_has_committed_offsets(env: Environment) -> None:
     env.store = without_checkpoints(env)
     worker = make_worker(env, stop_when_idle=False)
     text = refusal(ForeignStoreError, worker.run)
@@ -96,8 +99,7 @@ def test_an_empty_store_is_refused_when_the_group_has_committed_offsets() -> Non
     assert env.store.names("checkpoints") == []
 
 
-def test_a_store_that_is_behind_the_group_is_refused() -> None:
-    env = learned()
+def test_a_store_that_is_behind_the_group_is_refused(env: Environment) -> None:
     before = env.checkpoints.newest(0)
     env.send(0, vectors(50, seed=5))
     make_worker(env).run()
@@ -110,8 +112,7 @@ def test_a_store_that_is_behind_the_group_is_refused() -> None:
 
 
 @pytest.mark.parametrize("moved", [0, 40, 100, 140])
-def test_offsets_that_another_tool_has_set_move_nothing_and_are_said(moved: int) -> None:
-    env = learned()
+def test_offsets_that_another_tool_has_set_move_nothing_and_are_said(env: Environment, moved: int) -> None:
     env.send(0, vectors(50, seed=5))
     env.topic.committed[0], env.topic.metadata[0] = moved, ""
     with capture_logs() as logged:
@@ -122,9 +123,8 @@ def test_offsets_that_another_tool_has_set_move_nothing_and_are_said(moved: int)
     assert all("streampca reset --to" in line["cause"] for line in said)
 
 
-def test_the_worker_waits_a_while_for_the_store_before_it_refuses() -> None:
+def test_the_worker_waits_a_while_for_the_store_before_it_refuses(env: Environment) -> None:
     """A network file system may show a folder as it was up to a minute ago."""
-    env = learned()
     true, env.store = env.store, without_checkpoints(env)
 
     def mount() -> None:
@@ -139,8 +139,8 @@ def test_the_worker_waits_a_while_for_the_store_before_it_refuses() -> None:
     env.assert_complete()
 
 
-def test_partitions_that_are_revoked_while_they_wait_are_dropped() -> None:
-    env = learned(2)
+@two_partitions
+def test_partitions_that_are_revoked_while_they_wait_are_dropped(env: Environment) -> None:
     env.store = without_checkpoints(env)
     script: list[Step] = [1, 1, env.topic.rebalance, 1, 1, 1, lambda: worker.stop("enough"), 1, 1]
     worker: WorkerFixture = make_worker(env, script=script, stop_when_idle=False)
@@ -148,8 +148,7 @@ def test_partitions_that_are_revoked_while_they_wait_are_dropped() -> None:
     assert worker.recorder.of_type(PartitionsAssigned) == []
 
 
-def test_a_worker_saves_nothing_while_its_volume_is_unmounted() -> None:
-    env = learned()
+def test_a_worker_saves_nothing_while_its_volume_is_unmounted(env: Environment) -> None:
     env.send(0, vectors(150, seed=5))
     volume: dict[str, bytes] = {}
     bare_folder: dict[str, bytes] = {}

@@ -294,8 +294,8 @@ def test_a_stalled_partition_is_shown_and_its_lag_grows(metrics: WorkerMetrics) 
     assert samples_in(metrics.registry, TOPIC)['streampca_stalled{partition="1"}'] == 0
 
 
-def test_a_lost_broker_is_shown_while_the_lag_stays(metrics: WorkerMetrics) -> None:
-    env = filled_with(100)
+@pytest.mark.parametrize("env", [(100,)], indirect=True)
+def test_a_lost_broker_is_shown_while_the_lag_stays(env: Environment, metrics: WorkerMetrics) -> None:
     script = [30, lambda: setattr(env.topic, "away", True), lambda: env.send(0, vectors(50)), None]
     make_worker(env, script=script).add_listener(metrics).run()
     expected = {"streampca_broker_connected": 0, 'streampca_consumer_lag_messages{partition="0"}': 70}

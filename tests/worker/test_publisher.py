@@ -23,14 +23,13 @@ from streampca.stores.models import Models
 from streampca.worker.publisher import Publisher, PublishSchedule
 from tests.errors import refusal
 from tests.example_models import numbered
-from tests.fold.streams import WARM_UP, D, checkpoint_of, fold_config, fold_of, vectors
+from tests.fold.streams import CONFIG, WARM_UP, D, checkpoint_of, fold_config, fold_of, vectors
 from tests.in_memory import MemorySource, Step
 from tests.in_memory.store import FaultyStore
 from tests.pca.streams import batch_pca, covariance
 from tests.worker.environment import Environment
 from tests.worker.harness import make_worker, worker_config
 
-CONFIG = fold_config()
 EXACT = fold_config(components=D)
 
 

@@ -21,10 +21,9 @@ from streampca.worker import publisher as publisher_module
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.publisher import Publisher
 from tests.example_models import numbered
-from tests.fold.streams import checkpoint_of, fold_config, fold_of, vectors
+from tests.fold.streams import CONFIG, checkpoint_of, fold_of, vectors
 from tests.worker.harness import SynchronousExecutor
 
-CONFIG = fold_config()
 PARTITIONS = 7
 
 
