@@ -9,11 +9,10 @@ from streampca.pca import algorithm1, learning
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import block, triangle
 from streampca.pca.blocked.centring import ORDINARY, SHARE, SHORT
-from streampca.pca.learning import LearningConfig
 from streampca.pca.state import Losses, MissingShares, State
 
 
-def learn_block(state: State, V: F64, retention: F64, config: LearningConfig) -> tuple[State, Losses]:
+def learn_block(state: State, V: F64, retention: F64, config: learning.LearningConfig) -> tuple[State, Losses]:
     """Learn one block V (B, d) that is not the first; `retention` (B,) holds each message's ρ."""
     (B, d), k, w, total, kappa = V.shape, config.components, state.weight, state.total_variance, state.concentration
     C, F, shares = state.C[:, :k].astype(np.float64), state.C[:, k:], state.missing
@@ -111,7 +110,7 @@ def one_over_deviation(variance: F64) -> F64:
 
 
 def fill(
-    state: State, V: F64, mean: F64, c: F64, past: float, config: LearningConfig
+    state: State, V: F64, mean: F64, c: F64, past: float, config: learning.LearningConfig
 ) -> tuple[F64, F64, MissingShares]:
     """V (B, d) filled; what that adds to the squares of its entries; and the next shares. Section 11."""
     absent = np.isnan(V)

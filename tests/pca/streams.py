@@ -59,7 +59,7 @@ def scale_of(X: F64, weights: F64 | None = None) -> F64:
     return np.asarray(1 / StandardScaler().fit(X, sample_weight=weights).scale_)
 
 
-def start(seed: int, d: int, k: int, n: int = 20, scales: tuple[float, float] = (0.3, 3.0)) -> tuple[F64, F64]:
+def start(seed: int, d: int = 7, k: int = 3, n: int = 20, scales: tuple[float, float] = (0.3, 3.0)) -> tuple[F64, F64]:
     """A well-conditioned factor (d, k), whose columns have lengths within `scales`, and messages (n, d)."""
     random = np.random.default_rng(seed)
     C = np.linalg.qr(random.standard_normal((d, k)))[0] * random.uniform(*scales, k)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from streampca.pca import axes
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import centring
-from streampca.pca.blocked.centring import ORDINARY, SHARE
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.state import State
 from tests.pca.streams import covariance, excess, gaussian, one_pass, remaining_weights, with_gaps
@@ -25,7 +24,7 @@ def added_at_most(state: State, rho: float, V: F64, center: bool) -> float:
     eta, known = 1 / (before + 1), 1 - state.concentration if center else 1.0
     age = state.missing.age(V) if state.missing else 1.0
     seen = (1 - eta) * age + eta
-    return max(SHARE * before * age, ORDINARY) * eta / seen * state.total_variance / known
+    return max(centring.SHARE * before * age, centring.ORDINARY) * eta / seen * state.total_variance / known
 
 
 @given(
@@ -99,13 +98,13 @@ def test_without_outliers_no_bit_differs(d: int, factor: bool, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("hours", [3, 24, 168])
-def test_a_pause_clips_nothing(hours: float, factor: bool) -> None:
+@pytest.mark.parametrize("after", [1, 2, 5, 10, 40, 200])
+def test_a_pause_clips_nothing(hours: float, factor: bool, after: int) -> None:
     """With a half-life of an hour and a message in three minutes: what follows is ordinary, although little is left."""
     X, n = gaussian(23, 4200, SPECTRUM[:20], offset=1.0), 4000
     retention = np.full(len(X), 2 ** (-1 / 20))
     retention[n] = 2.0**-hours
-    for after in (1, 2, 5, 10, 40, 200):
-        state, _ = one_pass(X[: n + after], LearningConfig(20, 3, factor=factor), retention[: n + after])
-        exact = covariance(X[: n + after], remaining_weights(retention[: n + after]))
-        assert state.clipped == 0
-        assert state.total_variance == pytest.approx(np.trace(exact), rel=1e-8, abs=1e-12)
+    state, _ = one_pass(X[: n + after], LearningConfig(20, 3, factor=factor), retention[: n + after])
+    exact = covariance(X[: n + after], remaining_weights(retention[: n + after]))
+    assert state.clipped == 0
+    assert state.total_variance == pytest.approx(np.trace(exact), rel=1e-8, abs=1e-12)

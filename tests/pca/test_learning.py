@@ -192,176 +192,188 @@ def test_algorithm_1_sees_every_message_after_the_first_block(
     assert k - np.sum((axes.principal(state, k)[0] @ exact.T) ** 2) <= 1e-6
 
 
-class TestEdges:
-    """Degenerate and extreme streams."""
-
-    @pytest.mark.parametrize("value", [0.0, 5.0, -3e-9, 1e150, 1e-150])
-    @pytest.mark.parametrize("center", [True, False])
-    def test_a_constant_stream(self, value: float, center: bool, factor: bool) -> None:
-        state, losses = one_pass(np.full((1000, 4), value), LearningConfig(4, 2, center=center, factor=factor))
-        assert state.mean == pytest.approx(np.full(4, value if center else 0.0), rel=1e-12)
-        assert state.total_variance == pytest.approx(0.0 if center else 4 * value**2, rel=1e-12, abs=1e-29 * value**2)
-        assert np.isfinite(state.C).all()
-        assert np.isfinite(losses.residual).all()
-        if not center and value:
-            assert state.rank == 1
-
-    def test_a_single_message(self, factor: bool) -> None:
-        state, losses = one_pass(np.array([[1.0, 2.0]]), LearningConfig(2, 1, factor=factor))
-        assert state.mean == pytest.approx([1, 2])
-        assert (state.rank, state.total_variance, state.count) == (0, 0.0, 1)
-        assert len(losses.residual) == 0
-
-    def test_the_rank_follows_the_directions_of_the_data(self) -> None:
-        """The rank grows with the data, and new directions lose nothing."""
-        random = np.random.default_rng(2)
-        few, more = (random.standard_normal((1500, r)) @ random.standard_normal((r, 80)) for r in (2, 5))
-        for X, rank in ((few, 2), (np.vstack([few, more]), 7)):
-            state, _ = one_pass(X, LearningConfig(80, 3, 5, factor=True))
-            assert state.rank == rank
-            check(state, X, np.ones(len(X)), True, 1e-9)
-
-    @pytest.mark.parametrize("scale", [1e-150, 1e-100, 1e100, 1e150])
-    def test_extreme_scales(self, scale: float, factor: bool) -> None:
-        X = gaussian(4, 1500, np.array([1, 0.3, 0.1, 0.03]))
-        plain, _ = one_pass(X, LearningConfig(4, 2, factor=factor))
-        state, _ = one_pass(X * scale, LearningConfig(4, 2, factor=factor))
-        assert close(learned(state) / scale / scale, learned(plain), 1e-11)
-        assert state.total_variance == pytest.approx(plain.total_variance * scale**2, rel=1e-11)
-
-    @pytest.mark.parametrize("dtype", ["float64", "float32"])
-    def test_the_largest_value_is_safe(self, dtype: str, factor: bool) -> None:
-        config = LearningConfig(50, 3, dtype=dtype, factor=factor)
-        X = config.largest_value * np.sign(gaussian(5, 1000, np.ones(50)))
-        state, losses = one_pass(X.astype(dtype), config)
-        assert np.isfinite(state.C).all()
-        assert np.isfinite([state.total_variance, losses.norm.sum()]).all()
-
-    def test_a_stream_whose_squares_underflow_counts_as_constant(self, factor: bool) -> None:
-        state, _ = one_pass(1e-170 * gaussian(6, 500, np.ones(3)), LearningConfig(3, 2, factor=factor))
-        assert (state.rank, state.total_variance) == (0, 0)
-
-    @pytest.mark.parametrize("turned", [True, False])
-    def test_features_with_scales_a_million_times_apart(self, turned: bool, factor: bool) -> None:
-        """A direction is accurate to about eps·(σ₁/σ)², here 1e-4."""
-        sizes = np.array([1e3, 1, 1e-3, 30, 0.03])
-        X = gaussian(7, 20_000, np.ones(5))
-        X = (X @ np.random.default_rng(1).standard_normal((5, 5)) if turned else X) * sizes
-        state, _ = one_pass(X, LearningConfig(5, 4, factor=factor))
-        exact = covariance(X)
-        assert close(learned(state), exact, 1e-10)
-        unit = np.sqrt(np.diag(exact))
-        assert np.abs((learned(state) - exact) / np.outer(unit, unit)).max() <= 1e-3
-
-    def test_a_direction_that_vanishes_and_returns(self, factor: bool) -> None:
-        X = gaussian(9, 45_000, np.array([2.0, 1, 1, 0.5]), turned=False)
-        X[3000:40_000, 0] = 0
-        retention = np.full(len(X), 2 ** (-1 / 100))
-        state, _ = one_pass(X, LearningConfig(4, 3, factor=factor), retention)
-        check(state, X, retention, True, 1e-10)
-
-    def test_a_stream_that_becomes_zero_decays_to_zero(self, factor: bool) -> None:
-        X = gaussian(10, 40_000, np.ones(3))
-        X[1000:] = 0
-        state, losses = one_pass(X, LearningConfig(3, 2, factor=factor), 2 ** (-1 / 20))
-        assert state.rank == 0
-        assert np.isfinite(losses.residual).all()
-        again, _ = one_pass(np.vstack([X, X[:500]]), LearningConfig(3, 2, factor=factor), 2 ** (-1 / 20))
-        assert close(learned(again), covariance(X[:500], remaining_weights(np.full(500, 2 ** (-1 / 20)))), 1e-6)
-
-    @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
-    def test_a_large_offset_costs_no_precision_at_the_start(self, dtype: str, tolerance: float, factor: bool) -> None:
-        X = (gaussian(11, 150, np.array([1.0, 0.1, 0.01])) + 1024).astype(dtype)
-        state, _ = one_pass(X, LearningConfig(3, 2, dtype=dtype, factor=factor))
-        exact = covariance(X)
-        assert close(learned(state), exact, tolerance)
-        assert state.total_variance == pytest.approx(np.trace(exact), rel=tolerance)
+# Degenerate and extreme streams.
 
 
-class TestFloat32:
-    """The factor in single precision, small matrices in double."""
-
-    eps = float(np.finfo(np.float32).eps)
-
-    @pytest.mark.parametrize("scale", [1e-15, 1.0, 1e15])
-    def test_exact_to_single_precision(self, scale: float, factor: bool) -> None:
-        X = (scale * gaussian(0, 5000, np.array([3.0, 1, 0.3, 0.1]), offset=1.0)).astype(np.float32)
-        state, _ = one_pass(X, LearningConfig(4, 3, dtype="float32", factor=factor))
-        assert state.C.dtype == np.float32
-        check(state, X, np.ones(5000), True, 100 * self.eps)
-
-    def test_as_good_as_double_precision(self) -> None:
-        X = gaussian(2, 10_000, 10 ** np.linspace(0, -3, 100))
-        exact = covariance(X)
-        losses = [
-            excess(axes.principal(one_pass(X.astype(t), LearningConfig(100, 8, dtype=t, factor=True))[0], 8)[0], exact)
-            for t in ("float64", "float32")
-        ]
-        assert losses[1] == pytest.approx(losses[0], rel=0.05, abs=1e-6)
-
-    def test_after_many_blocks_the_columns_are_still_orthogonal(self) -> None:
-        X = gaussian(12, 100_000, 1 / np.arange(1, 61.0)).astype(np.float32)
-        state, _ = one_pass(X, LearningConfig(60, 3, 2, dtype="float32", factor=True), 2 ** (-1 / 500))
-        unit = state.C / np.sqrt(state.variance)
-        assert np.abs(unit.T @ unit - np.eye(state.rank)).max() <= 1e-3
+@pytest.mark.parametrize("value", [0.0, 5.0, -3e-9, 1e150, 1e-150])
+@pytest.mark.parametrize("center", [True, False])
+def test_a_constant_stream(value: float, center: bool, factor: bool) -> None:
+    state, losses = one_pass(np.full((1000, 4), value), LearningConfig(4, 2, center=center, factor=factor))
+    assert state.mean == pytest.approx(np.full(4, value if center else 0.0), rel=1e-12)
+    assert state.total_variance == pytest.approx(0.0 if center else 4 * value**2, rel=1e-12, abs=1e-29 * value**2)
+    assert np.isfinite(state.C).all()
+    assert np.isfinite(losses.residual).all()
+    if not center and value:
+        assert state.rank == 1
 
 
-class TestBits:
-    """The same messages give the same bits."""
+def test_a_single_message(factor: bool) -> None:
+    state, losses = one_pass(np.array([[1.0, 2.0]]), LearningConfig(2, 1, factor=factor))
+    assert state.mean == pytest.approx([1, 2])
+    assert (state.rank, state.total_variance, state.count) == (0, 0.0, 1)
+    assert len(losses.residual) == 0
 
-    X = gaussian(13, 1500, 1 / np.arange(1, 78.0), offset=0.5)
 
-    @pytest.mark.parametrize("center", [True, False])
-    @pytest.mark.parametrize("dtype", ["float64", "float32"])
-    def test_for_any_memory_layout(self, center: bool, dtype: str, factor: bool) -> None:
-        X = self.X.astype(dtype)
-        config = LearningConfig(77, 5, 6, center, dtype, factor=factor)
-        plain = one_pass(X, config)
-        size = X.itemsize
-        raw = bytearray(X.nbytes + 64)
-        for shift in (1, size, 3 * size):  # the first is not aligned to the element size
-            copy = np.frombuffer(raw, dtype, X.size, shift).reshape(X.shape)
-            copy[:] = X
-            self._same(one_pass(copy, config), plain)
-        wide = np.zeros((len(X), 90), dtype)
-        wide[:, 3:80] = X
-        for other in (np.asfortranarray(X), wide[:, 3:80], X[::-1].copy()[::-1], np.repeat(X, 2, axis=0)[::2]):
-            self._same(one_pass(other, config), plain)
+@pytest.mark.parametrize(("parts", "rank"), [(1, 2), (2, 7)])
+def test_the_rank_follows_the_directions_of_the_data(parts: int, rank: int) -> None:
+    """The rank grows with the data, and new directions lose nothing."""
+    random = np.random.default_rng(2)
+    X = np.vstack([random.standard_normal((1500, r)) @ random.standard_normal((r, 80)) for r in (2, 5)][:parts])
+    state, _ = one_pass(X, LearningConfig(80, 3, 5, factor=True))
+    assert state.rank == rank
+    check(state, X, np.ones(len(X)), True, 1e-9)
 
-    @staticmethod
-    def _same(one: tuple[State, Losses], other: tuple[State, Losses]) -> None:
-        assert values_in(one[0]) == values_in(other[0])
-        assert np.array_equal(one[1], other[1])
 
-    @pytest.mark.parametrize("case", ["plain", "outliers", "forgetting", "of low rank"])
-    def test_for_any_number_of_blocks_at_once(self, case: str, factor: bool) -> None:
-        """With a partial last block."""
-        n, ends = (
-            200 + 40 * LEARN_BLOCK + 17,
-            [*range(200, 4297, LEARN_BLOCK), *range(4296 + LONG_BLOCK, 9500, LONG_BLOCK)],
-        )
-        X = gaussian(8, n, 1 / np.arange(1, 61.0) * (np.arange(60) < 7 if case == "of low rank" else 1), offset=1.0)
-        retention, config = np.ones(n), LearningConfig(60, 4, 4, factor=factor)
-        if case == "outliers":
-            X[[300, 3000, 3001, 9000]] *= 1e6
-        if case == "forgetting":
-            retention[2000:2600], retention[5000] = 0.97, 0.0
-        alone = one_pass(X, config, retention)
-        for cut in (1, 3, 7, 100):
-            state = learn(State.empty(60), X[:200], retention[:200], config)[0]
-            losses = []
-            for start, end in itertools.pairwise([*ends[::cut], n]):
-                state, together = learn(state, X[start:end], retention[start:end], config)
-                losses.append(together)
-            self._same((state, Losses(*map(np.concatenate, zip(*losses, strict=True)))), alone)
+@pytest.mark.parametrize("scale", [1e-150, 1e-100, 1e100, 1e150])
+def test_extreme_scales(scale: float, factor: bool) -> None:
+    X = gaussian(4, 1500, np.array([1, 0.3, 0.1, 0.03]))
+    plain, _ = one_pass(X, LearningConfig(4, 2, factor=factor))
+    state, _ = one_pass(X * scale, LearningConfig(4, 2, factor=factor))
+    assert close(learned(state) / scale / scale, learned(plain), 1e-11)
+    assert state.total_variance == pytest.approx(plain.total_variance * scale**2, rel=1e-11)
 
-    def test_learning_does_not_modify_its_arguments(self, factor: bool) -> None:
-        config = LearningConfig(77, 5, factor=factor)
-        state, _ = one_pass(self.X, config)
-        before, V = values_in(state), self.X[:LEARN_BLOCK].copy()
-        learn(state, V, np.ones(LEARN_BLOCK), config)
-        assert values_in(state) == before
-        assert np.array_equal(V, self.X[:LEARN_BLOCK])
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_largest_value_is_safe(dtype: str, factor: bool) -> None:
+    config = LearningConfig(50, 3, dtype=dtype, factor=factor)
+    X = config.largest_value * np.sign(gaussian(5, 1000, np.ones(50)))
+    state, losses = one_pass(X.astype(dtype), config)
+    assert np.isfinite(state.C).all()
+    assert np.isfinite([state.total_variance, losses.norm.sum()]).all()
+
+
+def test_a_stream_whose_squares_underflow_counts_as_constant(factor: bool) -> None:
+    state, _ = one_pass(1e-170 * gaussian(6, 500, np.ones(3)), LearningConfig(3, 2, factor=factor))
+    assert (state.rank, state.total_variance) == (0, 0)
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_features_with_scales_a_million_times_apart(turned: bool, factor: bool) -> None:
+    """A direction is accurate to about eps·(σ₁/σ)², here 1e-4."""
+    sizes = np.array([1e3, 1, 1e-3, 30, 0.03])
+    X = gaussian(7, 20_000, np.ones(5))
+    X = (X @ np.random.default_rng(1).standard_normal((5, 5)) if turned else X) * sizes
+    state, _ = one_pass(X, LearningConfig(5, 4, factor=factor))
+    exact = covariance(X)
+    assert close(learned(state), exact, 1e-10)
+    unit = np.sqrt(np.diag(exact))
+    assert np.abs((learned(state) - exact) / np.outer(unit, unit)).max() <= 1e-3
+
+
+def test_a_direction_that_vanishes_and_returns(factor: bool) -> None:
+    X = gaussian(9, 45_000, np.array([2.0, 1, 1, 0.5]), turned=False)
+    X[3000:40_000, 0] = 0
+    retention = np.full(len(X), 2 ** (-1 / 100))
+    state, _ = one_pass(X, LearningConfig(4, 3, factor=factor), retention)
+    check(state, X, retention, True, 1e-10)
+
+
+def test_a_stream_that_becomes_zero_decays_to_zero(factor: bool) -> None:
+    X = gaussian(10, 40_000, np.ones(3))
+    X[1000:] = 0
+    state, losses = one_pass(X, LearningConfig(3, 2, factor=factor), 2 ** (-1 / 20))
+    assert state.rank == 0
+    assert np.isfinite(losses.residual).all()
+    again, _ = one_pass(np.vstack([X, X[:500]]), LearningConfig(3, 2, factor=factor), 2 ** (-1 / 20))
+    assert close(learned(again), covariance(X[:500], remaining_weights(np.full(500, 2 ** (-1 / 20)))), 1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
+def test_a_large_offset_costs_no_precision_at_the_start(dtype: str, tolerance: float, factor: bool) -> None:
+    X = (gaussian(11, 150, np.array([1.0, 0.1, 0.01])) + 1024).astype(dtype)
+    state, _ = one_pass(X, LearningConfig(3, 2, dtype=dtype, factor=factor))
+    exact = covariance(X)
+    assert close(learned(state), exact, tolerance)
+    assert state.total_variance == pytest.approx(np.trace(exact), rel=tolerance)
+
+
+# The factor in single precision, small matrices in double.
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1.0, 1e15])
+def test_float32_is_exact_to_single_precision(scale: float, factor: bool) -> None:
+    X = (scale * gaussian(0, 5000, np.array([3.0, 1, 0.3, 0.1]), offset=1.0)).astype(np.float32)
+    state, _ = one_pass(X, LearningConfig(4, 3, dtype="float32", factor=factor))
+    assert state.C.dtype == np.float32
+    check(state, X, np.ones(5000), True, 100 * 2.0**-23)
+
+
+def test_float32_is_as_good_as_double_precision() -> None:
+    X = gaussian(2, 10_000, 10 ** np.linspace(0, -3, 100))
+    exact = covariance(X)
+    losses = [
+        excess(axes.principal(one_pass(X.astype(t), LearningConfig(100, 8, dtype=t, factor=True))[0], 8)[0], exact)
+        for t in ("float64", "float32")
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05, abs=1e-6)
+
+
+def test_after_many_blocks_of_float32_the_columns_are_still_orthogonal() -> None:
+    X = gaussian(12, 100_000, 1 / np.arange(1, 61.0)).astype(np.float32)
+    state, _ = one_pass(X, LearningConfig(60, 3, 2, dtype="float32", factor=True), 2 ** (-1 / 500))
+    unit = state.C / np.sqrt(state.variance)
+    assert np.abs(unit.T @ unit - np.eye(state.rank)).max() <= 1e-3
+
+
+# The same messages give the same bits.
+
+
+STREAM = gaussian(13, 1500, 1 / np.arange(1, 78.0), offset=0.5)
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_bits_are_the_same_for_any_memory_layout(center: bool, dtype: str, factor: bool) -> None:
+    X = STREAM.astype(dtype)
+    config = LearningConfig(77, 5, 6, center, dtype, factor=factor)
+    plain = one_pass(X, config)
+    size = X.itemsize
+    raw = bytearray(X.nbytes + 64)
+    for shift in (1, size, 3 * size):  # the first is not aligned to the element size
+        copy = np.frombuffer(raw, dtype, X.size, shift).reshape(X.shape)
+        copy[:] = X
+        assert_same_bits(one_pass(copy, config), plain)
+    wide = np.zeros((len(X), 90), dtype)
+    wide[:, 3:80] = X
+    for other in (np.asfortranarray(X), wide[:, 3:80], X[::-1].copy()[::-1], np.repeat(X, 2, axis=0)[::2]):
+        assert_same_bits(one_pass(other, config), plain)
+
+
+def assert_same_bits(one: tuple[State, Losses], other: tuple[State, Losses]) -> None:
+    assert values_in(one[0]) == values_in(other[0])
+    assert np.array_equal(one[1], other[1])
+
+
+@pytest.mark.parametrize("case", ["plain", "outliers", "forgetting", "of low rank"])
+def test_bits_are_the_same_for_any_number_of_blocks_at_once(case: str, factor: bool) -> None:
+    """With a partial last block."""
+    n, ends = (
+        200 + 40 * LEARN_BLOCK + 17,
+        [*range(200, 4297, LEARN_BLOCK), *range(4296 + LONG_BLOCK, 9500, LONG_BLOCK)],
+    )
+    X = gaussian(8, n, 1 / np.arange(1, 61.0) * (np.arange(60) < 7 if case == "of low rank" else 1), offset=1.0)
+    retention, config = np.ones(n), LearningConfig(60, 4, 4, factor=factor)
+    if case == "outliers":
+        X[[300, 3000, 3001, 9000]] *= 1e6
+    if case == "forgetting":
+        retention[2000:2600], retention[5000] = 0.97, 0.0
+    alone = one_pass(X, config, retention)
+    for cut in (1, 3, 7, 100):
+        state = learn(State.empty(60), X[:200], retention[:200], config)[0]
+        losses = []
+        for start, end in itertools.pairwise([*ends[::cut], n]):
+            state, together = learn(state, X[start:end], retention[start:end], config)
+            losses.append(together)
+        assert_same_bits((state, Losses(*map(np.concatenate, zip(*losses, strict=True)))), alone)
+
+
+def test_learning_does_not_modify_its_arguments(factor: bool) -> None:
+    config = LearningConfig(77, 5, factor=factor)
+    state, _ = one_pass(STREAM, config)
+    before, V = values_in(state), STREAM[:LEARN_BLOCK].copy()
+    learn(state, V, np.ones(LEARN_BLOCK), config)
+    assert values_in(state) == before
+    assert np.array_equal(V, STREAM[:LEARN_BLOCK])
 
 
 def test_the_mean_loss_is_the_remaining_variance(factor: bool) -> None:

@@ -78,51 +78,55 @@ def test_a_constant_stream_has_scores() -> None:
     assert odd > 1e100
 
 
-class TestMissingEntries:
-    """Vectors that lack entries are filled and scored as the Gaussian of probabilistic PCA says, by dense formulas."""
+# Vectors that lack entries are filled and scored as the Gaussian of probabilistic PCA says, by dense formulas.
 
-    variance, noise = np.array([5.0, 2.0, 1.0]), 0.2
 
-    def model(self, seed: int) -> Model:
-        random = np.random.default_rng(seed)
-        U = np.linalg.qr(random.standard_normal((D, K)))[0].T
-        total = float(self.variance.sum() + (D - K) * self.noise)
-        return Model(U, self.variance, random.standard_normal(D), total, 1000.0)
+VARIANCE, NOISE = np.array([5.0, 2.0, 1.0]), 0.2
 
-    @given(st.integers(0, 2**32 - 1), st.floats(0.1, 0.5))
-    @settings(max_examples=30, deadline=None)
-    def test_filled_vectors_and_their_statistics_are_expected_values(self, seed: int, share: float) -> None:
-        model = self.model(seed)
-        U = model.components.T
-        sigma = (U * (self.variance - self.noise)) @ U.T + self.noise * np.eye(D)
-        Y = with_gaps(np.random.default_rng(seed).multivariate_normal(model.mean, sigma, 20), share, seed)
-        projected = model.project(Y)
-        filled, scores = projected.vectors, projected.scores
-        for i, y in enumerate(Y):
-            m, o = np.isnan(y), ~np.isnan(y)
-            gain = sigma[np.ix_(m, o)] @ np.linalg.inv(sigma[np.ix_(o, o)])
-            mean, spread = np.where(o, y - model.mean, 0.0), np.zeros((D, D))
-            mean[m] = gain @ (y - model.mean)[o]
-            spread[np.ix_(m, m)] = sigma[np.ix_(m, m)] - gain @ sigma[np.ix_(o, m)]
-            second = np.outer(mean, mean) + spread  # E[y yᵀ | y_O]
-            t2 = np.sum(np.diag(U.T @ second @ U) / self.variance)
-            spe = np.trace(second) - np.trace(U.T @ second @ U)
-            assert filled[i] == pytest.approx(model.mean + mean, rel=1e-9, abs=1e-9)
-            assert (scores.t2[i], scores.spe[i]) == pytest.approx((t2, spe), rel=1e-8, abs=1e-9)
-            of_observed = (y - model.mean)[o] @ np.linalg.solve(sigma[np.ix_(o, o)], (y - model.mean)[o])
-            assert scores.score[i] == pytest.approx(of_observed + m.sum(), rel=1e-8)
 
-    def test_a_complete_vector_stays_as_it_is(self) -> None:
-        model, Y = self.model(1), np.random.default_rng(1).standard_normal((4, D))
-        alone = model.project(Y)
-        assert alone.vectors is Y
-        assert not alone.missing_t2.any()
-        among = model.project(np.concatenate([Y, np.full((1, D), np.nan)])).rows(slice(4))
-        assert np.array_equal(among.vectors, Y)
-        assert np.array_equal(among.scores, alone.scores)
+def random_model(seed: int) -> Model:
+    random = np.random.default_rng(seed)
+    U = np.linalg.qr(random.standard_normal((D, K)))[0].T
+    total = float(VARIANCE.sum() + (D - K) * NOISE)
+    return Model(U, VARIANCE, random.standard_normal(D), total, 1000.0)
 
-    def test_without_any_entry_a_vector_is_the_mean_and_scores_as_expected(self) -> None:
-        model = self.model(2)
-        nothing = model.project(np.full((1, D), np.nan))
-        assert nothing.vectors[0] == pytest.approx(model.mean)
-        assert (nothing.scores.t2[0], nothing.scores.score[0]) == pytest.approx((K, D))
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.1, 0.5))
+@settings(max_examples=30, deadline=None)
+def test_filled_vectors_and_their_statistics_are_expected_values(seed: int, share: float) -> None:
+    model = random_model(seed)
+    U = model.components.T
+    sigma = (U * (VARIANCE - NOISE)) @ U.T + NOISE * np.eye(D)
+    Y = with_gaps(np.random.default_rng(seed).multivariate_normal(model.mean, sigma, 20), share, seed)
+    projected = model.project(Y)
+    filled, scores = projected.vectors, projected.scores
+    for i, y in enumerate(Y):
+        m, o = np.isnan(y), ~np.isnan(y)
+        gain = sigma[np.ix_(m, o)] @ np.linalg.inv(sigma[np.ix_(o, o)])
+        mean, spread = np.where(o, y - model.mean, 0.0), np.zeros((D, D))
+        mean[m] = gain @ (y - model.mean)[o]
+        spread[np.ix_(m, m)] = sigma[np.ix_(m, m)] - gain @ sigma[np.ix_(o, m)]
+        second = np.outer(mean, mean) + spread  # E[y yᵀ | y_O]
+        t2 = np.sum(np.diag(U.T @ second @ U) / VARIANCE)
+        spe = np.trace(second) - np.trace(U.T @ second @ U)
+        assert filled[i] == pytest.approx(model.mean + mean, rel=1e-9, abs=1e-9)
+        assert (scores.t2[i], scores.spe[i]) == pytest.approx((t2, spe), rel=1e-8, abs=1e-9)
+        of_observed = (y - model.mean)[o] @ np.linalg.solve(sigma[np.ix_(o, o)], (y - model.mean)[o])
+        assert scores.score[i] == pytest.approx(of_observed + m.sum(), rel=1e-8)
+
+
+def test_a_complete_vector_stays_as_it_is() -> None:
+    model, Y = random_model(1), np.random.default_rng(1).standard_normal((4, D))
+    alone = model.project(Y)
+    assert alone.vectors is Y
+    assert not alone.missing_t2.any()
+    among = model.project(np.concatenate([Y, np.full((1, D), np.nan)])).rows(slice(4))
+    assert np.array_equal(among.vectors, Y)
+    assert np.array_equal(among.scores, alone.scores)
+
+
+def test_without_any_entry_a_vector_is_the_mean_and_scores_as_expected() -> None:
+    model = random_model(2)
+    nothing = model.project(np.full((1, D), np.nan))
+    assert nothing.vectors[0] == pytest.approx(model.mean)
+    assert (nothing.scores.t2[0], nothing.scores.score[0]) == pytest.approx((K, D))

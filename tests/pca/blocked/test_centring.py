@@ -83,21 +83,22 @@ def test_each_message_is_centred_and_clipped_before_the_next(
     assert got.total_variance == pytest.approx(total, rel=1e-9, abs=1e-11)
 
 
-class TestTheFirstBlock:
-    """It has no variance to compare with, but a median."""
+# The first block: it has no variance to compare with, but a median.
 
-    @pytest.mark.parametrize("size", [1e8, 1e100, 1e150])
-    def test_no_message_is_farther_than_ten_medians(self, size: float) -> None:
-        V = np.random.default_rng(0).standard_normal((200, 4)) + 3
-        V[[7, 100]] *= size
-        got = centred(V, np.zeros(4), 0.0, centring.weights(State.empty(4), np.ones(200)))
-        assert np.flatnonzero(got.kept < 1).tolist() == [7, 100]
-        assert np.isfinite(got.Y).all()
-        assert np.isfinite(got.norm).all()
-        assert got.total_variance < 20
 
-    def test_messages_that_are_alike_say_nothing(self) -> None:
-        """As of an idle sensor: their median distance is 0."""
-        V = np.zeros((200, 4))
-        V[::3] = np.random.default_rng(1).standard_normal((67, 4))
-        assert (centred(V, np.zeros(4), 0.0, centring.weights(State.empty(4), np.ones(200))).kept == 1).all()
+@pytest.mark.parametrize("size", [1e8, 1e100, 1e150])
+def test_no_message_is_farther_than_ten_medians(size: float) -> None:
+    V = np.random.default_rng(0).standard_normal((200, 4)) + 3
+    V[[7, 100]] *= size
+    got = centred(V, np.zeros(4), 0.0, centring.weights(State.empty(4), np.ones(200)))
+    assert np.flatnonzero(got.kept < 1).tolist() == [7, 100]
+    assert np.isfinite(got.Y).all()
+    assert np.isfinite(got.norm).all()
+    assert got.total_variance < 20
+
+
+def test_messages_that_are_alike_say_nothing() -> None:
+    """As of an idle sensor: their median distance is 0."""
+    V = np.zeros((200, 4))
+    V[::3] = np.random.default_rng(1).standard_normal((67, 4))
+    assert (centred(V, np.zeros(4), 0.0, centring.weights(State.empty(4), np.ones(200))).kept == 1).all()
