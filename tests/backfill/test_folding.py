@@ -86,16 +86,18 @@ def test_rows_that_cannot_be_learned_are_counted_and_named(tmp_path: Path) -> No
     assert set(rejects["chunk"].to_pylist()) == {f"{tmp_path / 'v.parquet'}#1"}
 
 
-def test_rows_that_do_not_say_whether_they_are_history_are_rejected(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("until", "row"), [({"until_ms": START_MS + 450_000}, 0), ({"until_offsets": {0: 450}}, 499)])
+def test_rows_that_do_not_say_whether_they_are_history_are_rejected(
+    tmp_path: Path, until: dict[str, Any], row: int
+) -> None:
     Y, number = rows(500, d=5), np.arange(500)
     positions = {"partition": pa.array([0] * 500), "offset": pa.array([*number[:-1].tolist(), None], pa.int64())}
     times = pa.array([None, *(START_MS + 1000 * number[1:]).tolist()], pa.timestamp("ms"))
     pq.write_table(table(Y, **positions).set_column(1, "time", times), tmp_path / "lake.parquet", row_group_size=200)
-    for until, row in (({"until_ms": START_MS + 450_000}, 0), ({"until_offsets": {0: 450}}, 499)):
-        checkpoint, rejects = executed(here, backfill_of(5, **until), tmp_path)
-        assert checkpoint.fold.stats.learned == 450 - (row == 0)
-        assert checkpoint.fold.stats.rejected == {"no_position": 1}
-        assert (rejects["row"].to_pylist(), rejects["chunk"][0].as_py()[-1]) == ([row % 200], str(row // 200))
+    checkpoint, rejects = executed(here, backfill_of(5, **until), tmp_path)
+    assert checkpoint.fold.stats.learned == 450 - (row == 0)
+    assert checkpoint.fold.stats.rejected == {"no_position": 1}
+    assert (rejects["row"].to_pylist(), rejects["chunk"][0].as_py()[-1]) == ([row % 200], str(row // 200))
 
 
 def test_rejects_are_named_by_their_row_of_the_piece(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def get(server: HealthServer, path: str) -> tuple[int, str, str]:
 def test_metrics_expose_the_registry(server: HealthServer) -> None:
     status, kind, text = get(server, "/metrics")
     assert (status, kind.partition(";")[0]) == (200, "text/plain")
-    assert 'streampca_trials_total{outcome="ok"} 3.0' in text.splitlines()
+    assert 'streampca_trials_total{outcome="ok",topic="readings"} 3.0' in text.splitlines()
 
 
 def test_healthy_while_the_loop_has_run_within_a_minute(

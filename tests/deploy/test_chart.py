@@ -92,7 +92,7 @@ def test_credentials_belong_in_the_secret() -> None:
     }  # fmt: skip
 
 
-def test_the_default_settings_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["worker", "serve"])
+def test_the_default_settings_are_valid(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     environment = variables({**VALUES["settings"], "store": VALUES["store"]["url"]})
-    for command in ("worker", "serve"):
-        assert effective_settings([command], environment, monkeypatch)["topic"] == "readings"
+    assert effective_settings([command], environment, monkeypatch)["topic"] == "readings"

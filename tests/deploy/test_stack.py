@@ -76,14 +76,14 @@ def test_health_checks_request_existing_urls() -> None:
     }
 
 
-def test_the_stack_runs_with_a_store_in_a_bucket_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["worker", "sidecar"])
+def test_the_stack_runs_with_a_store_in_a_bucket_as_well(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     server = files.services()["objects"]
     assert server["image"] == f"adobe/s3mock:{S3_VERSION}"  # the one of the tests
     place = f"s3://{server['environment']['COM_ADOBE_TESTING_S3MOCK_STORE_INITIALBUCKETS']}"
     assert f"STREAMPCA_STORE={place}" in (files.ROOT / "docs" / "deployment.md").read_text()
-    for name in ("worker", "sidecar"):
-        command, environment = COMMAND_LINES[name]
-        assert effective_settings(command, environment | {"STREAMPCA_STORE": place}, monkeypatch)["store"] == place
+    command, environment = COMMAND_LINES[name]
+    assert effective_settings(command, environment | {"STREAMPCA_STORE": place}, monkeypatch)["store"] == place
 
 
 @pytest.mark.broker

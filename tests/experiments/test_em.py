@@ -13,15 +13,10 @@ from experiments.baselines.explicit import krasulina
 from experiments.baselines.implicit import mini_batch
 from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
-from tests.pca import streams
-from tests.pca.streams import close, gaussian
+from tests.pca.streams import close, gaussian, start
 
 seeds = st.integers(0, 2**32 - 1)
 etas, epsilons = st.floats(0.05, 20), st.floats(0.01, 2)
-
-
-def start(seed: int, d: int = 7, k: int = 3, n: int = 12) -> tuple[F64, F64]:
-    return streams.start(seed, d, k, n, (0.7, 2.0))
 
 
 # Eq. 11.

@@ -34,12 +34,13 @@ def test_runs_and_resumes(name, plan, folder, monkeypatch):
         assert "nan" not in "\n".join(lines)
 
 
-def test_nothing_imports_benchmarks_nor_the_package_experiments():
-    root = FOLDER.parents[1]
-    for folder, forbidden in (("experiments", ("benchmarks",)), ("streampca", ("benchmarks", "experiments"))):
-        for path in (root / folder).rglob("*.py"):
-            names = names_imported(path.read_text(encoding="utf-8"))
-            assert [name for name in names if name.split(".")[0] in forbidden] == [], path
+@pytest.mark.parametrize(
+    ("folder", "forbidden"), [("experiments", ("benchmarks",)), ("streampca", ("benchmarks", "experiments"))]
+)
+def test_nothing_imports_benchmarks_nor_the_package_experiments(folder, forbidden):
+    for path in (FOLDER.parents[1] / folder).rglob("*.py"):
+        names = names_imported(path.read_text(encoding="utf-8"))
+        assert [name for name in names if name.split(".")[0] in forbidden] == [], path
 
 
 def test_foreign_pictures_have_small_p_values(plan, folder):

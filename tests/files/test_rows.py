@@ -27,17 +27,17 @@ def write(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint8"])
-def test_files_are_read_in_chunks(dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "count"), [("v.npy", 3), ("v.jsonl", 40)])
+def test_files_are_read_in_chunks(dtype: str, tmp_path: Path, name: str, count: int) -> None:
     Y = (np.arange(30_000).reshape(10_000, 3) % 100).astype(dtype)
     np.save(tmp_path / "v.npy", Y)
     (tmp_path / "v.jsonl").write_text("\n".join(map(json.dumps, Y.tolist())))
-    for name, count in (("v.npy", 3), ("v.jsonl", 40)):
-        vectors, shares = read(tmp_path / name)
-        assert open_rows(tmp_path / name).dimensions == 3
-        assert np.array_equal(vectors, Y)
-        assert (vectors.dtype.kind, len(shares)) == ("f", count)
-        assert 0 < shares[0] < shares[count // 2] < shares[-1] == 1.0
-        assert shares == sorted(shares)
+    vectors, shares = read(tmp_path / name)
+    assert open_rows(tmp_path / name).dimensions == 3
+    assert np.array_equal(vectors, Y)
+    assert (vectors.dtype.kind, len(shares)) == ("f", count)
+    assert 0 < shares[0] < shares[count // 2] < shares[-1] == 1.0
+    assert shares == sorted(shares)
 
 
 def test_npy_is_not_read_into_memory(tmp_path: Path) -> None:
@@ -125,17 +125,14 @@ def test_columns_of_numbers_and_the_other_columns(tmp_path: Path) -> None:
             open_rows(path, FileOptions("g"))
 
 
-def test_missing_numbers_of_a_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("suffix", "hint"), [("parquet", ""), ("csv", " .missing=impute learns")])
+def test_missing_numbers_of_a_table(tmp_path: Path, suffix: str, hint: str) -> None:
     pq.write_table(TABLE, tmp_path / "v.parquet")
     pa.csv.write_csv(TABLE.drop_columns(["v"]), tmp_path / "v.csv")
-    for path, text in (
-        (tmp_path / "v.parquet", "row 3: number 1 .f_0. is nan"),
-        (tmp_path / "v.csv", "row 3: number 1 .f_0. is nan .missing=impute learns"),
-    ):
-        with pytest.raises(InputError, match=text):
-            list(open_rows(path, FileOptions("f_*")).chunks())
-        [chunk] = open_rows(path, FileOptions("f_*", impute=True)).chunks()
-        np.testing.assert_array_equal(chunk.vectors, [[1, 3], [2, 4], [np.nan, 5]])
+    with pytest.raises(InputError, match=f"row 3: number 1 .f_0. is nan{hint}"):
+        list(open_rows(tmp_path / f"v.{suffix}", FileOptions("f_*")).chunks())
+    [chunk] = open_rows(tmp_path / f"v.{suffix}", FileOptions("f_*", impute=True)).chunks()
+    np.testing.assert_array_equal(chunk.vectors, [[1, 3], [2, 4], [np.nan, 5]])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from streampca.formats import protobuf as module
 from streampca.formats.packing import VectorError
-from streampca.formats.protobuf import compiled
 from streampca.formats.schemas import WriterSchema
 from tests.errors import refusal
 from tests.formats.structured import (
@@ -139,7 +138,7 @@ def test_a_full_disk_is_not_the_schemas_fault(monkeypatch: pytest.MonkeyPatch) -
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tempfile.TemporaryDirectory", fails)
-    assert "No space left" in refusal(TimeoutError, compiled, WriterSchema("PROTOBUF", 'syntax = "proto3";'))
+    assert "No space left" in refusal(TimeoutError, module.compiled, WriterSchema("PROTOBUF", 'syntax = "proto3";'))
 
 
 WORK, WAIT = "while True: pass", "import time; time.sleep(60)"
@@ -152,4 +151,4 @@ def test_a_slow_machine_is_not_the_schemas_fault(
     limit = module._PROTOC.partition("runpy.run")[0].replace("(10,", "(1,")
     monkeypatch.setattr(module, "_PROTOC", f"{limit}exec({program!r})")
     monkeypatch.setattr(module, "_TIMEOUT_S", timeout_s)
-    refusal(error, compiled, WriterSchema("PROTOBUF", 'syntax = "proto3";'))
+    refusal(error, module.compiled, WriterSchema("PROTOBUF", 'syntax = "proto3";'))

@@ -58,11 +58,11 @@ def test_the_alerts_of_each_scenario_fire(scenarios: str) -> None:
     promtool("test", "rules", scenarios)
 
 
-def test_rules_use_existing_metrics() -> None:
-    for rule in ENTRIES:
-        used = metrics_in(rule["expr"])
-        assert used, rule
-        assert used <= KNOWN | RECORDED, rule
+@pytest.mark.parametrize("rule", ENTRIES)
+def test_rules_use_existing_metrics(rule: dict) -> None:
+    used = metrics_in(rule["expr"])
+    assert used
+    assert used <= KNOWN | RECORDED
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])

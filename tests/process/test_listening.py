@@ -58,8 +58,7 @@ def check_renewal(certificates: Certificates, url: str, headers: dict[str, str])
     other = trustme.CA()
     with certificates.client() as old, certificates.client(other) as new:
         assert old.get(url, headers=headers).status_code == 200
-        with pytest.raises(httpx.ConnectError):
-            new.get(url)
+        refusal(httpx.ConnectError, new.get, url)
         certificates.renew(other)
         assert new.get(url, headers=headers).status_code == 200
     with certificates.client() as old, pytest.raises(httpx.ConnectError):

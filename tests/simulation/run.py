@@ -15,7 +15,6 @@ import structlog.testing
 
 from streampca.pca.compilation import compile_kernels
 from streampca.process import watchdog
-from streampca.process.watchdog import HANG_S
 from streampca.sources import prefetch
 from streampca.stores import identity
 from streampca.transform import loop as transform_loop
@@ -79,7 +78,7 @@ def _run(world: Site, checks: Any, faults: ProcessFaults) -> None:
         world.report(f"something waits for ever: {checks.missing()}")
     world.stop()
     hangs = any(machine.hangs for machine in world.machines)
-    deadline = world.scheduler.now + _STOP_S + HANG_S * hangs
+    deadline = world.scheduler.now + _STOP_S + watchdog.HANG_S * hangs
     while world.scheduler.now < deadline and any(machine.is_up for machine in world.machines):
         world.scheduler.run(world.scheduler.now + 1.0)
     if any(machine.is_up for machine in world.machines):

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from streampca.consumer_group import events
-from streampca.consumer_group.events import Listener, MemberEvent
 from streampca.errors import RejectLimitError, StreampcaError
 from streampca.stores.directory import DirectoryStore
 from tests.simulation.cluster import Cluster, ClusterSource
@@ -214,14 +213,14 @@ class Site(ABC):
         self.scheduler.at(self.scheduler.now + _CHECK_SESSIONS_S, self._check_sessions)
 
 
-class MemberListener(Listener):
+class MemberListener(events.Listener):
     """Notes from where partitions are read, what a process skips, and the versions of the models that it uses."""
 
     def __init__(self, site: Site, mount: Mount) -> None:
         self._site, self._mount, self._positions, self._version = site, mount, dict[int, int](), 0
         self.has_continued = False  # from a position that is saved
 
-    def notify(self, event: MemberEvent) -> None:
+    def notify(self, event: events.MemberEvent) -> None:
         match event:
             case events.PartitionsAssigned(positions):
                 self._positions |= positions
