@@ -207,6 +207,10 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
             raise DamagedFileError("missing or unseen holds shares that are larger than that of incomplete messages")
     if "scale" in arrays and (arrays["scale"].min() <= 0 or arrays.get("variances", arrays["scale"]).min() < 0):
         raise DamagedFileError("scale or variances hold values that are negative, or a scale of zero")
+    if (covariance := arrays.get("covariance")) is not None:
+        variances = covariance[np.cumsum(np.arange(1, len(arrays["mean"]) + 1)) - 1]
+        if np.abs(covariance).max() > 1.01 * variances.max():  # up to rounding
+            raise DamagedFileError("covariance holds values that are larger than its variances")
     retention = arrays["pending_retention"]
     if not ((retention >= 0) & (retention <= 1)).all():
         raise DamagedFileError("pending_retention holds values that are not between 0 and 1")
