@@ -16,7 +16,7 @@ from streampca.sidecar.errors import Problem
 from streampca.stores.memory import MemoryStore
 from streampca.transform.listeners import TransformMetrics
 from streampca.worker.listeners import WorkerMetrics
-from tests.example_models import sidecar_metrics
+from tests.example_models import sidecar_registry
 from tests.monitoring.prometheus import described
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -67,7 +67,7 @@ def shown(field: FieldInfo) -> str:
 def metrics() -> str:
     """Each metric of worker, sidecar and transform."""
     worker, transform = described(WorkerMetrics("t").registry), described(TransformMetrics("t").registry)
-    described_by = {"worker": worker, "sidecar": sidecar_metrics(), "transform": transform}
+    described_by = {"worker": worker, "sidecar": described(sidecar_registry()), "transform": transform}
     roles: dict[tuple[str, str], list[str]] = {}
     for role, metrics_of_role in described_by.items():
         for metric in sorted(metrics_of_role.items()):

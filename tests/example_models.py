@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from prometheus_client import CollectorRegistry
 
 from streampca.fold import checkpoint, model_file, npz
 from streampca.pca.arrays import Array
@@ -17,7 +18,6 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
-from tests.monitoring.prometheus import described
 
 TOPIC = "readings"
 D, K = 5, 2
@@ -59,10 +59,9 @@ def with_past_scores(published: model_file.PublishedModel, vectors: Array) -> mo
     return replace(published, past_scores=PastScores.empty().with_scores(scores))
 
 
-def sidecar_metrics() -> dict[str, str]:
-    """Name and help text of each metric."""
-    cache = ModelCache(Models(MemoryStore(), TOPIC))
-    return described(SidecarMetrics(cache, TOPIC, StoreMetrics()).registry)
+def sidecar_registry() -> CollectorRegistry:
+    """The metrics of a sidecar without a model."""
+    return SidecarMetrics(ModelCache(Models(MemoryStore(), TOPIC)), TOPIC, StoreMetrics()).registry
 
 
 def models_in(folder: Path, topic: str = TOPIC, **options: int) -> Models:

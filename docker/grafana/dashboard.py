@@ -1,7 +1,7 @@
 """Generates the Grafana dashboard: `python docker/grafana/dashboard.py` writes the chart's dashboard.json.
 
-Every panel's description says what it shows and when to act. Widths are in Grafana's 24 columns. Data source and topic
-are variables of the dashboard, so that it can be imported into any Grafana.
+Every panel's description says what it shows and when to act. Widths are in Grafana's 24 columns. Data source, cluster,
+namespace and topic are variables of the dashboard, so that it can be imported into any Grafana.
 """
 
 import json
@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from panels import SOURCE, Panel, bars, heatmap, instant, lines, quantiles, query, stat
+from panels import SELECTED, SOURCE, Panel, bars, heatmap, instant, lines, quantiles, query, stat
 
 OUTPUT = Path(__file__).parents[2] / "helm" / "streampca" / "files" / "dashboard.json"
 LEARNED = 'streampca_messages_total{outcome="learned"}'
-ALERTS = 'ALERTS{alertname=~"Streampca.*", alertstate="firing", topic=~"$topic|"}'  # some are of no topic
-TOPICS = 'label_values({__name__=~"streampca_(partitions_owned|limits_reached_total)"}, topic)'
+# Alerts about a process that is down have no topic.
+ALERTS = f'ALERTS{{alertname=~"Streampca.*", alertstate="firing", {SELECTED}, topic=~"$topic|"}}'
+TARGET = "cluster, namespace, job, instance"
 
 STATS = [
     stat("Messages learned", "Version of the model being served: the number of messages learned.",
@@ -148,8 +149,8 @@ REQUESTS = [
           unit="reqps"),
     lines("Latency", "Request latency, by route.",
           *quantiles("streampca_request_duration_seconds", "route", "{{route}}"), unit="s"),
-    lines("Failed and slow", "Share of the requests to /v1, over 5 minutes, that failed (objective: 0.1 %) "
-          "or took longer than 0.25 s (1 %).",
+    lines("Failed and slow", "Share of the requests, without probes and the page's own, over 5 minutes, that failed "
+          "(objective: 0.1 %) or took longer than 0.25 s (1 %).",
           query("streampca:request_errors:ratio5m", "failed"), query("streampca:request_slow:ratio5m", "slow"),
           unit="percentunit"),
     lines("Vectors", "Vectors projected, reconstructed or scored per second.",
@@ -181,17 +182,17 @@ TRANSFORM = [
 
 PROCESSES = [
     lines("Up", "1 while the process answers Prometheus, and while a broker answers the worker.",
-          query('up{job=~"streampca-.*"}', "{{job}} {{instance}}"),
+          query(f"up and on ({TARGET}) last_over_time(streampca_build_info[1d])", "{{job}} {{instance}}"),
           query("streampca_broker_connected", "broker, for {{instance}}"), min=0, max=1),
     lines("Loop", "Time since the last iteration of each worker's loop, by two machines' clocks: a few seconds. If it "
           "grows, the worker hangs.",
           query("time() - streampca_loop_last_tick_timestamp_seconds", "{{instance}}"), unit="s"),
     lines("Memory", "Resident memory. A worker's is constant once it has all its partitions.",
-          query('process_resident_memory_bytes{job=~"streampca-.*"}', "{{job}} {{instance}}"), unit="bytes"),
+          query('process_resident_memory_bytes', "{{job}} {{instance}}"), unit="bytes"),
     lines("CPU", "Cores in use.",
-          query('rate(process_cpu_seconds_total{job=~"streampca-.*"}[$__rate_interval])', "{{job}} {{instance}}")),
+          query('rate(process_cpu_seconds_total[$__rate_interval])', "{{job}} {{instance}}")),
     lines("Uptime", "Time since each process started; drops are restarts.",
-          query('time() - process_start_time_seconds{job=~"streampca-.*"}', "{{job}} {{instance}}"), unit="s"),
+          query('time() - process_start_time_seconds', "{{job}} {{instance}}"), unit="s"),
 ]  # fmt: skip
 
 SECTIONS = [
@@ -221,13 +222,17 @@ def positioned() -> Iterator[Panel]:
 
 
 def variables() -> list[dict[str, Any]]:
-    """What the user selects: the data source, and the topic."""
-    source = {"name": "source", "label": "Data source", "type": "datasource", "query": SOURCE["type"]}
-    topic = {
-        "name": "topic", "label": "Topic", "type": "query", "datasource": SOURCE, "query": TOPICS,
-        "refresh": 2, "sort": 1,  # when the time range changes; by name
-    }  # fmt: skip
-    return [source, topic]
+    """What the user selects: the data source, then a cluster, a namespace in it and a topic there."""
+    found: list[dict[str, Any]] = [
+        {"name": "source", "label": "Data source", "type": "datasource", "query": SOURCE["type"]}
+    ]
+    for name, scope in (("cluster", ""), ("namespace", 'cluster=~"$cluster"'), ("topic", SELECTED)):
+        found.append({
+            "name": name, "label": name.title(), "type": "query", "datasource": SOURCE,
+            "query": f"label_values(streampca_build_info{{{scope}}}, {name})",
+            "refresh": 2, "sort": 1,  # when the time range changes; by name
+        })  # fmt: skip
+    return found
 
 
 def dashboard() -> dict[str, Any]:

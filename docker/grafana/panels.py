@@ -7,12 +7,13 @@ SOURCE = {"type": "prometheus", "uid": "${source}"}
 QUANTILES = ((0.5, "median"), (0.99, "99 %"))
 Panel = dict[str, Any]
 
+SELECTED = 'cluster=~"$cluster", namespace=~"$namespace"'  # by the user; empty where targets have no such labels
 _OURS = re.compile(r"\b((?:streampca[_:]|process_)[a-z0-9_:]+)(\{?)")
 
 
 def of_topic(expr: str) -> str:
     """The expression with every metric restricted to the topic that is selected in the dashboard."""
-    return _OURS.sub(lambda found: found[1] + '{topic="$topic"' + (", " if found[2] else "}"), expr)
+    return _OURS.sub(lambda found: f'{found[1]}{{{SELECTED}, topic="$topic"' + (", " if found[2] else "}"), expr)
 
 
 def query(expr: str, legend: str = "", **more: Any) -> dict[str, Any]:

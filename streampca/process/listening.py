@@ -31,7 +31,12 @@ _LOOKED_AT_EVERY_S = 1.0
 
 
 def listen(host: str, port: int, port_setting: str) -> socket.socket:
-    """A socket that listens on the address; `::` includes IPv4. Raises `SettingsError` that names the settings."""
+    """A socket that listens on the address. Raises `SettingsError` that names the settings.
+
+    `::` is all addresses of IPv6 and IPv4, and of IPv4 alone where the kernel has no IPv6.
+    """
+    if host == "::" and not socket.has_dualstack_ipv6():
+        host = "0.0.0.0"  # noqa: S104
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:

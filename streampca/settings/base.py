@@ -7,7 +7,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args
@@ -22,6 +22,9 @@ PREFIX, CONFIG = "STREAMPCA_", "STREAMPCA_CONFIG"
 MASK = "********"
 # Users and passwords in URLs, to the last @, since a password may hold any letter; and queries, which may be signed.
 _LOGIN, _QUERY = re.compile(r"//.*@"), re.compile(r"(://[^?\s]*\?)[^'\"]*")
+# What Kubernetes sets NAME_PORT to, in the pods of a namespace that has a Service of this name.
+_SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://")
+_NO_SERVICE_LINKS = ", set by Kubernetes for a Service of this name: set enableServiceLinks: false in the pod's spec"
 
 
 Rules = tuple[tuple[Callable[[Any], bool], str], ...]
@@ -137,6 +140,8 @@ def _sentence(kind: type[Settings], sources: _Sources, mistake: Mapping[str, Any
     field = kind.model_fields[name]
     got = MASK if _is_secret(field) else masked(repr(mistake["input"]))
     _, origin = sources.get(name, (None, "default"))
+    if _SERVICE_LINK.match(str(mistake["input"])):
+        origin += _NO_SERVICE_LINKS
     return f"{name}: {text[:1].lower() + text[1:]}, got {got} ({origin})"
 
 
@@ -178,9 +183,10 @@ def _config_of(option: Path | None) -> Path | None:
     return Path(path) if path else None
 
 
-def _misspelt_variables(environment: Iterable[str], all_names: Collection[str]) -> list[str]:
+def _misspelt_variables(environment: Mapping[str, str], all_names: Collection[str]) -> list[str]:
     """Variables whose names resemble a setting's. Others are ignored: they may belong to another program."""
-    strays = sorted(v for v in environment if v.startswith(PREFIX) and v != CONFIG)
+    own = (v for v, value in environment.items() if v.startswith(PREFIX) and not _SERVICE_LINK.match(value))
+    strays = sorted(v for v in own if v != CONFIG)
     names = {stray: stray.removeprefix(PREFIX).lower() for stray in strays}
     return [
         f"{stray} is not a setting: did you mean {PREFIX}{near.upper()}?"

@@ -39,7 +39,7 @@ class StoreSettings(TopicSettings, LogSettings):
 class ListeningSettings(Settings):
     """The address to listen on, and who may ask."""
 
-    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on; ::, all of IPv6 and IPv4.")
     tls_folder: Path | None = Field(None, description="Folder with tls.crt and tls.key; unset: no TLS.")
     tokens_file: FilePath | None = Field(
         None, description="Hashed bearer tokens and their scopes; unset: no token is needed."

@@ -124,7 +124,8 @@ def test_every_panel_has_data(stack: Stack) -> None:
     topic, models = stack.workers.topic, models_in(stack.workers.store, stack.workers.topic)
     stack.wait(lambda: bool(models.versions()), "a model to pin", send_traffic=True)
     Pins(models.store, topic).set("first", models.versions()[-1])
-    missing = {expr.replace("$__rate_interval", WINDOW).replace("$topic", topic) for expr in EXPRESSIONS}
+    selected = {"$__rate_interval": WINDOW, "$topic": topic, "$cluster": "", "$namespace": ""}
+    missing = {re.sub(r"\$\w+", lambda found: selected[found[0]], expr) for expr in EXPRESSIONS}
 
     def all_seen() -> bool:
         missing.difference_update([expr for expr in missing if stack.prometheus.query(expr)])

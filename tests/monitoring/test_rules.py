@@ -18,7 +18,7 @@ from streampca.transform.outputs import OUTPUT_TOO_LARGE
 from streampca.worker.listeners import WorkerMetrics
 from tests.command_line import succeeded
 from tests.deploy import files
-from tests.example_models import sidecar_metrics
+from tests.example_models import sidecar_registry
 from tests.monitoring.prometheus import DOCKER, RULES, described, metrics_in, program
 
 FOLDER = DOCKER / "prometheus"
@@ -27,13 +27,12 @@ RUNBOOK = "https://github.com/streampca/streampca/blob/main/docs/runbook.md"
 ENTRIES = [rule for group in yaml.load(RULES.read_text(), yaml.CSafeLoader)["groups"] for rule in group["rules"]]
 ALERTS = [rule for rule in ENTRIES if "alert" in rule]
 RECORDED = {rule["record"] for rule in ENTRIES if "record" in rule}
-KNOWN = {
-    *described(WorkerMetrics("t").registry),
-    *described(TransformMetrics("t").registry),
-    *sidecar_metrics(),
-    "up",
-    "process_start_time_seconds",
+REGISTRIES = {
+    "worker": WorkerMetrics("t").registry,
+    "sidecar": sidecar_registry(),
+    "transform": TransformMetrics("t").registry,
 }
+KNOWN = {"up", "process_start_time_seconds"}.union(*map(described, REGISTRIES.values()))
 
 
 SCENARIOS = ("tests.yml", "tests_of_hours.yml")
@@ -58,8 +57,17 @@ def test_the_alerts_of_each_scenario_fire(scenarios: str) -> None:
     promtool("test", "rules", scenarios)
 
 
+def test_processes_name_their_role() -> None:
+    for role, registry in REGISTRIES.items():
+        samples = [sample for family in registry.collect() for sample in family.samples]
+        assert [s.labels["role"] for s in samples if s.name == "streampca_build_info"] == [role]
+
+
 @pytest.mark.parametrize("rule", ENTRIES)
-def test_rules_use_existing_metrics(rule: dict) -> None:
+def test_rules_use_existing_metrics_of_one_namespace(rule: dict) -> None:
+    kept = re.findall(r"\b(?:by|on) \(([^)]*)\)", rule["expr"])
+    assert all(labels.startswith("cluster, namespace, ") for labels in kept)
+    assert not re.search(r"\b(absent|avg|count|group|max|min|sum)\b(?! by)", rule["expr"])
     used = metrics_in(rule["expr"])
     assert used
     assert used <= KNOWN | RECORDED

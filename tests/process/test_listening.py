@@ -124,10 +124,12 @@ def test_an_invalid_address_is_an_error_of_one_line(host: str, cause: str) -> No
     assert refusal(SettingsError, listen, host, 0, "port") == f"cannot listen on {host}:0: {cause} (set host and port)"
 
 
-def test_on_all_addresses_of_ipv6_it_listens_for_ipv4_too() -> None:
-    if not socket.has_dualstack_ipv6():
+@pytest.mark.parametrize(("ipv6", "host"), [(True, "[::]"), (False, "0.0.0.0")])  # noqa: S104
+def test_all_addresses_are_those_of_ipv4_too_or_alone(monkeypatch: pytest.MonkeyPatch, ipv6: bool, host: str) -> None:
+    if ipv6 and not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: ipv6)
     with listen("::", 0, "port") as listening:
         port = listening.getsockname()[1]
-        assert address_of(listening) == f"[::]:{port}"
+        assert address_of(listening) == f"{host}:{port}"
         socket.create_connection(("127.0.0.1", port), timeout=60).close()

@@ -157,8 +157,12 @@ def test_a_file_may_hold_settings_of_all_commands_but_no_unknown_ones(tmp_path: 
 
 def test_variables_of_other_programs_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMPCA_SERVICE_HOST", "10.0.0.1")  # set by Kubernetes
+    monkeypatch.setenv("STREAMPCA_METRIC_PORT", "tcp://10.0.0.1:80")  # likewise, though it resembles a setting's name
     monkeypatch.setenv("STREAMPCA_DATA", "/data")
     assert mistakes(**REQUIRED) == []
+    monkeypatch.setenv("STREAMPCA_METRICS_PORT", "tcp://10.0.0.1:80")
+    (mistake,) = mistakes(**REQUIRED)
+    assert "set by Kubernetes for a Service of this name: set enableServiceLinks: false" in mistake
 
 
 def test_an_unusable_file_is_one_mistake(tmp_path: Path) -> None:
