@@ -14,8 +14,8 @@ install = $(UV) --version >/dev/null 2>&1 || { \
 		sed -n '/^uv==/,/^ *\# via/p' requirements.lock >$(VENV)/uv.lock && $(PIP) -r $(VENV)/uv.lock; }; \
 	$(UV) pip install --quiet --python $(BIN)/python $(1) || $(PIP) $(1)
 
-.PHONY: help setup demo test test-fast test-processors simulate lint format bench experiments screenshots wheel lock \
-	clean image-test helm-test java prometheus browser load-generators image-tools helm go
+.PHONY: help setup demo test test-fast test-processors simulate lint schema format bench experiments screenshots wheel lock \
+	clean image-test helm-test k8s-test java prometheus browser load-generators image-tools kubernetes helm go
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /' | sort
@@ -61,12 +61,18 @@ simulate: setup  ## Run the simulation on many seeds; make simulate SEEDS=100000
 	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),10000) --from $(or $(FROM),1) --role $(or $(ROLE),worker)
 
 helm-test: setup helm  ## Render the Helm chart and check what it makes against the schemas; builds Helm first (3 min)
-	STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/helm.py tests/deploy/helm_options.py $(ARGS)
+	STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/helm.py tests/deploy/helm_options.py tests/deploy/helm_clusters.py $(ARGS)
+
+k8s-test: setup helm kubernetes  ## Apply the Helm chart to a Kubernetes API server, which is built first (10 min)
+	STREAMPCA_KUBERNETES=$(KUBERNETES) STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/kubernetes.py $(ARGS)
 
 lint: setup  ## Check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+schema: setup  ## Write the settings' types and bounds into the schema of the chart's values
+	$(BIN)/python helm/schema.py
 
 format: setup  ## Fix style and format
 	$(BIN)/ruff check --fix .
@@ -137,6 +143,26 @@ helm: $(HELM)
 $(HELM): | go
 	GOBIN=$(@D) go install helm.sh/helm/v3/cmd/helm@$(@F:helm-%=%)
 	mv $(@D)/helm $@
+
+# etcd is unpacked instead of installed, because Debian would start it as a service. Kubernetes cannot be installed as a Go
+# module: its own requirements lie in folders of its repository. The published modules of the same version replace them.
+KUBERNETES := $(HOME)/.cache/streampca-kubernetes
+KUBERNETES_VERSION := 34.4
+kubernetes: $(KUBERNETES)/etcd $(KUBERNETES)/kube-apiserver
+
+$(KUBERNETES)/etcd:
+	{ [ "$$(id -u)" != 0 ] || apt-get update -qq; } && mkdir -p $(KUBERNETES)/fetched && cd $(KUBERNETES)/fetched && \
+		apt-get download -qq -o APT::Sandbox::User=root etcd-server && dpkg -x etcd-server_*.deb . && \
+		mv usr/bin/etcd .. && cd .. && rm -r fetched
+
+$(KUBERNETES)/kube-apiserver: | go
+	mkdir -p $(KUBERNETES)/module && cd $(KUBERNETES)/module && \
+		source=$$(go mod download -json k8s.io/kubernetes@v1.$(KUBERNETES_VERSION) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
+		sed -E 's,^module .*,module streampca.test/cluster,; s,=> ./staging/src/(.*),=> \1 v0.$(KUBERNETES_VERSION),' \
+			$$source/go.mod >go.mod && cp $$source/go.sum go.sum && chmod u+w go.sum && \
+		go mod edit -require k8s.io/kubernetes@v1.$(KUBERNETES_VERSION) && \
+		go build -mod=mod -o $@ -ldflags "-X k8s.io/component-base/version.gitVersion=v1.$(KUBERNETES_VERSION)" \
+			k8s.io/kubernetes/cmd/kube-apiserver && rm -r $(KUBERNETES)/module
 
 go:
 	@command -v go >/dev/null || { echo "please install Go 1.24 or newer" >&2; exit 1; }

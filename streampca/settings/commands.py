@@ -163,9 +163,9 @@ class TransformSettings(ConsumerSettings):
     only_p_below: float | None = Field(
         None, gt=0, le=1, description="Write only outputs of records with a lower p-value; unset: all."
     )
-    model_version: Annotated[int | str | None, PlainValidator(version_or_name)] = Field(
-        None, description="Model version to project with, or the name of a pin; unset: the newest."
-    )
+    model_version: Annotated[
+        int | str | None, PlainValidator(version_or_name, json_schema_input_type=int | str | None)
+    ] = Field(None, description="Model version to project with, or the name of a pin; unset: the newest.")
     transform_group_id: str = Field(
         "streampca-transform-<topic>", min_length=1, description="Consumer group of `streampca transform`."
     )

@@ -41,7 +41,7 @@ def test_a_backfill_is_a_job_like_a_worker() -> None:
     assert [m["name"] for m in container["volumeMounts"]] == [*(m["name"] for m in of_worker["volumeMounts"]), "lake"]
     assert [v["name"] for v in backfill["volumes"]] == [*(v["name"] for v in worker["volumes"]), "lake"]
     assert all(backfill[name] == worker[name] for name in ("serviceAccountName", "nodeSelector", "securityContext"))
-    assert egress_of(found)["backfill"] == {53, 443, 80, 988}
+    assert egress_of(found)["backfill"] == {53, 5353, 443, 80, 988}
     jobs = rendered(BACKFILL) + rendered(f"{BACKFILL},backfill.number=1")
     assert len({identity(o) for o in of_kind(jobs, "Job")}) == 3  # another backfill is another job, for the same topics
 
@@ -50,8 +50,9 @@ def test_a_backfill_is_a_job_like_a_worker() -> None:
 def test_network_policies_allow_only_the_necessary_traffic(values: str) -> None:
     found = rendered(f"{values},transform.enabled=true".strip(","))
     bucket = set() if values else {443, 80, 988}
-    clients = {53, 9092, 9093, 9094, 9096, 9098, 8081} | bucket
-    assert egress_of(found) == {"worker": clients, "transform": clients, "sidecar": {53} | bucket if bucket else set()}
+    clients = {53, 5353, 9092, 9093, 9094, 9096, 9098, 8081} | bucket
+    sidecar = {53, 5353} | bucket if bucket else set()
+    assert egress_of(found) == {"worker": clients, "transform": clients, "sidecar": sidecar}
 
 
 def test_sidecars_are_scaled_by_their_load() -> None:
@@ -81,7 +82,7 @@ def test_options_have_their_effect() -> None:
     (trigger,) = of_kind(found, "ScaledObject")[0]["spec"]["triggers"]
     assert trigger["metadata"].items() >= {"consumerGroup": "mine", "lagThreshold": "2000000", "tls": "enable"}.items()
     assert trigger["authenticationRef"] == {"name": "kafka"}
-    assert egress_of(found) == {"sidecar": set(), "worker": {53, 19092}, "transform": {53, 19092}}
+    assert egress_of(found) == {"sidecar": set(), "worker": {53, 5353, 19092}, "transform": {53, 5353, 19092}}
     allowed = [
         rule["from"][0]["namespaceSelector"]["matchExpressions"][0]["values"]
         for o in of_kind(found, "NetworkPolicy")
@@ -103,7 +104,7 @@ def test_a_release_names_only_its_own_objects() -> None:
     kinds = {"serviceAccountName": "ServiceAccount", "serviceName": "Service", "claimName": "PersistentVolumeClaim"}
     referred = {(kinds[f], name) for f, name in re.findall(rf"({'|'.join(kinds)}): (\S+)", outcome.stdout)}
     referred |= {(t["kind"], t["name"]) for t in (o["spec"]["scaleTargetRef"] for o in of_kind(found, "ScaledObject"))}
-    assert len(referred) == 3 + 2 + 1 + 2
+    assert len(referred) == 4 + 2 + 1 + 2
     assert referred <= {identity(o) for o in found}
 
 

@@ -34,6 +34,27 @@ OPERATORS = (
     f"autoscaling.enabled=true,transform.autoscaling.enabled=true,{ROUTE}"
 )
 VARIANTS = BARE | {"bucket and operators": f"{OPERATORS},{PUBLIC}", "disk and operators": f"store.url=,{OPERATORS}"}
+_MSK = {"security_protocol": "SASL_SSL", "sasl_mechanism": "AWS_MSK_IAM"}
+ROLE = {"eks.amazonaws.com/role-arn": "arn:aws:iam::111122223333:role/pca"}
+CLUSTERS: dict[str, Object] = {  # what their users set
+    "kube-prometheus-stack": {
+        "monitoring": {
+            "serviceMonitors": True, "prometheusRule": True, "dashboard": True, "interval": "30s",
+            "labels": {"release": "kube-prometheus-stack"},
+        },
+    },
+    "OpenShift": {"podSecurityContext": {"fsGroup": None}, "store": {"url": ""}},
+    "EKS with IRSA": {"settings": _MSK, "worker": {"serviceAccount": {"annotations": ROLE}}},
+    "EKS with Pod Identity": {"settings": _MSK, "store": {"url": ""}},
+    "IPv6 alone": {"networkPolicy": {"clientCidrs": ["fd00:10::/48"]}},
+    "ALB": {
+        "ingress": {
+            "enabled": True, "className": "alb", "host": "pca.test",
+            "annotations": {"alb.ingress.kubernetes.io/target-type": "ip"},
+        },
+        "networkPolicy": {"clientNamespaces": ["search"]},
+    },
+}  # fmt: skip
 OPERATORS_SCHEMAS: dict[str, Any] = {
     kind: schema
     for path in (Path(__file__).parent / "schemas").iterdir()
@@ -60,6 +81,11 @@ def rendered(values: str = "", *options: str, release: str = "streampca") -> lis
     outcome = template(values, *options, release=release)
     assert (outcome.returncode, outcome.stderr) == (0, "")
     return [o for o in yaml.load_all(outcome.stdout, yaml.CSafeLoader) if o]
+
+
+def rendered_with(values: Object) -> list[Object]:
+    """The objects that the chart makes with these values changed, given as a file would give them."""
+    return rendered("", *(word for name, own in values.items() for word in ("--set-json", f"{name}={json.dumps(own)}")))
 
 
 def of_kind(found: list[Object], *kinds: str) -> list[Object]:

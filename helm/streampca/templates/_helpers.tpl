@@ -12,28 +12,34 @@ worker{{ if .Values.transform.enabled }} transform{{ end }}
 sidecar {{ include "streampca.members" . }}
 {{- end }}
 
-{{/* Labels of an object that belongs to no component. */}}
-{{- define "streampca.labels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{/* What selects the pods of the component `component` in the chart's `root`. It cannot change. */}}
+{{- define "streampca.selector" -}}
+app.kubernetes.io/name: {{ .root.Chart.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
-{{/* Labels, and selector, of the component `component` in the chart's `root`. */}}
-{{- define "streampca.componentLabels" -}}
-{{ include "streampca.labels" .root }}
-app.kubernetes.io/component: {{ .component }}
+{{/* Labels of an object, of a component or of none; `labels` are more. */}}
+{{- define "streampca.labels" -}}
+{{- $own := dict "app.kubernetes.io/name" .root.Chart.Name "app.kubernetes.io/instance" .root.Release.Name }}
+{{- $own = merge $own (dict "app.kubernetes.io/managed-by" .root.Release.Service "app.kubernetes.io/version" .root.Chart.AppVersion) }}
+{{- $own = merge $own (dict "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_")) }}
+{{- with .component }}
+{{- $own = merge $own (dict "app.kubernetes.io/component" .) }}
+{{- end }}
+{{- toYaml (merge $own (.labels | default dict) .root.Values.commonLabels) }}
 {{- end }}
 
 {{/* Metadata of the component's object of a kind. */}}
 {{- define "streampca.metadata" -}}
 name: {{ include "streampca.name" .root }}-{{ .component }}
 labels:
-  {{- include "streampca.componentLabels" . | nindent 2 }}
+  {{- include "streampca.labels" . | nindent 2 }}
 {{- end }}
 
 {{/* The variable's value, as a string. Large numbers must not become 1e+06. */}}
 {{- define "streampca.value" -}}
-{{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ int64 . | quote }}{{ else }}{{ toString . | quote }}{{ end }}
+{{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ int64 . }}{{ else }}{{ toString . }}{{ end }}
 {{- end }}
 
 {{/* The consumer group of the workers. */}}
@@ -63,15 +69,20 @@ labels:
 {{- if .Values.tokens.secret }}
 {{- $made = set $made "tokens_file" "/etc/streampca/tokens/tokens" }}
 {{- end }}
+{{- $made = set $made "store" (.Values.store.url | default "/var/lib/streampca") }}
+{{- $variables := dict }}
 {{- range $name, $value := merge (dict) .Values.settings $made }}
-STREAMPCA_{{ upper $name }}: {{ include "streampca.value" $value }}
+{{- $_ := set $variables (print "STREAMPCA_" (upper $name)) $value }}
 {{- end }}
-STREAMPCA_STORE: {{ .Values.store.url | default "/var/lib/streampca" | quote }}
-{{- if .Values.store.url }}
-{{- range $name, $value := .Values.store.environment }}
-{{ $name }}: {{ include "streampca.value" $value }}
+{{- range $name, $value := mergeOverwrite $variables (include "streampca.environment" . | fromYaml) }}
+{{ $name }}: {{ include "streampca.value" $value | quote }}
 {{- end }}
 {{- end }}
+
+{{/* The variables of all pods that are no settings. */}}
+{{- define "streampca.environment" -}}
+{{- $provider := ternary .Values.store.environment dict (ne .Values.store.url "") }}
+{{- toYaml (merge (dict) .Values.environment $provider) }}
 {{- end }}
 
 {{/* The name and the number of a component's port. */}}
@@ -87,36 +98,64 @@ httpGet: {path: {{ .path }}, port: {{ include "streampca.portName" .component }}
 timeoutSeconds: 5
 {{- end }}
 
-{{/* Metadata of the component's pods. A change of the settings restarts them. Those of a job are like those of a worker. */}}
-{{- define "streampca.podMetadata" -}}
+{{/*
+The template of the component's pods, with the specification that the template named `spec` makes, and podSpec of all pods
+and of the component merged into it. A change of the settings restarts them. The pods of a job are `like` a worker's.
+*/}}
+{{- define "streampca.pod" -}}
 {{- $own := index .root.Values (.like | default .component) -}}
-labels:
-  {{- include "streampca.componentLabels" . | nindent 2 }}
-  {{- with $own.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-annotations:
-  checksum/settings: {{ include (print .root.Template.BasePath "/settings.yaml") .root | sha256sum }}
-  {{- with $own.podAnnotations }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+{{- $spec := include .spec . | fromYaml }}
+{{- range list .root.Values.podSpec $own.podSpec }}
+{{- $spec = include "streampca.merge" (dict "base" $spec "over" .) | fromYaml }}
+{{- end -}}
+metadata:
+  labels:
+    {{- merge (include "streampca.selector" . | fromYaml) $own.podLabels .root.Values.commonLabels | toYaml | nindent 4 }}
+  annotations:
+    checksum/settings: {{ include "streampca.variables" .root | sha256sum }}
+    {{- with $own.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  {{- toYaml $spec | nindent 2 }}
+{{- end }}
+
+{{/* The map `base` with `over` merged into it: null removes a field, and items of a list are merged by their names. */}}
+{{- define "streampca.merge" -}}
+{{- $merged := .base }}
+{{- range $field, $new := .over }}
+{{- $old := get $merged $field }}
+{{- $by := ternary "mountPath" "name" (eq $field "volumeMounts") }}
+{{- if kindIs "invalid" $new }}
+{{- $_ := unset $merged $field }}
+{{- else if and (kindIs "map" $old) (kindIs "map" $new) }}
+{{- $_ := set $merged $field (include "streampca.merge" (dict "base" $old "over" $new) | fromYaml) }}
+{{- else if and (kindIs "slice" $old) (kindIs "slice" $new) (kindIs "map" (first $old)) (hasKey (first $old) $by) }}
+{{- $items := dict }}
+{{- range $item := concat $old $new }}
+{{- $base := get $items (get $item $by) | default dict }}
+{{- $_ := set $items (get $item $by) (include "streampca.merge" (dict "base" $base "over" $item) | fromYaml) }}
+{{- end }}
+{{- $ordered := list }}
+{{- range $item := concat $old $new }}
+{{- $ordered = append $ordered (get $items (get $item $by)) }}
+{{- end }}
+{{- $_ := set $merged $field (uniq $ordered) }}
+{{- else }}
+{{- $_ := set $merged $field $new }}
+{{- end }}
+{{- end }}
+{{- toYaml $merged }}
 {{- end }}
 
 {{/* The part of a pod's specification that all share. The job of the topics comes before any object of the release. */}}
 {{- define "streampca.podSpec" -}}
 {{- $own := index .root.Values (.like | default .component) -}}
-{{- if ne .component "topics" -}}
-serviceAccountName: {{ include "streampca.name" .root }}-{{ .like | default .component }}
-{{ end -}}
+serviceAccountName: {{ include "streampca.name" .root }}-{{ .account | default .component }}
 automountServiceAccountToken: false
 enableServiceLinks: false  # its STREAMPCA_… variables are not settings
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 10001
-  runAsGroup: 10001
-  fsGroup: 10001
-  fsGroupChangePolicy: OnRootMismatch
-  seccompProfile: {type: RuntimeDefault}
+  {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
 volumes:
   - name: tmp
     emptyDir: {sizeLimit: 64Mi}
@@ -138,9 +177,6 @@ volumes:
   {{- with concat $own.volumes (.volumes | default list) }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- with $own.podSpec }}
-{{ toYaml . }}
-{{- end }}
 {{- end }}
 
 {{/* How the pods of a Deployment or StatefulSet are spread. */}}
@@ -152,14 +188,14 @@ topologySpreadConstraints:
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels:
-        {{- include "streampca.componentLabels" $ | nindent 8 }}
+        {{- include "streampca.selector" $ | nindent 8 }}
   {{- end }}
 {{- end }}
 
 {{/* The part of a container that all share. */}}
 {{- define "streampca.container" -}}
 {{- $own := index .root.Values (.like | default .component) -}}
-image: {{ include "streampca.image" . }}
+{{ include "streampca.image" . }}
 {{- if ne .component "topics" }}
 envFrom:
   - configMapRef: {name: {{ include "streampca.name" .root }}}
@@ -192,10 +228,13 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
-{{/* The component's image, by its tag or its digest. */}}
+{{/* The component's image, by its tag or its digest, and when it is pulled. */}}
 {{- define "streampca.image" -}}
 {{- $image := .root.Values.image -}}
 {{- if and (eq .component "sidecar") .root.Values.sidecar.image.repository }}{{ $image = .root.Values.sidecar.image }}{{ end -}}
 {{- $tagged := printf "%s:%s" $image.repository ($image.tag | default .root.Chart.AppVersion) -}}
-{{- ternary (printf "%s@%s" $image.repository $image.digest) $tagged (ne $image.digest "") -}}
+image: {{ ternary (printf "%s@%s" $image.repository $image.digest) $tagged (ne $image.digest "") }}
+{{- with $image.pullPolicy | default .root.Values.image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
 {{- end }}
