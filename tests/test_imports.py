@@ -12,8 +12,8 @@ ROOT = Path(streampca.__file__).parent
 
 SHARED_BY_SOURCES = [
     "sources.base", "sources.client_connection", "sources.client_source", "sources.client_transactions",
-    "sources.dead_letters", "sources.events", "sources.oauth_tokens", "sources.record_times", "formats.record",
-    "errors", "settings",
+    "sources.dead_letters", "sources.events", "sources.oauth_tokens", "sources.record_size", "sources.record_times",
+    "formats.record", "errors", "settings",
 ]  # fmt: skip
 
 # Module prefix → prefixes of the modules that it may import; the longest matching entry applies.
@@ -47,8 +47,8 @@ MAY_IMPORT = {
     ],
     "transform": [
         "transform", "consumer_group", "fold", "formats", "pca", "settings.field_paths", "errors", "process",
-        "sources.base", "sources.dead_letters", "sources.decode", "sources.events", "sources.record_times",
-        "stores.model_cache", "stores.pins", "stores.process_status",
+        "sources.base", "sources.dead_letters", "sources.decode", "sources.events", "sources.record_size",
+        "sources.record_times", "stores.model_cache", "stores.pins", "stores.process_status",
     ],
     "backfill": [
         "backfill", "process", "fold", "formats", "files", "stores.base", "stores.checkpoints", "errors",

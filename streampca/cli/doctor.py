@@ -222,7 +222,8 @@ class TransformChecks:
         )
 
     def _output_schema(self) -> str:
-        schema = schema_of(self._settings.output_format, OutputFields(self._settings.emitted).layout)
+        named = self._has_model and self._model.published.names is not None
+        schema = schema_of(self._settings.output_format, OutputFields(self._settings.emitted, named=named).layout)
         if schema is None:
             return f"not needed for output_format {self._settings.output_format}"
         subject = f"{self._settings.output_topic}-value"

@@ -73,8 +73,8 @@ def _is_bytes(values: NDArray[Any]) -> bool:
 
 def spliced(value: bytes) -> Any:
     """A record's value as a part of JSON: JSON itself, without a byte order mark or a frame; else text in base64."""
-    text = value.removeprefix(codecs.BOM_UTF8)
-    text = text[frame_size(text) :] if text[:1] <= b"\1" else text  # no text begins so
+    text = value[frame_size(value) :] if value[:1] <= b"\1" else value  # no text begins so
+    text = text.removeprefix(codecs.BOM_UTF8)
     try:
         orjson.loads(text)
     except ValueError:

@@ -133,10 +133,10 @@ class TransactionFailedError(Exception):
 class RecordRefusedError(TransactionFailedError):
     """A record of the transaction was refused, and would be again: it has to be sent in another way, or not at all."""
 
-    def __init__(self, message: str, code: int) -> None:
-        """With the error's code in Kafka's protocol."""
+    def __init__(self, message: str, code: int, size: int = 0) -> None:
+        """With the error's code in Kafka's protocol, and the record's size (`record_size`) if that is the reason."""
         super().__init__(message)
-        self.code = code
+        self.code, self.size = code, size
 
 
 class Outgoing(NamedTuple):

@@ -13,7 +13,8 @@ from streampca.sources.client_connection import BrokerErrors, NoBrokerError
 
 ABORT_S = 2.0
 _REFUSED = {29, 30, 31, 35, 50, 53, 58}  # codes of errors that every transaction meets: missing rights, limits
-_RECORD_REFUSED = {10, 18, 32, 87}  # those that one with the same record meets: it is too large or invalid
+_TOO_LARGE, _INVALID = {10, 18}, {32, 87}  # those that one with the same record meets
+_FEWER = 8  # times as small are the batches after one that was too large
 _CONFIGS_S = 120.0  # then a topic's options are read again: an operator may change them while we run
 REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
 
@@ -27,6 +28,7 @@ class ClientTransactions(Transactions, ABC):
 
     begin_s, commit_s = 5.0, 10.0  # time limits
     client_error: type[Exception]  # what the client raises
+    batch_bytes = 0  # a larger record is alone in its batch, which a broker refuses as a whole
 
     def __init__(
         self, settings: KafkaSettings, topics: Sequence[str], name: str, timeout_s: float, source: Any = None
@@ -39,7 +41,9 @@ class ClientTransactions(Transactions, ABC):
         self._source, self._open = source, False
         self._producer: Any = None
         self._configs, self._read_configs_at = dict[str, str](), 0.0
-        self._undelivered: list[tuple[Exception, str]] = []  # errors of this transaction's records, with their topics
+        self._undelivered: list[tuple[Exception, str, int]] = []
+        """Errors of this transaction's records, with their topics and sizes (0: unknown)."""
+        self._next_batch_bytes = self.batch_bytes  # of the next producer, at most
 
     @abstractmethod
     def _read_configs(self) -> dict[str, str]:
@@ -129,22 +133,28 @@ class ClientTransactions(Transactions, ABC):
             self._open, self._undelivered = True, []
         return self._producer
 
-    def _fail(self, error: Exception, topic: str) -> NoReturn:
+    def _fail(self, error: Exception, topic: str, size: int = 0) -> NoReturn:
         """Give the producer up; raise the error of a record to that topic, or of the transaction."""
         self._drop()
-        for cause, its_topic in [*self._undelivered, (error, topic)]:
-            if refusal := self._refusal(cause, its_topic):
+        for cause, its_topic, its_size in [*self._undelivered, (error, topic, size)]:
+            if refusal := self._refusal(cause, its_topic, its_size):
                 raise refusal from None
         raise TransactionFailedError(self._described(error)[1]) from None
 
-    def _refusal(self, error: Exception, topic: str) -> SourceError | RecordRefusedError | None:
+    def _refusal(self, error: Exception, topic: str, size: int = 0) -> SourceError | RecordRefusedError | None:
         """The error as one that waiting cannot fix; None if the next transaction may succeed."""
         code, text = self._described(error)
         refusal = BrokerErrors(self._settings, topic).of(code, text)
-        if code and code in _RECORD_REFUSED:
+        if code in _TOO_LARGE | _INVALID:
             self._read_configs_at = 0.0  # the topic's options may have changed
+        if code in _INVALID:
             return RecordRefusedError(str(refusal), code)
-        return refusal if code in _REFUSED else None
+        if code in _TOO_LARGE and size <= self.batch_bytes:  # others may have been in its batch
+            self._next_batch_bytes = self.batch_bytes // _FEWER
+            return None if self.batch_bytes else refusal
+        if code in _TOO_LARGE and topic == self._topics[0]:
+            return RecordRefusedError(str(refusal), code, size)
+        return refusal if code in _TOO_LARGE | _REFUSED else None
 
     def _drop(self) -> None:
         """Give the producer up, and what it has not sent."""

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streampca.formats.arrow import Column, column_of, stream_of
+from streampca.formats.packing import as_bytes
 from streampca.sources.base import Outgoing
 from streampca.transform.outputs import ORIGIN, Selection, origin_at
 
@@ -82,7 +83,7 @@ def _sizes(column: Column) -> NDArray[np.int64]:
 def _sizes_of_objects(values: NDArray[Any]) -> NDArray[np.int64]:
     """Of texts or bytes in each row."""
     rows = values.reshape(len(values), -1).tolist()
-    return np.array([sum([4 + 4 * len(item) for item in row if item]) if row else 0 for row in rows], np.int64)
+    return np.array([sum([4 + len(as_bytes(item)) for item in row if item is not None]) for row in rows], np.int64)
 
 
 def _sizes_of_headers(headers: Column) -> NDArray[np.int64]:

@@ -22,7 +22,6 @@ from streampca.transform.outputs import Outputs, TransformedBatch
 from streampca.transform.position import Position, position_in, refuse_offset_of_other_topic
 
 _POLL_S = 0.1
-_TOO_LARGE = {10, 18}  # codes of Kafka's protocol
 _START_OVER = "another output_topic and transform_group_id"
 _SUSPECTS = "format, field"
 CHECK_TOPIC_S = 1.0  # a topic may be deleted and created again without an error of either client
@@ -82,7 +81,6 @@ class Transformer:
 
         Raises `StreampcaError` for errors that restarting cannot fix.
         """
-        self._outputs.limit.read(self._transactions.topic_configs())
         try:
             while self._stop_cause is None:
                 self._check_threads()
@@ -117,7 +115,10 @@ class Transformer:
                     self._next_check = clock() + CHECK_TOPIC_S
                 self._commit()
         except RecordRefusedError as error:
-            (self._outputs.limit if error.code in _TOO_LARGE else self._times).retry(error)
+            if error.size:
+                self._outputs.limit.refused(error.size)
+            else:
+                self._times.retry(error)
             self._refused |= {p: at.position for p, at in self._pending.items()}
             self._start_over("aborted", str(error))
         except TransactionFailedError as error:  # the rest of the events is read again
@@ -224,6 +225,7 @@ class Transformer:
         """Where to read partitions from. Raises `TimeoutError`, also if the member is to stop: each step takes time."""
         self._check_stop()
         self._transactions.recover()
+        self._outputs.limit.read(self._transactions.topic_configs())
         self._check_stop()
         self._outputs.check_partitions(partitions, self._transactions)
         self._check_stop()

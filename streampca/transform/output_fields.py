@@ -109,8 +109,10 @@ class OutputFields:
         }
         names = (*self.emitted, "p") if self.needs_past_scores else self.emitted
         fields = {name: compute[name]().astype(np.float64, copy=False) for name in names if name in compute}
+        # A model that has lost its names, such as one of another store, changes no schema.
+        dimensions = (published.names or list(map(str, range(model.dimensions)))) if self.named else None
         for limit in [int(name.split(":")[1]) for name in names if ":" in name]:
-            fields |= _contributions(projected, min(limit, model.dimensions), published.names if self.named else None)
+            fields |= _contributions(projected, min(limit, model.dimensions), dimensions)
         return fields
 
 

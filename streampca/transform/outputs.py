@@ -18,10 +18,11 @@ from streampca.formats.base import Fields, Writer
 from streampca.formats.batch import Reject
 from streampca.formats.codec import Codec
 from streampca.formats.record import LastRecord, Record, headers_of, keys_of, last_of, offsets_of, values_of
-from streampca.sources.base import Outgoing, OutgoingFields, RecordRefusedError, Transactions
+from streampca.sources.base import Outgoing, OutgoingFields, Transactions
 from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.decode import decode_records
 from streampca.sources.events import Records, Undecoded, Vectors
+from streampca.sources.record_size import record_size
 from streampca.transform.models import CurrentModel
 from streampca.transform.output_fields import OutputFields
 
@@ -29,8 +30,7 @@ T = TypeVar("T")
 
 _VALUE: Final = 2  # its index in the fields
 OUTPUT_TOO_LARGE = "output_too_large"
-_OPTION, _DEFAULT_BYTES = "max.message.bytes", 1048588  # of a topic
-_BATCH_BYTES, _HEADER_BYTES = 61 + 36, 10  # around a record alone in its batch, and around each header
+_OPTION = "max.message.bytes"  # of a topic
 
 ORIGIN = "streampca.transform"
 """Header of outputs: the version of the model, and where the record was read, as JSON.
@@ -208,40 +208,34 @@ def too_few_partitions(topic: str, count: int, source_topic: str) -> SourceError
 
 
 class OutputLimit:
-    """The size of a record that the output topic takes, as far as it is known."""
+    """The largest record that the output topic takes, as far as its options and its brokers' refusals say."""
 
     def __init__(self) -> None:
-        self.most, self._is_refused = math.inf, False
+        self.most = self._configured = math.inf
+        self._measures_all = False  # also records whose values are small: only their headers and keys may be large
 
     def read(self, configs: Mapping[str, str]) -> None:
-        """Note the topic's options, if they are known."""
-        self.most = float(configs.get(_OPTION, self.most))
+        """Note the topic's options, if they are known; earlier refusals count until they change."""
+        configured = float(configs.get(_OPTION, self._configured))
+        if configured != self._configured:
+            self.most = self._configured = configured
 
-    def retry(self, error: RecordRefusedError) -> None:
-        """Look at each output closely from now on. Raises `SourceError` if that does not help."""
-        if self._is_refused:
-            raise SourceError(str(error)) from None
-        self.most, self._is_refused = min(self.most, _DEFAULT_BYTES), True
+    def refused(self, size: int) -> None:
+        """A broker has refused a record of this size, alone."""
+        self.most, self._measures_all = min(self.most, size) - 1, True
 
     def exceeded_by(self, topic: str, outputs: Sequence[OutgoingFields]) -> dict[int, str]:
         """Why outputs are too large, by the offset of the record that they are of, or that their first row is of."""
         values = [output[_VALUE] or b"" for output in outputs]
-        if not values or (max(map(len, values)) < self.most / 2 and not self._is_refused):  # headers are smaller
+        if not values or (max(map(len, values)) < self.most / 2 and not self._measures_all):
             return {}
-        sizes = [(_size(output), output) for output in outputs]
+        sizes = [(record_size(value, key, headers), headers) for _, _, value, key, headers, _ in outputs]
         return {
-            orjson.loads(output[4][-1][1] or b"")["offset"]: f"its output has {size} bytes, more than {topic} takes: "
+            orjson.loads(headers[-1][1] or b"")["offset"]: f"its output has {size} bytes, more than {topic} takes: "
             f"raise its {_OPTION}, or emit less"
-            for size, output in sizes
+            for size, headers in sizes
             if size > self.most
         }
-
-
-def _size(output: OutgoingFields) -> int:
-    """The bytes of a record in a batch of its own, at most."""
-    _, _, value, key, headers, _ = output
-    lengths = [len(name) + len(content or b"") + _HEADER_BYTES for name, content in headers]
-    return len(value or b"") + len(key or b"") + sum(lengths) + _BATCH_BYTES
 
 
 def _once(values: Sequence[bytes | None], counts: NDArray[np.int64]) -> NDArray[Any]:

@@ -119,7 +119,7 @@ def test_libraries_read_whole_numbers_texts_and_bytes(
 JSON_LIKE = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(), lambda some: st.lists(some) | st.dictionaries(st.text(), some)
 )
-BEFORE = st.sampled_from([b"", b"\xef\xbb\xbf", frame_of(7), b"\1" + bytes(16), b" \n"])
+BEFORE = st.sampled_from([b"", b"\xef\xbb\xbf", frame_of(7), b"\1" + bytes(16), b" \n", frame_of(7) + b"\xef\xbb\xbf"])
 
 
 @given(st.binary() | JSON_LIKE.map(lambda content: json.dumps(content).encode()), BEFORE)

@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
 from streampca.formats import writer_of
 from streampca.transform.output_fields import OutputFields
@@ -21,7 +22,7 @@ from tests.command_line import variables
 from tests.example_models import models_in, numbered
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors, with_polls_of
-from tests.kafka_broker import Broker
+from tests.kafka_broker import SASL, USER, Broker
 from tests.transform.harness import origin_of_output
 from tests.waiting import wait_until
 
@@ -72,10 +73,10 @@ class Members:
 
 
 @contextmanager
-def members(broker: BrokerClient, topic: str, folder: Path) -> Iterator[Members]:
-    """A group on new topics, with a model in its store."""
+def members(broker: BrokerClient, topic: str, folder: Path, **output: int) -> Iterator[Members]:
+    """A group on new topics, the output topic with these options, with a model in its store."""
     broker.create_topic(topic, PARTITIONS)
-    broker.create_topic(f"{topic}-output", PARTITIONS)
+    broker.create_topic(f"{topic}-output", PARTITIONS, **output)
     broker.create_topic(f"{topic}-dead")
     models_in(folder / "store", topic).save(numbered(7, d=D, k=K))
     group = Members(broker, topic, folder)
@@ -172,6 +173,38 @@ def test_each_record_has_one_output_though_members_and_brokers_are_killed(
         group.wait_for_all()
         feed.close()
         assert_each_once(stoppable, topic)
+
+
+@pytest.mark.parametrize("client", BOTH_CLIENTS)
+def test_outputs_are_dead_letters_where_brokers_refuse_their_size(
+    broker: Broker, topic: str, tmp_path: Path, client: str
+) -> None:
+    """By a user who may not read the topic's options; the other outputs fill many requests."""
+    allowed = {
+        (ResourceType.TOPIC, topic): ACLOperation.READ,
+        (ResourceType.TOPIC, f"{topic}-output"): ACLOperation.WRITE,
+        (ResourceType.TOPIC, f"{topic}-dead"): ACLOperation.WRITE,
+        (ResourceType.GROUP, f"streampca-transform-{topic}"): ACLOperation.READ,
+        (ResourceType.TRANSACTIONAL_ID, "*"): ACLOperation.ALL,
+    }
+    broker.admin.create_acls(
+        [
+            ACL(f"User:{USER}", "*", operation, ACLPermissionType.ALLOW, ResourcePattern(*resource))
+            for resource, operation in allowed.items()
+        ]
+    )
+    login = {name.replace("_plain_", "_"): value for name, value in SASL.items()}
+    sizes = [3_000 if i % 60 else 199_900 + 10_000 * (i % 7) for i in range(300)]
+    records = [orjson.dumps({"v": v.tolist(), "x": "x" * n}) for v, n in zip(vectors(300, 1), sizes, strict=True)]
+    with members(broker, topic, tmp_path, max_message_bytes=200_000) as group:
+        broker.produce(topic, 0, records)
+        group.start(kafka_client=client, bootstrap_servers=broker.sasl_bootstrap, field="v", emit="record", **login)
+        group.wait_for(len(records))
+        letters = broker.read_all(f"{topic}-dead")
+        assert [letter.value for letter in letters] == records[::60]
+        assert all(b"output_too_large" in dict(letter.headers).values() for letter in letters)
+        written = [b'{"record":%s}' % record for i, record in enumerate(records) if i % 60]
+        assert [output.value for output in broker.read_all(f"{topic}-output")] == written
 
 
 def send_and_wait(feed: Feed, group: Members) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from streampca.formats.record import Record
 from streampca.sources.base import Committed, Outgoing, OutgoingFields, RecordRefusedError, TransactionFailedError
 from streampca.sources.dead_letters import dead_letter_headers
+from streampca.sources.record_size import record_size
 from tests.in_memory.source import MemorySource
 from tests.in_memory.topic import MemoryTopic
 
@@ -43,11 +44,10 @@ class MemoryTransactions:
         if any(record.timestamp >= 0 and record.timestamp not in self.takes for record in self._sent):
             self._ready = False
             raise RecordRefusedError("invalid timestamp", 32)
-        if any(
-            len(r.value or b"") + len(r.key or b"") > self.takes_bytes for r in self._sent if r.topic == "projected"
-        ):
+        sizes = [record_size(r.value, r.key, r.headers) for r in self._sent if r.topic == "projected"]
+        if too_large := [size for size in sizes if size > self.takes_bytes]:
             self._ready = False
-            raise RecordRefusedError("a record is too large", 10)
+            raise RecordRefusedError("a record is too large", 10, too_large[0])
         failure = self.failures.pop(0) if self.failures else ""
         with self._topic.lock:
             if failure == "before" or not self._source.may_commit(offsets.keys()):

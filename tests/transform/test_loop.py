@@ -90,29 +90,22 @@ def test_bad_records_are_dead_letters_of_the_same_transaction() -> None:
     assert world.origins() == {0: [0, 1, 2, 4, 5]}
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("configured", [20_000, 30_000, None])
 @pytest.mark.parametrize("packer", [None, ArrowPacker()])
-def test_an_output_that_is_too_large_is_a_dead_letter(packer: ArrowPacker | None, known: bool) -> None:
-    world, most = World(3), 20_000
-    if not known:
-        most = 1048588  # the default of brokers, which is assumed after a refusal
-    world.topic.append(0, np.arange(5.0).tobytes(), key=b"k" * most)
-    world.append(0, 2, seed=1)
-    member = Member(world, on_bad_record="dead_letter", packer=packer)
-    member.transactions.configs = {"max.message.bytes": str(most)} if known else {}
-    member.transactions.takes_bytes = most
+def test_outputs_that_are_too_large_are_dead_letters(packer: ArrowPacker | None, configured: int | None) -> None:
+    """Whether the topic's limit is known, was lowered while it runs, or is not known."""
+    world = World(3)
+    for size in (25_000, 21_000, 23_000):
+        world.topic.append(0, np.arange(5.0).tobytes(), key=b"k" * size)
+        world.append(0, 200, seed=1)
+    member = Member(world, on_bad_record="dead_letter", packer=packer, batch=100)
+    member.transactions.configs = {"max.message.bytes": str(configured)} if configured else {}
+    member.transactions.takes_bytes = 20_000
     member.run()
-    (letter,) = world.written[DEAD]
-    assert letter.value == np.arange(5.0).tobytes()
-    assert ("__connect.errors.exception.class.name", b"output_too_large") in letter.headers
-    assert world.origins() == {0: [0, 1, 2, 4, 5]}
-
-
-def test_an_output_that_is_refused_whatever_its_size_ends_it() -> None:
-    member = Member(World(3), on_bad_record="dead_letter")
-    member.transactions.takes_bytes = 10
-    with pytest.raises(SourceError, match="too large"):
-        member.run()
+    assert [letter.value for letter in world.written[DEAD]] == [np.arange(5.0).tobytes()] * 3
+    for letter in world.written[DEAD]:
+        assert ("__connect.errors.exception.class.name", b"output_too_large") in letter.headers
+    assert world.origins() == {0: [offset for offset in range(606) if offset not in (3, 204, 405)]}
 
 
 def test_bad_records_are_skipped_on_request() -> None:

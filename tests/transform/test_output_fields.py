@@ -128,6 +128,8 @@ def test_contributions_have_the_names_of_dimensions() -> None:
     for of in ("t2", "spe"):
         assert [[names[j] for j in row] for row in computed[f"{of}_dimensions"]] == computed[f"{of}_names"].tolist()
         assert computed[f"{of}_names"].shape == (3, 5)
+    (nameless,) = fields.of(model(5, 2), np.ones((1, 5)), np.arange(1))["t2_names"]
+    assert sorted(nameless) == [*"01234"]  # of a model that has lost its names: the schema stays
 
 
 @pytest.mark.parametrize("fields", [("residual",), ("score", "residual")])

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -11,9 +12,9 @@ from streampca.sources.base import Committed, OutgoingFields, TransactionFailedE
 from streampca.sources.client_connection import one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientTransactions
 from streampca.sources.confluent.connection import Connection, connection_options, create, protocol_code
+from streampca.sources.record_size import record_size
 
 _ROOM_S = 5.0
-_BATCH_BYTES = 1_000_000  # at most; a topic may take less at once
 _ANY = -1  # partition: the key decides
 
 
@@ -21,6 +22,7 @@ class ConfluentTransactions(ClientTransactions):
     """See `streampca.sources.client_transactions.ClientTransactions`."""
 
     client_error = KafkaException
+    batch_bytes = 1_000_000  # a topic may take less at once
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -35,11 +37,12 @@ class ConfluentTransactions(ClientTransactions):
         return self._connections[self._topics[0]].topic_configs()
 
     def _start(self) -> None:
+        self.batch_bytes = min(self._next_batch_bytes, int(self.topic_configs().get("max.message.bytes", 2**31)))
         options = {
             "transactional.id": self._name,
             "transaction.timeout.ms": int(self._timeout_s * 1000),
             "message.max.bytes": REQUEST_BYTES,
-            "batch.size": min(_BATCH_BYTES, int(self.topic_configs().get("max.message.bytes", _BATCH_BYTES))),
+            "batch.size": max(self.batch_bytes, 1),
             "linger.ms": 5,
             "partitioner": "murmur2_random",  # as other clients: equal keys go to the same partition
             "on_delivery": self._on_delivery,
@@ -52,19 +55,21 @@ class ConfluentTransactions(ClientTransactions):
 
     def _send(self, producer: Producer, records: Iterable[OutgoingFields]) -> None:
         produce: Any = producer.produce
+        reports_sizes = self._next_batch_bytes < type(self).batch_bytes  # a record was refused: which one?
         for topic, partition, value, key, headers, timestamp in records:
             # librdkafka replaces a timestamp of 0 by the current time, and takes no other number for that. All
             # arguments are positional, since naming some of them takes half as long as the call itself.
             number, at = _ANY if partition is None else partition, timestamp or 1 if timestamp >= 0 else 0
+            report = partial(self._on_delivery, size=record_size(value, key, headers)) if reports_sizes else None
             try:
-                produce(topic, value, key, number, None, None, at, headers)
+                produce(topic, value, key, number, report, None, at, headers)
             except BufferError:
                 if producer.flush(_ROOM_S):  # not everything sent so far was delivered
                     self._drop()
                     raise TransactionFailedError("the brokers take no records") from None
-                produce(topic, value, key, number, None, None, at, headers)
+                produce(topic, value, key, number, report, None, at, headers)
             except KafkaException as error:
-                self._fail(error, topic)
+                self._fail(error, topic, record_size(value, key, headers))
 
     def _commit(self, producer: Producer, offsets: Mapping[int, Committed], membership: Any) -> None:
         deadline = time.monotonic() + self.commit_s
@@ -84,6 +89,6 @@ class ConfluentTransactions(ClientTransactions):
         cause = error.args[0]
         return protocol_code(cause), one_line(cause.str())
 
-    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Any, size: int = 0) -> None:
         if error is not None:
-            self._undelivered.append((KafkaException(error), message.topic()))
+            self._undelivered.append((KafkaException(error), message.topic(), size))

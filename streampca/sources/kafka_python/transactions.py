@@ -20,6 +20,7 @@ from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, Client
 from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.kafka_python.connection import Connection, admin_client, topic_configs
 from streampca.sources.kafka_python.patches import drop, transactional
+from streampca.sources.record_size import record_size
 
 _IN_TEXT = re.compile(r"\[Error (\d+)\]")  # the code
 _DELIVERY_TIMEOUT_MS = 2**31 - 1  # waits for an absent broker without limit
@@ -95,7 +96,7 @@ class KafkaPythonDeadLetters:
 class KafkaPythonTransactions(ClientTransactions):
     """See `streampca.sources.client_transactions.ClientTransactions`."""
 
-    client_error = KafkaError
+    client_error = KafkaError  # the client splits a batch that is too large, so each record that fails was alone
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -133,8 +134,12 @@ class KafkaPythonTransactions(ClientTransactions):
             try:
                 sent = producer.send(topic, (value,), key, _sendable(headers), partition, at)
             except KafkaError as error:
-                self._fail(error, topic)
-            sent.add_errback(lambda error, topic=topic: undelivered.append((error, topic)))
+                self._fail(error, topic, record_size(value, key, headers))
+            sent.add_errback(
+                lambda error, topic=topic, record=(value, key, headers): undelivered.append(
+                    (error, topic, record_size(*record))
+                )
+            )
 
     def _commit(self, producer: KafkaProducer, offsets: Mapping[int, Committed], membership: Any) -> None:
         deadline = time.monotonic() + self.commit_s
