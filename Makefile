@@ -60,7 +60,7 @@ image-test: setup java image-tools  ## Build the image and run it against a real
 simulate: setup  ## Run the simulation on many seeds; make simulate SEEDS=100000 FROM=1 ROLE=worker
 	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),10000) --from $(or $(FROM),1) --role $(or $(ROLE),worker)
 
-helm-test: setup helm  ## Render the Helm chart and check what it makes against the schemas; builds Helm first (3 min)
+helm-test: setup helm  ## Render the Helm chart and check what it makes; builds Helm first (3 min)
 	STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/helm.py tests/deploy/helm_options.py tests/deploy/helm_clusters.py $(ARGS)
 
 k8s-test: setup helm kubernetes  ## Apply the Helm chart to a Kubernetes API server, which is built first (10 min)

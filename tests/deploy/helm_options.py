@@ -76,7 +76,8 @@ def test_options_have_their_effect() -> None:
     assert worker["spec"]["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
     assert {"name": "store", "persistentVolumeClaim": {"claimName": "mine"}} in worker["spec"]["volumes"]
     (container,) = worker["spec"]["containers"]
-    assert container["image"] == f"registry.test/streampca@sha256:{'ab' * 32}"
+    image = f"registry.test/streampca@sha256:{'ab' * 32}"
+    assert (container["image"], container["imagePullPolicy"]) == (image, "Always")
     assert [m["name"] for m in container["volumeMounts"]] == ["tmp", "store", "ca"]
     assert [s["secretRef"]["name"] for s in container["envFrom"][1:]] == ["brokers", "bucket"]
     (trigger,) = of_kind(found, "ScaledObject")[0]["spec"]["triggers"]

@@ -6,8 +6,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-import kubernetes_validate
 import yaml
 
 from tests.deploy import files
@@ -71,21 +69,19 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def template(values: str = "", *options: str, release: str = "streampca") -> subprocess.CompletedProcess[str]:
-    """Render the chart with these values changed (`name=value,…`)."""
+def template(values: str | Object = "", *options: str, release: str = "streampca") -> subprocess.CompletedProcess[str]:
+    """Render the chart with these values changed (`name=value,…`, or as a file has them)."""
+    if not isinstance(values, str):
+        options += tuple(f"--set-json={name}={json.dumps(own)}" for name, own in values.items())
+        values = ""
     return helm("template", release, str(CHART), "--kube-version", KUBERNETES, "--set", values, *options)
 
 
-def rendered(values: str = "", *options: str, release: str = "streampca") -> list[Object]:
+def rendered(values: str | Object = "", *options: str, release: str = "streampca") -> list[Object]:
     """The objects that the chart makes."""
     outcome = template(values, *options, release=release)
     assert (outcome.returncode, outcome.stderr) == (0, "")
     return [o for o in yaml.load_all(outcome.stdout, yaml.CSafeLoader) if o]
-
-
-def rendered_with(values: Object) -> list[Object]:
-    """The objects that the chart makes with these values changed, given as a file would give them."""
-    return rendered("", *(word for name, own in values.items() for word in ("--set-json", f"{name}={json.dumps(own)}")))
 
 
 def of_kind(found: list[Object], *kinds: str) -> list[Object]:
@@ -116,26 +112,3 @@ def egress_of(found: list[Object]) -> dict[str, set[int]]:
         }
         for o in of_kind(found, "NetworkPolicy")
     }
-
-
-def schema_errors(found: Object) -> list[str]:
-    """What an API server would refuse in an object, or drop from it."""
-    if found["kind"] in OPERATORS_SCHEMAS:
-        validator = jsonschema.Draft202012Validator(_without_unknown_fields(OPERATORS_SCHEMAS[found["kind"]]))
-        return [error.message for error in validator.iter_errors(found)]
-    try:
-        kubernetes_validate.validate(found, KUBERNETES, strict=True)
-    except kubernetes_validate.ValidationError as error:
-        return [error.message]
-    return []
-
-
-def _without_unknown_fields(schema: Any) -> Any:
-    """The schema, but refusing unknown fields, which the API server would drop silently."""
-    if isinstance(schema, list):
-        return [_without_unknown_fields(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    own = {name: _without_unknown_fields(part) for name, part in schema.items()}
-    free = "properties" not in schema or schema.get("x-kubernetes-preserve-unknown-fields")
-    return own if free or "type" not in schema else {"additionalProperties": False, **own}

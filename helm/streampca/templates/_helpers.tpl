@@ -120,7 +120,7 @@ spec:
   {{- toYaml $spec | nindent 2 }}
 {{- end }}
 
-{{/* The map `base` with `over` merged into it: null removes a field, and items of a list are merged by their names. */}}
+{{/* The map `base` with `over` merged into it: null removes a field, and items of lists are merged by their names. */}}
 {{- define "streampca.merge" -}}
 {{- $merged := .base }}
 {{- range $field, $new := .over }}
@@ -130,7 +130,7 @@ spec:
 {{- $_ := unset $merged $field }}
 {{- else if and (kindIs "map" $old) (kindIs "map" $new) }}
 {{- $_ := set $merged $field (include "streampca.merge" (dict "base" $old "over" $new) | fromYaml) }}
-{{- else if and (kindIs "slice" $old) (kindIs "slice" $new) (kindIs "map" (first $old)) (hasKey (first $old) $by) }}
+{{- else if and (kindIs "slice" $old) (kindIs "slice" $new) $old $new (kindIs "map" (first $old)) (hasKey (first $old) $by) }}
 {{- $items := dict }}
 {{- range $item := concat $old $new }}
 {{- $base := get $items (get $item $by) | default dict }}
