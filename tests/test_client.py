@@ -79,6 +79,8 @@ def test_errors_have_the_words_of_the_sidecar(kind: type, url: str) -> None:
     with pytest.raises(SidecarError, match=r"vectors\[0\] has 10 numbers where this model has 5") as refused:
         call(kind, url, "project", VECTORS.reshape(3, 10))
     assert (refused.value.status, refused.value.type) == (422, "urn:streampca:error:invalid-request")
+    with pytest.raises(SidecarError, match=r"in rows\[20000:20002\], vectors\[1\]\[0\] must be a finite number"):
+        call(kind, url, "project", np.append(np.zeros((20_001, D)), [[np.inf] * D], axis=0))
     with pytest.raises(SidecarError, match="no model version 11"):
         call(kind, url, "model", version=11)
     with pytest.raises(ValueError, match="shape"):
@@ -115,8 +117,16 @@ def test_it_tries_again_while_the_sidecar_is_busy(kind: type) -> None:
 
 def test_an_answer_of_another_server_is_an_error() -> None:
     transport = httpx.MockTransport(lambda request: httpx.Response(502, text="<html>"))
-    with pytest.raises(SidecarError, match="status 502 from http://proxy, and no answer of a sidecar"):
+    with pytest.raises(SidecarError, match="http://proxy/v1/model: status 502, and no answer of a sidecar"):
         call(Client, "http://proxy", "model", options={"transport": transport})
+
+
+def test_a_certificate_that_is_not_trusted_has_another_remedy_than_a_port_without_tls() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate")
+
+    with pytest.raises(SidecarError, match="self-signed certificate; SSL_CERT_FILE names"):
+        call(Client, "https://a", "model", options={"transport": httpx.MockTransport(refuse), "retry_s": 0.0})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -151,7 +161,13 @@ def test_an_answer_that_is_too_large_is_asked_for_in_halves_and_a_row_that_is_en
 
 @pytest.mark.parametrize(
     ("url", "words"),
-    [("localhost:8000", "begins with http:// or"), ("http://127.0.0.1:9", "no sidecar answers")],
+    [
+        *(
+            (wrong, "no URL of a sidecar, such as http")
+            for wrong in ("localhost:8000", "ftp://a", "http://", "http://[::1")
+        ),
+        ("HTTP://127.0.0.1:9", "no sidecar answers: .* is it running there, or is it https"),
+    ],
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sidecar_that_cannot_be_asked_is_an_error_of_one_sentence(kind: type, url: str, words: str) -> None:
@@ -163,7 +179,7 @@ def test_a_sidecar_that_cannot_be_asked_is_an_error_of_one_sentence(kind: type, 
 def test_without_httpx_the_error_names_the_extra() -> None:
     code = "import sys; sys.modules['httpx'] = None; import streampca.client"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == "ImportError: streampca.client needs httpx: pip install '.[client]'"
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: streampca.client needs httpx: pip install '.[client]'"
 
 
 def test_both_have_the_same_methods() -> None:

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "files": ["files", "formats", "pca.arrays", "settings.field_paths", "errors"],
     "fold": ["fold", "formats.batch", "formats.record", "pca", "errors"],
     "estimator": ["estimator", "fold", "formats.batch", "formats.judge", "pca"],
-    "client": [],
+    "client": ["client", "errors"],
     "export": ["fold.model_file", "StreamingPCA"],
     "river": ["StreamingPCA"],
     "sources": ["sources", "formats", "errors", "settings", "process.watchdog", "process.renewed"],

@@ -154,7 +154,7 @@ def fit(
     ] = False,
     half_life: Annotated[float | None, typer.Option(min=0.001, help="Half-life of a row's weight, in rows.")] = None,
     single: Annotated[bool, typer.Option("--float32", help="Compute in single precision.")] = False,
-    missing: Annotated[str, typer.Option(help="Rows that lack entries: refuse or impute.")] = "refuse",
+    missing: Annotated[str, typer.Option(help="What to do with gaps in rows.", metavar="refuse|impute")] = "refuse",
     start_from: Annotated[
         str | None,
         typer.Option(help="Model file, or store with one topic, to continue; no other options of the model."),
@@ -182,7 +182,7 @@ def project(
     file: Annotated[Path, _VECTORS],
     model: Annotated[str, typer.Option(help="Model file or store, a path or a URL; or a sidecar, http://host:port.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .npy, .csv, .jsonl or .parquet.")],
-    basis: Annotated[str, typer.Option(help="principal, or whitened: coordinates with variance one.")] = "principal",
+    basis: Annotated[str, typer.Option(help="whitened: variance one.", metavar="principal|whitened")] = "principal",
     topic: Annotated[str | None, typer.Option(help="Topic, if the store holds several.")] = None,
     field: Field = "",
     header: Header = None,
@@ -215,7 +215,7 @@ def inspect(
 @app.command()
 def export(
     path: Annotated[str, typer.Argument(help="A model file or a store; a path or a URL.", metavar="PATH")],
-    to: Annotated[str, typer.Option(help="onnx.", metavar="FORMAT")],
+    to: Annotated[str, typer.Option(help="Format of the file.", metavar="onnx")],
     output: Annotated[str, typer.Option("--output", "-o", help="File to write; a path or a URL.")],
     topic: Annotated[str | None, typer.Option(help="Topic, if the store holds several.")] = None,
 ) -> None:

@@ -4,7 +4,6 @@ Every function raises `StoreError` with one line that names the file and the cau
 """
 
 import os
-import re
 import secrets
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from streampca.files.rows import Rows
 from streampca.fold import model_file
 from streampca.fold.model_file import PublishedModel
 from streampca.settings import store_url
-from streampca.stores.base import check_name, topics_in
+from streampca.stores.base import check_name, other_topics, topics_in
 from streampca.stores.choice import open_store, store_and_name
 from streampca.stores.models import Models
 
@@ -35,9 +34,7 @@ def read(path_or_url: str) -> bytes:
         store, name = store_and_name(path_or_url)
         return store.read(name)
     except FileNotFoundError:
-        is_address = re.fullmatch(r"[\w.-]+:\d+(/.*)?", path_or_url)
-        hint = f"; if it is a sidecar's address, write http://{path_or_url}" if is_address else ""
-        raise StoreError(f"cannot read {path_or_url}: there is no such file{hint}") from None
+        raise StoreError(f"cannot read {path_or_url}: there is no such file") from None
     except OSError as error:
         raise StoreError(f"cannot read {path_or_url}: {error.strerror}") from None
 
@@ -100,7 +97,7 @@ def model_at(location: str, topic: str | None = None) -> PublishedModel:
         raise SettingsError(f"{location} holds {len(topics)} topics ({', '.join(topics)}): name one by --topic")
     models = Models(store, topic or topics[0])
     if (model := models.newest()) is None:
-        raise StoreError(f"{models.location} holds no model")
+        raise StoreError(f"{models.location} holds no model{other_topics(store, models.topic)}")
     return model
 
 
@@ -113,7 +110,7 @@ def report(rows: Rows) -> None:
 def export(location: str, kind: str, output: str, topic: str | None) -> None:
     """Write the model of a file or of a store as a file of another tool. Raises `StreampcaError`."""
     if kind not in FORMATS:
-        raise SettingsError(f"--to {kind}: must be one of {', '.join(FORMATS)}")
+        raise SettingsError(f"--to {kind}: must be one of {', '.join(FORMATS)}; a model's own file is one of NumPy")
     published = model_at(location, topic)
     check_writable(output)
     with naming_the_extra(f"--to {kind}", "export"):

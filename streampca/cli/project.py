@@ -4,14 +4,14 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from streampca.cli.console import console, progress
 from streampca.cli.files import model_at, report
-from streampca.errors import InputError, SettingsError, StreampcaError, naming_the_extra
+from streampca.errors import InputError, SettingsError, StoreError, naming_the_extra
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
 from streampca.files.projected import TABLES, projected_file
@@ -39,8 +39,10 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
     with ExitStack() as opened:
         if store_url.scheme_of(location) in ("http", "https"):
             projector = _sidecar(location, basis, opened)
-        else:
+        elif store_url.scheme_of(location) or location.endswith(".npz") or Path(location).exists():
             projector = _model(location, basis, topic)
+        else:
+            raise StoreError(f"there is no file {location}; if it is a sidecar's address, write http://{location}")
         files = files._replace(dimensions=projector.dimensions, names=projector.names, impute=projector.impute)
         rows = open_rows(file, files._replace(others=output.suffix in TABLES))
         report(rows)
@@ -74,22 +76,13 @@ def _model(location: str, basis: Basis, topic: str | None) -> Projector:
 def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
     """One version for the whole file, although newer ones may appear meanwhile."""
     with naming_the_extra("a sidecar's URL", "client"):
-        import httpx  # noqa: F401 - the import below names no package
-
-        from streampca.client import Client, SidecarError
-
-    def call(act: Callable[[], Any]) -> Any:
-        try:
-            return act()
-        except SidecarError as error:
-            raise StreampcaError(f"{url}: {error}") from None
-
+        from streampca.client import Client
     client = opened.enter_context(Client(url, token=os.environ.get("STREAMPCA_TOKEN")))
-    about = call(lambda: client.model())
+    about = client.model()
     version: int = about["version"]
 
     def project(vectors: Array) -> tuple[Array, Array]:
-        answer = call(lambda: client.project(vectors, basis=basis, version=version))
+        answer = client.project(vectors, basis=basis, version=version)
         return answer.coordinates, answer.residual
 
     impute = about["settings"].get("missing") == "impute"

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from streampca.errors import InputError, listed
+from streampca.formats.csv import number_of
 from streampca.formats.fields import NumberFields
 from streampca.formats.packing import VectorError, is_number_word
 from streampca.settings.field_paths import Part, Path, names_of, paths_of, spelled
@@ -88,14 +89,15 @@ def _default(row: Any, options: FileOptions, path: str) -> list[tuple[Path, Any]
     if options.names and set(options.names) <= columns.keys():
         return [((Part(name),), columns[name]) for name in options.names]
     hint = f"name by --field where the numbers are, of {_shown(columns)}"
+    if options.header is None and any(_UNNAMED.fullmatch(name) or number_of(name) is not None for name in columns):
+        hint += ", or say --no-header if the first line of CSV is a row"
     if any(_UNNAMED.fullmatch(name) for name in columns):
-        raise InputError(
-            f"{path}: a column has no name, as an index that pandas wrote: {hint}, "
-            "or say --no-header if the first line of CSV is a row"
-        )
+        raise InputError(f"{path}: a column has no name, as an index that pandas wrote: {hint}")
     is_array = len(columns) == 1 and all(isinstance(leaf, list) and not _columns_in(leaf) for leaf in columns.values())
     if not is_array and (other := [name for name, leaf in columns.items() if not _is_number(leaf)]):
         raise InputError(f"{path}: column {listed(other[:1])} holds no numbers: {hint}")
+    if not is_array and columns and options.dimensions not in (None, len(columns)):
+        raise InputError(f"{path} holds vectors of {len(columns)} numbers, not of {options.dimensions}: {hint}")
     return [((Part(name),), leaf) for name, leaf in columns.items()]
 
 

@@ -15,7 +15,7 @@ from streampca.settings.commands import ServeSettings
 from streampca.settings.process import is_loopback
 from streampca.sidecar import schemas
 from streampca.sidecar.engine import Engine
-from streampca.sidecar.errors import add_error_handlers
+from streampca.sidecar.errors import ErrorResponse, NotReadyResponse, add_error_handlers
 from streampca.sidecar.inference_protocol.endpoints import InferenceEndpoints
 from streampca.sidecar.inference_protocol.schemas import InferenceRequest
 from streampca.sidecar.metrics import SidecarMetrics
@@ -86,7 +86,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         endpoints(engine).add_to(app)
     add_schemas(
         app, schemas.ProjectRequest, schemas.ReconstructRequest, schemas.ScoreRequest, InferenceRequest,
-        Instances, schemas.ErrorResponse, schemas.NotReadyResponse,
+        Instances, ErrorResponse, NotReadyResponse,
     )  # fmt: skip
     PageEndpoints(engine, history, store).add_to(app)
     add_docs(app)

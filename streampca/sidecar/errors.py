@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
@@ -50,6 +51,25 @@ class Problem(Enum):
     def __init__(self, status: int, title: str) -> None:
         self.status, self.title = status, title
         self.type = "urn:streampca:error:" + self.name.lower().replace("_", "-")
+
+
+class ErrorResponse(BaseModel):
+    """The body of every error, as of RFC 9457."""
+
+    type: str = Field(description="The kind of error.", examples=["urn:streampca:error:invalid-request"])
+    title: str = Field(description="What the type means.")
+    status: int
+    detail: str = Field(
+        description="What is wrong, where, and how to correct it.",
+        examples=["vectors[3][0] must be a number, not null"],
+    )
+    error: str = Field(description="The same as `detail`.")
+
+
+class NotReadyResponse(ErrorResponse):
+    """The reasons why this sidecar should get no requests."""
+
+    reasons: list[str]
 
 
 class RequestError(Exception):

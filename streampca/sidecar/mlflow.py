@@ -17,7 +17,7 @@ from streampca.sidecar.openapi import body_of, errors_of
 from streampca.sidecar.parsing import Limits, check_names, json_object, validate
 from streampca.sidecar.request import RawRequest
 from streampca.sidecar.responses import JSON, answer_response
-from streampca.sidecar.schemas import ErrorResponse, ProjectQuery, ProjectRequest, Rows
+from streampca.sidecar.schemas import ProjectQuery, ProjectRequest, Rows
 from streampca.version import __version__
 
 _FORMS = ("instances", "inputs", "dataframe_split", "dataframe_records")
@@ -46,7 +46,7 @@ class MlflowEndpoints:
         self._engine = engine
 
     def add_to(self, app: FastAPI) -> None:
-        options: dict[str, Any] = {"tags": ["MLflow"], "responses": errors_of(ErrorResponse, JSON)}
+        options: dict[str, Any] = {"tags": ["MLflow"], "responses": errors_of(JSON)}
         post = app.post("/invocations", response_model=Predictions, openapi_extra=body_of(Instances), **options)
         post(self.invocations)
         for endpoint in (self.ping, self.version):

@@ -13,7 +13,7 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from streampca.sidecar.errors import PROBLEM_JSON
+from streampca.sidecar.errors import PROBLEM_JSON, ErrorResponse
 
 DESCRIPTION = """Projections onto the principal components of a Kafka topic, by the newest model or an older one.
 
@@ -54,9 +54,9 @@ def binary_answer(media_type: str) -> Responses:
     return {200: {"content": {media_type: _BINARY}}}
 
 
-def errors_of(schema: type[BaseModel], media_type: str = PROBLEM_JSON) -> Responses:
+def errors_of(media_type: str = PROBLEM_JSON) -> Responses:
     """The errors of a group of endpoints."""
-    content = content_of(schema, media_type)
+    content = content_of(ErrorResponse, media_type)
     return {
         "4XX": {"description": "A wrong or too large request, or an unknown version."} | content,
         "5XX": {"description": "No model yet, an unreadable one, or too many requests."} | content,
@@ -71,7 +71,6 @@ def add_schemas(app: FastAPI, *schemas: type[BaseModel]) -> None:
     def openapi() -> dict[str, Any]:
         document = generate()
         document["components"]["schemas"] |= added["$defs"]
-        _drop_null_defaults(document["components"])
         examples = json.loads(EXAMPLES.read_bytes())
         for path, operations in document["paths"].items():
             for operation in operations.values():
@@ -79,15 +78,6 @@ def add_schemas(app: FastAPI, *schemas: type[BaseModel]) -> None:
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _drop_null_defaults(schema: Any) -> None:
-    """A field that may be missing has no default of null, which would not be taken."""
-    for part in schema.values() if isinstance(schema, dict) else schema:
-        if isinstance(part, dict) and part.get("default", "") is None:
-            del part["default"]
-        if isinstance(part, dict | list):
-            _drop_null_defaults(part)
 
 
 def _illustrate(operation: dict[str, Any], example: Mapping[str, Any]) -> None:

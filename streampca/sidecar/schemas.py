@@ -22,7 +22,8 @@ RowsArray = Annotated[Array, PlainValidator(rows_field)]  # precise errors, and 
 VectorsArray = Annotated[RowsArray, _rows_of(["number", "null"])]
 VersionNumber = Annotated[int, Field(ge=0, lt=2**63)]
 _NUMBER, _NAME = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, {"type": "string", "pattern": f"^{PIN_NAME}$"}
-AnyVersion = Annotated[int | str | None, PlainValidator(version_or_name), WithJsonSchema({"anyOf": [_NUMBER, _NAME]})]
+_VERSIONS = {"anyOf": [_NUMBER, _NAME, {"type": "null"}]}
+AnyVersion = Annotated[int | str | None, PlainValidator(version_or_name), WithJsonSchema(_VERSIONS)]
 
 _VECTORS = "Vectors, each of the model's d dimensions; entries may be null if it was learned with missing=impute."
 _RECORDS = "The vectors as objects, in place of `vectors`: a number for each of the model's names; others are ignored."
@@ -90,8 +91,6 @@ class ProjectQuery(RowsRequest):
 class ProjectRequest(VectorsRequest, ProjectQuery):
     """Vectors to project."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"vectors": [[1.0, 0.5, -2.0]], "basis": "principal"}]})
-
 
 class ProjectResponse(BaseModel):
     """Coordinates of vectors in the basis of a model; scores only as far as `fields` names them."""
@@ -120,8 +119,6 @@ class ReconstructRequest(VectorsRequest):
     basis: CoordinatesBasis = "principal"
     coordinates: Annotated[RowsArray, _rows_of("number")] | None = Field(None, description=_COORDINATES)
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"coordinates": [[2.25, -0.5]]}]})
-
 
 class ReconstructResponse(BaseModel):
     """Vectors as the components reconstruct them."""
@@ -144,8 +141,6 @@ class ScoreQuery(RowsRequest):
 class ScoreRequest(VectorsRequest, ScoreQuery):
     """Vectors to score."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"vectors": [[1.0, 0.5, -2.0]], "contributions": 1}]})
-
 
 class ScoreResponse(BaseModel):
     """Scores of vectors."""
@@ -167,25 +162,6 @@ class ScoreResponse(BaseModel):
     spe_contributions: Rows | None = Field(
         None, description="What they contribute, with the deviation's sign; the absolute values of all d sum to it."
     )
-
-
-class ErrorResponse(BaseModel):
-    """The body of every error, as of RFC 9457."""
-
-    type: str = Field(description="The kind of error.", examples=["urn:streampca:error:invalid-request"])
-    title: str = Field(description="What the type means.")
-    status: int
-    detail: str = Field(
-        description="What is wrong, where, and how to correct it.",
-        examples=["vectors[3][0] must be a number, not null"],
-    )
-    error: str = Field(description="The same as `detail`.")
-
-
-class NotReadyResponse(ErrorResponse):
-    """The reasons why this sidecar should get no requests."""
-
-    reasons: list[str]
 
 
 class ReadyResponse(BaseModel):

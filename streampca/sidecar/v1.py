@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 
 from streampca.sidecar import compute, schemas
 from streampca.sidecar.engine import Engine
-from streampca.sidecar.errors import PROBLEM_JSON, Problem, RequestError
+from streampca.sidecar.errors import PROBLEM_JSON, NotReadyResponse, Problem, RequestError
 from streampca.sidecar.openapi import Responses, binary_answer, body_of, content_of, errors_of
 from streampca.sidecar.parsing import parse
 from streampca.sidecar.request import BINARY, NPY
@@ -26,7 +26,7 @@ class V1Endpoints:
         self._engine = engine
 
     def add_to(self, app: FastAPI) -> None:
-        errors = errors_of(schemas.ErrorResponse)
+        errors = errors_of()
         for operation, request, query, answer in (
             (compute.project, schemas.ProjectRequest, schemas.ProjectQuery, schemas.ProjectResponse),
             (compute.reconstruct, schemas.ReconstructRequest, schemas.ReconstructQuery, schemas.ReconstructResponse),
@@ -47,9 +47,7 @@ class V1Endpoints:
             app.get(f"/v1{path}", tags=["model"], response_model=model, responses=responses)(get)
         tags: list[str | Enum] = ["operations"]
         app.get("/healthz", tags=tags, response_model=schemas.HealthResponse)(self.healthz)
-        not_ready: Responses = {
-            503: {"description": "Not ready.", **content_of(schemas.NotReadyResponse, PROBLEM_JSON)}
-        }
+        not_ready: Responses = {503: {"description": "Not ready.", **content_of(NotReadyResponse, PROBLEM_JSON)}}
         app.get("/readyz", tags=tags, response_model=schemas.ReadyResponse, responses=not_ready)(self.readyz)
         app.get("/metrics", tags=tags, response_class=PlainTextResponse)(self.metrics)
 

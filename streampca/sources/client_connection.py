@@ -39,7 +39,7 @@ class BrokerErrors:
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._topic, self._servers = topic, settings.bootstrap_servers
         self._at = f"at {self._servers}"
-        self._tls = "SSL" in settings.security_protocol
+        self._protocol = settings.security_protocol
 
     def of(self, code: int | None, text: str) -> SourceError:
         """The message for an error with this code; `text` describes it."""
@@ -74,9 +74,12 @@ class BrokerErrors:
 
     def no_broker(self, cause: str) -> SourceError:
         """No broker answers; `cause` is the last error seen, if any."""
-        check = "bootstrap_servers and security_protocol (SSL or SASL_SSL if the port speaks TLS)"
-        if self._tls:
-            check = "bootstrap_servers, security_protocol, ssl_cafile and ssl_certfile"
+        check = (
+            f"bootstrap_servers and security_protocol ({self._protocol} now; SSL or SASL_SSL if the port speaks TLS, "
+            "SASL_PLAINTEXT if it wants a login)"
+        )
+        if "SSL" in self._protocol:
+            check = f"bootstrap_servers, security_protocol ({self._protocol} now), ssl_cafile and ssl_certfile"
         if not any(server.strip() in cause for server in self._servers.split(",")) and re.search(r":\d+\b", cause):
             check = "advertised.listeners of this broker: the address must be one that this machine can reach"
         return NoBrokerError(f"no broker answers {self._at}{f' ({cause})' if cause else ''}; check {check}")

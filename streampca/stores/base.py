@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-from streampca.errors import StoreError
+from streampca.errors import StoreError, listed
 
 Observe = Callable[[str, str, float, int], None]
 """Takes an operation, its outcome (ok, missing or error), its duration in seconds, and its number of requests."""
@@ -85,3 +85,9 @@ class Store(Protocol):
 def topics_in(store: Store, *folders: Literal["checkpoints", "models"]) -> list[str]:
     """Topics that have a folder of their own in one of these folders, sorted."""
     return sorted({name.rsplit("/", 1)[-1] for folder in folders for name in store.names(folder)})
+
+
+def other_topics(store: Store, topic: str) -> str:
+    """The end of a sentence about a topic that has no model: those that have one."""
+    others = [other for other in topics_in(store, "models") if other != topic]
+    return f"; the store has models of {listed(others)}" if others else ""

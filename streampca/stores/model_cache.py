@@ -14,7 +14,7 @@ import structlog
 from streampca.errors import DamagedFileError, NewerFormatError, StoreError, StreampcaError
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.drift import drift
-from streampca.stores.base import topics_in
+from streampca.stores.base import other_topics
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins, pinned_version
 
@@ -66,7 +66,7 @@ class ModelCache:
         self._damaged: dict[int, float] = {}  # version → when to retry it
         self._store_error: str | None = None
         self._missing_store: str | None = None  # where it should be
-        self._other_topics: list[str] = []  # that have models, while ours has none
+        self._other_topics = ""  # that have models, while ours has none
         self._stop = threading.Event()
         self._poller: threading.Thread | None = None
         self.failures: Counter[str] = Counter()  # failed loads by cause: damaged, store, bug
@@ -125,8 +125,7 @@ class ModelCache:
             self._load_newest(self._candidates(versions))
             if self._reads_pins:
                 self._refresh_pins(Pins(listed.store, listed.topic))
-            topics = [] if self.current else topics_in(self._models.store, "models")
-            self._other_topics = [topic for topic in topics if topic != self._models.topic]
+            self._other_topics = "" if self.current else other_topics(self._models.store, self._models.topic)
         except StoreError as error:
             self.failures["store"] += 1
             if self._store_error is None:
@@ -250,5 +249,4 @@ class ModelCache:
         if missing := self._missing_store:
             return f"there is no store at {missing} yet: no worker has written to it, or its volume is not mounted"
         damaged = f"; all models in the store are damaged: {sorted(self._damaged)}" if self._damaged else ""
-        others = f"; the store has models of {', '.join(self._other_topics)}" if self._other_topics else ""
-        return f"no model has been published yet in {self._models.location}{damaged}{others}"
+        return f"no model has been published yet in {self._models.location}{damaged}{self._other_topics}"

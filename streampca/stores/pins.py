@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from streampca.errors import SettingsError, StreampcaError
 from streampca.settings.pins import PIN_NAME
 from streampca.stores import numbered
-from streampca.stores.base import Store
+from streampca.stores.base import Store, other_topics
 
 log = structlog.get_logger()
 
@@ -99,7 +99,9 @@ class Pins:
 
     def _refuse_missing(self, version: int) -> None:
         if version not in (versions := numbered.numbers(self._store, self._folder)):
-            held = f"`streampca inspect` lists {versions[0]} to {versions[-1]}" if versions else "it has none"
+            held = "it has none" + other_topics(self._store, self._topic)
+            if versions:
+                held = f"`streampca inspect` lists {versions[0]} to {versions[-1]}"
             raise SettingsError(f"{self._store.location} has no model version {version} of {self._topic}: {held}")
 
     def _path(self, name: str) -> str:

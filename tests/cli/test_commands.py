@@ -64,7 +64,12 @@ def test_help_names_choices_defaults_and_kinds_of_values() -> None:
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [("localhost:8000", "sidecar's address, write http://localhost:8000"), (".", "holds no models: give the file")],
+    [
+        ("localhost:8000", "sidecar's address, write http://localhost:8000"),
+        (".", "holds no models: give the file"),
+        ("none.npz", "cannot read none.npz: there is no such file"),
+        ("HTTP://[::1", "no URL of a sidecar"),
+    ],
 )
 def test_a_place_without_a_model_is_named(vectors: Path, tmp_path: Path, given: str, words: str) -> None:
     model = tmp_path if given == "." else given

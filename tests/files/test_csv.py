@@ -97,4 +97,11 @@ def test_cells(tmp_path: Path) -> None:
             vectors_of(opened(tmp_path, f"a;b\n1;2\n1;{cell}\n"))
     with pytest.raises(InputError, match=r"separated by ';'\): column a holds no numbers: name by --field .* a, b"):
         opened(tmp_path, "a;b\n1,5;2,5\n3,5;4,5\n")
-    assert "several columns a" in refusal(InputError, opened, tmp_path, "a,b,a\n1,2,3\n", FileOptions("a"))
+    for text, options, words in (
+        ("a,b,a\n1,2,3\n", FileOptions("a"), "several columns a"),
+        ("id,a,b\n7,1,2\n", FileOptions(dimensions=2), "vectors of 3 numbers, not of 2: name by --field"),
+        ("m-1,1.5\nm-2,3\n", FileOptions(), "column m-1 holds no numbers: name by --field"),
+        ("m-1,1.5\nm-2,3\n", FileOptions(), ", or say --no-header if the first line of CSV is a row"),
+        ("m-1,1.5\nm-2,3\n", FileOptions(header=False), "column 0 holds no numbers: name by --field"),
+    ):
+        assert words in refusal(InputError, opened, tmp_path, text, options)

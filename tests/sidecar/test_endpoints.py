@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar import schemas
 from streampca.sidecar.app import create_app
-from streampca.sidecar.errors import Problem
+from streampca.sidecar.errors import ErrorResponse, Problem
 from streampca.sidecar.openapi import EXAMPLES
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins
@@ -147,16 +146,6 @@ def test_the_openapi_document_is_valid(client: Client) -> None:
     assert len({operation["operationId"] for operation in operations}) == len(operations)
     assert all(operation["tags"] for operation in operations)
     assert all(operation["summary"] != operation["operationId"] for operation in operations)
-    for schema in _objects(content):
-        assert "default" not in schema or schema["default"] is not None or "null" in str(schema), schema
-
-
-def _objects(content: Any) -> Iterator[dict[str, Any]]:
-    parts = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
-    if isinstance(content, dict):
-        yield content
-    for part in parts:
-        yield from _objects(part)
 
 
 def test_every_operation_has_an_example_that_is_a_sidecars_answer_and_fits_its_schema(client: Client) -> None:
@@ -185,7 +174,7 @@ def test_every_operation_has_an_example_that_is_a_sidecars_answer_and_fits_its_s
         (schemas.ComponentsResponse, "GET", "/v1/model/components", None),
         (schemas.HealthResponse, "GET", "/healthz", None),
         (schemas.ReadyResponse, "GET", "/readyz", None),
-        (schemas.ErrorResponse, "GET", "/nowhere", None),
+        (ErrorResponse, "GET", "/nowhere", None),
     ],
 )
 def test_answers_match_the_documented_schemas(client: Client, shape: Any, method: str, path: str, content: Any) -> None:

@@ -78,7 +78,7 @@ def test_renewed_files_that_only_a_new_process_reads_end_it_while_no_broker_answ
 @pytest.mark.parametrize(
     ("cause", "words"),
     [
-        ("a:9092/bootstrap: refused", "bootstrap_servers"),
+        ("a:9092/bootstrap: refused", "bootstrap_servers and security_protocol (PLAINTEXT now; SSL or SASL_SSL if"),
         ("b.example:9093/2: no such host", "advertised.listeners"),
         ("", "bootstrap_servers"),
     ],

@@ -136,6 +136,8 @@ def test_what_cannot_be_pinned_is_refused_and_changes_nothing(monkeypatch: pytes
     pins = Pins(store, "readings")
     assert "has no model version 1 of readings: it has none" in refusal(SettingsError, lambda: pins.set("a", 1))
     clocked(store)(2)
+    mistyped = refusal(SettingsError, lambda: Pins(store, "readngs").set("a", 2))
+    assert mistyped.endswith("it has none; the store has models of readings")
     for name in ("", "1a", "a/b", "a b", "a" * 64, "latest"):
         assert "is no name for a pin" in refusal(SettingsError, lambda name=name: pins.set(name, 1))
     assert "`streampca inspect` lists 1 to 2" in refusal(SettingsError, lambda: pins.set("a", 3))

@@ -24,7 +24,7 @@ from streampca.sidecar.openapi import binary_answer, body_of, errors_of
 from streampca.sidecar.parsing import Limits, json_object, rows_of, validate
 from streampca.sidecar.request import BYTES, LENGTH, RawRequest
 from streampca.sidecar.responses import JSON, bytes_response, json_bytes, json_response, version_header
-from streampca.sidecar.schemas import SCORES, AnyVersion, ErrorResponse, ProjectRequest
+from streampca.sidecar.schemas import SCORES, AnyVersion, ProjectRequest
 from streampca.version import __version__
 
 ModelName = Annotated[str, Path(description="The topic.")]
@@ -39,7 +39,7 @@ class InferenceEndpoints:
         self._engine = engine
 
     def add_to(self, app: FastAPI) -> None:
-        options: dict[str, Any] = {"tags": ["open inference protocol"], "responses": errors_of(ErrorResponse, JSON)}
+        options: dict[str, Any] = {"tags": ["open inference protocol"], "responses": errors_of(JSON)}
         model = "/v2/models/{model_name}"
         version = model + "/versions/{model_version}"
         for path, get, answer in (

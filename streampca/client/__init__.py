@@ -1,0 +1,152 @@
+"""A client of the sidecar: arrays in, arrays out. Needs the extra `client`.
+
+with Client("http://localhost:8000") as client:
+    coordinates = client.project(vectors).coordinates
+"""
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from streampca.client import calls
+from streampca.client.calls import Call, ProjectAnswer, ReconstructAnswer, ScoreAnswer, SidecarError
+from streampca.errors import needs
+
+try:
+    import httpx
+    import tenacity
+except ModuleNotFoundError as error:
+    missing = error.name or ""
+    raise ModuleNotFoundError(needs("streampca.client", missing, "client"), name=missing) from None
+
+__all__ = ["AsyncClient", "Client", "ProjectAnswer", "ReconstructAnswer", "ScoreAnswer", "SidecarError"]
+
+Answer = TypeVar("Answer")
+Arguments = ParamSpec("Arguments")
+
+
+def _sent(make: Callable[Arguments, Call[Answer]]) -> "Callable[Concatenate[Client, Arguments], Answer]":
+    @wraps(make)
+    def send(self: "Client", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
+        call = make(*args, **options)
+        try:
+            request = next(call)
+            while True:
+                request = call.send(self._ask(request))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    return send
+
+
+def _awaited(
+    make: Callable[Arguments, Call[Answer]],
+) -> "Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Answer]]":
+    @wraps(make)
+    async def send(self: "AsyncClient", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
+        call = make(*args, **options)
+        try:
+            request = next(call)
+            while True:
+                request = call.send(await self._ask(request))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    return send
+
+
+class _Sidecar:
+    """Where the sidecar is, how to ask it, and when to ask again: while it restarts, is busy, or has no model."""
+
+    _connect: Callable[..., Any]
+    _retrying: Callable[..., Any]
+
+    def __init__(self, url: str, *, token: str | None = None, retry_s: float = 15.0, **options: Any) -> None:
+        if not _is_url(url):
+            raise SidecarError(0, f"{url} is no URL of a sidecar, such as http://localhost:8000")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._url, self._http = url, self._connect(**{"base_url": url, "headers": headers, "timeout": 30.0, **options})
+        self._policy: dict[str, Any] = {
+            "retry": tenacity.retry_if_exception_type(httpx.ConnectError) | tenacity.retry_if_result(_is_passing),
+            "stop": tenacity.stop_after_delay(retry_s),
+            "wait": tenacity.wait_random_exponential(multiplier=0.1, max=2),
+            "retry_error_callback": lambda last: last.outcome.result(),  # the last answer, or the last error
+        }
+
+    def _unreachable(self, error: Exception) -> SidecarError:
+        cause = str(error).rstrip(".") or type(error).__name__
+        other = "http" if self._url.lower().startswith("https") else "https"
+        remedy = f"is it running there, or is it {other}://?"
+        if "CERTIFICATE_VERIFY_FAILED" in cause:
+            remedy = "SSL_CERT_FILE names a file with its authority's certificate"
+        return SidecarError(0, f"{self._url}: no sidecar answers: {cause}; {remedy}")
+
+
+def _is_url(text: str) -> bool:
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL:
+        return False
+    return url.scheme in ("http", "https") and bool(url.host)
+
+
+def _is_passing(answer: httpx.Response) -> bool:
+    """Return whether a later answer may be another: no model yet, too many requests, or a restart."""
+    return answer.status_code == 503
+
+
+class Client(_Sidecar):
+    """A client of one sidecar. Raises `SidecarError`, with status 0 if there is no answer.
+
+    It retries for `retry_s` while the sidecar cannot be reached, or answers 503; other options are those of
+    `httpx.Client`. Rows beyond the sidecar's limits are sent in several requests, all to one version. Vectors of
+    float32 are projected in single precision.
+    """
+
+    _connect, _retrying = httpx.Client, tenacity.Retrying
+    project, reconstruct = _sent(calls.project), _sent(calls.reconstruct)
+    from_coordinates, score = _sent(calls.from_coordinates), _sent(calls.score)
+    model, versions = _sent(calls.model), _sent(calls.versions)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _ask(self, request: dict[str, Any]) -> httpx.Response:
+        try:
+            answer: httpx.Response = self._retrying(**self._policy)(self._http.request, **request)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        return answer
+
+
+class AsyncClient(_Sidecar):
+    """The same for asyncio."""
+
+    _connect, _retrying = httpx.AsyncClient, tenacity.AsyncRetrying
+    project, reconstruct = _awaited(calls.project), _awaited(calls.reconstruct)
+    from_coordinates, score = _awaited(calls.from_coordinates), _awaited(calls.score)
+    model, versions = _awaited(calls.model), _awaited(calls.versions)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def _ask(self, request: dict[str, Any]) -> httpx.Response:
+        try:
+            answer: httpx.Response = await self._retrying(**self._policy)(self._http.request, **request)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        return answer
