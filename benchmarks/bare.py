@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
-from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from streampca import StreamingPCA
 from streampca.cli.app import app
 from streampca.export import FORMATS, register_with_skl2onnx
-from streampca.fold import checkpoint as checkpoints
-from streampca.fold import model_file
+from streampca.fold import checkpoint as checkpoints, model_file
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel

@@ -8,9 +8,7 @@ from typing import Any
 from streampca.cli import files
 from streampca.cli.console import console, iso_time, table
 from streampca.errors import DamagedFileError, StoreError
-from streampca.fold import checkpoint as checkpoints
-from streampca.fold import model_file as models
-from streampca.fold import npz
+from streampca.fold import checkpoint as checkpoints, model_file as models, npz
 from streampca.fold.partitions import partition_name
 from streampca.stores.base import Store, topics_in
 from streampca.stores.checkpoints import Checkpoints

@@ -11,8 +11,7 @@ import structlog
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streampca.process.listening import AccessError, BearerTokens
-from streampca.process.listening import Scope as TokenScope
+from streampca.process.listening import AccessError, BearerTokens, Scope as TokenScope
 from streampca.sidecar.errors import BusyError, error_response
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.request import SMALL_BYTES, has_large_body

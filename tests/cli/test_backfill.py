@@ -27,8 +27,7 @@ from streampca.stores.process_status import ProcessStatus, ProcessStatuses
 from streampca.worker.publisher import Publisher
 from tests.backfill.conftest import lake as lake
 from tests.backfill.rows import backfill_of, here, learned, rows, write
-from tests.command_line import assert_one_line
-from tests.command_line import run as run_command
+from tests.command_line import assert_one_line, run as run_command
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from streampca.cli import dead_letters as command
 from streampca.cli.dead_letters import LetterFilter, grouped, send_all, to_replay

@@ -17,8 +17,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.identity import StoreIdentity
 from tests.cli.test_produce import vectors as vectors
 from tests.cli.test_reset import commit
-from tests.command_line import doctor as run_doctor
-from tests.command_line import printed, run
+from tests.command_line import doctor as run_doctor, printed, run
 from tests.example_models import models_in, numbered
 from tests.guarantees.harness import BOTH_CLIENTS
 from tests.kafka_broker import PASSWORD, USER, Broker

@@ -10,8 +10,7 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from streampca.consumer_group import events
-from streampca.consumer_group import health as health_module
+from streampca.consumer_group import events, health as health_module
 from streampca.consumer_group.health import MOST_CONNECTIONS, HealthListener, HealthServer, health_server
 from streampca.errors import SettingsError
 from streampca.process.metrics import LabelledRegistry

@@ -19,8 +19,7 @@ from tests.deploy import files
 from tests.deploy.commands import PORTS, effective_settings
 from tests.java_server import available
 from tests.kafka_broker import Broker
-from tests.s3_process import VERSION as S3_VERSION
-from tests.s3_process import S3Process
+from tests.s3_process import VERSION as S3_VERSION, S3Process
 
 COMMAND_LINES = {
     name: ([str(a) for a in service["command"]], {n: str(v) for n, v in service["environment"].items()})

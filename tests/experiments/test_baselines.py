@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.utils import gen_batches
 

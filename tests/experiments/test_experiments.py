@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from experiments import ablation, anomalies, methods, passes, rate
-from experiments import all as experiments
+from experiments import ablation, all as experiments, anomalies, methods, passes, rate
 from experiments.plan import FOLDER, Plan
 from experiments.report import DOCS, block
 from tests.test_imports import names_imported

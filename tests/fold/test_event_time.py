@@ -4,8 +4,7 @@ import itertools
 import statistics
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from streampca.fold.event_time import EventTime
 

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from streampca.fold import checkpoint as files
-from streampca.fold import npz
+from streampca.fold import checkpoint as files, npz
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.batch import Batch, Decoded, Reject, batch_of_rows
 from streampca.formats.codec import Codec

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from streampca.errors import DamagedFileError, NewerFormatError, SettingsError

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from streampca.errors import SettingsError

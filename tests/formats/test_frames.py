@@ -11,8 +11,7 @@ import pytest
 from confluent_kafka.schema_registry import header_schema_id_serializer, prefix_schema_id_serializer
 from confluent_kafka.schema_registry.serde import SchemaId
 from confluent_kafka.serialization import MessageField, SerializationContext
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from streampca.formats.record import Record
 from streampca.sources.decode import decode_records

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from streampca.formats.json import loads
 from streampca.formats.packing import VectorError, missing_field

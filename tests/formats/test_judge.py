@@ -6,8 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from streampca.formats.schemas import WriterSchema
 from streampca.pca.arrays import F64

@@ -6,8 +6,7 @@ import re
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
 from streampca.formats.plausible import alternatives, explained, oddity

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from streampca.pca.algorithm1 import meyer, sherman_morrison
 from tests.pca.streams import close, start

@@ -4,11 +4,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from streampca.pca import axes
-from streampca.pca import merge as merging
+from streampca.pca import axes, merge as merging
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import State

@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from streampca.pca.arrays import F64
 from streampca.pca.model import Model
-from tests.pca.streams import batch_pca, with_gaps
-from tests.pca.streams import gaussian as gaussian_along
+from tests.pca.streams import batch_pca, gaussian as gaussian_along, with_gaps
 
 D, K = 7, 3
 SPECTRUM = np.array([5, 4, 3, 1, 1, 0.7, 0.5])

@@ -6,8 +6,7 @@ import pytest
 from fastapi import FastAPI
 
 from streampca.settings.commands import ServeSettings
-from streampca.sidecar import app as app_module
-from streampca.sidecar import engine
+from streampca.sidecar import app as app_module, engine
 from streampca.sidecar.app import create_app
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, numbered

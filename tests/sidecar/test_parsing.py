@@ -14,8 +14,7 @@ import numpy as np
 import orjson
 import pytest
 from fastapi import FastAPI
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from streampca.sidecar.errors import Problem

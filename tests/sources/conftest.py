@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from streampca.sources import prefetch
-from streampca.sources.confluent import connection as confluent_connection
-from streampca.sources.confluent import source as confluent
-from streampca.sources.kafka_python import connection
-from streampca.sources.kafka_python import source as kafka_python
+from streampca.sources.confluent import connection as confluent_connection, source as confluent
+from streampca.sources.kafka_python import connection, source as kafka_python
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnConfluent, OnKafka
 from tests.waiting import PATIENCE_S

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from streampca.errors import SettingsError
 from streampca.stores.memory import MemoryStore

@@ -9,8 +9,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from streampca.fold.model_file import PublishedModel
 from streampca.formats import writer_of

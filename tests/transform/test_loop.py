@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from streampca.consumer_group.events import OffsetsSkipped, RecordRejected, TransactionEnded
 from streampca.errors import (

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from threadpoolctl import threadpool_limits
 
 from streampca.formats import writer_of

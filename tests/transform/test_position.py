@@ -1,8 +1,7 @@
 """The metadata of committed offsets say where the next member resumes, and after which record."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from streampca.errors import TopicReplacedError
 from streampca.formats.record import LastRecord

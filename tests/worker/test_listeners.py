@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from streampca.consumer_group import events

@@ -5,8 +5,7 @@ from collections.abc import Collection
 
 import obstore
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from streampca.consumer_group.events import CheckpointPostponed, ModelPublished, PublishFailed
 from streampca.errors import StoreError

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
