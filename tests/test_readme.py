@@ -21,6 +21,8 @@ from tests.ports import free_ports
 
 ROOT = DOCS.parent
 README = ROOT / "README.md"
+PROMISES: dict[str, dict[str, str]] = json.loads((ROOT / "tests" / "promises.json").read_text())
+_PROMISE = re.compile(r"\b(never|always|no|any|exactly)\b", re.IGNORECASE)
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *sorted(DOCS.glob("*.md"))]
 
 
@@ -28,6 +30,19 @@ PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *s
 def test_tables_match_the_code(name: str) -> None:
     page, make = TABLES[name]
     assert block(name).findall(page.read_text()) == [make()], "run: python -m tests.docs_tables"
+
+
+@pytest.mark.parametrize("page", PROMISES)
+def test_each_promise_is_named_by_a_test(page: str) -> None:
+    """A sentence with one of these words."""
+    sentences = re.split(r"(?<=[.:])\s+(?=[A-Z*`])|\n\n|\n- |\|", (DOCS / page).read_text())
+    promises = [" ".join(sentence.split()) for sentence in sentences if _PROMISE.search(sentence)]
+    unnamed = [promise for promise in promises if not any(part in promise for part in PROMISES[page])]
+    assert not unnamed, "name its test in tests/promises.json"
+    for part, test in PROMISES[page].items():
+        path, _, name = test.partition("::")
+        assert sum(part in promise for promise in promises) == 1, part
+        assert f"\ndef {name}(" in (ROOT / "tests" / path).read_text(), test
 
 
 def test_the_readme_is_short() -> None:

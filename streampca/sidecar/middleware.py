@@ -12,7 +12,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streampca.process.listening import AccessError, BearerTokens, Scope as TokenScope
-from streampca.sidecar.errors import BusyError, error_response
+from streampca.sidecar.errors import BusyError, Problem, RequestError, error_response
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.request import SMALL_BYTES, has_large_body
 
@@ -22,7 +22,7 @@ SLOT_WITHIN_S = 1.0
 
 ANONYMOUS = "anonymous"  # state of a request of a probe without a token, where others need one
 PROBES = {"/healthz", "/readyz", "/ping", "/v2/health/live", "/v2/health/ready"}
-_OPEN = {"/", "/docs", "/openapi.json", "/version", "/v2", *PROBES}
+_OPEN = {"/openapi.json", "/version", "/v2", *PROBES}
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _SECURITY = [(b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY")]
@@ -76,10 +76,14 @@ class Middleware:
                 self._tokens.check(needed, authorization)
             elif self._tokens and scope["path"] in PROBES:
                 scope.setdefault("state", {})[ANONYMOUS] = not self._tokens.has(authorization)
+            if headers.get(b"sec-fetch-site") == b"cross-site" and not _is_page(scope["path"], *PROBES):
+                raise RequestError(
+                    Problem.CROSS_SITE, "a page of another site may not send requests: let its own server do it"
+                )
             if has_large_body(headers):
                 await answer.take_slot(SLOT_WITHIN_S)
             await self._app(scope, receive, answer.send)
-        except (AccessError, BusyError) as error:
+        except (AccessError, BusyError, RequestError) as error:
             await error_response(error, scope, self._metrics)(scope, receive, answer.send)
         except _UnreadAnswerError:  # the server closes the connection, as the answer is not complete
             self._metrics.limits["read_time"].inc()
@@ -149,4 +153,9 @@ def _scope_of(path: str) -> TokenScope | None:
     """The scope that a token must have for a path; None: probes, and the files of the page and the description."""
     if path.startswith("/metrics"):  # routes also match before a newline
         return "metrics"
-    return None if path in _OPEN or path.startswith(("/docs/", "/page/")) else "read"
+    return None if _is_page(path, *_OPEN) else "read"
+
+
+def _is_page(path: str, *others: str) -> bool:
+    """Whether it is a file of a page, which shows nothing of the store, or one of the others."""
+    return path in ("/", "/docs", *others) or path.startswith(("/docs/", "/page/"))

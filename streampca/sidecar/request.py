@@ -83,8 +83,6 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
         )
     if _declared_bytes(headers) > max_bytes:
         raise _too_long(max_bytes)
-    if headers.get(b"sec-fetch-site") == b"cross-site":
-        raise RequestError(Problem.CROSS_SITE, "a page of another site may not send requests: let its own server do it")
     media_type = headers.get(b"content-type", b"").decode("latin-1").lower().replace(" ", "").replace('"', "")
     media_type = media_type if media_type in RAW else media_type.partition(";")[0]
     try:

@@ -80,6 +80,12 @@ def test_there_are_few_options() -> None:
     assert sum(len(option.opts) for command in COMMANDS.values() for option in command.params) <= 145
 
 
+def test_passwords_are_no_options() -> None:
+    options = {option for command in COMMANDS.values() for parameter in command.params for option in parameter.opts}
+    assert not options & {"--sasl-password", "--ssl-password", "--schema-registry-login"}
+    assert "--topic" in options
+
+
 def test_help_imports_nothing_heavy() -> None:
     program = (
         "import sys\nfrom streampca.cli.app import app\n"
@@ -163,6 +169,13 @@ def test_check_shows_transform_once_any_of_its_settings_is_given() -> None:
     wrong = run("check", *REQUIRED, STREAMPCA_EMIT="scores")
     assert wrong.returncode == 2
     assert "✗ output_topic is required" in wrong.stdout
+
+
+def test_check_warns_of_ports_that_are_open() -> None:
+    assert "whoever reaches" not in printed("check", *REQUIRED)
+    assert "whoever reaches 10.1.2.3 can read what it shows: set tokens_file" in printed(
+        "check", *REQUIRED, STREAMPCA_HOST="10.1.2.3"
+    )
 
 
 def test_check_lists_every_mistake(tmp_path: Path) -> None:

@@ -66,6 +66,21 @@ def test_poll_boundaries_do_not_matter(stream: list[int], cuts: list[int]) -> No
     assert np.concatenate(parts).tolist() == steps.tolist()
 
 
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0.0, 1.0), wrong=st.integers(0, 2**40))
+def test_wrong_timestamps_move_time_by_what_31_records_last(seed: int, share: float, wrong: int) -> None:
+    """Up to 31 of any 63 consecutive ones, whatever they are."""
+    random = np.random.default_rng(seed)
+    stream = 2**39 + np.cumsum(random.integers(0, 1000, 400))
+    is_wrong = np.zeros(400, bool)
+    for i in np.flatnonzero(random.random(400) < share):
+        is_wrong[i] = is_wrong[max(0, i - WINDOW + 1) : i].sum() < WINDOW // 2
+    stamps = np.where(is_wrong, wrong, stream)
+    for i in range(WINDOW - 1, 400, 7):
+        now = EventTime().advance(stamps[: i + 1])[0].now_ms
+        assert stream[i - WINDOW + 1] <= now <= stream[i]
+
+
 def test_many_records_at_once_equal_one_at_a_time() -> None:
     """Their medians are computed in parts."""
     stream = (np.arange(9000) * 10 + np.random.default_rng(5).integers(0, 500, 9000)).tolist()

@@ -6,12 +6,14 @@ import httpx
 import pytest
 import structlog
 from fastapi import FastAPI
+from starlette.routing import Route
 from structlog.testing import capture_logs
 
 from streampca.settings.process import is_loopback
+from streampca.sidecar.errors import Problem
 from streampca.sidecar.middleware import PROBES
 from tests.example_models import D
-from tests.sidecar.http_client import Client, client_of
+from tests.sidecar.http_client import Client, client_of, error_of
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104
 
@@ -47,6 +49,17 @@ def test_allowed_hosts(listens_on: str, setting: str | None, allowed: list[str],
             is_open = path in PROBES or (path == "/metrics" and not is_loopback(listens_on))
             status = client.get(path, headers={"Host": host}).status_code
             assert (status == 400) == (host in refused and not is_open), (path, host)
+
+
+def test_pages_of_other_sites_may_request_only_probes_and_pages(app: FastAPI, client: Client) -> None:
+    paths = {route.path for route in app.routes if isinstance(route, Route)} | {"/nowhere", "/page/main.js", "/docs/"}
+    assert len(paths) > 30
+    for path, site in product(paths, ("same-origin", "none", "cross-site")):
+        answer = client.get(path, headers={"Sec-Fetch-Site": site})
+        is_open = path in {"/", "/docs", *PROBES} or path.startswith(("/page/", "/docs/"))
+        assert (answer.status_code == 403) == (site == "cross-site" and not is_open), path
+    refused = client.post("/v1/project", content=b"", headers={"Sec-Fetch-Site": "cross-site"})
+    assert "let its own server do it" in error_of(refused, Problem.CROSS_SITE)
 
 
 @pytest.mark.parametrize("path", ["/v1/model", "/nothing", "/healthz", "/v1/model?version=11"])
