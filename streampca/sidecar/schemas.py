@@ -22,8 +22,9 @@ RowsArray = Annotated[Array, PlainValidator(rows_field)]  # precise errors, and 
 VectorsArray = Annotated[RowsArray, _rows_of(["number", "null"])]
 VersionNumber = Annotated[int, Field(ge=0, lt=2**63)]
 _NUMBER, _NAME = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, {"type": "string", "pattern": f"^{PIN_NAME}$"}
-_VERSIONS = {"anyOf": [_NUMBER, _NAME, {"type": "null"}]}
-AnyVersion = Annotated[int | str | None, PlainValidator(version_or_name), WithJsonSchema(_VERSIONS)]
+_VERSIONS = [_NUMBER, _NAME]
+PathVersion = Annotated[int | str | None, PlainValidator(version_or_name), WithJsonSchema({"anyOf": _VERSIONS})]
+AnyVersion = Annotated[PathVersion, WithJsonSchema({"anyOf": [*_VERSIONS, {"type": "null"}]})]
 
 _VECTORS = "Vectors, each of the model's d dimensions; entries may be null if it was learned with missing=impute."
 _RECORDS = "The vectors as objects, in place of `vectors`: a number for each of the model's names; others are ignored."

@@ -24,11 +24,11 @@ from streampca.sidecar.openapi import binary_answer, body_of, errors_of
 from streampca.sidecar.parsing import Limits, json_object, rows_of, validate
 from streampca.sidecar.request import BYTES, LENGTH, RawRequest
 from streampca.sidecar.responses import JSON, bytes_response, json_bytes, json_response, version_header
-from streampca.sidecar.schemas import SCORES, AnyVersion, ProjectRequest
+from streampca.sidecar.schemas import SCORES, PathVersion, ProjectRequest
 from streampca.version import __version__
 
 ModelName = Annotated[str, Path(description="The topic.")]
-ModelVersion = Annotated[AnyVersion, Path(description="Version of the model, the name of a pin, or latest.")]
+ModelVersion = Annotated[PathVersion, Path(description="Version of the model, the name of a pin, or latest.")]
 
 _DATATYPES = {"FP32": "<f4", "FP64": "<f8"}
 _DEFAULT: tuple[OutputName, ...] = ("coordinates", "residual")

@@ -10,6 +10,7 @@ Connections; the client class is passed to consumers and producers by their opti
   (`_build_transport`, `_sock_recv`): it is read.
 - A connection that is reset before its handshake, or whose certificates cannot be read, fails with an `OSError`
   (`_build_transport`), which ends the refresh of metadata for ever, or the poll: it becomes a `KafkaConnectionError`.
+- A request to a broker that has just left the metadata raises an error that counts as final (`get_connection`).
 - The handshake waits without end for a broker that says nothing (`KafkaSSLTransport.handshake`): it has a deadline.
 - No public method says whether a broker is connected (`KafkaConnectionManager._conns`).
 - `allow_auto_create_topics` is not passed on (`KafkaConnectionManager.cluster.config`): a deleted topic would be
@@ -118,6 +119,13 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
                 self._auth_failures[node.node_id] = error
             if not self.connection_delay(node.node_id):
                 self.update_backoff(node.node_id)
+
+    def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:
+        """Connect to a broker. Raises `NodeNotReadyError`, also of a broker that has left the metadata."""
+        try:
+            return super().get_connection(node_id, *args, **kwargs)
+        except errors.UnknownBrokerIdError:
+            raise errors.NodeNotReadyError(node_id) from None
 
     @property
     def connected(self) -> bool:
