@@ -16,7 +16,7 @@ import pytest
 import structlog
 from confluent_kafka import Producer
 from kafka import TopicPartition
-from kafka.errors import KafkaConnectionError
+from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from kafka.net import manager
 
 from streampca.errors import SettingsError, SourceError
@@ -294,6 +294,15 @@ def test_records_fetched_by_a_failed_poll_arrive_again(log: OnKafka, monkeypatch
     reader.read_to({0: 100})
     assert [position > 20 for position in failed_at] == [True]
     assert reader.offsets(0) == list(range(100))
+
+
+@kafka_python
+def test_a_broker_that_has_left_the_metadata_is_asked_later(log: OnKafka) -> None:
+    """The leader of a partition can leave before a request is sent to it."""
+    reader = joined(log.open())
+    with pytest.raises(NodeNotReadyError) as raised:
+        reader.source._consumer._client._manager.get_connection(4711)  # type: ignore[attr-defined]
+    assert raised.value.retriable
 
 
 @kafka_python
