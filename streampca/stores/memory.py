@@ -1,56 +1,44 @@
 """A store in memory: for one model file that is served, and for trials."""
 
-import threading
 import time
 
 from streampca.stores.base import Store, check_name
 
 
 class MemoryStore(Store):
-    """`Store` in a dictionary, without folders, as in a bucket; threads may share it."""
+    """`Store` in a dictionary, without folders, as in a bucket. Threads may share it: each step on it is atomic."""
 
     location = "memory"
 
     def __init__(self) -> None:
-        self._files: dict[str, bytes] = {}
-        self._times: dict[str, float] = {}
-        self._lock = threading.Lock()
+        self._files: dict[str, tuple[bytes, float]] = {}  # content, and when it was written
 
     def write(self, name: str, data: bytes) -> None:
         check_name(name)
-        with self._lock:
-            self._files[name], self._times[name] = bytes(data), time.time()
+        self._files[name] = bytes(data), time.time()
 
     def create(self, name: str, data: bytes) -> bool:
         check_name(name)
-        with self._lock:
-            created = name not in self._files
-            self._files.setdefault(name, bytes(data))
-            self._times.setdefault(name, time.time())
-        return created
+        file = bytes(data), time.time()
+        return self._files.setdefault(name, file) is file
 
     def read(self, name: str) -> bytes:
         check_name(name)
-        with self._lock:
-            if name not in self._files:
-                raise FileNotFoundError(name)
-            return self._files[name]
+        if (file := self._files.get(name)) is None:
+            raise FileNotFoundError(name)
+        return file[0]
 
     def names(self, folder: str) -> list[str]:
         check_name(folder)
         start = f"{folder}/"
-        with self._lock:
-            below = {name.removeprefix(start).split("/")[0] for name in self._files if name.startswith(start)}
-        return sorted(start + part for part in below)
+        return sorted({start + name[len(start) :].split("/")[0] for name in list(self._files) if name.startswith(start)})
 
     def times(self, folder: str) -> dict[str, float]:
-        return {name: self._times.get(name, 0.0) for name in self.names(folder) if name in self._files}
+        return {name: file[1] for name in self.names(folder) if (file := self._files.get(name))}
 
     def delete(self, name: str) -> None:
         check_name(name)
-        with self._lock:
-            self._files.pop(name, None)
-            self._times.pop(name, None)
+        self._files.pop(name, None)
 
     def check(self) -> None:
         """A dictionary can be written and read."""
