@@ -27,10 +27,6 @@ def test_share_found_and_largest_angle() -> None:
     assert truth.largest_angle(np.stack([axes[0], (axes[1] + axes[2]) / np.sqrt(2)])) == pytest.approx(45)
 
 
-def test_the_same_seed_gives_the_same_stream() -> None:
-    assert np.array_equal(LowRank(seed=3).draw(5), LowRank(seed=3).draw(5))
-
-
 def test_sensors_follow_their_causes_and_the_last_reading_is_a_fault() -> None:
     Y = Sensors().draw(60_000)
     fault, usual = Y[-1], Y[:-1]

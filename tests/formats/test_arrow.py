@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.formats.structured import (
-    DOUBLES,
     GAPPY,
     ROW,
     WIDE,
@@ -41,12 +40,6 @@ def test_arrow_rows_are_vectors(kind: Any, batches: list[list[list[int]]]) -> No
     assert decoded.indices.tolist() == ([0, 2] if rows else [])
     assert decoded.counts.tolist() == ([len(rows)] * 2 if rows else [])
     assert (decoded.rejects, decoded.skipped) == ([], [1])
-
-
-@settings(deadline=None)
-@given(rows=st.lists(DOUBLES, min_size=1, max_size=5))
-def test_arrow_doubles_are_decoded_bit_for_bit(rows: list[list[float]]) -> None:
-    assert codec("arrow").decode([arrow(rows)]).vectors.tobytes() == np.array(rows).tobytes()
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])

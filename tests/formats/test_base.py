@@ -160,10 +160,6 @@ def test_values_hold_one_row_or_several(read: Callable[[bytes], Array], counts: 
     np.testing.assert_array_equal(np.concatenate([read(value) for value in values]), TOGETHER)
 
 
-def test_formats_without_a_schema_have_none() -> None:
-    assert schema_of("json", LAYOUT) is None
-
-
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "streampca.formats.avro", None)
     with pytest.raises(SettingsError, match=r"format avro needs .*: pip install '\.\[avro\]'"):

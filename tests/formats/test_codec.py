@@ -124,15 +124,6 @@ def test_corrupted_values_are_decoded_or_rejected_without_an_exception(kind: str
     assert together.counts.sum() == len(together.vectors)
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64"])
-@pytest.mark.parametrize("change", [-1, 1, -8, 8])
-def test_raw_bytes_of_wrong_length_are_rejected(kind: str, change: int) -> None:
-    value = (encoded(kind, [1.0, 2.0, 3.0]) + bytes(8))[: D * (4 if kind == "float32" else 8) + change]
-    reason, message = only_reject(codec(kind).decode([value]))
-    assert reason == "wrong_length"
-    assert str(len(value)) in message
-
-
 @pytest.mark.parametrize("kind", ["json", "npy", "avro", "protobuf"])
 def test_a_value_may_have_8_mib_beside_its_numbers(kind: str) -> None:
     limit, one = 8 * 2**20 + 32 * D, codec(kind, "" if kind == "npy" else "v", memory())
@@ -152,10 +143,3 @@ def test_an_unexpected_error_rejects_its_record_only(monkeypatch: pytest.MonkeyP
     decoded = decoder.decode([b"good", b"odd", b"good"])
     assert decoded.indices.tolist() == [0, 2]
     assert decoded.rejects == [Reject(1, "undecodable", "it cannot be decoded (ZeroDivisionError)")]
-
-
-def test_json_of_many_numbers_is_learned() -> None:
-    d = 300_000
-    text = str(np.random.default_rng(0).standard_normal(d).tolist()).encode()
-    assert codec(d=d).decode([text]).rejects == []
-    assert len(text) > 5 * 2**20
