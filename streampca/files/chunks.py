@@ -94,8 +94,7 @@ def _delta_files(source: str) -> list[str]:
 
 
 def _opened(path: str) -> tuple[Any, str]:
-    opened: tuple[Any, str] = pa.fs.FileSystem.from_uri(path if "://" in path else str(Path(path).absolute()))
-    return opened
+    return pa.fs.FileSystem.from_uri(path if "://" in path else str(Path(path).absolute()))  # type: ignore[no-any-return]
 
 
 def _spelled_alike(path: str) -> str:

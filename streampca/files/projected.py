@@ -46,15 +46,10 @@ def _headings(k: int) -> list[str]:
 
 
 def _npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
-    rows, dtype = 0, np.dtype("<f8")
-
-    def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        nonlocal rows
-        file.write(np.ascontiguousarray(coordinates, dtype).data)
-        rows += len(coordinates)
-
-    file.write(npy.encode_header(dtype, (0, k)))  # with room for more rows
-    yield write
+    dtype = np.dtype("<f8")
+    start = file.write(npy.encode_header(dtype, (0, k)))  # with room for more rows
+    yield lambda coordinates, residual, columns: file.write(np.ascontiguousarray(coordinates, dtype).data)
+    rows = (file.tell() - start) // (k * dtype.itemsize)
     file.seek(0)
     file.write(npy.encode_header(dtype, (rows, k)))
 
@@ -83,10 +78,9 @@ def _texts(name: str, column: Any) -> list[str]:
     import pyarrow as pa
 
     try:
-        texts: list[str] = column.cast(pa.string()).to_pylist()
+        return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
     except pa.ArrowException:
         raise InputError(f"column {name}, {column.type}, cannot be written as CSV: write a .parquet file") from None
-    return texts
 
 
 def _parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:

@@ -172,7 +172,5 @@ def are_numbers(kind: Any) -> bool:
 
 
 def _floats(column: Column) -> F64:
-    """The numbers of a column, NaN for null."""
-    is_plain = pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
-    plain = column if is_plain else column.cast(pa.float64())
-    return np.asarray(plain.to_numpy(zero_copy_only=False), np.float64)
+    """The numbers of a column, large integers rounded, NaN for null."""
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))

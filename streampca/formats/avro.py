@@ -50,7 +50,7 @@ class AvroReader(Reader):
 
         def decode(value: bytes) -> VectorBytes:
             numbers = None if fast is None else self._one_block(value, fast)
-            return self._with_original(value, parsed) if numbers is None else numbers
+            return self.numbers.pack(_whole(value, parsed), booleans=True) if numbers is None else numbers
 
         return decode
 
@@ -65,15 +65,6 @@ class AvroReader(Reader):
         if not isinstance(block, dict) or block.get("count") != self.dimensions or block.get("end") != 0:
             return None
         return float64_of(block["items"], self.dimensions)
-
-    def _with_original(self, value: bytes, schema: Any) -> VectorBytes:
-        try:
-            datum = _whole(value, schema)
-        except VectorError:
-            raise
-        except Exception as error:  # of many kinds: EOFError, IndexError, UnicodeDecodeError …
-            raise VectorError("undecodable", f"not Avro of its schema: {type(error).__name__}") from None
-        return self.numbers.pack(datum, booleans=True)
 
 
 class AvroWriter(Writer):
@@ -107,9 +98,13 @@ def schema_of(layout: Layout) -> WriterSchema:
 
 
 def _whole(value: bytes, schema: Any) -> Any:
+    """What is behind the frame of a value. Raises `VectorError`."""
     stream = io.BytesIO(value)
     stream.seek(frame_size(value))
-    datum = fastavro.schemaless_reader(stream, schema, None)
+    try:
+        datum = fastavro.schemaless_reader(stream, schema, None)
+    except Exception as error:  # of many kinds: EOFError, IndexError, UnicodeDecodeError …
+        raise VectorError("undecodable", f"not Avro of its schema: {type(error).__name__}") from None
     if stream.tell() != len(value):
         raise VectorError("undecodable", "not Avro of its schema: bytes are left over")
     return datum

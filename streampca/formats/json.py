@@ -46,13 +46,8 @@ class JsonWriter(Writer):
     """
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        names, columns = list(fields), [_column(values) for values in fields.values()]
-        if counts is not None:
-            bounds, parts = list(pairwise([0, *np.cumsum(counts).tolist()])), []
-            for column, values in zip(columns, fields.values(), strict=True):
-                once = _is_bytes(values)
-                parts.append([column[i] if once else column[i:j] for i, j in bounds])
-            columns = parts
+        bounds = None if counts is None else list(pairwise([0, *np.cumsum(counts).tolist()]))
+        names, columns = list(fields), [_column(values, bounds) for values in fields.values()]
         rows = (
             columns[0] if names == [""] else [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         )
@@ -61,14 +56,13 @@ class JsonWriter(Writer):
         return [orjson.dumps(row) for row in rows]
 
 
-def _column(values: NDArray[Any]) -> list[Any]:
-    """The values of a field; those of bytes as they are spliced."""
+def _column(values: NDArray[Any], bounds: list[tuple[int, int]] | None) -> list[Any]:
+    """The values of a field, or lists of those of the rows between bounds; of bytes the first of them, spliced."""
     column: list[Any] = values.tolist()
-    return [None if value is None else spliced(value) for value in column] if _is_bytes(values) else column
-
-
-def _is_bytes(values: NDArray[Any]) -> bool:
-    return values.dtype.kind == "O" and values.ndim == 1
+    if values.dtype.kind == "O" and values.ndim == 1:
+        firsts = column if bounds is None else [column[i] for i, _ in bounds]
+        return [None if value is None else spliced(value) for value in firsts]
+    return column if bounds is None else [column[i:j] for i, j in bounds]
 
 
 def spliced(value: bytes) -> Any:
