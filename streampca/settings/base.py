@@ -116,20 +116,16 @@ def sort_key(name: str, field: FieldInfo) -> tuple[bool, int, str]:
 
 def all_fields(kind: type[Settings]) -> dict[str, FieldInfo]:
     """The settings of a class and of all its subclasses."""
-    fields = dict(kind.model_fields)
-    for subclass in kind.__subclasses__():
-        fields |= all_fields(subclass)
-    return fields
+    inherited = {name: field for subclass in kind.__subclasses__() for name, field in all_fields(subclass).items()}
+    return dict(kind.model_fields) | inherited
 
 
 def _valid_values(kind: type[Settings], values: Mapping[str, Any], wrong: set[str]) -> dict[str, Any]:
     """The settings that are valid by themselves, converted."""
-    valid: dict[str, Any] = {}
-    for name, field in kind.model_fields.items():
-        if name not in wrong:
-            type_: Any = Annotated[field.annotation, field]
-            valid[name] = TypeAdapter(type_).validate_python(values[name]) if name in values else field.default
-    return valid
+    fields = {name: field for name, field in kind.model_fields.items() if name not in wrong}
+    types: dict[str, Any] = {name: Annotated[field.annotation, field] for name, field in fields.items()}
+    given = {name: TypeAdapter(types[name]).validate_python(values[name]) for name in fields if name in values}
+    return {name: field.default for name, field in fields.items()} | given
 
 
 def _sentence(kind: type[Settings], sources: _Sources, mistake: Mapping[str, Any]) -> str:
@@ -185,13 +181,11 @@ def _config_of(option: Path | None) -> Path | None:
 
 def _misspelt_variables(environment: Mapping[str, str], all_names: Collection[str]) -> list[str]:
     """Variables whose names resemble a setting's. Others are ignored: they may belong to another program."""
-    own = (v for v, value in environment.items() if v.startswith(PREFIX) and not _SERVICE_LINK.match(value))
-    strays = sorted(v for v in own if v != CONFIG)
-    names = {stray: stray.removeprefix(PREFIX).lower() for stray in strays}
+    own = {v: v.removeprefix(PREFIX).lower() for v in sorted(environment) if v.startswith(PREFIX) and v != CONFIG}
     return [
         f"{stray} is not a setting: did you mean {PREFIX}{near.upper()}?"
-        for stray, name in names.items()
-        if name not in all_names and (near := _nearest(name, all_names))
+        for stray, name in own.items()
+        if name not in all_names and not _SERVICE_LINK.match(environment[stray]) and (near := _nearest(name, all_names))
     ]
 
 

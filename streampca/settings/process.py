@@ -1,11 +1,13 @@
 """Settings of any process: its log, its store, and the port that it listens on."""
 
 import ipaddress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, FilePath
 
+from streampca.errors import needs
 from streampca.settings import store_url
 from streampca.settings.base import Rules, Settings
 from streampca.settings.kafka import TopicSettings
@@ -31,8 +33,8 @@ class StoreSettings(TopicSettings, LogSettings):
     )
 
     RULES: ClassVar[Rules] = (
-        (lambda s: store_url.scheme_of(s.store) is not None and not store_url.is_supported(),
-         store_url.MISSING_PACKAGE),
+        (lambda s: store_url.scheme_of(s.store) is not None and find_spec("obstore") is None,
+         needs("a store at a URL", "obstore", "object-store")),
     )  # fmt: skip
 
 

@@ -1,9 +1,6 @@
 """URLs of object stores: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`."""
 
 import re
-from importlib.util import find_spec
-
-from streampca.errors import needs
 
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
@@ -11,8 +8,6 @@ CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 """Scheme → environment variables of a user's credentials."""
-
-MISSING_PACKAGE = needs("a store at a URL", "obstore", "object-store")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -44,8 +39,3 @@ def checked(location: str) -> str:
     if not _PREFIX.fullmatch(prefix) or (prefix and any(part in ("", ".", "..") for part in parts)):
         raise ValueError("the prefix is not valid: use letters, digits, '.', '_', '-' between slashes")
     return f"{scheme}://{bucket}/{prefix}".rstrip("/")
-
-
-def is_supported() -> bool:
-    """Return whether the package is installed that object stores need."""
-    return find_spec("obstore") is not None

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from streampca.errors import SettingsError
+from streampca.errors import SettingsError, naming_the_extra
 from streampca.settings import store_url
 from streampca.stores.base import Observe, Store, ignore
 from streampca.stores.directory import DirectoryStore
@@ -19,10 +19,8 @@ def open_store(location: Path | str, observe: Observe = ignore) -> Store:
         raise SettingsError(f"store: {error}") from None
     if store_url.scheme_of(checked) is None:
         return DirectoryStore(checked)
-    if not store_url.is_supported():
-        raise SettingsError(store_url.MISSING_PACKAGE)
-    from streampca.stores.object_store import ObjectStore
-
+    with naming_the_extra("a store at a URL", "object-store"):
+        from streampca.stores.object_store import ObjectStore
     return ObjectStore(checked, observe=observe)
 
 

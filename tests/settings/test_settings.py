@@ -4,6 +4,7 @@ The store is a folder or the URL of a bucket.
 """
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from streampca import settings
 from streampca.cli.worker import create_worker_config
 from streampca.errors import SettingsError
-from streampca.settings import store_url
 from streampca.settings.base import MASK, Settings, all_fields
 from streampca.settings.commands import ResetSettings, ServeSettings, TransformSettings, WorkerSettings
 from streampca.stores.choice import open_store, store_and_name
@@ -246,6 +246,7 @@ def test_invalid_settings_of_transform_are_refused(options: dict[str, object], n
         (WorkerSettings, "kafka", MSK, "'.[msk]'"),
         (WorkerSettings, "commands", {"kafka_client": "confluent"}, "'.[fast]'"),
         (TransformSettings, "commands", {"output_format": "arrow", "output_topic": "o"}, "'.[arrow]'"),
+        (WorkerSettings, "process", {"store": "s3://bucket/a"}, "'.[object-store]'"),
     ],
 )
 def test_a_missing_package_is_a_mistake(
@@ -358,8 +359,6 @@ def test_a_path_is_a_folder(tmp_path: Path) -> None:
     assert ServeSettings(topic="t", store=tmp_path).store == str(tmp_path)
 
 
-def test_a_missing_package_for_buckets_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_url, "is_supported", lambda: False)
-    assert mistakes(**REQUIRED, store="s3://bucket/a") == [store_url.MISSING_PACKAGE]
-    assert mistakes(**REQUIRED, store="folder") == []
+def test_a_missing_package_for_buckets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "streampca.stores.object_store", None)
     assert "pip install '.[object-store]'" in refusal(SettingsError, open_store, "s3://bucket/a")
