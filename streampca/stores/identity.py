@@ -7,15 +7,14 @@ has the same identity, and may replace it.
 import json
 import socket
 import uuid
-import zlib
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import orjson
-from pydantic import BaseModel, Field
 
 from streampca.errors import RETRY_MAY_HELP, DamagedFileError, ForeignStoreError, StaleListingError
 from streampca.stores.base import Store
+from streampca.stores.sealed import seal, value_in
 
 NAME = "store.json"
 _LONGEST = 500  # characters of a location; brokers accept metadata of 4096 bytes by default
@@ -37,17 +36,10 @@ class StoreIdentity(NamedTuple):
         return orjson.dumps({"store": self.id, "location": location, "host": self.host}).decode()
 
 
-class _Content(BaseModel):
-    id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    crc32: int  # of the id: a flipped bit can make another valid one
-
-
 def find(store: Store) -> StoreIdentity | None:
     """The store's identity; None if it has none yet. Raises `StoreError`, and `DamagedFileError` for a damaged file."""
     try:
-        content = _Content.model_validate_json(store.read(NAME), strict=True)
-        if content != _content_of(content.id):
-            raise ValueError("wrong checksum")
+        return _at(store, value_in(store.read(NAME), "id"))
     except FileNotFoundError:
         return None
     except ValueError:
@@ -55,14 +47,13 @@ def find(store: Store) -> StoreIdentity | None:
             f"{NAME} in the store {store.location} is damaged: restore it from a backup, or stop the workers, "
             "delete it and run `streampca reset`"
         ) from None
-    return _at(store, content.id)
 
 
 def ensure(store: Store) -> StoreIdentity:
     """The store's identity, created if there is none. Raises as `find`."""
     if existing := find(store):
         return existing
-    store.create(NAME, _content_of(new_id()).model_dump_json().encode())
+    store.create(NAME, seal("id", new_id()))
     if created := find(store):  # perhaps another process's
         return created
     raise StaleListingError(f"{NAME} was created in the store {store.location}, but is not there; {RETRY_MAY_HELP}")
@@ -71,10 +62,6 @@ def ensure(store: Store) -> StoreIdentity:
 def absent(store: Store) -> StoreIdentity:
     """An identity that equals no other, for a store without one."""
     return _at(store, "none yet")
-
-
-def _content_of(identity: str) -> _Content:
-    return _Content(id=identity, crc32=zlib.crc32(identity.encode()))
 
 
 def _at(store: Store, identity: str) -> StoreIdentity:

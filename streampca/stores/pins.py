@@ -1,16 +1,15 @@
 """Names of models that are kept: `models/<topic>/<name>.pin`, beside the models, so that one listing shows both."""
 
 import re
-import zlib
 from collections.abc import Mapping
 
 import structlog
-from pydantic import BaseModel
 
 from streampca.errors import SettingsError, StreampcaError
 from streampca.settings.pins import PIN_NAME
 from streampca.stores import numbered
 from streampca.stores.base import Store, other_topics
+from streampca.stores.sealed import seal, value_in
 
 log = structlog.get_logger()
 
@@ -29,11 +28,6 @@ def pinned_version(name: str, pins: Mapping[str, int]) -> int:
     return pins[name]
 
 
-class _Content(BaseModel):
-    version: int
-    crc32: int  # of the version's digits: a flipped bit can make another number
-
-
 class Pins:
     """The pins of one topic. Methods raise `StoreError` if the store fails."""
 
@@ -50,7 +44,7 @@ class Pins:
         pins: dict[str, int] = {}
         for name in self.names():
             try:
-                pins[name] = self._version(name)
+                pins[name] = value_in(self._store.read(self._path(name)), "version")
             except FileNotFoundError:  # removed since it was listed
                 pass
             except ValueError:
@@ -87,15 +81,8 @@ class Pins:
         """Remove a pin if there is one."""
         self._store.delete(self._path(name))
 
-    def _version(self, name: str) -> int:
-        """Raises `FileNotFoundError`, or `ValueError` for a damaged file."""
-        content = _Content.model_validate_json(self._store.read(self._path(name)), strict=True)
-        if content != _content_of(content.version):
-            raise ValueError("wrong checksum")
-        return content.version
-
     def _write(self, name: str, version: int) -> None:
-        self._store.write(self._path(name), _content_of(version).model_dump_json().encode())
+        self._store.write(self._path(name), seal("version", version))
 
     def _refuse_missing(self, version: int) -> None:
         if version not in (versions := numbered.numbers(self._store, self._folder)):
@@ -106,7 +93,3 @@ class Pins:
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}{_SUFFIX}"
-
-
-def _content_of(version: int) -> _Content:
-    return _Content(version=version, crc32=zlib.crc32(str(version).encode()))
