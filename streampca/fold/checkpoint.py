@@ -71,8 +71,7 @@ class Checkpoint:
             self.refuse_other_settings(fold_config)
             return self
         empty = Fold.empty(fold_config.learning)
-        counts = {name: getattr(fold.stats, name) for name in ("rejected", "skipped", "gap")}
-        stats = replace(empty.stats, **counts)
+        stats = replace(empty.stats, **{name: getattr(fold.stats, name) for name in ("rejected", "skipped", "gap")})
         fold = replace(empty, position=fold.position, stats=stats, last=fold.last)
         return replace(self, fold=fold, settings=now, names=fold_config.names)
 

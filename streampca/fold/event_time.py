@@ -60,5 +60,4 @@ def _count_ahead(recent: NDArray[np.int64], nows: NDArray[np.int64]) -> int:
     n = len(nows)
     new = len(recent) - n
     before = np.minimum(recent[new - 2 : new - 2 + n], recent[new - 1 : new - 1 + n])
-    reached = np.maximum(nows, before)
-    return int(np.count_nonzero((nows >= 0) & (recent[new:] - reached > _DAY_MS)))
+    return int(np.count_nonzero((nows >= 0) & (recent[new:] - np.maximum(nows, before) > _DAY_MS)))

@@ -119,9 +119,8 @@ class FoldMerger:
         if (state := self.state(components + GUARD)) is None:
             return None
         error = sampling_error(self._merger.groups(), state, components)
-        stats = FoldStats.total(self._stats)
         origin = self._topic, self._topic_id, self._positions
-        return MergedFold(state, stats, error, *origin, self._losses, self._names)
+        return MergedFold(state, FoldStats.total(self._stats), error, *origin, self._losses, self._names)
 
     def fold(self, position: int) -> Fold:
         """The fold that continues all merged folds, at this position."""

@@ -77,13 +77,11 @@ def decode(
                 raise ValueError("a member is compressed")  # it might unpack to any size
             arrays = {name: members[name] for name in members.files if name not in without}
         header = orjson.loads(arrays.pop("header").tobytes())
+        found, version = header["kind"], header.get("format_version")
     except Exception as error:  # zipfile and NumPy raise a dozen kinds for foreign bytes with a valid digest
         raise DamagedFileError(f"not a streampca file: {error!r}") from None
-    if not isinstance(header, dict):
-        raise DamagedFileError("not a streampca file: its header is not a JSON object")
-    if header.get("kind") != kind:
-        raise DamagedFileError(f"this is a {header.get('kind')} file, not a {kind} file")
-    version = header.get("format_version")
+    if found != kind:
+        raise DamagedFileError(f"this is a {found} file, not a {kind} file")
     number = version if isinstance(version, int) and not isinstance(version, bool) else 0
     if number > format_version:
         raise NewerFormatError(

@@ -51,10 +51,9 @@ class FoldStats:
         def mean(name: str) -> float:
             return sum(s.with_loss / with_loss * float(getattr(s, name)) for s in parts) if with_loss else 0.0
 
-        rejected = sum((Counter(stats.rejected) for stats in parts), Counter[str]())
         return cls(
             learned=sum(stats.learned for stats in parts),
-            rejected=dict(rejected),
+            rejected=dict(sum((Counter(stats.rejected) for stats in parts), Counter[str]())),
             skipped=sum(stats.skipped for stats in parts),
             gap=sum(stats.gap for stats in parts),
             with_loss=with_loss,
