@@ -31,7 +31,8 @@ class MemoryStore(Store):
     def names(self, folder: str) -> list[str]:
         check_name(folder)
         start = f"{folder}/"
-        return sorted({start + name[len(start) :].split("/")[0] for name in list(self._files) if name.startswith(start)})
+        below = {name.removeprefix(start).split("/")[0] for name in list(self._files) if name.startswith(start)}
+        return sorted(start + part for part in below)
 
     def times(self, folder: str) -> dict[str, float]:
         return {name: file[1] for name in self.names(folder) if (file := self._files.get(name))}

@@ -196,18 +196,14 @@ class ModelCache:
         except (FileNotFoundError, UnknownVersionError):
             return None
         except (DamagedFileError, NewerFormatError) as error:
-            self._on_unreadable(version, error)
+            is_newer = isinstance(error, NewerFormatError)
+            self.failures["damaged"] += not is_newer
+            if version not in self._damaged:
+                event = "model of a newer release, not served" if is_newer else "model damaged, not served"
+                in_use = self.current.version if self.current else None
+                log.error(event, version=version, in_use=in_use, error=str(error))
+            self._damaged[version] = self._clock() + _DAMAGED_RETRIED_AFTER_S
             return None
-
-    def _on_unreadable(self, version: int, error: DamagedFileError | NewerFormatError) -> None:
-        event = "model of a newer release, not served"
-        if isinstance(error, DamagedFileError):
-            event = "model damaged, not served"
-            self.failures["damaged"] += 1
-        if version not in self._damaged:
-            in_use = self.current.version if self.current else None
-            log.error(event, version=version, in_use=in_use, error=str(error))
-        self._damaged[version] = self._clock() + _DAMAGED_RETRIED_AFTER_S
 
     def _drop_pruned(self, versions: Sequence[int]) -> None:
         self._damaged = {version: retry_at for version, retry_at in self._damaged.items() if version in versions}

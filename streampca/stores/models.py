@@ -1,10 +1,11 @@
 """Published models in a store: `models/<topic>/<version, 20 digits>.npz`."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import pairwise
 
+import numpy as np
 import structlog
 
 from streampca.errors import RETRY_MAY_HELP, DamagedFileError, StaleListingError, StoreError
@@ -14,11 +15,11 @@ from streampca.stores import numbered
 from streampca.stores.base import Store
 from streampca.stores.pins import Pins
 from streampca.stores.process_status import ProcessStatuses
-from streampca.stores.thinning import next_to_go, rising
 
 log = structlog.get_logger()
 
 _CLOSE_S = 3.0  # models are published further apart by default
+_NEWEST = 20  # models that are always kept
 
 
 class Models:
@@ -144,3 +145,27 @@ class Models:
         with suppress(FileNotFoundError, DamagedFileError):
             return self.load(version)
         return None
+
+
+def next_to_go(times: Mapping[int, float], keep: int) -> int | None:
+    """The version to delete first if there are more than `keep`; None if there are not. Times rise with the version.
+
+    It is the one whose neighbours are relatively nearest in age, so that the kept ones lie the denser the younger they
+    are: never one of the newest `min(20, keep)`, nor the oldest, unless that alone is left.
+    """
+    if len(times) <= keep:
+        return None
+    versions = sorted(times, reverse=True)
+    ages = np.maximum([times[versions[0]] - times[version] for version in versions], 1e-3)
+    first = max(min(_NEWEST, keep), 1)
+    ratios = ages[first + 1 :] / ages[first - 1 : -2]
+    return versions[first + int(np.argmin(ratios)) if len(ratios) else -1]
+
+
+def rising(times: Mapping[int, float]) -> dict[int, float]:
+    """Times that rise with the version: where a clock was set back, all before is moved back by as much."""
+    versions = sorted(times)
+    at = np.array([times[version] for version in versions])
+    set_back = np.maximum(at[:-1] - at[1:], 0.0)
+    at[:-1] -= set_back[::-1].cumsum()[::-1]
+    return dict(zip(versions, at.tolist(), strict=True))

@@ -48,13 +48,13 @@ class FaultyStore(MemoryStore):
 
     def damage(self, name: str, position: int = -1) -> None:
         """Flip the bits of one byte of a file."""
-        data = bytearray(self._files[name])
+        data = bytearray(super().read(name))
         data[position] ^= 0xFF
-        self._files[name] = bytes(data)
+        super().write(name, data)
 
     def cut(self, name: str, length: int) -> None:
         """Truncate a file to this number of bytes."""
-        self._files[name] = self._files[name][:length]
+        super().write(name, super().read(name)[:length])
 
 
 def _raise_next(faults: deque[BaseException]) -> None:

@@ -9,10 +9,9 @@ from hypothesis import given, strategies as st
 
 from streampca.errors import SettingsError
 from streampca.stores.memory import MemoryStore
-from streampca.stores.models import Models
+from streampca.stores.models import Models, next_to_go, rising
 from streampca.stores.pins import Pins, UnknownPinError
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
-from streampca.stores.thinning import next_to_go, rising
 from tests.errors import refusal
 from tests.example_models import numbered
 from tests.in_memory.store import FaultyStore
@@ -101,13 +100,14 @@ def test_times_are_listed_once_and_read_from_the_models_only_if_files_were_copie
     store, reads = FaultyStore(), list[str]()
     publish = clocked(store)
     publish(29)
-    store._times = {name: 60.0 * int(name[-24:-4]) for name in store.names("models/readings")}
+    listed = {name: 60.0 * int(name[-24:-4]) for name in store.names("models/readings")}
+    monkeypatch.setattr(store, "times", lambda folder: listed)
     monkeypatch.setattr(store, "read", lambda name, read=store.read: (reads.append(name), read(name))[1])
     another = Models(store, "readings", keep=25)
     assert another.save(numbered(30, published_at=1800.0))
     assert reads == []
     for version, order in ((31, 0.0), (33, -9.0)):  # all at once, and the newest first
-        store._times = {name: 1e9 + order * i for i, name in enumerate(store.names("models/readings"))}
+        listed = {name: 1e9 + order * i for i, name in enumerate(store.names("models/readings"))}
         copied = Models(store, "readings", keep=25)
         for further in (version, version + 1):
             assert copied.snapshot().save(numbered(further, published_at=60.0 * further))
