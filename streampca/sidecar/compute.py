@@ -78,10 +78,8 @@ def _require_one(request: VectorsRequest) -> None:
 def _scores(projected: Projected) -> dict[str, Any]:
     """The fields of `SCORES` of projected vectors; p is None if the model has no past scores."""
     _check_finite("vectors", *projected.scores)
-    fields, p = projected.scores._asdict(), projected.p_values
-    if p is None:
-        return fields | {"p": None, "p_t2": None, "p_spe": None}
-    return fields | {"p": p.score, "p_t2": p.t2, "p_spe": p.spe}
+    p_t2, p_spe, p = projected.p_values or (None, None, None)
+    return projected.scores._asdict() | {"p": p, "p_t2": p_t2, "p_spe": p_spe}
 
 
 @np.errstate(all="ignore")

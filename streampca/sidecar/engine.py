@@ -1,6 +1,6 @@
 """The engine that all dialects share: from the body of a request to the response."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -43,7 +43,7 @@ class Engine:
     def __init__(
         self, cache: ModelCache, metrics: SidecarMetrics, topic: str, max_body_bytes: int, model_max_age_s: float | None
     ) -> None:
-        self._cache, self._max_body_bytes, self._model_max_age_s = cache, max_body_bytes, model_max_age_s
+        self.cache, self._max_body_bytes, self._model_max_age_s = cache, max_body_bytes, model_max_age_s
         self.metrics, self.topic, self.recent = metrics, topic, RecentVectors()
         # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
         self.limits = Limits(_MAX_ROWS, min(_MAX_NUMBERS, max_body_bytes // 2))
@@ -54,31 +54,22 @@ class Engine:
     async def find(self, version: int | str | None) -> PublishedModel:
         """The model of a version or of a pin (None: the newest). Raises what `ModelCache.get` raises."""
         try:
-            return self._cache.get_loaded(version)
+            return self.cache.get_loaded(version)
         except NotLoadedError:
-            return await anyio.to_thread.run_sync(self._cache.get, version, limiter=self._loads)
+            return await anyio.to_thread.run_sync(self.cache.get, version, limiter=self._loads)
 
     async def versions(self) -> list[int]:
         """All versions in the store, in ascending order."""
-        return await anyio.to_thread.run_sync(self._cache.versions, limiter=self._loads)
-
-    @property
-    def pins(self) -> Mapping[str, int]:
-        """The version of each pin, by name."""
-        return self._cache.pins
-
-    def drift_of(self, published: PublishedModel) -> Mapping[str, Mapping[str, float]]:
-        """How far the newest model has moved from pinned ones, by name; empty for any other."""
-        return self._cache.drifts if published is self._cache.compared else {}
+        return await anyio.to_thread.run_sync(self.cache.versions, limiter=self._loads)
 
     @property
     def current_version(self) -> int | None:
         """The version in use, None until there is one."""
-        return self._cache.current.version if self._cache.current else None
+        return self.cache.current.version if self.cache.current else None
 
     def reasons_not_ready(self) -> dict[str, str]:
         """Why requests should not be sent here, by the kind of failure; empty if it is ready."""
-        return self._cache.reasons_not_ready(self._model_max_age_s)
+        return self.cache.reasons_not_ready(self._model_max_age_s)
 
     def check_ready(self, request: Request) -> None:
         """Raise `RequestError` unless requests should be sent here; without a token it names kinds of failure alone."""
@@ -113,15 +104,15 @@ class Engine:
 
         try:
             if if_quick and self._is_quick(raw):
-                return work(self._cache.get_loaded)
-            return await self.in_thread(partial(work, self._cache.get_loaded))
+                return work(self.cache.get_loaded)
+            return await self.in_thread(partial(work, self.cache.get_loaded))
         except NotLoadedError as error:
             published = await self.find(error.version)
         return await self.in_thread(partial(work, lambda _: published))
 
     def _is_quick(self, raw: RawRequest) -> bool:
         """Return whether projecting takes little time: not if it fills entries, unpacks, or parses much text."""
-        current = self._cache.current
+        current = self.cache.current
         if raw.is_compressed or raw.json_bytes > _QUICK_BYTES:
             return False
         if current is None or current.impute:

@@ -88,7 +88,7 @@ def test_with_a_model_that_fills_gaps_the_body_decides(engine: Engine, models: M
     published = numbered(30)
     published.settings["missing"] = "impute"
     models.save(published)
-    engine._cache.poll()
+    engine.cache.poll()
     dialect = Dialect()
     assert ask(engine, dialect) == b"30"
     assert dialect.calls == [(name, True) for name in ALL]

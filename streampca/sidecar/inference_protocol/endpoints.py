@@ -108,17 +108,14 @@ class InferenceEndpoints:
 
     async def infer(self, request: Request, model_name: ModelName) -> Response:
         """Coordinates, squared distances, reconstructions, scores or p-values of vectors, by the newest model."""
-        return await self._infer(request, model_name, None)
+        return await self.infer_version(request, model_name, None)
 
     async def infer_version(self, request: Request, model_name: ModelName, model_version: ModelVersion) -> Response:
         """Coordinates and others of vectors by a version of the model."""
-        return await self._infer(request, model_name, model_version)
-
-    async def _infer(self, request: Request, name: str, version: int | str | None) -> Response:
-        self._check(name)
+        self._check(model_name)
         return await self._engine.answer(
-            request, operation="project", parse=partial(parse, version=version), compute=infer,
-            respond=partial(respond, model=name), if_quick=True,
+            request, operation="project", parse=partial(parse, version=model_version), compute=infer,
+            respond=partial(respond, model=model_name), if_quick=True,
         )  # fmt: skip
 
     async def _metadata(self, name: str, version: int | str | None, versions: Sequence[int] = ()) -> Response:
@@ -126,15 +123,12 @@ class InferenceEndpoints:
         published = await self._engine.find(version)
         d, k = published.model.dimensions, published.model.n_components
         shapes = {"coordinates": [-1, k], "reconstruction": [-1, d]}
-        tensors = {
-            "inputs": [{"name": "vectors", "datatype": "FP64", "shape": [-1, d]}],
-            "outputs": [{"name": n, "datatype": "FP64", "shape": shapes.get(n, [-1])} for n in get_args(OutputName)],
-        }
         about = {
             "name": name,
             "versions": [*map(str, versions or [published.version])],
             "platform": "streampca",
-            **tensors,
+            "inputs": [{"name": "vectors", "datatype": "FP64", "shape": [-1, d]}],
+            "outputs": [{"name": n, "datatype": "FP64", "shape": shapes.get(n, [-1])} for n in get_args(OutputName)],
         }
         return json_response(about, version_header(published.version))
 
