@@ -25,9 +25,9 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     kept = checkpoints.offsets(partition)
     start, end = kept[0] if start is None and kept else start or 0, kept[-1] if end is None and kept else end
     if end not in kept or (start not in kept and start != 0) or not start < end:
-        listed = ", ".join(map(str, kept)) or "none"
         raise SettingsError(
-            f"--from and --to must be two checkpoints of partition {partition}, or 0; there are: {listed}"
+            f"--from and --to must be two checkpoints of partition {partition}, or 0; there are: "
+            f"{', '.join(map(str, kept)) or 'none'}"
         )
     written = files.decode(stored := checkpoints.at(partition, end))
     written.refuse_other_settings(config.fold)

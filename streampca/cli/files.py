@@ -14,9 +14,11 @@ from streampca.files.rows import Rows
 from streampca.fold import model_file
 from streampca.fold.model_file import PublishedModel
 from streampca.settings import store_url
+from streampca.settings.process import StoreSettings
 from streampca.stores.base import check_name, other_topics, topics_in
 from streampca.stores.choice import open_store, store_and_name
 from streampca.stores.models import Models
+from streampca.stores.pins import Pins
 
 _ZIP, _NAME_AT, _FIRST_MEMBER = b"PK\x03\x04", 30, b"header.npy"  # how every file that streampca writes begins
 
@@ -118,3 +120,15 @@ def export(location: str, kind: str, output: str, topic: str | None) -> None:
     write(output, data)
     of_topic = f" of {published.topic}" if published.topic else ""
     console().print(f"version {published.version}{of_topic}, written to {output}")
+
+
+def pin(settings: StoreSettings, name: str, version: int) -> None:
+    """Raises `SettingsError` if there is no such version, or the name is none, or one too many."""
+    Pins(open_store(settings.store), settings.topic).set(name, version)
+    console().print(f"version {version} of {settings.topic} is kept as {name}")
+
+
+def unpin(settings: StoreSettings, name: str) -> None:
+    """Raises `UnknownPinError`."""
+    Pins(open_store(settings.store), settings.topic).remove(name)
+    console().print(f"{name} of {settings.topic} is unpinned: its version will be deleted when history is thinned")

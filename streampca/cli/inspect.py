@@ -90,9 +90,10 @@ def _topic(store: Store, topic: str) -> dict[str, Any]:
             "rejected": sum((newest.fold.stats.rejected or {}).values()) if newest else None,
             "skipped": newest.fold.stats.skipped if newest else None,
         }
-    last = versions[-1] if versions else None
-    pins = Pins(store, topic).all()
-    return {"partitions": partitions, "models": len(versions), "newest_model": last, "versions": versions, "pins": pins}
+    return {
+        "partitions": partitions, "models": len(versions), "newest_model": versions[-1] if versions else None,
+        "versions": versions, "pins": Pins(store, topic).all(),
+    }  # fmt: skip
 
 
 def _show(facts: dict[str, Any]) -> None:

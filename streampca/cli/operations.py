@@ -167,9 +167,9 @@ def pin(
 
     Example: streampca pin 4000 --topic readings --as index-7
     """
-    from streampca.cli import pins
+    from streampca.cli import files
 
-    pins.pin(settings, name, version)
+    files.pin(settings, name, version)
 
 
 @command(app, "topic", "store")
@@ -178,9 +178,9 @@ def unpin(settings: "StoreSettings", name: Annotated[str, typer.Argument(help="N
 
     Example: streampca unpin index-7 --topic readings
     """
-    from streampca.cli import pins
+    from streampca.cli import files
 
-    pins.unpin(settings, name)
+    files.unpin(settings, name)
 
 
 _OF_LETTERS = ("topic", "dead_letter_topic", "bootstrap_servers")

@@ -67,7 +67,9 @@ class _Sidecar:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._url, self._http = url, self._connect(**{"base_url": url, "headers": headers, "timeout": 30.0, **options})
         self._policy: dict[str, Any] = {
-            "retry": tenacity.retry_if_exception_type(httpx.ConnectError) | tenacity.retry_if_result(_is_passing),
+            # A later answer of 503 may be another: no model yet, too many requests, or a restart.
+            "retry": tenacity.retry_if_exception_type(httpx.ConnectError)
+            | tenacity.retry_if_result(lambda answer: answer.status_code == 503),
             "stop": tenacity.stop_after_delay(retry_s),
             "wait": tenacity.wait_random_exponential(multiplier=0.1, max=2),
             "retry_error_callback": lambda last: last.outcome.result(),  # the last answer, or the last error
@@ -88,11 +90,6 @@ def _is_url(text: str) -> bool:
     except httpx.InvalidURL:
         return False
     return url.scheme in ("http", "https") and bool(url.host)
-
-
-def _is_passing(answer: httpx.Response) -> bool:
-    """Return whether a later answer may be another: no model yet, too many requests, or a restart."""
-    return answer.status_code == 503
 
 
 class Client(_Sidecar):
@@ -120,10 +117,9 @@ class Client(_Sidecar):
 
     def _ask(self, request: dict[str, Any]) -> httpx.Response:
         try:
-            answer: httpx.Response = self._retrying(**self._policy)(self._http.request, **request)
+            return self._retrying(**self._policy)(self._http.request, **request)  # type: ignore[no-any-return]
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
-        return answer
 
 
 class AsyncClient(_Sidecar):
@@ -146,7 +142,6 @@ class AsyncClient(_Sidecar):
 
     async def _ask(self, request: dict[str, Any]) -> httpx.Response:
         try:
-            answer: httpx.Response = await self._retrying(**self._policy)(self._http.request, **request)
+            return await self._retrying(**self._policy)(self._http.request, **request)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
-        return answer
