@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
@@ -17,6 +17,7 @@ from streampca.sidecar.middleware import ANONYMOUS
 from streampca.sidecar.parsing import Limits
 from streampca.sidecar.recent_vectors import RecentVectors
 from streampca.sidecar.request import RawRequest, read_request
+from streampca.sidecar.schemas import RowsRequest
 from streampca.stores.model_cache import ModelCache, NotLoadedError
 
 # What takes no longer than a thread that wakes up is processed at once: half a millisecond.
@@ -28,14 +29,7 @@ _MAX_ROWS = 10_000  # in a request: a batch of what people send
 _MAX_NUMBERS = 1_000_000  # in a request, and in an answer: 8 MB
 
 
-class ParsedRequest(Protocol):
-    """A request as a dialect has parsed it; its version may be a pin's name, and is None for the newest."""
-
-    @property
-    def version(self) -> int | str | None: ...
-
-
-Parsed = TypeVar("Parsed", bound=ParsedRequest)
+Parsed = TypeVar("Parsed", bound=RowsRequest)  # a request as a dialect has parsed it
 Returned = TypeVar("Returned")
 
 

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from fastapi import Request, Response
+from pydantic import Field
 
 from streampca.process.metrics import StoreMetrics
 from streampca.settings.commands import ServeSettings
@@ -19,6 +19,7 @@ from streampca.sidecar.app import create_app
 from streampca.sidecar.compute import Answer
 from streampca.sidecar.engine import Engine
 from streampca.sidecar.metrics import SidecarMetrics
+from streampca.sidecar.schemas import RowsRequest
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
@@ -27,12 +28,10 @@ from tests.sidecar.http_client import Client
 from tests.waiting import wait_until
 
 
-@dataclass
-class Dialect:
+class Dialect(RowsRequest):
     """One that answers with the model's version, and notes what it is asked to do, and whether in the main thread."""
 
-    version: int | None = None
-    calls: list[tuple[str, bool]] = field(default_factory=list)
+    calls: list[tuple[str, bool]] = Field(default_factory=list)
 
     def _note(self, name: str) -> None:
         self.calls.append((name, threading.current_thread() is threading.main_thread()))

@@ -5,7 +5,6 @@ the JSON ends, and `binary_data_size` how many bytes a tensor has.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, get_args
 
@@ -139,13 +138,10 @@ class InferenceEndpoints:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Inference:
+class Inference(ProjectRequest):
     """A parsed request: vectors, and the outputs to answer with."""
 
-    version: int | str | None
     id: str | None
-    project: ProjectRequest
     outputs: Mapping[OutputName, bool]  # name → as bytes, not as JSON
 
 
@@ -158,10 +154,10 @@ def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inferen
     outputs = {
         output.name: by_default if (own := output.parameters.binary_data) is None else own for output in request.outputs
     }
-    project = ProjectRequest.model_construct(
-        vectors=vectors, basis=request.parameters.basis, fields=[name for name in SCORES if name in outputs]
-    )
-    return Inference(version, request.id, project, outputs or dict.fromkeys(_DEFAULT, by_default))
+    return Inference.model_construct(
+        version=version, id=request.id, vectors=vectors, basis=request.parameters.basis,
+        fields=[name for name in SCORES if name in outputs], outputs=outputs or dict.fromkeys(_DEFAULT, by_default),
+    )  # fmt: skip
 
 
 def _array(tensor: Tensor, rest: bytes) -> Array:
@@ -185,7 +181,7 @@ def _array(tensor: Tensor, rest: bytes) -> Array:
 
 def infer(published: PublishedModel, inference: Inference, limits: Limits) -> Answer:
     """The fields that the outputs name, and the fields of /v1/project."""
-    answer = compute.project(published, inference.project, limits)
+    answer = compute.project(published, inference, limits)
     if "p" in inference.outputs and answer.fields["p"] is None:
         raise invalid(f"version {answer.version} has no past scores yet, so it knows no p")
     if "reconstruction" in inference.outputs and answer.projected:
