@@ -1,4 +1,4 @@
-"""Creates the clients that the settings name. confluent_kafka is optional: it reads, and writes transactions."""
+"""Creates the clients that the settings name. confluent_kafka is optional."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -35,7 +35,13 @@ def create_client(settings: ConsumerSettings) -> Source:
 
 def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:
     """Create the writer of dead letters; without a dead-letter topic, one that is never used. Raises `SourceError`."""
-    return NoDeadLetters() if settings.dead_letter_topic is None else KafkaPythonDeadLetters(settings)
+    if settings.dead_letter_topic is None:
+        return NoDeadLetters()
+    if settings.client == "confluent":
+        from streampca.sources.confluent.dead_letters import ConfluentDeadLetters
+
+        return ConfluentDeadLetters(settings)
+    return KafkaPythonDeadLetters(settings)
 
 
 def create_transactions(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:

@@ -24,13 +24,13 @@ from streampca.formats.record import Record
 from streampca.settings.commands import WorkerSettings
 from streampca.sources import client_source
 from streampca.sources.base import DeadLetters
+from streampca.sources.clients import create_dead_letters
 from streampca.sources.confluent import connection as confluent_connection
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.events import Assigned, Revoked
 from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python.patches import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
-from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from tests.certificates import KEY_PASSWORD, Certificates
 from tests.errors import refusal
 from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker
@@ -92,7 +92,9 @@ def test_missing_topics_are_errors(broker: Broker, topic: str, kind: type[OnKafk
     text = refused(kind.source, settings_for(broker, topic))
     assert f"there is no topic {topic} at {broker.bootstrap}" in text
     broker.create_topic(topic)
-    text = refused(KafkaPythonDeadLetters, settings_for(broker, topic, dead_letter_topic=f"{topic}-dead"))
+    text = refused(
+        create_dead_letters, settings_for(broker, topic, kafka_client=kind.client, dead_letter_topic=f"{topic}-dead")
+    )
     assert f"there is no topic {topic}-dead" in text
     assert f"{topic}-dead" not in broker.admin.list_topics()
 
@@ -100,8 +102,14 @@ def test_missing_topics_are_errors(broker: Broker, topic: str, kind: type[OnKafk
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_wrong_and_right_credentials(broker: Broker, new_topic: str, kind: type[OnKafka], mechanism: str) -> None:
     options = login(mechanism, bootstrap_servers=broker.sasl_bootstrap)
-    for make in (kind.source, KafkaPythonDeadLetters):
-        wrong = settings_for(broker, new_topic, **options | {"sasl_password": PASSWORD[::-1]}, dead_letter_topic="dead")
+    for make in (kind.source, create_dead_letters):
+        wrong = settings_for(
+            broker,
+            new_topic,
+            kafka_client=kind.client,
+            **options | {"sasl_password": PASSWORD[::-1]},
+            dead_letter_topic="dead",
+        )
         text = refused(make, wrong)
         assert "refuses the login" in text
         assert PASSWORD[::-1] not in text
@@ -183,7 +191,7 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
         letters.send(0, Record(7, b"bad", 1), "undecodable", "no")
         assert "1 dead letters are not acknowledged" in refusal(TimeoutError, letters.flush, 2.0)
         with mock.patch.object(manager, "create_connection", side_effect=ConnectionResetError):  # as by one that ends
-            wait_until(lambda: noticed(reader, letters, logged))
+            wait_until(lambda: noticed("broker unreachable, waiting", reader, letters, logged))
         assert not reader.source.status().connected
         refusal(TimeoutError, reader.source.topic_id)
         started = time.monotonic()
@@ -195,10 +203,8 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
         for partition, end in ((0, 1000), (1, 10)):
             _read_on(reader, partition, end)
         letters.flush(PATIENCE_S)
-        reader.until(lambda: reader.source.status().connected)
-        reader.poll()
-    warnings = [line["event"] for line in logged if line["event"].startswith("broker")]
-    assert warnings.count("broker is back") == 2  # by letters and source
+        wait_until(lambda: noticed("broker is back", reader, letters, logged))
+        assert reader.source.status().connected
     assert all(line["cause"] for line in logged if line["event"] == "broker unreachable, waiting")
     assert reader.offsets(0) == list(range(1000))
     assert [record.value for record in acknowledged()] == [b"bad"]
@@ -206,12 +212,14 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
     log.close()
 
 
-def noticed(reader: Reader, letters: DeadLetters, logged: Sequence[Any]) -> bool:
-    """Return whether both have logged the outage."""
+def noticed(event: str, reader: Reader, letters: DeadLetters, logged: Sequence[Any]) -> bool:
+    """Return whether both have logged the event, once."""
     reader.poll()
     with suppress(TimeoutError):
         letters.flush(0.1)
-    return [line["event"] for line in logged].count("broker unreachable, waiting") >= 2
+    count = [line["event"] for line in logged].count(event)
+    assert count <= 2
+    return count == 2
 
 
 def test_an_open_transaction_is_why_a_partition_stands_still(
@@ -266,11 +274,12 @@ def _read_on(reader: Reader, partition: int, end: int) -> None:
 
 
 def test_close_is_quick_during_an_outage(stoppable: Broker, both: list[OnKafka]) -> None:
-    letters, _ = both[0].dead_letters()
+    letters = [log.dead_letters()[0] for log in both]
     readers = [joined(log.open()) for log in both]
     with stoppable.frozen():  # a broker that has ended resets connections, and nobody waits
-        letters.send(0, Record(7, b"bad", 1), "undecodable", "no")
-        for close in (letters.close, *(reader.source.close for reader in readers)):
+        for sink in letters:
+            sink.send(0, Record(7, b"bad", 1), "undecodable", "no")
+        for close in (*(sink.close for sink in letters), *(reader.source.close for reader in readers)):
             started = time.monotonic()
             close()
             close()
@@ -318,10 +327,9 @@ def test_a_rebalance_that_outlasts_the_poll_is_completed(log: OnKafka) -> None:
     assert len(reader.of(Revoked)) == 1
 
 
-@kafka_python
 def test_a_record_too_large_for_the_dead_letter_topic(log: OnKafka) -> None:
     dead = log.broker.create_topic(f"{log.name}-small", max_message_bytes=1000)
-    letters = KafkaPythonDeadLetters(log.settings(dead_letter_topic=dead))
+    letters = create_dead_letters(log.settings(dead_letter_topic=dead))
     for offset in range(20):  # each is within the limit, the whole batch is not
         letters.send(0, Record(offset, b"x" * 300, 1), "undecodable", "no")
     letters.flush(PATIENCE_S)
@@ -332,10 +340,9 @@ def test_a_record_too_large_for_the_dead_letter_topic(log: OnKafka) -> None:
     assert sorted(int(dict(r.headers)["__connect.errors.offset"]) for r in received) == list(range(20))
 
 
-@kafka_python
 def test_a_deleted_dead_letter_topic(log: OnKafka) -> None:
     dead = log.broker.create_topic(f"{log.name}-dead")
-    letters = KafkaPythonDeadLetters(log.settings(dead_letter_topic=dead))
+    letters = create_dead_letters(log.settings(dead_letter_topic=dead))
     log.broker.delete_topic(dead)
     letters.send(0, Record(0, b"x", 1), "undecodable", "no")
 

@@ -12,7 +12,7 @@ import pytest
 
 from streampca.errors import SourceError
 from streampca.sources.client_connection import NoBrokerError
-from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
+from streampca.sources.clients import create_dead_letters
 from streampca.sources.oauth_tokens import create_tokens
 from tests.errors import refusal
 from tests.faulty_proxy import FaultyProxy
@@ -43,9 +43,13 @@ def refused(make: Any, settings: Any) -> str:
 def test_clients_share_a_token(broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]) -> None:
     dead = broker.create_topic(f"{broker.create_topic(topic)}-dead")
     settings = settings_for(
-        broker, topic, **tokens.login(broker.tokens_bootstrap, "?scope=a%20b&audience=c"), dead_letter_topic=dead
+        broker,
+        topic,
+        **tokens.login(broker.tokens_bootstrap, "?scope=a%20b&audience=c"),
+        dead_letter_topic=dead,
+        kafka_client=kind.client,
     )
-    source, dead_letters = kind.source(settings), KafkaPythonDeadLetters(settings)
+    source, dead_letters = kind.source(settings), create_dead_letters(settings)
     assert Reader(source).assigned() == {0}
     assert tokens.asked == [{"grant_type": ["client_credentials"], "scope": ["a b"], "audience": ["c"]}]
     dead_letters.close()
@@ -53,9 +57,9 @@ def test_clients_share_a_token(broker: Broker, topic: str, tokens: TokenServer, 
 
 
 def test_a_wrong_secret_is_an_error(broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]) -> None:
-    login = tokens.login(broker.tokens_bootstrap) | {"sasl_password": SECRET[::-1]}
+    login = tokens.login(broker.tokens_bootstrap) | {"sasl_password": SECRET[::-1], "kafka_client": kind.client}
     wrong = settings_for(broker, topic, **login, dead_letter_topic="d")
-    for make in (kind.source, KafkaPythonDeadLetters):
+    for make in (kind.source, create_dead_letters):
         assert refused(make, wrong).startswith(
             f"the token endpoint {tokens.url} gives no token (401 invalid_client); check sasl_username"
         )

@@ -11,7 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from streampca.sources.base import Committed, OutgoingFields, TransactionFailedError
 from streampca.sources.client_connection import one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientTransactions
-from streampca.sources.confluent.connection import Connection, connection_options, create, protocol_code
+from streampca.sources.confluent.connection import Connection, protocol_code
+from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.record_size import record_size
 
 _ROOM_S = 5.0
