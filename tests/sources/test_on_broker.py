@@ -15,6 +15,7 @@ from unittest import mock
 import pytest
 import structlog
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from kafka.net import manager
@@ -25,8 +26,10 @@ from streampca.settings.commands import WorkerSettings
 from streampca.sources import client_source
 from streampca.sources.base import DeadLetters
 from streampca.sources.clients import create_dead_letters
-from streampca.sources.confluent import connection as confluent_connection
+from streampca.sources.confluent import connection as confluent_connection, dead_letters as confluent_dead_letters
+from streampca.sources.confluent.dead_letters import ConfluentDeadLetters
 from streampca.sources.confluent.source import ConfluentSource
+from streampca.sources.confluent.transactions import ConfluentTransactions
 from streampca.sources.events import Assigned, Revoked
 from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python.patches import position_of
@@ -259,6 +262,61 @@ def test_a_broker_that_hangs_is_not_connected(
             reader.until(lambda r=reader: not r.source.status().connected)  # type: ignore[misc]
     for reader in readers:
         reader.until(lambda r=reader: r.source.status().connected)  # type: ignore[misc]
+
+
+def test_a_letter_that_meets_a_full_queue_waits_for_room(
+    stoppable: Broker, new_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confluent_dead_letters, "_QUEUE_KIB", 1)
+    settings = settings_for(stoppable, "t", dead_letter_topic=new_topic)
+
+    def send(values: Sequence[bytes]) -> None:
+        for value in values:
+            letters.send(0, Record(7, value, 1), "undecodable", "no")
+
+    sent = [b"%300d" % i for i in range(50)]
+    with closing(ConfluentDeadLetters(settings)) as letters:
+        send(sent)
+        letters.flush(PATIENCE_S)
+        monkeypatch.setattr(confluent_dead_letters, "_ROOM_S", 0.2)
+        with stoppable.frozen():
+            assert "no broker answers" in refusal(SourceError, send, sent)
+    assert [record.value for record in stoppable.read_all(new_topic)][:50] == sent
+
+
+def test_clients_of_librdkafka_that_have_lost_all_brokers_are_replaced(
+    broker: Broker, new_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They never ask the bootstrap servers again; here they know only an address at which nobody listens."""
+    for module in (confluent_connection, confluent_dead_letters):
+        monkeypatch.setattr(module, "SILENT_S", 1.0)
+    lost = {"bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}"}
+    dead = broker.create_topic(f"{new_topic}-dead")
+    settings = settings_for(broker, new_topic, dead_letter_topic=dead)
+    source, letters = ConfluentSource(settings), ConfluentDeadLetters(settings)
+    transactions = ConfluentTransactions(settings, [dead], "t", 10.0, source)
+    sent = [b"%d" % i for i in range(3)]
+    with closing(source), closing(letters), closing(transactions):
+        letters._producer.purge()
+        letters._producer = Producer(lost)
+        for value in sent:
+            letters.send(0, Record(7, value, 1), "undecodable", "no")
+        connections = [letters._connection, source._connection, *transactions._connections.values()]
+        for connection in connections:
+            connection._admin = AdminClient(lost)
+
+        def answered() -> bool:
+            reader.poll()
+            with suppress(TimeoutError):
+                letters.flush(0.1)
+                source.topic_id()
+                return transactions.partitions(dead) == 1
+            return False
+
+        reader = Reader(source)
+        wait_until(answered)
+        assert source.status().connected
+    assert [record.value for record in broker.read_all(dead)] == sent
 
 
 def _read_on(reader: Reader, partition: int, end: int) -> None:
