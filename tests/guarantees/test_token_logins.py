@@ -5,8 +5,6 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -74,42 +72,29 @@ def test_expired_tokens_change_no_bit(broker: Broker, topic: str, tmp_path: Path
             assert not re.search(rf"eyJ|{SECRET}", text)
 
 
-@contextmanager
-def refused_tokens(broker: Broker, tokens: TokenServer) -> Iterator[None]:
-    tokens.knows_client = False
-    yield
-    tokens.knows_client = True
+def refuse_tokens(broker: Broker, tokens: TokenServer, refused: bool) -> None:
+    tokens.knows_client = not refused
 
 
-@contextmanager
-def refused_password(broker: Broker, tokens: TokenServer) -> Iterator[None]:
-    for password in (PASSWORD[::-1], PASSWORD):
-        changed = UserScramCredentialUpsertion(USER, ScramMechanism.SCRAM_SHA_512, password=password)
-        broker.admin.alter_user_scram_credentials([changed])
-        broker.stop()  # what is connected stays so
-        broker.start()
-        if password != PASSWORD:
-            yield
+def refuse_password(broker: Broker, tokens: TokenServer, refused: bool) -> None:
+    password = PASSWORD[::-1] if refused else PASSWORD
+    changed = UserScramCredentialUpsertion(USER, ScramMechanism.SCRAM_SHA_512, password=password)
+    broker.admin.alter_user_scram_credentials([changed])
+    broker.stop()  # what is connected stays so
+    broker.start()
 
 
-@contextmanager
-def refused_certificates(broker: Broker, tokens: TokenServer) -> Iterator[None]:
+def refuse_certificates(broker: Broker, tokens: TokenServer, refused: bool) -> None:
+    broker.stop()
     (others := broker.folder / "others").mkdir(exist_ok=True)
-    for certificates in (Certificates(others).make(), broker.certificates):
-        broker.stop()
-        write_keystore(broker.folder, certificates)
-        broker.start()
-        if certificates is not broker.certificates:
-            yield
+    write_keystore(broker.folder, Certificates(others).make() if refused else broker.certificates)
+    broker.start()
 
 
-@contextmanager
-def refused_rights(broker: Broker, tokens: TokenServer) -> Iterator[None]:
-    everything = ResourcePattern(ResourceType.TOPIC, "t-", ACLResourcePatternType.PREFIXED)
-    denied = ACL(f"User:{USER}", "*", ACLOperation.WRITE, ACLPermissionType.DENY, everything)
-    broker.admin.create_acls([denied])
-    yield
-    broker.admin.delete_acls([denied])
+def refuse_rights(broker: Broker, tokens: TokenServer, refused: bool) -> None:
+    topics = ResourcePattern(ResourceType.TOPIC, "t-", ACLResourcePatternType.PREFIXED)
+    denied = ACL(f"User:{USER}", "*", ACLOperation.WRITE, ACLPermissionType.DENY, topics)
+    (broker.admin.create_acls if refused else broker.admin.delete_acls)([denied])
 
 
 def usage(process: ForkedProcess) -> tuple[float, float]:
@@ -122,8 +107,8 @@ def usage(process: ForkedProcess) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("refuse", "stopped"),
     [
-        (refused_tokens, "worker"), (refused_password, "transform"),
-        (refused_certificates, "transform"), (refused_rights, "worker"),
+        (refuse_tokens, "worker"), (refuse_password, "transform"),
+        (refuse_certificates, "transform"), (refuse_rights, "worker"),
     ],
 )  # fmt: skip
 def test_a_refusal_that_ends_costs_no_record_and_the_machine_nothing(
@@ -137,9 +122,9 @@ def test_a_refusal_that_ends_costs_no_record_and_the_machine_nothing(
             "security_protocol": "SASL_PLAINTEXT", "bootstrap_servers": stoppable.sasl_bootstrap,
             "sasl_mechanism": MECHANISMS[-1], "sasl_username": USER, "sasl_password": PASSWORD,
         }  # fmt: skip
-        if refuse is refused_tokens:
+        if refuse is refuse_tokens:
             login = tokens.login(stoppable.tokens_bootstrap)
-        if refuse is refused_certificates:
+        if refuse is refuse_certificates:
             login = stoppable.certificate_login
         learning = {
             "dimensions": D, "components": K, "store": tmp_path / "learned", "group_id": topic,
@@ -164,7 +149,8 @@ def test_a_refusal_that_ends_costs_no_record_and_the_machine_nothing(
 
         send()
         group.wait(caught_up, "all before")
-        with refuse(stoppable, tokens):
+        refuse(stoppable, tokens, True)
+        try:
             before = {role: usage(process) for role, process in running.items() if process.poll() is None}
             with every(1.0, send):
                 time.sleep(REFUSED_S)  # how long it is watched
@@ -175,6 +161,8 @@ def test_a_refusal_that_ends_costs_no_record_and_the_machine_nothing(
                 if stopped in role:
                     running[role].send_signal(signal.SIGTERM)
             assert {process.wait(30) for role, process in running.items() if stopped in role} <= {0, 1}
+        finally:
+            refuse(stoppable, tokens, False)
         group.wait(caught_up, "all after")
         assert_each_once(stoppable, topic)
         letters = Counter(dict(letter.headers)["__connect.errors.partition"] for letter in stoppable.read_all(rejected))

@@ -26,10 +26,9 @@ from streampca.settings.commands import WorkerSettings
 from streampca.sources import client_source
 from streampca.sources.base import DeadLetters
 from streampca.sources.clients import create_dead_letters
-from streampca.sources.confluent import connection as confluent_connection, dead_letters as confluent_dead_letters
-from streampca.sources.confluent.dead_letters import ConfluentDeadLetters
+from streampca.sources.confluent import connection as confluent_connection, transactions as confluent_transactions
 from streampca.sources.confluent.source import ConfluentSource
-from streampca.sources.confluent.transactions import ConfluentTransactions
+from streampca.sources.confluent.transactions import ConfluentDeadLetters, ConfluentTransactions
 from streampca.sources.events import Assigned, Revoked
 from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python.patches import position_of
@@ -267,7 +266,7 @@ def test_a_broker_that_hangs_is_not_connected(
 def test_a_letter_that_meets_a_full_queue_waits_for_room(
     stoppable: Broker, new_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(confluent_dead_letters, "_QUEUE_KIB", 1)
+    monkeypatch.setattr(confluent_transactions, "_QUEUE_KIB", 1)
     settings = settings_for(stoppable, "t", dead_letter_topic=new_topic)
 
     def send(values: Sequence[bytes]) -> None:
@@ -278,7 +277,7 @@ def test_a_letter_that_meets_a_full_queue_waits_for_room(
     with closing(ConfluentDeadLetters(settings)) as letters:
         send(sent)
         letters.flush(PATIENCE_S)
-        monkeypatch.setattr(confluent_dead_letters, "_ROOM_S", 0.2)
+        monkeypatch.setattr(confluent_transactions, "_ROOM_S", 0.2)
         with stoppable.frozen():
             assert "no broker answers" in refusal(SourceError, send, sent)
     assert [record.value for record in stoppable.read_all(new_topic)][:50] == sent
@@ -288,7 +287,7 @@ def test_clients_of_librdkafka_that_have_lost_all_brokers_are_replaced(
     broker: Broker, new_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They never ask the bootstrap servers again; here they know only an address at which nobody listens."""
-    for module in (confluent_connection, confluent_dead_letters):
+    for module in (confluent_connection, confluent_transactions):
         monkeypatch.setattr(module, "SILENT_S", 1.0)
     lost = {"bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}"}
     dead = broker.create_topic(f"{new_topic}-dead")

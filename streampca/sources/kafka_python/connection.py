@@ -156,11 +156,6 @@ class Connection(ClientConnection):
     def last_failure(self, cause: str) -> None:
         self._manager.last_failure = cause
 
-    def raise_refusal(self) -> None:
-        """Raise `SourceError` if the last login was refused."""
-        with self.answers():
-            self._manager.raise_refusals()
-
     @contextmanager
     def answers(self, unknown: str = "") -> Iterator[None]:
         """Raise `SourceError`; for what a retry may end `TimeoutError`, if it is said what is `unknown` then."""

@@ -110,18 +110,19 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         transport._sock_recv = receive_all
         return transport
 
-    async def _connect(self, node: Any, conn: Any, *args: Any, **kwargs: Any) -> None:
-        failures = self._backoff.get(node.node_id)
-        await super()._connect(node, conn, *args, **kwargs)
-        if conn.init_future.is_done and conn.init_future.failed():
+    async def _connect(self, node: Any, conn: Any, reset_backoff_on_connect: bool = True, **timeout: Any) -> None:
+        await super()._connect(node, conn, reset_backoff_on_connect=False, **timeout)  # it also resets after failures
+        if not conn.init_future.is_done:
+            return
+        if conn.init_future.failed():
             error = conn.init_future.exception
             self.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
             if isinstance(error, _REFUSALS):
                 self._auth_failures[node.node_id] = error
-            if not self.connection_delay(node.node_id):  # the client has taken it for a success
-                if failures is not None:
-                    self._backoff[node.node_id] = failures
+            if not self.connection_delay(node.node_id):
                 self.update_backoff(node.node_id)
+        elif reset_backoff_on_connect:
+            self.reset_backoff(node.node_id)
 
     def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:
         """Connect to a broker. Raises `NodeNotReadyError`, also of a broker that has left the metadata."""
@@ -135,11 +136,6 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         error = self._auth_failures.get(node_id)
         if error is not None and self.connection_delay(node_id):
             raise error.with_traceback(None)  # else each time adds its frames
-
-    def raise_refusals(self) -> None:
-        """Raise such a refusal of any broker."""
-        for node_id in list(self._auth_failures):
-            self.maybe_raise_auth_failure(node_id)
 
     @property
     def connected(self) -> bool:

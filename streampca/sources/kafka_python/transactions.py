@@ -15,8 +15,7 @@ from streampca.errors import SourceError
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources.base import Committed, Headers, OutgoingFields
 from streampca.sources.client_connection import NoBrokerError, one_line
-from streampca.sources.client_dead_letters import ClientDeadLetters
-from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientTransactions
+from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientDeadLetters, ClientTransactions
 from streampca.sources.kafka_python.connection import Connection, admin_client, topic_configs
 from streampca.sources.kafka_python.patches import drop, transactional
 from streampca.sources.record_size import record_size
@@ -78,7 +77,6 @@ class KafkaPythonDeadLetters(ClientDeadLetters):
             except KafkaError as error:
                 if sent.is_done and sent.failed():
                     raise self._connection.source_error(error) from None
-                self._connection.raise_refusal()  # the producer's thread keeps it to itself
         return len(self._unacknowledged)
 
     def close(self) -> None:
