@@ -22,11 +22,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports 
 from streampca.errors import SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import Committed
-from streampca.sources.client_connection import RETRIABLE, ClientConnection, one_line
+from streampca.sources.client_connection import RETRIABLE, ClientConnection, NoBrokerError, one_line
 from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.oauth_tokens import create_tokens
 
-SILENT_S = 15.0  # longer than a request; then a client is replaced
+_SILENT_S = 15.0  # longer than a request; then a client is replaced
 _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten seconds
 _PROBE_INTERVAL_S = 1.0
 _PROBE_TIMEOUT_S = 10.0
@@ -102,13 +102,23 @@ class Connection(ClientConnection):
         self._admin, self._answered_at = create(AdminClient, self._options), time.monotonic()
         self._probe: Future[Any] | None = None
 
+    def is_silent(self, answered_at: float) -> bool:
+        """Return whether to replace a client that was last answered then: it may have lost all brokers (docs/kafka.md).
+
+        Not while there is no token, for which a new client waits. Raises `SourceError` if that is refused.
+        """
+        if time.monotonic() - answered_at <= _SILENT_S:
+            return False
+        with contextlib.suppress(NoBrokerError):
+            create_tokens(self._settings)
+            return True
+        return False
+
     def _replace_if_silent(self) -> None:
-        """Replace the admin client after a long silence: it may have lost all brokers, see docs/kafka.md."""
-        now = time.monotonic()
         if self.connected:
-            self._answered_at = now
-        elif now - self._answered_at > SILENT_S:
-            log.info("admin client replaced", topic=self._topic, silent_s=round(now - self._answered_at))
+            self._answered_at = time.monotonic()
+        elif self.is_silent(self._answered_at):
+            log.debug("admin client replaced", topic=self._topic)
             self._open()
 
     def watch(self) -> None:

@@ -13,7 +13,7 @@ from streampca.settings.commands import ConsumerSettings
 from streampca.sources.base import Committed, Headers, OutgoingFields, TransactionFailedError
 from streampca.sources.client_connection import one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientDeadLetters, ClientTransactions
-from streampca.sources.confluent.connection import SILENT_S, Connection, protocol_code
+from streampca.sources.confluent.connection import Connection, protocol_code
 from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.record_size import record_size
 
@@ -103,8 +103,7 @@ class ConfluentTransactions(ClientTransactions):
 class ConfluentDeadLetters(ClientDeadLetters):
     """See `streampca.sources.base.DeadLetters`.
 
-    A producer that is silent while a broker answers may have lost all brokers, see docs/kafka.md: the next one sends
-    again what is not acknowledged.
+    A producer that is silent while a broker answers is replaced; the next one sends again what is not acknowledged.
     """
 
     _connection: Connection
@@ -160,8 +159,8 @@ class ConfluentDeadLetters(ClientDeadLetters):
         self._producer.poll(timeout_s if left else 0)
         if len(self._letters) < left or not self._connection.connected:
             self._answered_at = time.monotonic()
-        if self._letters and time.monotonic() - self._answered_at > SILENT_S:
-            log.info("producer of dead letters replaced", unacknowledged=len(self._letters))
+        if self._letters and self._connection.is_silent(self._answered_at):
+            log.debug("producer of dead letters replaced", unacknowledged=len(self._letters))
             self._producer.purge()
             self._open()
         return len(self._letters)
