@@ -69,14 +69,13 @@ class KafkaPythonDeadLetters(ClientDeadLetters):
             self._unacknowledged.append(self._producer.send(self._topic, (value,), key, _sendable(headers)))
 
     def _await(self, timeout_s: float) -> int:
-        if self._unacknowledged:
-            sent = self._unacknowledged[0]
-            try:
-                sent.get(timeout_s)
+        try:
+            while self._unacknowledged:
+                self._unacknowledged[0].get(timeout_s)
                 self._unacknowledged.popleft()
-            except KafkaError as error:
-                if sent.is_done and sent.failed():
-                    raise self._connection.source_error(error) from None
+        except KafkaError as error:
+            if self._unacknowledged[0].is_done:
+                raise self._connection.source_error(error) from None
         return len(self._unacknowledged)
 
     def close(self) -> None:
