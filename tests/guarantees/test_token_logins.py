@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import time
-from collections import Counter
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -165,5 +164,3 @@ def test_a_refusal_that_ends_costs_no_record_and_the_machine_nothing(
             refuse(stoppable, tokens, False)
         group.wait(caught_up, "all after")
         assert_each_once(stoppable, topic)
-        letters = Counter(dict(letter.headers)["__connect.errors.partition"] for letter in stoppable.read_all(rejected))
-        assert min(letters.values()) >= stoppable.end_offsets(topic)[0] // 21
