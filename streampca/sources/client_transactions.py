@@ -1,4 +1,4 @@
-"""Transactions of either client: when a producer is opened, used, and given up."""
+"""Transactions and dead letters of either client: when a producer is opened, used, and given up."""
 
 import contextlib
 import time
@@ -7,9 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from streampca.errors import SourceError
+from streampca.formats.record import Record
+from streampca.settings.commands import ConsumerSettings
 from streampca.settings.kafka import KafkaSettings
-from streampca.sources.base import Committed, OutgoingFields, RecordRefusedError, TransactionFailedError, Transactions
-from streampca.sources.client_connection import BrokerErrors, NoBrokerError
+from streampca.sources.base import (
+    Committed,
+    DeadLetters,
+    Headers,
+    OutgoingFields,
+    RecordRefusedError,
+    TransactionFailedError,
+    Transactions,
+)
+from streampca.sources.client_connection import BrokerErrors, ClientConnection, NoBrokerError
+from streampca.sources.dead_letters import dead_letter_headers
 
 ABORT_S = 2.0
 _REFUSED = {29, 30, 31, 35, 50, 53, 58}  # codes of errors that every transaction meets: missing rights, limits
@@ -17,6 +28,7 @@ _TOO_LARGE, _INVALID = {10, 18}, {32, 87}  # those that one with the same record
 _FEWER = 8  # times as small are the batches after one that was too large
 _CONFIGS_S = 120.0  # then a topic's options are read again: an operator may change them while we run
 REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
+_POLL_S = 0.5
 
 
 class ClientTransactions(Transactions, ABC):
@@ -161,3 +173,36 @@ class ClientTransactions(Transactions, ABC):
         if self._producer is not None:
             self._give_up(self._producer)
         self._producer, self._open = None, False
+
+
+class ClientDeadLetters(DeadLetters, ABC):
+    """See `streampca.sources.base.DeadLetters`."""
+
+    _connection: ClientConnection
+
+    def __init__(self, settings: ConsumerSettings) -> None:
+        if settings.dead_letter_topic is None:
+            raise ValueError("dead_letter_topic is not set")
+        self._source_topic, self._topic = settings.topic, settings.dead_letter_topic
+
+    @abstractmethod
+    def _produce(self, value: bytes | None, key: bytes | None, headers: Headers) -> None:
+        """Send a letter, without waiting. Raises `SourceError`."""
+
+    @abstractmethod
+    def _await(self, timeout_s: float) -> int:
+        """Wait for acknowledgements; the number of letters without one. Raises `SourceError` for what is refused."""
+
+    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
+        headers = dead_letter_headers(self._source_topic, partition, record, reason, message)
+        self._produce(record.value, record.key, headers)
+
+    def flush(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while left := self._await(min(_POLL_S, max(deadline - time.monotonic(), 0))):
+            self._connection.watch()
+            if time.monotonic() >= deadline:
+                with contextlib.suppress(TimeoutError):
+                    self._connection.topic_id()  # raises what waiting cannot fix: a deleted topic, a refused login
+                raise TimeoutError(f"{left} dead letters are not acknowledged yet")
+        self._connection.watch()

@@ -1,4 +1,4 @@
-"""Creates the clients that the settings name. confluent_kafka is optional: it reads, and writes transactions."""
+"""Creates the clients that the settings name. confluent_kafka is optional."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -24,28 +24,32 @@ def client_and_other(settings: ConsumerSettings) -> str:
     return f"kafka-python; confluent ({remedy}) is several times as fast"
 
 
+def _classes(settings: ConsumerSettings) -> Any:
+    """The client's implementations of `Source`, `DeadLetters` and `Transactions`."""
+    if settings.client != "confluent":
+        return KafkaPythonSource, KafkaPythonDeadLetters, KafkaPythonTransactions
+    from streampca.sources.confluent.source import ConfluentSource
+    from streampca.sources.confluent.transactions import ConfluentDeadLetters, ConfluentTransactions
+
+    return ConfluentSource, ConfluentDeadLetters, ConfluentTransactions
+
+
 def create_client(settings: ConsumerSettings) -> Source:
     """A member of the consumer group, which joins at its first poll. Raises `SourceError`."""
-    if settings.client == "confluent":
-        from streampca.sources.confluent.source import ConfluentSource
-
-        return ConfluentSource(settings)
-    return KafkaPythonSource(settings)
+    source: Source = _classes(settings)[0](settings)
+    return source
 
 
 def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:
     """Create the writer of dead letters; without a dead-letter topic, one that is never used. Raises `SourceError`."""
-    return NoDeadLetters() if settings.dead_letter_topic is None else KafkaPythonDeadLetters(settings)
+    return NoDeadLetters() if settings.dead_letter_topic is None else _classes(settings)[1](settings)
 
 
 def create_transactions(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:
     """Transactions of a source that `create_client` has created with the same settings. Raises `SourceError`."""
     name = f"{settings.group}-{settings.group_instance_id or uuid.uuid4().hex}"
-    if settings.client == "confluent":
-        from streampca.sources.confluent.transactions import ConfluentTransactions
-
-        return ConfluentTransactions(settings, topics, name, settings.session_timeout_s, source)
-    return KafkaPythonTransactions(settings, topics, name, settings.session_timeout_s, source)
+    transactions: Transactions = _classes(settings)[2](settings, topics, name, settings.session_timeout_s, source)
+    return transactions
 
 
 def prefetching(source: Source, settings: ConsumerSettings, decode: Callable[[Records], Event]) -> Source:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streampca.formats.record import Record
-from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
+from streampca.sources.clients import create_dead_letters
 from streampca.sources.record_times import HEADER
 from tests.command_line import assert_one_line, printed, run
 from tests.forked import ForkedProcess
@@ -48,7 +48,7 @@ def replayed(broker: Broker, topic: str, *more: object) -> str:
 
 def write_letters(log: OnKafka, letters: list[tuple[int, Record, str]]) -> None:
     """Write letters as a worker does."""
-    sink = KafkaPythonDeadLetters(log.settings(dead_letter_topic=f"{log.topic}-dead"))
+    sink = create_dead_letters(log.settings(dead_letter_topic=f"{log.topic}-dead"))
     for partition, record, reason in letters:
         sink.send(partition, record, reason, f"message {record.offset}")
     sink.flush(30)

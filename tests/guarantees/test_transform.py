@@ -36,14 +36,14 @@ BAD = b"no vector"
 
 @dataclass
 class Members:
-    """Processes of `streampca transform` of one group; they use both clients in turn."""
+    """Processes of one group, of `streampca transform` unless said otherwise; they use both clients in turn."""
 
     broker: BrokerClient
     topic: str
     folder: Path
     started: list[ForkedProcess] = field(default_factory=list)
 
-    def start(self, **settings: Any) -> ForkedProcess:
+    def start(self, command: str = "transform", **settings: Any) -> ForkedProcess:
         number = len(self.started)
         environment = variables({
             "bootstrap_servers": self.broker.bootstrap, "topic": self.topic, "output_topic": f"{self.topic}-output",
@@ -52,7 +52,7 @@ class Members:
             "kafka_client": BOTH_CLIENTS[number % 2], **settings,
         })  # fmt: skip
         log = self.folder / f"member-{number}.log"
-        self.started.append(ForkedProcess(["transform"], {**os.environ, **environment}, log, program=with_polls_of(50)))
+        self.started.append(ForkedProcess([command], {**os.environ, **environment}, log, program=with_polls_of(50)))
         return self.started[-1]
 
     def text(self) -> str:

@@ -14,11 +14,10 @@ from streampca.formats.record import Record
 from streampca.settings.commands import WorkerSettings
 from streampca.sources import base
 from streampca.sources.base import DeadLetters, Outgoing, Source, Transactions
-from streampca.sources.clients import create_transactions
+from streampca.sources.clients import create_dead_letters, create_transactions
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.events import Event, Records
 from streampca.sources.kafka_python.source import KafkaPythonSource
-from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from streampca.sources.prefetch import Prefetch
 from tests.in_memory import MemoryDeadLetters, MemorySource, MemoryTopic, MemoryTransactions
 from tests.kafka_broker import Broker
@@ -188,7 +187,7 @@ class OnKafka(_Backend):
 
     def dead_letters(self) -> tuple[DeadLetters, Callable[[], Sequence[Record]]]:
         dead = self.broker.create_topic(f"{self.topic}-dead")
-        return KafkaPythonDeadLetters(self.settings(dead_letter_topic=dead)), lambda: self.broker.read_all(dead)
+        return create_dead_letters(self.settings(dead_letter_topic=dead)), lambda: self.broker.read_all(dead)
 
 
 class OnConfluent(OnKafka):

@@ -36,7 +36,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, function, lambda s: shipped(s) | {option: min(shipped(s)[option], 600)})
 
     shorten(kafka_python, "_consumer_options", "heartbeat_interval_ms")
-    shorten(confluent_connection, "consumer_options", "heartbeat.interval.ms")
+    shorten(confluent, "consumer_options", "heartbeat.interval.ms")
     for name in ("_COMMIT_TIMEOUT_MS", "_CLOSE_TIMEOUT_MS", "_OFFSETS_TIMEOUT_MS"):
         monkeypatch.setattr(kafka_python, name, int(PATIENCE_S * 1000))
     limits = [(connection, "_START_TIMEOUT_S"), (connection, "_START_ANSWER_S"), (confluent_connection, "_START_S")]

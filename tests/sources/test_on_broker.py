@@ -15,6 +15,7 @@ from unittest import mock
 import pytest
 import structlog
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from kafka.net import manager
@@ -24,13 +25,14 @@ from streampca.formats.record import Record
 from streampca.settings.commands import WorkerSettings
 from streampca.sources import client_source
 from streampca.sources.base import DeadLetters
-from streampca.sources.confluent import connection as confluent_connection
+from streampca.sources.clients import create_dead_letters
+from streampca.sources.confluent import connection as confluent_connection, transactions as confluent_transactions
 from streampca.sources.confluent.source import ConfluentSource
+from streampca.sources.confluent.transactions import ConfluentDeadLetters, ConfluentTransactions
 from streampca.sources.events import Assigned, Revoked
 from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python.patches import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
-from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from tests.certificates import KEY_PASSWORD, Certificates
 from tests.errors import refusal
 from tests.kafka_broker import MECHANISMS, PASSWORD, USER, Broker
@@ -92,7 +94,9 @@ def test_missing_topics_are_errors(broker: Broker, topic: str, kind: type[OnKafk
     text = refused(kind.source, settings_for(broker, topic))
     assert f"there is no topic {topic} at {broker.bootstrap}" in text
     broker.create_topic(topic)
-    text = refused(KafkaPythonDeadLetters, settings_for(broker, topic, dead_letter_topic=f"{topic}-dead"))
+    text = refused(
+        create_dead_letters, settings_for(broker, topic, kafka_client=kind.client, dead_letter_topic=f"{topic}-dead")
+    )
     assert f"there is no topic {topic}-dead" in text
     assert f"{topic}-dead" not in broker.admin.list_topics()
 
@@ -100,8 +104,14 @@ def test_missing_topics_are_errors(broker: Broker, topic: str, kind: type[OnKafk
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_wrong_and_right_credentials(broker: Broker, new_topic: str, kind: type[OnKafka], mechanism: str) -> None:
     options = login(mechanism, bootstrap_servers=broker.sasl_bootstrap)
-    for make in (kind.source, KafkaPythonDeadLetters):
-        wrong = settings_for(broker, new_topic, **options | {"sasl_password": PASSWORD[::-1]}, dead_letter_topic="dead")
+    for make in (kind.source, create_dead_letters):
+        wrong = settings_for(
+            broker,
+            new_topic,
+            kafka_client=kind.client,
+            **options | {"sasl_password": PASSWORD[::-1]},
+            dead_letter_topic="dead",
+        )
         text = refused(make, wrong)
         assert "refuses the login" in text
         assert PASSWORD[::-1] not in text
@@ -183,7 +193,7 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
         letters.send(0, Record(7, b"bad", 1), "undecodable", "no")
         assert "1 dead letters are not acknowledged" in refusal(TimeoutError, letters.flush, 2.0)
         with mock.patch.object(manager, "create_connection", side_effect=ConnectionResetError):  # as by one that ends
-            wait_until(lambda: noticed(reader, letters, logged))
+            wait_until(lambda: noticed("broker unreachable, waiting", reader, letters, logged))
         assert not reader.source.status().connected
         refusal(TimeoutError, reader.source.topic_id)
         started = time.monotonic()
@@ -195,10 +205,8 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
         for partition, end in ((0, 1000), (1, 10)):
             _read_on(reader, partition, end)
         letters.flush(PATIENCE_S)
-        reader.until(lambda: reader.source.status().connected)
-        reader.poll()
-    warnings = [line["event"] for line in logged if line["event"].startswith("broker")]
-    assert warnings.count("broker is back") == 2  # by letters and source
+        wait_until(lambda: noticed("broker is back", reader, letters, logged))
+        assert reader.source.status().connected
     assert all(line["cause"] for line in logged if line["event"] == "broker unreachable, waiting")
     assert reader.offsets(0) == list(range(1000))
     assert [record.value for record in acknowledged()] == [b"bad"]
@@ -206,12 +214,14 @@ def test_an_outage_is_survived_and_logged_once(stoppable: Broker, topic: str, ki
     log.close()
 
 
-def noticed(reader: Reader, letters: DeadLetters, logged: Sequence[Any]) -> bool:
-    """Return whether both have logged the outage."""
+def noticed(event: str, reader: Reader, letters: DeadLetters, logged: Sequence[Any]) -> bool:
+    """Return whether both have logged the event, once."""
     reader.poll()
     with suppress(TimeoutError):
         letters.flush(0.1)
-    return [line["event"] for line in logged].count("broker unreachable, waiting") >= 2
+    count = [line["event"] for line in logged].count(event)
+    assert count <= 2
+    return count == 2
 
 
 def test_an_open_transaction_is_why_a_partition_stands_still(
@@ -253,6 +263,60 @@ def test_a_broker_that_hangs_is_not_connected(
         reader.until(lambda r=reader: r.source.status().connected)  # type: ignore[misc]
 
 
+def test_a_letter_that_meets_a_full_queue_waits_for_room(
+    stoppable: Broker, new_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confluent_transactions, "_QUEUE_KIB", 1)
+    settings = settings_for(stoppable, "t", dead_letter_topic=new_topic)
+
+    def send(values: Sequence[bytes]) -> None:
+        for value in values:
+            letters.send(0, Record(7, value, 1), "undecodable", "no")
+
+    sent = [b"%300d" % i for i in range(50)]
+    with closing(ConfluentDeadLetters(settings)) as letters:
+        send(sent)
+        letters.flush(PATIENCE_S)
+        monkeypatch.setattr(confluent_transactions, "_ROOM_S", 0.2)
+        with stoppable.frozen():
+            assert "no broker answers" in refusal(SourceError, send, sent)
+    assert [record.value for record in stoppable.read_all(new_topic)][:50] == sent
+
+
+def test_clients_of_librdkafka_that_have_lost_all_brokers_are_replaced(
+    broker: Broker, new_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They never ask the bootstrap servers again; here they know only an address at which nobody listens."""
+    monkeypatch.setattr(confluent_connection, "_SILENT_S", 1.0)
+    lost = {"bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}"}
+    dead = broker.create_topic(f"{new_topic}-dead")
+    settings = settings_for(broker, new_topic, dead_letter_topic=dead)
+    source, letters = ConfluentSource(settings), ConfluentDeadLetters(settings)
+    transactions = ConfluentTransactions(settings, [dead], "t", 10.0, source)
+    sent = [b"%d" % i for i in range(3)]
+    with closing(source), closing(letters), closing(transactions):
+        letters._producer.purge()
+        letters._producer = Producer(lost)
+        for value in sent:
+            letters.send(0, Record(7, value, 1), "undecodable", "no")
+        connections = [letters._connection, source._connection, *transactions._connections.values()]
+        for connection in connections:
+            connection._admin = AdminClient(lost)
+
+        def answered() -> bool:
+            reader.poll()
+            with suppress(TimeoutError):
+                letters.flush(0.1)
+                source.topic_id()
+                return transactions.partitions(dead) == 1
+            return False
+
+        reader = Reader(source)
+        wait_until(answered)
+        assert source.status().connected
+    assert [record.value for record in broker.read_all(dead)] == sent
+
+
 def _read_on(reader: Reader, partition: int, end: int) -> None:
     """Read to the end, even if the group rebalances in between."""
 
@@ -266,11 +330,12 @@ def _read_on(reader: Reader, partition: int, end: int) -> None:
 
 
 def test_close_is_quick_during_an_outage(stoppable: Broker, both: list[OnKafka]) -> None:
-    letters, _ = both[0].dead_letters()
+    letters = [log.dead_letters()[0] for log in both]
     readers = [joined(log.open()) for log in both]
     with stoppable.frozen():  # a broker that has ended resets connections, and nobody waits
-        letters.send(0, Record(7, b"bad", 1), "undecodable", "no")
-        for close in (letters.close, *(reader.source.close for reader in readers)):
+        for sink in letters:
+            sink.send(0, Record(7, b"bad", 1), "undecodable", "no")
+        for close in (*(sink.close for sink in letters), *(reader.source.close for reader in readers)):
             started = time.monotonic()
             close()
             close()
@@ -318,10 +383,9 @@ def test_a_rebalance_that_outlasts_the_poll_is_completed(log: OnKafka) -> None:
     assert len(reader.of(Revoked)) == 1
 
 
-@kafka_python
 def test_a_record_too_large_for_the_dead_letter_topic(log: OnKafka) -> None:
     dead = log.broker.create_topic(f"{log.name}-small", max_message_bytes=1000)
-    letters = KafkaPythonDeadLetters(log.settings(dead_letter_topic=dead))
+    letters = create_dead_letters(log.settings(dead_letter_topic=dead))
     for offset in range(20):  # each is within the limit, the whole batch is not
         letters.send(0, Record(offset, b"x" * 300, 1), "undecodable", "no")
     letters.flush(PATIENCE_S)
@@ -332,10 +396,9 @@ def test_a_record_too_large_for_the_dead_letter_topic(log: OnKafka) -> None:
     assert sorted(int(dict(r.headers)["__connect.errors.offset"]) for r in received) == list(range(20))
 
 
-@kafka_python
 def test_a_deleted_dead_letter_topic(log: OnKafka) -> None:
     dead = log.broker.create_topic(f"{log.name}-dead")
-    letters = KafkaPythonDeadLetters(log.settings(dead_letter_topic=dead))
+    letters = create_dead_letters(log.settings(dead_letter_topic=dead))
     log.broker.delete_topic(dead)
     letters.send(0, Record(0, b"x", 1), "undecodable", "no")
 

@@ -4,6 +4,7 @@ import base64
 import re
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -11,8 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from streampca.errors import SourceError
+from streampca.formats.record import Record
 from streampca.sources.client_connection import NoBrokerError
-from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
+from streampca.sources.clients import create_dead_letters
 from streampca.sources.oauth_tokens import create_tokens
 from tests.errors import refusal
 from tests.faulty_proxy import FaultyProxy
@@ -21,6 +23,7 @@ from tests.ports import free_ports
 from tests.sources.backends import OnKafka, settings_for
 from tests.sources.reader import Reader
 from tests.token_server import SECRET, TokenServer
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -43,9 +46,13 @@ def refused(make: Any, settings: Any) -> str:
 def test_clients_share_a_token(broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]) -> None:
     dead = broker.create_topic(f"{broker.create_topic(topic)}-dead")
     settings = settings_for(
-        broker, topic, **tokens.login(broker.tokens_bootstrap, "?scope=a%20b&audience=c"), dead_letter_topic=dead
+        broker,
+        topic,
+        **tokens.login(broker.tokens_bootstrap, "?scope=a%20b&audience=c"),
+        dead_letter_topic=dead,
+        kafka_client=kind.client,
     )
-    source, dead_letters = kind.source(settings), KafkaPythonDeadLetters(settings)
+    source, dead_letters = kind.source(settings), create_dead_letters(settings)
     assert Reader(source).assigned() == {0}
     assert tokens.asked == [{"grant_type": ["client_credentials"], "scope": ["a b"], "audience": ["c"]}]
     dead_letters.close()
@@ -53,12 +60,43 @@ def test_clients_share_a_token(broker: Broker, topic: str, tokens: TokenServer, 
 
 
 def test_a_wrong_secret_is_an_error(broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]) -> None:
-    login = tokens.login(broker.tokens_bootstrap) | {"sasl_password": SECRET[::-1]}
+    login = tokens.login(broker.tokens_bootstrap) | {"sasl_password": SECRET[::-1], "kafka_client": kind.client}
     wrong = settings_for(broker, topic, **login, dead_letter_topic="d")
-    for make in (kind.source, KafkaPythonDeadLetters):
+    for make in (kind.source, create_dead_letters):
         assert refused(make, wrong).startswith(
             f"the token endpoint {tokens.url} gives no token (401 invalid_client); check sasl_username"
         )
+
+
+def test_dead_letters_wait_idly_while_their_login_is_refused(
+    broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]
+) -> None:
+    """The broker ends the connection at the first request after the token's end."""
+    dead = broker.create_topic(topic)
+    tokens.lifetime_s = 3.0
+    login = tokens.login(broker.tokens_bootstrap)
+    settings = settings_for(broker, "t", **login, dead_letter_topic=dead, kafka_client=kind.client)
+    values = [b"before", b"refused"]
+    with closing(create_dead_letters(settings)) as letters:
+
+        def flushed() -> bool:
+            with suppress(SourceError, TimeoutError):
+                letters.flush(0.2)
+                return True
+            return False
+
+        letters.send(0, Record(0, values[0], 1), "undecodable", "no")
+        wait_until(flushed)
+        tokens.knows_client = False
+        time.sleep(tokens.lifetime_s + 1)  # how long the token lasts
+        letters.send(0, Record(1, values[1], 1), "undecodable", "no")
+        used, refused_until = time.process_time(), time.monotonic() + 5
+        while time.monotonic() < refused_until:
+            assert not flushed()
+        assert time.process_time() - used < 2
+        tokens.knows_client = True
+        wait_until(flushed)
+    assert [record.value for record in broker.read_all(dead)] == values
 
 
 def test_a_token_for_others_is_refused(broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]) -> None:

@@ -1,17 +1,17 @@
-"""Creates and configures the clients of confluent-kafka (librdkafka), and asks the cluster about a topic.
+"""Asks the cluster about a topic, and says which errors of confluent-kafka (librdkafka) are final.
 
 An admin client asks for the topic's id and partitions, beside the consumer or producer, which can only ask while it
 blocks. It asks once a second in the background, so a broker that hangs is noticed too.
 """
 
 import contextlib
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future, wait
 from typing import Any
 
+import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports them in another way
     AdminClient,
@@ -20,14 +20,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports 
 )
 
 from streampca.errors import SourceError
-from streampca.settings.commands import ConsumerSettings
 from streampca.settings.kafka import KafkaSettings
-from streampca.sources import base
 from streampca.sources.base import Committed
-from streampca.sources.client_connection import RETRIABLE, ClientConnection, one_line
-from streampca.sources.client_source import FETCH_BYTES, member_intervals_ms
+from streampca.sources.client_connection import RETRIABLE, ClientConnection, NoBrokerError, one_line
+from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.oauth_tokens import create_tokens
 
+_SILENT_S = 15.0  # longer than a request; then a client is replaced
 _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten seconds
 _PROBE_INTERVAL_S = 1.0
 _PROBE_TIMEOUT_S = 10.0
@@ -51,67 +50,7 @@ _FINAL = {  # of the client's own errors; it recovers from all others
 }
 _OF_GROUPS = {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS}
 
-
-def connection_options(settings: KafkaSettings) -> dict[str, Any]:
-    """Options of every client. Raises `SourceError` if a login needs a token and gets none."""
-    tokens = create_tokens(settings)
-    login: dict[str, Any] = {
-        "sasl.mechanism": settings.sasl_mechanism,
-        "sasl.username": settings.sasl_username,
-        "sasl.password": settings.sasl_password and settings.sasl_password.get_secret_value(),
-        "ssl.ca.location": settings.ssl_cafile and str(settings.ssl_cafile),
-        "ssl.certificate.location": settings.ssl_certfile and str(settings.ssl_certfile),
-        "ssl.key.location": settings.ssl_keyfile and str(settings.ssl_keyfile),
-        "ssl.key.password": settings.ssl_password and settings.ssl_password.get_secret_value(),
-    }
-    if tokens is not None:
-        login |= dict.fromkeys(("sasl.username", "sasl.password"))
-        login |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: tokens.current()}
-    return {name: value for name, value in login.items() if value is not None} | {
-        "bootstrap.servers": settings.bootstrap_servers,
-        "security.protocol": settings.security_protocol,
-        "ssl.endpoint.identification.algorithm": "https",
-        "client.id": "streampca",
-        "allow.auto.create.topics": False,
-        "topic.metadata.refresh.interval.ms": 10_000,  # how soon new partitions are seen
-        "reconnect.backoff.ms": 100,
-        "reconnect.backoff.max.ms": 2000,
-    }
-
-
-def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
-    """Options of the consumer."""
-    longest_poll_ms, session_ms, heartbeat_ms = member_intervals_ms(settings)
-    identity = {} if settings.group_instance_id is None else {"group.instance.id": settings.group_instance_id}
-    return {
-        **connection_options(settings),
-        **identity,
-        "group.id": settings.group,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump
-        "enable.partition.eof": True,  # reports how far offsets without a record reach
-        "isolation.level": "read_committed",
-        "check.crcs": True,
-        "max.poll.interval.ms": longest_poll_ms,
-        "session.timeout.ms": session_ms,
-        "heartbeat.interval.ms": heartbeat_ms,
-        # Every rebalance revokes all and assigns all, as with kafka-python: the two can share a group.
-        "partition.assignment.strategy": "range",
-        "max.partition.fetch.bytes": FETCH_BYTES,
-        "fetch.max.bytes": 4 * FETCH_BYTES,
-        # Limit over all partitions; one more fetch may be in flight. Decoded records use the other half.
-        "queued.max.messages.kbytes": base.PREFETCH_MIB * 1024 // 2,
-        "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second
-    }
-
-
-def create(kind: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """A consumer, producer or admin client. Raises `SourceError` for options that librdkafka refuses."""
-    try:
-        return kind(options, logger=logging.getLogger("kafka.librdkafka"))
-    except KafkaException as error:
-        raise SourceError(f"confluent-kafka does not take these settings: {one_line(error.args[0].str())}") from None
+log = structlog.get_logger()
 
 
 def committed(answer: Iterable[TopicPartition]) -> dict[int, Committed]:
@@ -151,16 +90,40 @@ class Connection(ClientConnection):
         super().__init__(settings, topic)
         self._tokens = create_tokens(settings)
         self._errors: deque[KafkaError] = deque(maxlen=100)  # of the admin client, not handled yet
-        self._admin = create(AdminClient, connection_options(settings) | {"error_cb": self._errors.append})
-        self._probe: Future[Any] | None = None
+        self._options = connection_options(settings) | {"error_cb": self._errors.append}
+        self._open()
         self._next_probe = 0.0
         try:
             self.topic_id(_START_S)
         except TimeoutError:
             raise self.messages.no_broker(self.last_failure) from None
 
+    def _open(self) -> None:
+        self._admin, self._answered_at = create(AdminClient, self._options), time.monotonic()
+        self._probe: Future[Any] | None = None
+
+    def is_silent(self, answered_at: float) -> bool:
+        """Return whether to replace a client that was last answered then: it may have lost all brokers (docs/kafka.md).
+
+        Not while there is no token, for which a new client waits. Raises `SourceError` if that is refused.
+        """
+        if time.monotonic() - answered_at <= _SILENT_S:
+            return False
+        with contextlib.suppress(NoBrokerError):
+            create_tokens(self._settings)
+            return True
+        return False
+
+    def _replace_if_silent(self) -> None:
+        if self.connected:
+            self._answered_at = time.monotonic()
+        elif self.is_silent(self._answered_at):
+            log.debug("admin client replaced", topic=self._topic)
+            self._open()
+
     def watch(self) -> None:
         """Ask the cluster once a second, without waiting, and log outages."""
+        self._replace_if_silent()
         self._handle_errors()
         if self._probe is not None and self._probe.done():
             with contextlib.suppress(KafkaException):
@@ -173,8 +136,9 @@ class Connection(ClientConnection):
 
     def topic_configs(self) -> dict[str, str]:
         """The topic's options, also those with default values. Raises `KafkaException`."""
+        self._replace_if_silent()
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
-        configs = self._admin.describe_configs([resource], request_timeout=_START_S)[resource].result()
+        configs = self._answer(self._admin.describe_configs([resource], request_timeout=_START_S)[resource])
         return {name: entry.value for name, entry in configs.items() if entry.value is not None}
 
     def is_final(self, error: KafkaError) -> bool:
@@ -202,6 +166,7 @@ class Connection(ClientConnection):
         return self._admin.describe_topics(topics, request_timeout=max(timeout_s, 0.1))[self._topic]
 
     def _ask(self, timeout_s: float) -> str:
+        self._replace_if_silent()
         request = self._request(timeout_s)
         while True:
             answered = wait([request], _CHECK_S).done
@@ -217,14 +182,19 @@ class Connection(ClientConnection):
                 raise self.source_error(error) from None
             raise TimeoutError from None
 
-    def _handle(self, request: "Future[Any]") -> Any:
-        """Note what an answer says about the cluster. Raises `KafkaException`."""
+    def _answer(self, request: "Future[Any]") -> Any:
+        """Note whether a broker has answered. Raises `KafkaException`."""
         try:
-            description = request.result()
+            answer = request.result()
         except KafkaException as exception:
             self.connected = exception.args[0].code() > 0  # else it is the client's: no broker answered
             raise
         self.connected = True
+        return answer
+
+    def _handle(self, request: "Future[Any]") -> Any:
+        """Note the topic's partitions in an answer. Raises `KafkaException`."""
+        description = self._answer(request)
         self._described = frozenset(partition.id for partition in description.partitions)
         return description
 

@@ -23,8 +23,8 @@ from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.client_connection import one_line
 from streampca.sources.client_source import ClientSource, log_failed_commit
-from streampca.sources.confluent import connection
-from streampca.sources.confluent.connection import Connection, create
+from streampca.sources.confluent.connection import Connection, committed
+from streampca.sources.confluent.options import consumer_options, create
 from streampca.sources.events import Assigned, Lost, Revoked, SourceStatus
 
 _MAX_WAIT_S = 0.05  # longest delay of a rebalance event
@@ -70,7 +70,7 @@ class ConfluentSource(ClientSource):
         self._errors: list[KafkaError] = []  # of the client, not handled yet
         self._ends: dict[int, int] = {}  # reached by the last fetch
         callbacks = {"error_cb": self._errors.append, "on_commit": _on_commit}
-        self._consumer = create(Consumer, connection.consumer_options(settings) | callbacks)
+        self._consumer = create(Consumer, consumer_options(settings) | callbacks)
 
     def _fetch(self, timeout_s: float) -> Mapping[int, ConfluentBatch]:
         if not self._subscribed:  # not earlier: librdkafka joins the group at once, and then the group waits for polls
@@ -120,7 +120,7 @@ class ConfluentSource(ClientSource):
         for tp in answer:
             if tp.error is not None:
                 raise TimeoutError(f"the committed offsets are not known: {tp.error.str()}")
-        return connection.committed(answer)
+        return committed(answer)
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
         try:

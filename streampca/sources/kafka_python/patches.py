@@ -4,8 +4,8 @@ No version ends them yet: its branch for 3.1 has the same code, as of 17 August 
 moved. Try without each before pyproject.toml allows 3.1.
 
 Connections; the client class is passed to consumers and producers by their option `kafka_client`.
-- A refused login is retried for ever, and a connection that fails to initialise without a pause
-  (`KafkaConnectionManager._connect`): the next request raises the refusal, and every failure is backed off from.
+- A refused login is retried for ever, or never again, and a failed connection without a growing pause (`_connect`,
+  `_auth_failures`): requests raise the refusal until the login is tried again, and every failure is backed off from.
 - What a broker sends just before it closes the connection is dropped, above all the reason of a refused login
   (`_build_transport`, `_sock_recv`): it is read.
 - A connection that is reset before its handshake, or whose certificates cannot be read, fails with an `OSError`
@@ -15,7 +15,7 @@ Connections; the client class is passed to consumers and producers by their opti
 - No public method says whether a broker is connected (`KafkaConnectionManager._conns`).
 - `allow_auto_create_topics` is not passed on (`KafkaConnectionManager.cluster.config`): a deleted topic would be
   created again.
-- The producer spins, since it takes seconds for milliseconds (`KafkaNetClient.connection_delay`).
+- The producer spins (`KafkaNetClient.connection_delay`: seconds for milliseconds; `maybe_connect`: refused logins).
 
 A consumer's membership in its group (`KafkaConsumer._coordinator`).
 - An assignment that arrives between two polls is dropped, and the group joined again: another rebalance of all
@@ -110,15 +110,19 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         transport._sock_recv = receive_all
         return transport
 
-    async def _connect(self, node: Any, conn: Any, *args: Any, **kwargs: Any) -> None:
-        await super()._connect(node, conn, *args, **kwargs)
-        if conn.init_future.is_done and conn.init_future.failed():
+    async def _connect(self, node: Any, conn: Any, reset_backoff_on_connect: bool = True, **timeout: Any) -> None:
+        await super()._connect(node, conn, reset_backoff_on_connect=False, **timeout)  # it also resets after failures
+        if not conn.init_future.is_done:
+            return
+        if conn.init_future.failed():
             error = conn.init_future.exception
             self.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
             if isinstance(error, _REFUSALS):
                 self._auth_failures[node.node_id] = error
             if not self.connection_delay(node.node_id):
                 self.update_backoff(node.node_id)
+        elif reset_backoff_on_connect:
+            self.reset_backoff(node.node_id)
 
     def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:
         """Connect to a broker. Raises `NodeNotReadyError`, also of a broker that has left the metadata."""
@@ -126,6 +130,12 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
             return super().get_connection(node_id, *args, **kwargs)
         except errors.UnknownBrokerIdError:
             raise errors.NodeNotReadyError(node_id) from None
+
+    def maybe_raise_auth_failure(self, node_id: Any) -> None:
+        """Raise the refusal of the last login, until the login is tried again."""
+        error = self._auth_failures.get(node_id)
+        if error is not None and self.connection_delay(node_id):
+            raise error.with_traceback(None)  # else each time adds its frames
 
     @property
     def connected(self) -> bool:
@@ -139,6 +149,11 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
     def connection_delay(self, node_id: Any) -> float:
         """Return the pause before connecting to a node again, in milliseconds."""
         return 1000 * float(super().connection_delay(node_id))
+
+    def maybe_connect(self, node_id: Any, **of_producer: Any) -> None:
+        """Connect, unless it is too early; raises a refused login, but not to a producer's thread, which would spin."""
+        with contextlib.suppress(*_REFUSALS if of_producer else ()):
+            super().maybe_connect(node_id)
 
 
 class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]

@@ -12,19 +12,16 @@ from kafka.errors import KafkaError
 from kafka.serializer import Serializer
 
 from streampca.errors import SourceError
-from streampca.formats.record import Record
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources.base import Committed, Headers, OutgoingFields
 from streampca.sources.client_connection import NoBrokerError, one_line
-from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientTransactions
-from streampca.sources.dead_letters import dead_letter_headers
+from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientDeadLetters, ClientTransactions
 from streampca.sources.kafka_python.connection import Connection, admin_client, topic_configs
 from streampca.sources.kafka_python.patches import drop, transactional
 from streampca.sources.record_size import record_size
 
 _IN_TEXT = re.compile(r"\[Error (\d+)\]")  # the code
 _DELIVERY_TIMEOUT_MS = 2**31 - 1  # waits for an absent broker without limit
-_POLL_S = 0.5
 _CLOSE_S = 0.5
 
 
@@ -40,13 +37,13 @@ def _sendable(headers: Headers) -> list[tuple[str, bytes]]:
     return [(name, value or b"") for name, value in headers]
 
 
-class KafkaPythonDeadLetters:
+class KafkaPythonDeadLetters(ClientDeadLetters):
     """See `streampca.sources.base.DeadLetters`."""
 
+    _connection: Connection
+
     def __init__(self, settings: ConsumerSettings) -> None:
-        if settings.dead_letter_topic is None:
-            raise ValueError("dead_letter_topic is not set")
-        self._source_topic, self._topic = settings.topic, settings.dead_letter_topic
+        super().__init__(settings)
         self._unacknowledged: deque[Any] = deque()  # futures, in the order sent
         self._connection = Connection(settings, self._topic)
         self._producer = self._connection.start(
@@ -67,27 +64,19 @@ class KafkaPythonDeadLetters:
             self.close()
             raise
 
-    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        headers = _sendable(dead_letter_headers(self._source_topic, partition, record, reason, message))
+    def _produce(self, value: bytes | None, key: bytes | None, headers: Headers) -> None:
         with self._connection.answers():
-            self._unacknowledged.append(self._producer.send(self._topic, (record.value,), record.key, headers))
+            self._unacknowledged.append(self._producer.send(self._topic, (value,), key, _sendable(headers)))
 
-    def flush(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while self._unacknowledged:
-            sent = self._unacknowledged[0]
-            try:
-                sent.get(min(_POLL_S, max(deadline - time.monotonic(), 0)))
+    def _await(self, timeout_s: float) -> int:
+        try:
+            while self._unacknowledged:
+                self._unacknowledged[0].get(timeout_s)
                 self._unacknowledged.popleft()
-            except KafkaError as error:
-                if sent.is_done and sent.failed():
-                    raise self._connection.source_error(error) from None
-                self._connection.watch()
-                if time.monotonic() >= deadline:
-                    if self._connection.connected:
-                        self._connection.topic_id()  # raises if the topic was deleted: then waiting is no use
-                    raise TimeoutError(f"{len(self._unacknowledged)} dead letters are not acknowledged yet") from error
-        self._connection.watch()
+        except KafkaError as error:
+            if self._unacknowledged[0].is_done:
+                raise self._connection.source_error(error) from None
+        return len(self._unacknowledged)
 
     def close(self) -> None:
         drop(self._producer, _CLOSE_S)

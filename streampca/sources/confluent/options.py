@@ -1,0 +1,77 @@
+"""Options of the clients of confluent-kafka (librdkafka), and how they are created."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from streampca.errors import SourceError
+from streampca.settings.commands import ConsumerSettings
+from streampca.settings.kafka import KafkaSettings
+from streampca.sources import base
+from streampca.sources.client_connection import one_line
+from streampca.sources.client_source import FETCH_BYTES, member_intervals_ms
+from streampca.sources.oauth_tokens import create_tokens
+
+
+def connection_options(settings: KafkaSettings) -> dict[str, Any]:
+    """Options of every client. Raises `SourceError` if a login needs a token and gets none."""
+    tokens = create_tokens(settings)
+    login: dict[str, Any] = {
+        "sasl.mechanism": settings.sasl_mechanism,
+        "sasl.username": settings.sasl_username,
+        "sasl.password": settings.sasl_password and settings.sasl_password.get_secret_value(),
+        "ssl.ca.location": settings.ssl_cafile and str(settings.ssl_cafile),
+        "ssl.certificate.location": settings.ssl_certfile and str(settings.ssl_certfile),
+        "ssl.key.location": settings.ssl_keyfile and str(settings.ssl_keyfile),
+        "ssl.key.password": settings.ssl_password and settings.ssl_password.get_secret_value(),
+    }
+    if tokens is not None:
+        login |= dict.fromkeys(("sasl.username", "sasl.password"))
+        login |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: tokens.current()}
+    return {name: value for name, value in login.items() if value is not None} | {
+        "bootstrap.servers": settings.bootstrap_servers,
+        "security.protocol": settings.security_protocol,
+        "ssl.endpoint.identification.algorithm": "https",
+        "client.id": "streampca",
+        "allow.auto.create.topics": False,
+        "topic.metadata.refresh.interval.ms": 10_000,  # how soon new partitions are seen
+        "reconnect.backoff.ms": 100,
+        "reconnect.backoff.max.ms": 2000,
+    }
+
+
+def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
+    """Options of the consumer."""
+    longest_poll_ms, session_ms, heartbeat_ms = member_intervals_ms(settings)
+    identity = {} if settings.group_instance_id is None else {"group.instance.id": settings.group_instance_id}
+    return {
+        **connection_options(settings),
+        **identity,
+        "group.id": settings.group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump
+        "enable.partition.eof": True,  # reports how far offsets without a record reach
+        "isolation.level": "read_committed",
+        "check.crcs": True,
+        "max.poll.interval.ms": longest_poll_ms,
+        "session.timeout.ms": session_ms,
+        "heartbeat.interval.ms": heartbeat_ms,
+        # Every rebalance revokes all and assigns all, as with kafka-python: the two can share a group.
+        "partition.assignment.strategy": "range",
+        "max.partition.fetch.bytes": FETCH_BYTES,
+        "fetch.max.bytes": 4 * FETCH_BYTES,
+        # Limit over all partitions; one more fetch may be in flight. Decoded records use the other half.
+        "queued.max.messages.kbytes": base.PREFETCH_MIB * 1024 // 2,
+        "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second
+    }
+
+
+def create(kind: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """A consumer, producer or admin client. Raises `SourceError` for options that librdkafka refuses."""
+    try:
+        return kind(options, logger=logging.getLogger("kafka.librdkafka"))
+    except KafkaException as error:
+        raise SourceError(f"confluent-kafka does not take these settings: {one_line(error.args[0].str())}") from None
