@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from streampca.errors import SourceError
+from streampca.errors import NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import Committed, OutgoingFields, RecordRefusedError, TransactionFailedError, Transactions
-from streampca.sources.client_connection import BrokerErrors, NoBrokerError
+from streampca.sources.client_connection import BrokerErrors
 
 ABORT_S = 2.0
 _REFUSED = {29, 30, 31, 35, 50, 53, 58}  # codes of errors that every transaction meets: missing rights, limits

@@ -25,14 +25,14 @@ def create_schemas(settings: FormatSettings) -> Schemas | None:
 def create_writer(settings: FormatSettings, format: str, topic: str, layout: Layout) -> Writer:  # noqa: A002
     """The writer of a topic's values; registers their schema, if the format has schemas, as `<topic>-value`.
 
-    Raises `SettingsError` if a package is not installed, and `SourceError`.
+    Raises `SettingsError` if a package is not installed, `TimeoutError` while the registry is away, and `SourceError`.
     """
     frame = b""
     if schema := schema_of(format, layout):
         try:
             with closing(SchemaRegistry(settings)) as registry:
                 frame = frame_of(registry.register(f"{topic}-value", schema))
-        except (TimeoutError, KeyError) as error:
+        except (_RefusedError, KeyError) as error:
             raise SourceError(str(error)) from None
     return writer_of(format, layout.around, frame)
 

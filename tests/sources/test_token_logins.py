@@ -10,8 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from streampca.errors import SourceError
-from streampca.sources.client_connection import NoBrokerError
+from streampca.errors import NoBrokerError, SourceError
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters
 from streampca.sources.oauth_tokens import create_tokens
 from tests.errors import refusal
