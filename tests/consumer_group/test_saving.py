@@ -227,7 +227,7 @@ def test_an_interval_of_ten_minutes_is_not_late(logs: list[EventDict]) -> None:
         watched.clock.now = next(now)
         return watched.clock.now
 
-    worker = make_worker(filled, worker_config(filled.fold_config, checkpoint_interval_s=600.0), [1] * N)
+    worker = make_worker(filled, worker_config(filled.fold_config, checkpoint_interval_s=600.0), [1, None, None] * N)
     worker.add_listener(watched.watch).worker.run(tick)
     assert len(filled.calls("save")) > 1
     assert (max(overdue) < 10, said(logs)) == (True, [])
