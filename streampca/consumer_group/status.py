@@ -86,6 +86,8 @@ class StatusListener(events.Listener):
         self._executor.shutdown(wait=True)
 
     def notify(self, event: events.MemberEvent) -> None:
+        if self._transform:
+            self._update(self._transform, event)
         match event:
             case events.StartDelayed(needs, cause):
                 if needs != "a model":  # which `_update` reports
@@ -132,8 +134,6 @@ class StatusListener(events.Listener):
             case events.MemberStopping():
                 self._state = "stopping"
                 self._report()
-        if self._transform:
-            self._update(self._transform, event)
 
     def _update(self, transform: TransformStatus, event: events.MemberEvent) -> None:
         match event:
