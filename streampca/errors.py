@@ -49,7 +49,7 @@ class SourceError(StreampcaError):
 
 
 class NoBrokerError(SourceError):
-    """No broker answers: brokers are away, or a setting is wrong."""
+    """No broker answers, or nothing else that clients need: it is away, or a setting is wrong."""
 
 
 class CertificateError(NoBrokerError):
