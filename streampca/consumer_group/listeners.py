@@ -88,8 +88,10 @@ class MemberLog(events.Listener):
                 log.info("partitions assigned", read_from=read_from)
             case events.PartitionsReleased():
                 self._on_release(event)
-            case events.StartDelayed():
-                self._on_delay(event)
+            case events.StartDelayed(needs, cause) if (now := self._clock()) >= self._log_delay_at:
+                waited_s = now - self._started_at
+                log.warning(f"waiting for {needs}", cause=cause, waited_s=round(waited_s))
+                self._log_delay_at = now + min(1 + waited_s, _PROGRESS_EVERY_S)
             case events.SaveOverdue(seconds, failures):
                 if seconds >= events.SAVING_STOPPED_S and _UNSAVED not in self._causes:
                     self._fails(_UNSAVED, "; ".join(starmap("{}: {}".format, failures.items())) or "no failure")
@@ -97,14 +99,6 @@ class MemberLog(events.Listener):
                     self._ends(_UNSAVED, "no save is overdue")
             case events.MemberStopping(cause):
                 log.info("stopping", cause=cause)
-
-    def _on_delay(self, event: events.StartDelayed) -> None:
-        """Log what the start waits for, at intervals that grow."""
-        now = self._clock()
-        if now >= self._log_delay_at:
-            waited_s = now - self._started_at
-            log.warning(f"waiting for {event.needs}", cause=event.cause, waited_s=round(waited_s))
-            self._log_delay_at = now + min(1 + waited_s, _PROGRESS_EVERY_S)
 
     def _state(self) -> dict[str, object]:
         """The fields of a line about progress."""
