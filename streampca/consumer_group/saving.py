@@ -58,8 +58,6 @@ class SavingWatch(events.Listener):
             case events.SaveAwaited():
                 self._fails("store", _NO_ANSWER_YET)
             case events.CheckpointPostponed(cause, needs):
-                if self._failures.get("store") == _NO_ANSWER_YET:  # it has answered since: one save at a time
-                    self._failures.pop("store")
                 self._fails(needs, cause)
             case events.RestoreFailed(cause) | events.TransactionEnded(_, _, _, cause):
                 self._fails("transaction", cause)
@@ -68,6 +66,8 @@ class SavingWatch(events.Listener):
                 seconds = max(now - self._due_after_s - min(self._since.values(), default=now), 0.0)
                 helps = seconds >= events.SAVING_STOPPED_S and self._restart_helps(now)
                 self._listener.notify(events.SaveOverdue(seconds, dict(self._failures), helps))
+                if self._failures.get("store") == _NO_ANSWER_YET:  # else the next turn says so again
+                    self._failures.pop("store")
 
     def _reach(self, partition: int, position: int) -> None:
         self._reached[partition] = position

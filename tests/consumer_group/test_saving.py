@@ -217,6 +217,15 @@ def test_only_records_past_the_last_save_are_late(
     assert (len(said(logs)), watched.is_healthy) == (overdue_s > 0, True)
 
 
+def test_a_silent_client_is_noticed_between_models_that_are_written() -> None:
+    watched, postponed = Watched("worker", 0.0), events.CheckpointPostponed(str(SILENT), "topic")
+    notify(watched.watch, ASSIGNED, learned(9))
+    watched.clock.now = 301.0
+    for happened, is_healthy in (([postponed], False), ([events.SaveAwaited()], True), ([], False)):
+        notify(watched.watch, *happened, events.LoopTicked())
+        assert watched.is_healthy == is_healthy
+
+
 def test_an_interval_of_ten_minutes_is_not_late(logs: list[EventDict]) -> None:
     filled = filled_with(N)
     watched, now = Watched("worker", 600.0), itertools.count(1.0)
