@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 RETRY_MAY_HELP = "a retry may help"  # part of every message about a failure that may end by itself
+NO_ANSWER = "no broker answers"  # part of every message about a client whose requests nobody answers
 _SHOWN, _LETTERS = 20, 60  # names in a message, and letters of each
 
 
@@ -45,6 +46,14 @@ class StaleListingError(StoreBusyError):
 
 class SourceError(StreampcaError):
     """The broker refuses the request and retrying cannot help: unknown topic, wrong credentials, not authorized."""
+
+
+class NoBrokerError(SourceError):
+    """No broker answers, or nothing else that clients need: it is away, or a setting is wrong."""
+
+
+class CertificateError(NoBrokerError):
+    """No broker answers, since a certificate is refused: ours, or theirs by us."""
 
 
 class TopicReplacedError(SourceError):

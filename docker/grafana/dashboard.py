@@ -187,6 +187,9 @@ PROCESSES = [
     lines("Loop", "Time since the last iteration of each worker's loop, by two machines' clocks: a few seconds. If it "
           "grows, the worker hangs.",
           query("time() - streampca_loop_last_tick_timestamp_seconds", "{{instance}}"), unit="s"),
+    lines("Overdue saves", "Time since each member should have saved or committed what it has read: 0.",
+          query("streampca_save_overdue_seconds", "{{instance}}"),
+          query("streampca_transform_save_overdue_seconds", "{{instance}}"), unit="s"),
     lines("Memory", "Resident memory. A worker's is constant once it has all its partitions.",
           query('process_resident_memory_bytes', "{{job}} {{instance}}"), unit="bytes"),
     lines("CPU", "Cores in use.",

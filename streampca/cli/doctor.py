@@ -10,14 +10,14 @@ from streampca.cli.doctor_topic import Check, SkippedError, TopicChecks, needed
 from streampca.cli.options import Options, settings_of
 from streampca.cli.transform import create_codec, create_current_model
 from streampca.cli.worker import create_worker_config
-from streampca.errors import DamagedFileError, SourceError, StoreError, StreampcaError
+from streampca.errors import DamagedFileError, NoBrokerError, SourceError, StoreError, StreampcaError
 from streampca.formats import schema_of
 from streampca.process.machine import kernels
 from streampca.settings.base import Settings
 from streampca.settings.commands import TransformSettings, WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed
-from streampca.sources.client_connection import NoBrokerError, TopicError
+from streampca.sources.client_connection import TopicError
 from streampca.sources.clients import create_client, create_transactions
 from streampca.sources.kafka_python.connection import check_writable
 from streampca.stores import identity

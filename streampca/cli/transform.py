@@ -1,15 +1,16 @@
 """`streampca transform`: builds one member from its settings and runs it."""
 
 import time
+from functools import partial
 
-from streampca.consumer_group.events import LoopTicked, ModelAwaited, ModelFixed
+from streampca.consumer_group.events import ModelFixed, StartDelayed
 from streampca.consumer_group.process import Process, member_process
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
-from streampca.process.start import stop_on_signals
+from streampca.process.start import end_on_signals, stop_on_signals
 from streampca.settings.commands import TransformSettings
-from streampca.sources.clients import client_and_other, create_client, create_transactions, prefetching
+from streampca.sources.clients import client_and_other, could_save, create_client, create_transactions, prefetching
 from streampca.sources.schema_registry import create_schemas, create_writer
 from streampca.stores.choice import open_store
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
@@ -35,24 +36,26 @@ def run(settings: TransformSettings) -> None:
         "model": "newest" if version is None else f"version {version}" if isinstance(version, int) else version,
         "emits": f"{settings.emit} as {settings.output_format}",
     }
-    with member_process(settings, store, metrics, logged, shown, settings.output_topic) as process:
-        cache, pins = ModelCache(Models(store, settings.topic)), Pins(store, settings.topic)
+    saving = partial(could_save, settings), 0.0  # a transaction is committed soon
+    with member_process(settings, store, metrics, logged, shown, *saving, settings.output_topic) as process:
+        models, pins = Models(store, settings.topic), Pins(store, settings.topic)
+        process.wait_for("the store", models.versions)
+        cache = ModelCache(models)
         model = create_current_model(settings, cache, pins)
         stop_on_signals(stops.append)
         cache.start(POLL_INTERVAL_S)
         try:
             while (cause := model.refresh()) and not stops:
-                process.listener.notify(LoopTicked())
-                process.listener.notify(ModelAwaited(cause))
+                process.listener.notify(StartDelayed("a model", cause))
                 time.sleep(_WAIT_S)
+            end_on_signals()
             if stops:
                 return
             if model.version is not None:
-                names = [name for name, version in pins.all().items() if version == model.version]
+                pinned = process.wait_for("the store", pins.all)
+                names = [name for name, version in pinned.items() if version == model.version]
                 process.listener.notify(ModelFixed(model.version, names))
             transformer = _build(settings, model, process)
-            for cause in stops:  # signals that came meanwhile
-                transformer.stop(cause)
             process.started.run(transformer.run, transformer.stop)
         finally:
             cache.stop()
@@ -63,14 +66,15 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
     """A member that is about to join the group: every mistake that can be found earlier has been reported."""
     named = model.published.names is not None
     codec, output_fields = create_codec(settings, model.published), _output_fields(settings, named=named)
-    codec.decode([])  # raises if a package is missing or the schema registry is away
+    codec.decode([])  # raises if a package is missing
     packer: Packer
     if settings.output_format == "arrow":
         from streampca.transform.arrow import ArrowPacker  # here: an optional dependency
 
         packer = ArrowPacker()
     else:
-        writer = create_writer(settings, settings.output_format, settings.output_topic, output_fields.layout)
+        options = settings.output_format, settings.output_topic, output_fields.layout
+        writer = process.wait_for("the schema registry", partial(create_writer, settings, *options))
         packer = RecordPacker(writer, batches=codec.is_batch)
     outputs = Outputs(
         settings.output_topic,
@@ -82,9 +86,9 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
         settings.dead_letter_topic,
         settings.only_p_below,
     )
-    client = create_client(settings)
+    client = process.wait_for("brokers", partial(create_client, settings))
     topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
-    transactions = create_transactions(settings, client, topics)
+    transactions = process.wait_for("brokers", partial(create_transactions, settings, client, topics))
     source = prefetching(client, settings, process.traced(outputs.read))
     config = TransformConfig(settings.topic, settings.bad_record_policy, settings.on_offset_gap)
     return Transformer(config, source, transactions, outputs, process.listener, process.started.threads.raise_first)

@@ -6,7 +6,7 @@ from functools import partial
 import structlog
 
 from streampca.consumer_group.process import Process, member_process
-from streampca.errors import SettingsError, StoreBusyError
+from streampca.errors import SettingsError
 from streampca.fold import npz
 from streampca.fold.fold import FoldConfig
 from streampca.formats.codec import Codec
@@ -16,7 +16,7 @@ from streampca.pca.learning import LearningConfig
 from streampca.process.machine import kernels
 from streampca.settings.commands import WorkerSettings
 from streampca.settings.field_paths import dimension_names
-from streampca.sources.clients import client_and_other, create_client, create_dead_letters, prefetching
+from streampca.sources.clients import client_and_other, could_save, create_client, create_dead_letters, prefetching
 from streampca.sources.decode import decode_records
 from streampca.sources.schema_registry import create_schemas
 from streampca.stores.base import Store
@@ -32,7 +32,6 @@ from streampca.worker.publisher import Publisher
 log = structlog.get_logger()
 
 _COMPILATION_S = 20  # typical, on one core of a small server
-_STORE_RETRY_S = 1.0
 
 
 def run(settings: WorkerSettings) -> None:
@@ -47,8 +46,9 @@ def run(settings: WorkerSettings) -> None:
         "kernels": kernels(),
         "forgets": halved[0] if halved else "nothing",
     }
-    with member_process(settings, store, metrics, logged, shown) as process:
-        _check(store)
+    saving = partial(could_save, settings), settings.checkpoint_interval_s
+    with member_process(settings, store, metrics, logged, shown, *saving) as process:
+        process.wait_for("the store", store.check)
         worker = _build(settings, store, process)
         log.info("worker started")
         try:
@@ -57,22 +57,13 @@ def run(settings: WorkerSettings) -> None:
             logged.ended()
 
 
-def _check(store: Store) -> None:
-    """Check that the store can be used; wait while it is busy, as a running worker does."""
-    while True:
-        try:
-            return store.check()
-        except StoreBusyError as error:
-            log.warning("waiting for the store", error=str(error))
-            time.sleep(_STORE_RETRY_S)
-
-
 def _build(settings: WorkerSettings, store: Store, process: Process) -> Worker:
     """A worker whose source is about to join the group: every mistake that can be found earlier has been reported."""
     config = create_worker_config(settings)
-    config.codec.decode([])  # raises if a package is missing or the schema registry is away
+    config.codec.decode([])  # raises if a package is missing
     checkpoints = Checkpoints(store, settings.topic)
-    client, dead_letters = create_client(settings), create_dead_letters(settings)
+    client = process.wait_for("brokers", partial(create_client, settings))
+    dead_letters = process.wait_for("brokers", partial(create_dead_letters, settings))
     _compile(config.fold.learning)  # not later: a group waits for members that do not poll
     source = prefetching(client, settings, process.traced(partial(decode_records, config.codec)))
     publisher = Publisher(Models(store, settings.topic, settings.keep_models), config.fold, time.time)

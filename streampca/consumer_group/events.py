@@ -5,7 +5,7 @@ Log, metrics, status and health listen to them; the loops know none of these.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import F64
@@ -14,6 +14,17 @@ from streampca.sources.events import SourceStatus
 
 if TYPE_CHECKING:  # transform learns nothing, so it need not wait for what learning imports
     from streampca.fold.fold import Fold
+
+
+SAVING_STOPPED_S = 300.0  # that a save is overdue
+
+
+@dataclass(frozen=True, slots=True)
+class StartDelayed:
+    """The member cannot start yet, since what it `needs` is away; sent at every attempt."""
+
+    needs: Literal["the store", "brokers", "the schema registry", "a model"]
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +84,6 @@ class TransactionEnded:
     counts: Mapping[str, int]
     seconds: float
     cause: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelAwaited:
-    """There is no model to project with yet; sent at every attempt."""
-
-    cause: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +148,25 @@ class CheckpointSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveAwaited:
+    """The store has not answered a save yet; sent in every turn."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointPostponed:
-    """Checkpoints could not be saved. Nothing is lost; the worker will retry."""
+    """Checkpoints could not be saved, since what a save `needs` failed. Nothing is lost; the worker will retry."""
 
     cause: str
+    needs: Literal["dead letters", "topic", "store"] = "store"
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOverdue:
+    """For how many seconds a save has been due that has not happened, 0 if none is; sent in every turn."""
+
+    seconds: float
+    failures: Mapping[str, str]  # the last one of each thing that a save needs
+    restart_helps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +205,10 @@ class MemberStopping:
 
 
 MemberEvent = (
-    PartitionsAssigned | RestoreFailed | PartitionsReleased | BatchLearned | BatchTransformed
-    | TransactionEnded | ModelAwaited | ModelFixed | RecordRejected | RecordsSkipped | PartitionStalled
-    | PartitionResumed | OffsetsSkipped | CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed
-    | LoopTicked | SourcePolled | MemberStopping
+    StartDelayed | PartitionsAssigned | RestoreFailed | PartitionsReleased | BatchLearned | BatchTransformed
+    | TransactionEnded | ModelFixed | RecordRejected | RecordsSkipped | PartitionStalled
+    | PartitionResumed | OffsetsSkipped | CheckpointSaved | SaveAwaited | CheckpointPostponed | SaveOverdue
+    | ModelPublished | PublishFailed | LoopTicked | SourcePolled | MemberStopping
 )  # fmt: skip
 
 

@@ -43,10 +43,12 @@ class HealthListener(events.Listener):
         self._last_tick, self._limit_s = clock(), _STARTED_AFTER_S
         self._member, self._member_since = False, clock()
         self._joined = False
-        self._stopping, self._away = "", ""
+        self._stopping, self._away, self._unsaved = "", "", ""
 
     def notify(self, event: events.MemberEvent) -> None:
         match event:
+            case events.StartDelayed(needs, cause):
+                self._last_tick, self._away = self._clock(), f": {cause}" if needs == "brokers" else ""
             case events.LoopTicked():
                 self._last_tick, self._limit_s = self._clock(), _STUCK_AFTER_S
             case events.SourcePolled(status):
@@ -56,13 +58,18 @@ class HealthListener(events.Listener):
             case events.PartitionsReleased(_, lost):
                 self._joined = not lost  # a member whose partitions are revoked stays in the group
                 self._member = self._member and not lost
+            case events.SaveOverdue(seconds, _, restart_helps):
+                silent = f"nothing was saved for {seconds:.0f} s: no broker answers a client, but a new one"
+                self._unsaved = silent if restart_helps else ""
             case events.MemberStopping(cause):
                 self._stopping = cause
 
     def why_unhealthy(self) -> Failure | None:
         """Why the process should be restarted; None while it is healthy."""
         silence = self._clock() - self._last_tick
-        return Failure("loop", f"the loop has not run for {silence:.0f} s") if silence > self._limit_s else None
+        if silence > self._limit_s:
+            return Failure("loop", f"the loop has not run for {silence:.0f} s")
+        return Failure("saving", self._unsaved) if self._unsaved else None
 
     def why_not_ready(self) -> Failure | None:
         """Why the member is not ready; None while it is."""

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import starmap
 from typing import Any
 
 import prometheus_client
@@ -22,6 +23,7 @@ log = structlog.get_logger()
 
 _NUMBERS = re.compile(r"[0-9]+")
 _PROGRESS_EVERY_S = 60.0
+_UNSAVED = "saving has stopped"
 
 Row = tuple[type[prometheus_client.Counter] | type[Gauge] | type[Histogram], str, Sequence[str], str]
 """Kind, name after a prefix, labels and help text of a metric."""
@@ -30,6 +32,7 @@ MEMBER_METRICS: tuple[Row, ...] = (
     (Gauge, "partitions_owned", (), "Partitions assigned to this member."),
     (Gauge, "broker_connected", (), "1 while a broker answers, otherwise 0; then lag and offsets are stale."),
     (Gauge, "loop_last_tick_timestamp_seconds", (), "Time of the loop's last iteration."),
+    (Gauge, "save_overdue_seconds", (), "Time since a save of records was due that has not happened; 0 if none is."),
 )
 _PARTITION = ("partition",)
 
@@ -51,7 +54,8 @@ class MemberLog(events.Listener):
         self._rejected: Counter[str] = Counter()
         self._skipped = 0
         self._messages = self._messages_before = 0  # in all, and until the last line about progress
-        self._progress_at, self._logged_activity = clock(), ""
+        self._started_at = self._log_delay_at = self._progress_at = clock()
+        self._logged_activity = ""
 
     def notify(self, event: events.MemberEvent) -> None:
         match event:
@@ -84,6 +88,15 @@ class MemberLog(events.Listener):
                 log.info("partitions assigned", read_from=read_from)
             case events.PartitionsReleased():
                 self._on_release(event)
+            case events.StartDelayed(needs, cause) if (now := self._clock()) >= self._log_delay_at:
+                waited_s = now - self._started_at
+                log.warning(f"waiting for {needs}", cause=cause, waited_s=round(waited_s))
+                self._log_delay_at = now + min(1 + waited_s, _PROGRESS_EVERY_S)
+            case events.SaveOverdue(seconds, failures):
+                if seconds >= events.SAVING_STOPPED_S and _UNSAVED not in self._causes:
+                    self._fails(_UNSAVED, "; ".join(starmap("{}: {}".format, failures.items())) or "no failure")
+                elif not seconds:
+                    self._ends(_UNSAVED, "no save is overdue")
             case events.MemberStopping(cause):
                 log.info("stopping", cause=cause)
 
@@ -190,10 +203,12 @@ class MemberMetrics(events.Listener):
 
     def notify(self, event: events.MemberEvent) -> None:
         match event:
-            case events.LoopTicked():
+            case events.LoopTicked() | events.StartDelayed():
                 self._metrics["loop_last_tick_timestamp_seconds"].set_to_current_time()
             case events.SourcePolled(status):
                 self._metrics["broker_connected"].set(status.connected)
+            case events.SaveOverdue(seconds):
+                self._metrics["save_overdue_seconds"].set(seconds)
             case events.PartitionsAssigned(positions):
                 self._own(self._owned.union(positions))
             case events.PartitionsReleased(partitions):

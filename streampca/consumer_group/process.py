@@ -4,16 +4,19 @@ import contextlib
 import os
 import re
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import structlog
 
-from streampca.consumer_group.events import Listener, Listeners
+from streampca.consumer_group.events import Listener, Listeners, StartDelayed
 from streampca.consumer_group.health import HealthListener, health_server
 from streampca.consumer_group.listeners import MemberLog, MemberMetrics
+from streampca.consumer_group.saving import SavingWatch
 from streampca.consumer_group.status import StatusListener
 from streampca.consumer_group.tracing import TracingListener
+from streampca.errors import CertificateError, NoBrokerError, StoreBusyError
 from streampca.process import watchdog
 from streampca.process.listening import BearerTokens, server_context
 from streampca.process.start import Started, started
@@ -23,6 +26,9 @@ from streampca.stores.process_status import ProcessStatuses
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
+_RETRY_S = 1.0
+
 
 class Process(NamedTuple):
     """The parts of a process that a member uses."""
@@ -30,6 +36,17 @@ class Process(NamedTuple):
     listener: Listener
     started: Started
     traced: Callable[[Any], Any]  # wraps decoding, to begin the spans of batches; does nothing without traces
+
+    def wait_for(self, needs: Literal["the store", "brokers", "the schema registry"], attempt: Callable[[], T]) -> T:
+        """Try to start until what that `needs` is there. A refusal is raised: waiting cannot end it."""
+        while True:
+            try:
+                return attempt()
+            except CertificateError:
+                raise
+            except (StoreBusyError, NoBrokerError, TimeoutError) as error:
+                self.listener.notify(StartDelayed(needs, str(error)))
+            time.sleep(_RETRY_S)
 
 
 @contextlib.contextmanager
@@ -39,11 +56,14 @@ def member_process(
     metrics: MemberMetrics,
     log_listener: MemberLog,
     shown: Mapping[str, str],
+    could_save: Callable[[str], bool],
+    save_after_s: float,
     output_topic: str | None = None,
 ) -> Iterator[Process]:
     """The process of one member: its threads, metrics, health, status reports and log; `shown` is in the first line.
 
-    Only members of transform have an output topic. Raises the error that has ended a thread, at the latest at the end.
+    For `could_save` see `SavingWatch`; a save of records is due after `save_after_s`. Only members of transform have an
+    output topic. Raises the error that has ended a thread, at the latest at the end.
     """
     health, context = HealthListener(), server_context(settings.tls_folder)
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
@@ -66,8 +86,9 @@ def member_process(
         with StatusListener(
             ProcessStatuses(store, settings.topic), name_of_process(), output_topic=output_topic
         ) as status:
-            listener = Listeners(log_listener, metrics, health, status, tracing or Listener())
-            yield Process(listener, process, tracing.traced if tracing else lambda decode: decode)
+            listeners = Listeners(log_listener, metrics, health, status, tracing or Listener())
+            watched = SavingWatch(listeners, save_after_s, could_save)
+            yield Process(watched, process, tracing.traced if tracing else lambda decode: decode)
 
 
 def name_of_process() -> str:

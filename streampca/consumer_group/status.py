@@ -86,8 +86,15 @@ class StatusListener(events.Listener):
         self._executor.shutdown(wait=True)
 
     def notify(self, event: events.MemberEvent) -> None:
+        if self._transform:
+            self._update(self._transform, event)
         match event:
+            case events.StartDelayed(needs, cause):
+                if needs != "a model":  # which `_update` reports
+                    self._problems[events.StartDelayed] = cause
+                self._on_tick()
             case events.LoopTicked():
+                self._problems.pop(events.StartDelayed, None)
                 self._on_tick()
             case events.SourcePolled(status):
                 if status.connected:
@@ -127,8 +134,6 @@ class StatusListener(events.Listener):
             case events.MemberStopping():
                 self._state = "stopping"
                 self._report()
-        if self._transform:
-            self._update(self._transform, event)
 
     def _update(self, transform: TransformStatus, event: events.MemberEvent) -> None:
         match event:
@@ -141,7 +146,7 @@ class StatusListener(events.Listener):
                 self._problems.pop(events.TransactionEnded, None)
             case events.TransactionEnded("failed"):
                 self._problems[events.TransactionEnded] = event.cause
-            case events.ModelAwaited(cause):
+            case events.StartDelayed("a model", cause):
                 transform.awaits = cause
             case events.SourcePolled():  # it reads only with a model
                 transform.awaits = None

@@ -28,6 +28,15 @@ _SIGNALS = signal.SIGTERM, signal.SIGINT
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
+def end_on_signals() -> None:
+    """End the process at once at SIGTERM and SIGINT.
+
+    An exception is lost where a callback of C code or a finalizer runs, as while kernels are compiled.
+    """
+    for number in _SIGNALS:
+        signal.signal(number, lambda number, _: os._exit(128 + number))
+
+
 def stop_on_signals(stop: Callable[[str], object]) -> None:
     """Call `stop` with the name of the signal at SIGTERM and SIGINT (Ctrl-C)."""
     for number in _SIGNALS:
@@ -76,11 +85,9 @@ def started() -> Iterator[Started]:
     """Set up threads, memory, metrics and traces. Raises the error that has ended a thread, at the latest at the end.
 
     BLAS gets one thread: the same bits, and no threads that compete for blocks this small. Until `Started.run` there is
-    nothing to save, so signals end the process at once: an exception is lost where a callback of C code or a finalizer
-    runs, as while kernels are compiled.
+    nothing to save, so signals end the process at once.
     """
-    for number in _SIGNALS:
-        signal.signal(number, lambda number, _: os._exit(128 + number))
+    end_on_signals()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series

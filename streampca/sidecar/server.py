@@ -68,10 +68,11 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         server = uvicorn.Server(_config(settings, create_app(store, settings, store_metrics)))
         stop = partial(setattr, server, "should_exit", True)
         process.threads.notify = stop
-        if location := store.missing():
-            log.warning("store does not exist yet", path=location)
-        elif settings.topic not in (topics := topics_in(store, "models", "checkpoints")):
-            log.warning("topic is not in the store yet", topic=settings.topic, topics=topics)
+        with contextlib.suppress(StoreBusyError):
+            if location := store.missing():
+                log.warning("store does not exist yet", path=location)
+            elif settings.topic not in (topics := topics_in(store, "models", "checkpoints")):
+                log.warning("topic is not in the store yet", topic=settings.topic, topics=topics)
         log.info(
             "serving",
             url=f"{'https' if settings.tls_folder else 'http'}://{address_of(listening)}",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from streampca.errors import SettingsError, SourceError
+from streampca.errors import NO_ANSWER, CertificateError, NoBrokerError, SettingsError, SourceError
 from streampca.process.renewed import changed_at
 from streampca.settings.kafka import KafkaSettings
 
@@ -27,10 +27,6 @@ log = structlog.get_logger()
 
 class TopicError(SourceError):
     """A broker accepts the client, but not its use of the topic."""
-
-
-class NoBrokerError(SourceError):
-    """No broker answers; at the start the settings may be wrong, later the brokers are away."""
 
 
 class BrokerErrors:
@@ -82,7 +78,8 @@ class BrokerErrors:
             check = f"bootstrap_servers, security_protocol ({self._protocol} now), ssl_cafile and ssl_certfile"
         if not any(server.strip() in cause for server in self._servers.split(",")) and re.search(r":\d+\b", cause):
             check = "advertised.listeners of this broker: the address must be one that this machine can reach"
-        return NoBrokerError(f"no broker answers {self._at}{f' ({cause})' if cause else ''}; check {check}")
+        kind = CertificateError if "certificate" in cause.lower() else NoBrokerError
+        return kind(f"{NO_ANSWER} {self._at}{f' ({cause})' if cause else ''}; check {check}")
 
 
 def one_line(error: object) -> str:
@@ -135,7 +132,7 @@ class ClientConnection(ABC):
             except TimeoutError:
                 pass  # another broker may answer
             time.sleep(_RETRY_S)
-        raise TimeoutError(f"no broker answers at {self._servers}")
+        raise TimeoutError(f"{NO_ANSWER} at {self._servers}")
 
     def watch(self) -> None:
         """Log the begin and the end of an outage, and each new cause; to be called again and again.

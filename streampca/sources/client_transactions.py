@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from streampca.errors import SourceError
+from streampca.errors import NoBrokerError, SourceError
 from streampca.formats.record import Record
 from streampca.settings.commands import ConsumerSettings
 from streampca.settings.kafka import KafkaSettings
@@ -19,7 +19,7 @@ from streampca.sources.base import (
     TransactionFailedError,
     Transactions,
 )
-from streampca.sources.client_connection import BrokerErrors, ClientConnection, NoBrokerError
+from streampca.sources.client_connection import BrokerErrors, ClientConnection
 from streampca.sources.dead_letters import dead_letter_headers
 
 ABORT_S = 2.0

@@ -2,13 +2,16 @@
 
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from typing import Any
 
+from streampca.errors import StreampcaError
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import DeadLetters, NoDeadLetters, Source, Transactions
 from streampca.sources.events import Event, Records
+from streampca.sources.kafka_python.connection import Connection, admin_client, topic_configs
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters, KafkaPythonTransactions
 from streampca.sources.prefetch import Prefetch
@@ -38,6 +41,17 @@ def create_client(settings: ConsumerSettings) -> Source:
     """A member of the consumer group, which joins at its first poll. Raises `SourceError`."""
     source: Source = _classes(settings)[0](settings)
     return source
+
+
+def could_save(settings: ConsumerSettings, needs: str) -> bool:
+    """Return whether a new client is answered, and what a save `needs` has the leaders and replicas for writing."""
+    topic = (needs == "dead letters" and settings.dead_letter_topic) or settings.topic
+    with suppress(StreampcaError), closing((connection := Connection(settings, topic)).start(admin_client)) as admin:
+        with connection.answers():
+            (description,) = admin.describe_topics([topic])
+            least = int(topic_configs(admin, topic).get("min.insync.replicas", 1))
+        return all(p["leader_id"] >= 0 and len(p["isr_nodes"]) >= least for p in description["partitions"])
+    return False
 
 
 def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:

@@ -10,9 +10,9 @@ from urllib.parse import parse_qsl
 
 import structlog
 
-from streampca.errors import RETRY_MAY_HELP, SourceError
+from streampca.errors import RETRY_MAY_HELP, NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings, region_of
-from streampca.sources.client_connection import NoBrokerError, one_line
+from streampca.sources.client_connection import one_line
 
 _TIMEOUT_S, _RETRY_S = 3.0, 2.0
 _USED = 0.5  # of its lifetime; then a token is renewed, before librdkafka asks for it at 0.8

@@ -4,7 +4,7 @@ import time
 from contextlib import closing
 from typing import Any
 
-from streampca.errors import SettingsError, SourceError, naming_the_extra
+from streampca.errors import NoBrokerError, SettingsError, SourceError, naming_the_extra
 from streampca.formats import schema_of, writer_of
 from streampca.formats.base import Layout, Writer
 from streampca.formats.schemas import Schemas, WriterSchema, frame_of
@@ -25,7 +25,7 @@ def create_schemas(settings: FormatSettings) -> Schemas | None:
 def create_writer(settings: FormatSettings, format: str, topic: str, layout: Layout) -> Writer:  # noqa: A002
     """The writer of a topic's values; registers their schema, if the format has schemas, as `<topic>-value`.
 
-    Raises `SettingsError` if a package is not installed, and `SourceError`.
+    Raises `SettingsError` if a package is not installed, `NoBrokerError` while the registry is away, and `SourceError`.
     """
     frame = b""
     if schema := schema_of(format, layout):
@@ -33,7 +33,8 @@ def create_writer(settings: FormatSettings, format: str, topic: str, layout: Lay
             with closing(SchemaRegistry(settings)) as registry:
                 frame = frame_of(registry.register(f"{topic}-value", schema))
         except (TimeoutError, KeyError) as error:
-            raise SourceError(str(error)) from None
+            kind = SourceError if isinstance(error, _RefusedError | KeyError) else NoBrokerError
+            raise kind(str(error)) from None
     return writer_of(format, layout.around, frame)
 
 

@@ -19,12 +19,13 @@ _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _NO_BUCKET = r"<Code>(NoSuchBucket|ContainerNotFound)<"
 _BAD_CREDENTIALS = (
     r"<Code>(AuthenticationFailed|ExpiredToken|InvalidAccessKeyId|InvalidSecurity|InvalidToken|InvalidTokenId|"
-    r"RequestTimeTooSkewed|SignatureDoesNotMatch|TokenRefreshRequired)<"
+    r"SignatureDoesNotMatch|TokenRefreshRequired)<"
 )
 _OTHER_REGION = r"<Code>(AuthorizationHeaderMalformed|IllegalLocationConstraintException|PermanentRedirect)<"
 _METADATA_HOSTS = r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google\.internal"
 
 _EXPLANATIONS = {
+    r"<Code>RequestTimeTooSkewed<": f"this machine's clock or the server's is wrong: {{answer}} ({RETRY_MAY_HELP})",
     rf"{_METADATA_HOSTS}|MissingAccount": (
         "no credentials were found (set {credentials}, or run with a role that may use the bucket)"
     ),

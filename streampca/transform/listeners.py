@@ -53,8 +53,6 @@ class TransformLog(MemberLog):
                 self._committed += event.counts["all"]
             case events.TransactionEnded("failed"):
                 self._fails("transaction failed", event.cause)
-            case events.ModelAwaited(cause):
-                self._fails("waiting for model", cause, "warning")
             case events.ModelFixed(version, []):
                 log.warning("model version not pinned", version=version, remedy=f"streampca pin {version}")
             case events.ModelFixed(version, pins):

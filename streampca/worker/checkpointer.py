@@ -7,11 +7,12 @@ disk. 4. The offsets are committed to the group. A save that fails is retried la
 import contextlib
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from typing import Literal
 
 import structlog
 
-from streampca.consumer_group.events import CheckpointPostponed, CheckpointSaved, Listener
-from streampca.errors import SettingsError, StoreBusyError, StoreError, listed, refuse_other_topic
+from streampca.consumer_group.events import CheckpointPostponed, CheckpointSaved, Listener, SaveAwaited
+from streampca.errors import SettingsError, StoreBusyError, listed, refuse_other_topic
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
 from streampca.fold.partitions import FIRST_BACKFILL
@@ -50,8 +51,8 @@ class Checkpointer:
 
         Also a backfill's: the dimensions may have other names there, or only there.
         """
-        self._topic_id = self._source.topic_id()
-        with contextlib.suppress(StoreBusyError):  # it is asked again when partitions are assigned
+        with contextlib.suppress(TimeoutError, StoreBusyError):  # they are asked again when partitions are assigned
+            self._topic_id = self._source.topic_id()
             self._group_store.check_before_joining()
             partitions = self._writer.checkpoints.partitions()
             backfills = [partition for partition in partitions if partition >= FIRST_BACKFILL]
@@ -64,6 +65,7 @@ class Checkpointer:
         Raises `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError` if the store is not the
         group's.
         """
+        self._topic_id = self._topic_id or self._source.topic_id()
         self._group_store.check_assigned(partitions)
         folds = {partition: self._load(partition) for partition in sorted(partitions)}
         folds |= self._begun({p: fold for p, fold in folds.items() if fold.position < 0})
@@ -94,13 +96,15 @@ class Checkpointer:
         if self.busy:
             raise RuntimeError("one save at a time")
         changed = {p: fold for p, fold in folds.items() if fold.position != self._saved[p].position}
+        needs: Literal["dead letters", "topic"] = "dead letters"
         try:
             if changed:
                 self._group_store.check_others()
                 self._dead_letters.flush(_FLUSH_S)
+                needs = "topic"
                 self.check_topic()
-        except (TimeoutError, StoreError) as error:
-            self._listener.notify(CheckpointPostponed(str(error)))
+        except TimeoutError as error:
+            self._listener.notify(CheckpointPostponed(str(error), needs))
             changed = {}
         unchanged = {p: fold for p, fold in self._saved.items() if p not in changed}
         checkpoints, before = self._checkpoints(changed), self._checkpoints(unchanged)
@@ -109,7 +113,10 @@ class Checkpointer:
 
     def finish_save(self, *, wait: bool) -> None:
         """If the save has ended (with `wait`: when it has), note what is on disk, then commit offsets."""
-        if self._in_flight is None or not (wait or self._in_flight.done()):
+        if self._in_flight is None:
+            return
+        if not (wait or self._in_flight.done()):
+            self._listener.notify(SaveAwaited())
             return
         in_flight, self._in_flight = self._in_flight, None
         result = watchdog.result_of(in_flight)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
 from streampca.consumer_group.rejects import BadRecordPolicy, FirstRecords, without_vectors
-from streampca.errors import SourceError, StreampcaError
+from streampca.errors import StreampcaError
 from streampca.fold.fold import Fold
 from streampca.formats.epoch import odd_times
 from streampca.pca.arrays import rows_with_missing
@@ -91,9 +91,6 @@ class Worker:
                 self._checkpointer.finish_save(wait=False)
             for event in self._first_records.due(math.inf):
                 self._learn(event)
-        except TimeoutError as error:  # only at the start; later the worker waits for a broker that is away
-            self.stop(str(error))
-            raise SourceError(str(error)) from None
         except StreampcaError as error:
             self.stop(str(error))
             raise

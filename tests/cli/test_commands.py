@@ -1,6 +1,8 @@
 """The command line: fast help, errors that users can fix in one line or as the last line of the log, no traceback."""
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -8,16 +10,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from typer.main import get_command
 
 from streampca.cli.app import app
 from streampca.fold import model_file
-from tests.command_line import assert_fatal, assert_one_line, output_of, printed, run, succeeded
+from tests.command_line import assert_fatal, assert_one_line, output_of, printed, run, succeeded, variables
 from tests.docs_tables import flat
-from tests.example_models import D, numbered
+from tests.example_models import TOPIC, D, models_in, numbered
 from tests.fold.streams import fold_config
+from tests.forked import ForkedProcess
+from tests.waiting import wait_until
 
 COMMANDS = flat(get_command(app).commands)  # type: ignore[attr-defined]
 REQUIRED = ["--topic", "readings", "--dimensions", "8", "--components", "2"]
@@ -123,12 +128,29 @@ def test_missing_settings_are_an_error(command: str, assert_refused: Callable[..
     assert_refused(run(command), "topic is required: set STREAMPCA_TOPIC or pass --topic", code=2)
 
 
-@pytest.mark.parametrize("command", ["worker", "produce"])
-def test_an_absent_broker_is_an_error_soon(command: str, tmp_path: Path, vectors: Path) -> None:
-    options = REQUIRED if command == "worker" else [vectors, "--topic", "readings"]
-    options = [*options, "--bootstrap-servers", "127.0.0.1:1"]
-    outcome = run(command, *options, timeout=100, STREAMPCA_STORE=str(tmp_path))  # ten seconds, if nothing else runs
+def test_an_absent_broker_is_an_error_soon(vectors: Path) -> None:
+    options = [vectors, "--topic", "readings", "--bootstrap-servers", "127.0.0.1:1"]
+    outcome = run("produce", *options, timeout=100)  # ten seconds, if nothing else runs
     assert_fatal(outcome, "no broker answers at 127.0.0.1:1")
+
+
+@pytest.mark.parametrize(("role", "client"), [("worker", "confluent"), ("transform", "kafka-python")])
+def test_a_start_waits_for_brokers_and_ends_at_a_signal(role: str, client: str, tmp_path: Path) -> None:
+    models_in(tmp_path).save(numbered(7))
+    shape = {"dimensions": 8, "components": 2} if role == "worker" else {"output_topic": "projected"}
+    settings = {"topic": TOPIC, "store": tmp_path, "bootstrap_servers": "127.0.0.1:1", "metrics_port": 0}
+    log = tmp_path / "log"
+    process = ForkedProcess([role], os.environ | variables(settings | shape | {"kafka_client": client}), log)
+    try:
+        wait_until(lambda: "waiting for brokers" in log.read_text(), what="a start that waits")
+        url = json.loads(log.read_text().splitlines()[0])["metrics"]
+        health, ready = (httpx.get(url.replace("metrics", probe), timeout=60) for probe in ("healthz", "readyz"))
+        assert (health.status_code, ready.status_code) == (200, 503)
+        assert "no broker answers at 127.0.0.1:1" in ready.text
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
 
 
 def test_an_unwritable_store_is_an_error(tmp_path: Path) -> None:

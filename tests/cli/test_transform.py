@@ -2,15 +2,16 @@
 
 import gc
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from structlog.typing import EventDict
 
 from streampca.cli import transform
 from streampca.settings.commands import TransformSettings
-from tests.example_models import TOPIC, models_in, numbered
+from tests.example_models import TOPIC
 
 
 @pytest.fixture
@@ -24,15 +25,10 @@ def restored_process() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("restored_process", "restored_logging")
-def test_a_signal_while_it_connects_to_brokers_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    models_in(tmp_path).save(numbered(7))
-    causes: list[str] = []
-
-    def build(*arguments: object) -> SimpleNamespace:
-        signal.raise_signal(signal.SIGTERM)
-        return SimpleNamespace(stop=causes.append, run=lambda: None)
-
-    monkeypatch.setattr(transform, "_build", build)
+def test_a_signal_while_it_waits_for_a_model_ends_it_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: list[EventDict]
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: signal.raise_signal(signal.SIGTERM))
     settings = TransformSettings(topic=TOPIC, output_topic="projected", store=tmp_path, metrics_port=0)  # type: ignore[call-arg]
     transform.run(settings)
-    assert causes == ["SIGTERM"]
+    assert [line["event"] for line in logs][-2:] == ["waiting for a model", "transform ended"]

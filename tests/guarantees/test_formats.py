@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from confluent_kafka import schema_registry
 
-from streampca.errors import SettingsError, SourceError
+from streampca.errors import NoBrokerError, SettingsError, SourceError
+from streampca.formats.base import Layout
 from streampca.formats.protobuf import compiled
 from streampca.formats.schemas import WriterSchema
 from streampca.settings.kafka import FormatSettings
@@ -205,3 +206,13 @@ def test_passwords_and_errors_of_a_registry(new_client: NewClient, monkeypatch: 
         assert "schema_registry_login" in refusal(
             SourceError, new_client(url, schema_registry_login="bob:secret").get, 1
         )
+
+
+@pytest.mark.parametrize(("status", "kind"), [(500, NoBrokerError), (422, SourceError), (401, SourceError)])
+def test_a_registry_that_is_away_does_not_refuse_a_writer(status: int, kind: type[SourceError]) -> None:
+    layout = Layout({"v": "numbers"}, record="Outputs")
+    with HttpServer(lambda *_: (status, {"error_code": status, "message": "no"})) as server:
+        settings = FormatSettings.model_validate({"schema_registry_url": server.root})
+        with pytest.raises(SourceError) as caught:
+            module.create_writer(settings, "avro", "outputs", layout)
+    assert type(caught.value) is kind

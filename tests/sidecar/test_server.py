@@ -11,11 +11,14 @@ import httpx
 import numpy as np
 import orjson
 import pytest
+from structlog.typing import EventDict
 
-from streampca.errors import StoreError
+from streampca.errors import StoreBusyError, StoreError
+from streampca.process.start import Started
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar.server import run
 from streampca.stores.directory import DirectoryStore
+from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, D, example_model, models_in, numbered
 from tests.sidecar.process import SidecarProcess, connect
@@ -174,6 +177,17 @@ def test_a_topic_that_the_store_does_not_hold_is_named_with_those_that_it_does(t
         assert (warned["topic"], warned["topics"]) == ("readngs", ["readings"])
         reasons = httpx.get(f"{sidecar.url()}/readyz", timeout=60).json()["reasons"]
         assert reasons[0].endswith("; the store has models of readings")
+
+
+def test_a_bucket_that_is_away_does_not_end_the_start(monkeypatch: pytest.MonkeyPatch, logs: list[EventDict]) -> None:
+    def away(self: object, folder: str = "") -> None:
+        raise StoreBusyError("a retry may help")
+
+    for call in ("names", "missing"):
+        monkeypatch.setattr(MemoryStore, call, away)
+    monkeypatch.setattr(Started, "run", lambda self, loop, stop: [sock.close() for sock in loop.keywords["sockets"]])
+    run(ServeSettings(topic=TOPIC, port=0), MemoryStore())
+    assert [line["event"] for line in logs] == ["serving", "sidecar stopped"]
 
 
 def test_a_store_that_is_a_file_ends_the_start(tmp_path: Path) -> None:

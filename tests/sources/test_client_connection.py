@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from streampca.errors import SourceError
+from streampca.errors import CertificateError, SourceError
 from streampca.settings.commands import WorkerSettings
 from streampca.sources import client_connection
 from streampca.sources.client_connection import BrokerErrors, ClientConnection
@@ -50,6 +50,13 @@ def test_an_outage_is_said_with_each_new_cause_and_its_end_once() -> None:
     assert [line.get("cause") for line in logged] == ["refused (after 3ms)", "certificate expired", None]
     assert logged[-1]["event"] == "broker is back"
     assert connection.last_failure == ""
+
+
+@pytest.mark.parametrize("cause", ["certificate verify failed", "TLSV13_ALERT_CERTIFICATE_REQUIRED", "reset by peer"])
+def test_a_refused_certificate_is_no_absence(cause: str) -> None:
+    error = BrokerErrors(WorkerSettings(**LEARNING), "readings").no_broker(cause)
+    assert isinstance(error, CertificateError) == ("certificate" in cause.lower())
+    assert f"({cause})" in str(error)
 
 
 @pytest.mark.parametrize("reads_again", [False, True])

@@ -25,7 +25,7 @@ from streampca.formats.record import Record
 from streampca.settings.commands import WorkerSettings
 from streampca.sources import client_source
 from streampca.sources.base import DeadLetters
-from streampca.sources.clients import create_dead_letters
+from streampca.sources.clients import could_save, create_dead_letters
 from streampca.sources.confluent import connection as confluent_connection, transactions as confluent_transactions
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.confluent.transactions import ConfluentDeadLetters, ConfluentTransactions
@@ -99,6 +99,16 @@ def test_missing_topics_are_errors(broker: Broker, topic: str, kind: type[OnKafk
     )
     assert f"there is no topic {topic}-dead" in text
     assert f"{topic}-dead" not in broker.admin.list_topics()
+
+
+def test_whether_a_new_client_could_save(broker: Broker, new_topic: str) -> None:
+    dead = f"{new_topic}-dead"
+    broker.create_topic(dead, min_insync_replicas=2)  # of one
+    settings = settings_for(broker, new_topic, dead_letter_topic=dead)
+    assert [could_save(settings, needs) for needs in ("topic", "transaction", "dead letters")] == [True, True, False]
+    absent = settings_for(broker, new_topic, bootstrap_servers=f"127.0.0.1:{free_ports(1)[0]}")
+    with mock.patch.object(connection, "_START_TIMEOUT_S", 1.0):
+        assert not could_save(absent, "topic")
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -11,9 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from streampca.errors import SourceError
+from streampca.errors import NoBrokerError, SourceError
 from streampca.formats.record import Record
-from streampca.sources.client_connection import NoBrokerError
 from streampca.sources.clients import create_dead_letters
 from streampca.sources.oauth_tokens import create_tokens
 from tests.errors import refusal

@@ -55,6 +55,7 @@ def failure(action: Callable[[], object]) -> str:
         (404, "NoSuchBucket", "there is no such bucket: 404 NoSuchBucket (create it"),
         (400, "AuthorizationHeaderMalformed", "in another region (set AWS_REGION"),
         (503, "SlowDown", "the server answers 503 SlowDown (a retry may help)"),
+        (403, "RequestTimeTooSkewed", "clock or the server's is wrong: 403 RequestTimeTooSkewed (a retry may help)"),
         (418, "", "the server answers 418 (is AWS_ENDPOINT_URL the address of an object store?)"),
     ],
 )

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from streampca.consumer_group.events import CheckpointPostponed, MemberStopping, ModelPublished, PublishFailed
+from streampca.consumer_group.events import CheckpointPostponed, ModelPublished, PublishFailed
 from streampca.errors import (
     DamagedFileError,
     SettingsError,
-    SourceError,
     StoreBusyError,
     StoreError,
     StreampcaError,
@@ -27,6 +26,7 @@ from tests.worker.harness import (
     WorkerFixture,
     broker_away_at_lookup,
     make_worker,
+    run_until,
     send_poison,
     worker_config,
 )
@@ -80,7 +80,7 @@ def test_slow_dead_letter_flush_postpones_the_checkpoint_but_not_learning(env: E
     worker.run()
     assert seen == [(30, {0: 30})]
     postponed = worker.recorder.of_type(CheckpointPostponed)
-    assert postponed == [CheckpointPostponed("1 dead letters are not acknowledged yet")] * 2
+    assert postponed == [CheckpointPostponed("1 dead letters are not acknowledged yet", "dead letters")] * 2
     assert worker.recorder.positions == {0: 213}
     env.assert_complete()
 
@@ -110,17 +110,22 @@ def test_failed_publishing_is_retried(filled: Environment) -> None:
 def test_unavailable_broker_postpones_checkpoints(filled: Environment) -> None:
     """The topic's ID cannot be checked, so the records may come from a replaced topic."""
     worker = make_worker(filled, script=[100, 100, 100], hook=broker_away_at_lookup(filled, 3)).run()
-    assert worker.recorder.of_type(CheckpointPostponed) == [CheckpointPostponed("no broker answers")]
+    assert worker.recorder.of_type(CheckpointPostponed) == [CheckpointPostponed("no broker answers", "topic")]
     assert [entry[2] for entry in filled.calls("save")] == [100, 300]
     filled.assert_complete()
 
 
-def test_unavailable_broker_at_the_start_is_a_clear_error(filled: Environment) -> None:
-    filled.topic.away = True
-    worker = make_worker(filled)
-    assert "no broker answers" in refusal(SourceError, worker.run)
-    assert worker.recorder.of_type(MemberStopping) == [MemberStopping("no broker answers")]
-    assert filled.journal[-1] == ("close",)
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_broker_away_at_the_start_says_later_which_topic_it_is(filled: Environment, is_replaced: bool) -> None:
+    run_until(filled, 100)
+    if is_replaced:
+        filled.topic.create(1)
+    worker = make_worker(filled, hook=broker_away_at_lookup(filled, 1))
+    if is_replaced:
+        assert "deleted and created again" in refusal(TopicReplacedError, worker.run)
+    else:
+        worker.run()
+        filled.assert_complete()
 
 
 def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: Environment) -> None:

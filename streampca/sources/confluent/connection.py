@@ -19,10 +19,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports 
     ResourceType,
 )
 
-from streampca.errors import SourceError
+from streampca.errors import NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import Committed
-from streampca.sources.client_connection import RETRIABLE, ClientConnection, NoBrokerError, one_line
+from streampca.sources.client_connection import RETRIABLE, ClientConnection, one_line
 from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.oauth_tokens import create_tokens
 

@@ -15,9 +15,9 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import MetadataRequest
 
-from streampca.errors import SourceError
+from streampca.errors import NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings
-from streampca.sources.client_connection import ClientConnection, NoBrokerError, key_password, one_line
+from streampca.sources.client_connection import ClientConnection, key_password, one_line
 from streampca.sources.kafka_python.patches import PatchedConnectionManager, PatchedNetClient, drop
 from streampca.sources.oauth_tokens import OAuthTokens, create_tokens
 

@@ -11,10 +11,10 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
 from kafka.serializer import Serializer
 
-from streampca.errors import SourceError
+from streampca.errors import NoBrokerError, SourceError
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources.base import Committed, Headers, OutgoingFields
-from streampca.sources.client_connection import NoBrokerError, one_line
+from streampca.sources.client_connection import one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientDeadLetters, ClientTransactions
 from streampca.sources.kafka_python.connection import Connection, admin_client, topic_configs
 from streampca.sources.kafka_python.patches import drop, transactional

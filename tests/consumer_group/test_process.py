@@ -1,0 +1,50 @@
+"""The start of a member: a refusal ends it, an absence is waited for, and both are said."""
+
+from itertools import pairwise
+
+import pytest
+from structlog.typing import EventDict
+
+from streampca.consumer_group import process as process_module
+from streampca.consumer_group.events import Listeners
+from streampca.consumer_group.health import HealthListener
+from streampca.consumer_group.process import Process
+from streampca.errors import (
+    CertificateError,
+    NoBrokerError,
+    SettingsError,
+    SourceError,
+    StoreBusyError,
+    StoreError,
+)  # fmt: skip
+from streampca.process.start import Started, ThreadFailures
+from streampca.worker.listeners import WorkerLog
+from tests.errors import refusal
+from tests.waiting import Clock
+
+ABSENCES = StoreBusyError, NoBrokerError, TimeoutError
+
+
+@pytest.mark.parametrize("kind", [*ABSENCES, CertificateError, SettingsError, SourceError, StoreError])
+def test_a_start(kind: type[Exception], monkeypatch: pytest.MonkeyPatch, logs: list[EventDict]) -> None:
+    monkeypatch.setattr(process_module, "_RETRY_S", 0.0)
+    clock = Clock(0.0)
+    health = HealthListener(clock)
+    process = Process(Listeners(WorkerLog(clock), health), Started(None, ThreadFailures()), lambda decode: decode)
+
+    def attempt() -> str:
+        clock.now += 1
+        if clock.now <= 1000:
+            raise kind(f"cause {clock.now:.0f}")
+        return "there"
+
+    if kind not in ABSENCES:
+        assert refusal(kind, lambda: process.wait_for("brokers", attempt)) == "cause 1"
+        assert logs == []
+        return
+    assert process.wait_for("brokers", attempt) == "there"
+    assert {line["event"] for line in logs} == {"waiting for brokers"}
+    assert [line["cause"] for line in logs[:3]] == ["cause 1", "cause 3", "cause 7"]
+    pauses = [after["waited_s"] - before["waited_s"] for before, after in pairwise(logs)]
+    assert (pauses == sorted(pauses), max(pauses), len(pauses) < 25) == (True, 60, True)
+    assert health.why_unhealthy() is None
