@@ -109,19 +109,6 @@ def test_two_of_other_files_at_once_do_not_undo_each_other(lake: Path, tmp_path:
     assert len(checkpoints(store)) == 1
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_one_that_is_killed_continues_or_is_done(lake: Path, alone: bytes, tmp_path: Path, step: str) -> None:
-    with pytest.raises(Crash):
-        outcome(Interrupted(tmp_path, step, die), lake)
-    assert bool(checkpoints(tmp_path)) == (step == "deleting parts")
-    for _ in range(2):  # the second says it again
-        assert outcome(DirectoryStore(tmp_path), lake) == "899"
-        assert files.encode(saved(tmp_path)) == alone
-        assert not parts(tmp_path)
-        [rejects] = tmp_path.glob("checkpoints/readings/backfill-0/rejects.parquet")
-        assert pq.read_table(rejects)["row"].to_pylist() == [7]
-
-
 @pytest.mark.parametrize(("change", "n"), [("corrected", 300), ("grown", 450), ("shrunk", 150), ("deleted", 0)])
 @pytest.mark.parametrize("killed", [False, True])
 def test_files_that_change_are_not_mixed(tmp_path: Path, change: str, n: int, killed: bool) -> None:
