@@ -21,7 +21,7 @@ class Cluster(MemoryTopic):
     """One topic, its group and its dead-letter topic."""
 
     def __init__(self, scheduler: Scheduler, partitions: int, name: str) -> None:
-        self.scheduler, self._waiting, self._created = scheduler, list[Task](), 0
+        self.scheduler, self._waiting, self.created = scheduler, list[Task](), 0
         self.dead_letters: set[tuple[int, Record]] = set()  # acknowledged, with their partitions
         self.delivered: dict[int, int] = {}  # of each partition, the end of what anybody has read
         self.on_commit: Callable[[Mapping[int, int], str], object] = lambda positions, metadata: None
@@ -29,8 +29,8 @@ class Cluster(MemoryTopic):
 
     def create(self, partitions: int) -> None:
         super().create(partitions)
-        self._created += 1
-        self.id = f"id-{self._created}"
+        self.created += 1
+        self.id = f"id-{self.created}"
 
     def append(self, partition: int, *values: bytes | None, timestamp: int = -1, key: bytes | None = None) -> None:
         super().append(partition, *values, timestamp=timestamp, key=key)

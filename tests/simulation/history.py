@@ -49,7 +49,7 @@ class History:
         """All of them; the first is that of the log as it is now."""
         now, former = self.now(partition), self._former.get(partition, [])
         jumps = sorted(self._jumps.get(partition, ()), key=lambda jump: (jump.at, jump.to))
-        return [now, *former, *(_with_jump(former[0], now, jump) for jump in jumps)]
+        return [now, *former, *(replace(joined(former[0], now, jump.at, jump.to), jump=jump) for jump in jumps)]
 
     def trim(self, partition: int, start: int) -> None:
         """Remove the records before an offset, as retention does."""
@@ -92,9 +92,10 @@ class History:
         return self.cuts.get(partition) == jump.lost_from <= jump.at <= jump.to
 
 
-def _with_jump(former: Course, now: Course, jump: Jump) -> Course:
-    learned = [record for record in former.records if record.offset < jump.at]
-    return replace(now, records=learned + [record for record in now.records if record.offset >= jump.to], jump=jump)
+def joined(former: Course, now: Course, end: int, start: int) -> Course:
+    """The records of a course before an offset, and those of the present one from another on."""
+    records = [record for record in former.records if record.offset < end]
+    return replace(now, records=records + [record for record in now.records if record.offset >= start])
 
 
 class Calm:

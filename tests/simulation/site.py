@@ -130,6 +130,11 @@ class Site(ABC):
         """Append so many good records that are not the plan's."""
         self.append(_LATER + partition, Burst(self.scheduler.now, partition, records, 0, 0))
 
+    def replace_topic(self, records: int) -> None:
+        """Delete the topic and create it again, with so many other records in each partition."""
+        self.history.replace()
+        self.append_to_all(records)
+
     def cut(self, partition: int, records: int) -> None:
         """Let a broker become leader that has not got the last records; as many others take their places."""
         if gone := self.history.cut(partition, records):

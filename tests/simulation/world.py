@@ -43,11 +43,6 @@ class World(Site):
         if any(isinstance(error, RejectLimitError) for error in self.refusals):
             self.config = replace(self.config, on_bad_record="skip")
 
-    def replace_topic(self, records: int) -> None:
-        """Delete the topic and create it again, with so many other records in each partition."""
-        self.history.replace()
-        self.append_to_all(records)
-
     def _start(self) -> None:
         super()._start()
         self.start_worker(self.reader)
