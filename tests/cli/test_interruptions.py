@@ -24,6 +24,7 @@ from streampca.errors import SettingsError, StoreError, StreampcaError
 from streampca.files.columns import FileOptions
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
+from streampca.formats.record import LastRecord
 from streampca.settings.commands import CreateTopicsSettings, ProduceSettings, ResetSettings, WorkerSettings
 from streampca.settings.process import StoreSettings
 from streampca.stores.checkpoints import Checkpoints
@@ -257,7 +258,7 @@ def new_world(lake: Path, monkeypatch: pytest.MonkeyPatch) -> NewWorld:
         if name == "backfill --remove":
             _backfill(files)
         if name != "backfill":
-            empty = Fold.empty(reset._NOTHING.learning).at(15)
+            empty = replace(Fold.empty(reset._NOTHING.learning).at(15), last=LastRecord(14, 0))
             Checkpoints(store, TOPIC).save(Checkpoint(TOPIC, "id", 0, empty, reset._NOTHING.as_dict()))
             Models(store, TOPIC).save(replace(numbered(7, 0.0), positions={backfill.backfill_partition(NUMBER): 7}))
             Models(store, TOPIC).save(numbered(8, 0.0))
@@ -312,6 +313,8 @@ def test_what_is_refused_changes_nothing(name: str, new_world: NewWorld) -> None
     world.agrees = False
     assert refusal(StreampcaError, world.run, name) == "nothing was changed"
     assert world.state() == world.before
+    world.cluster.committed.clear()
+    _reset(world, "")  # there is nothing to ask
 
 
 def test_what_the_brokers_refuse_is_said(new_world: NewWorld) -> None:
@@ -328,10 +331,11 @@ def test_what_the_brokers_refuse_is_said(new_world: NewWorld) -> None:
         ("latest", None, [100, 90]), ("40", None, [40, 40]), ("100", 0, [100]), ("15", None, [15, 15]),
         ("2026-07-01T12:00+02:00", None, [20, 20]), ("2026-07-01T10:00:09Z", 0, [29]),
         ("2026-07-01T10:01:15Z", None, [95, 90]),
-        ("earliest", None, "partition 0 has been learned to offset 15: from 10 on, records would be learned twice"),
+        ("earliest", None, "to offset 15: from 10 on, records would be learned twice; use another store"),
         ("95", None, "--to 95: partition 1 ends at 90; move one alone by --partition"),
         ("101", 0, "--to 101: partition 0 ends at 100"), ("1", 2, "readings has no partition 2; the last is 1"),
-        ("", 0, "--partition needs --to"), ("12.5", None, "--to 12.5: must be earliest, latest, an offset, or a time"),
+        ("", 0, "without it, the offsets of all partitions are deleted"),
+        ("12.5", None, "must be earliest, latest, an offset, or a time, ISO 8601"),
     ],
 )  # fmt: skip
 def test_a_reset_moves_to_no_place_that_is_not_there(
@@ -340,10 +344,13 @@ def test_a_reset_moves_to_no_place_that_is_not_there(
     """A checkpoint beyond the end could not be undone."""
     world = new_world("reset")
     if isinstance(expected, str):
-        assert expected in refusal(SettingsError, _reset, world, to, partition)
+        assert refusal(SettingsError, _reset, world, to, partition).endswith(expected)
         assert world.state() == world.before
         return
     _reset(world, to, partition)
     checkpoints = Checkpoints(world.store, TOPIC)
-    assert [checkpoints.offsets(p)[-1] for p in range(len(expected))] == expected
+    newest = [checkpoints.newest(p).fold for p in range(len(expected))]
+    assert [fold.position for fold in newest] == expected
+    assert newest[0].stats.gap == expected[0] - 15
+    assert newest[0].last == (None if newest[0].stats.gap else LastRecord(14, 0))
     assert world.cluster.committed == {}

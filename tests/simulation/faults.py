@@ -2,6 +2,7 @@
 
 import posixpath
 
+from streampca.fold.partitions import BACKFILL
 from streampca.stores import identity
 from tests.example_models import newer
 from tests.simulation.cluster import SESSION_S
@@ -38,7 +39,7 @@ class Faults(ProcessFaults):
 
     def misplace(self, fault: Fault) -> None:
         """Copy the checkpoint of another partition, or of another offset, to where the next one may come."""
-        files = self._world.volume.files(f"{_STORE}/")
+        files = [path for path in self._world.volume.files(f"{_STORE}/") if BACKFILL not in path]
         if not files:
             return
         source, target = files[fault.target % len(files)], files[-1]

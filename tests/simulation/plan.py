@@ -93,6 +93,8 @@ class Plan(AnyPlan):
     keep: int
     half_life: str
     standardize: bool
+    start: str | int = "earliest"
+    until: str = ""  # of the backfill, if the start is one
 
     def fold_config(self) -> FoldConfig:
         options: dict[str, Any] = {"seconds": {"half_life_seconds": 3.0}, "messages": {"half_life_messages": 50.0}}
@@ -110,6 +112,7 @@ class Plan(AnyPlan):
             on_bad_record="dead_letter",
             on_offset_gap=self.on_offset_gap,
             checkpoint_interval_s=self.interval_s,
+            start=self.start,
         )
 
 
@@ -142,9 +145,17 @@ TRANSFORM_KINDS = {
 }  # fmt: skip
 
 
+_TIME_MS = 10**12 + 3000  # between the records' times
+STARTS: list[tuple[str | int, str]] = [
+    *[("earliest", "")] * 6, ("latest", ""), (_TIME_MS, ""), ("backfill", "0:30"), ("backfill", str(_TIME_MS)),
+]  # fmt: skip
+
+
 def plan_of(seed: int) -> Plan:
     random = Random(f"plan {seed}")
     partitions = random.randint(1, 3)
+    start, until = Random(f"start {seed}").choice(STARTS)
+    first = [Burst(0.0, partition, 40, 5, 0) for partition in range(partitions) if start == "backfill"]
     return Plan(
         seed=seed,
         partitions=partitions,
@@ -158,7 +169,13 @@ def plan_of(seed: int) -> Plan:
         standardize=seed % 4 == 1,
         gaps=seed % 5 == 2,
         quiet=60 if seed % 7 == 3 else 0,
-        bursts=(*(burst_of(random, partitions) for _ in range(random.randint(4, 8))), *bad_runs(seed, partitions)),
+        start=start,
+        until=until,
+        bursts=(
+            *first,
+            *(burst_of(random, partitions) for _ in range(random.randint(4, 8))),
+            *bad_runs(seed, partitions),
+        ),
         faults=(*faults_of(random, KINDS, CALLS), *rare_faults(seed, RARE_KINDS, CALLS)),
     )
 
