@@ -4,17 +4,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from streampca.backfill import BackfillPlan, engines
-from streampca.backfill.engines import Parts
+from streampca.backfill import engines
 from streampca.cli import backfill as backfill_command
-from streampca.files.chunks import Chunk
 from streampca.files.columns import FileOptions
 from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.settings.commands import WorkerSettings
@@ -96,19 +93,6 @@ def test_a_backfill_publishes_unless_a_worker_does(
         assert np.load(out).shape == (300, 2)
     else:
         assert_one_line(run_command(*project), "holds no model yet: a worker of the topic publishes it")
-
-
-def test_what_an_interrupted_backfill_has_left_is_removed(lake: Path, tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        learned(_breaks, backfill_of(), lake, store=DirectoryStore(tmp_path))
-    assert list(tmp_path.rglob("parts/*"))
-    backfill_command.remove(StoreSettings(topic="readings", store=str(tmp_path)), 0, lambda question: True)
-    assert not list(tmp_path.rglob("parts/*"))
-
-
-def _breaks(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Parts:
-    yield next(here(chunks, backfill))
-    raise KeyboardInterrupt
 
 
 def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -227,7 +227,7 @@ COMMANDS = {
     ),
     "backfill --remove": Command(
         lambda world: backfill.remove(OF_STORE, NUMBER, world.ask),
-        (f"{OF_BACKFILL}/0*.npz", "models/*.pin", "models/*.npz", "checkpoints/*"),
+        (f"{OF_BACKFILL}/0*.npz", "models/*.pin", "models/*.npz", f"{OF_BACKFILL}/[rs]*", f"{OF_BACKFILL}/parts/*"),
     ),
     "pin": Command(lambda world: pins.pin(OF_STORE, "index", 8), ("models/*",)),
     "unpin": Command(lambda world: pins.unpin(OF_STORE, "index"), ("models/*",)),
@@ -257,6 +257,7 @@ def new_world(lake: Path, monkeypatch: pytest.MonkeyPatch) -> NewWorld:
         store = files.store
         if name == "backfill --remove":
             _backfill(files)
+            store.write(f"{OF_BACKFILL}/parts/left.npz", b"of an interrupted one")
         if name != "backfill":
             empty = replace(Fold.empty(reset._NOTHING.learning).at(15), last=LastRecord(14, 0))
             Checkpoints(store, TOPIC).save(Checkpoint(TOPIC, "id", 0, empty, reset._NOTHING.as_dict()))
