@@ -100,6 +100,12 @@ def test_two_of_other_files_at_once_do_not_undo_each_other(lake: Path, tmp_path:
     assert len(checkpoints(store)) == 1
 
 
+def test_parts_that_are_deleted_while_they_are_merged_are_learned_again(lake: Path, tmp_path: Path) -> None:
+    store = interrupted(tmp_path, "merging", lambda: [path.unlink() for path in parts(tmp_path)])
+    assert "were deleted while they were merged: run it again" in outcome(store, lake)
+    assert outcome(store, lake) == "899"
+
+
 @pytest.mark.parametrize(("change", "n"), [("corrected", 300), ("grown", 450), ("shrunk", 150), ("deleted", 0)])
 @pytest.mark.parametrize("killed", [False, True])
 def test_files_that_change_are_not_mixed(tmp_path: Path, change: str, n: int, killed: bool) -> None:
