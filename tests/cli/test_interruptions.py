@@ -4,14 +4,15 @@ A step is a call of the store or of the cluster: it fails before it happens, or 
 """
 
 import fnmatch
+import itertools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,21 +128,14 @@ class Store(MemoryStore):
     failure = StoreError
 
 
+@dataclass
 class Steps:
-    """Counts calls; the one of the number `fails` raises `error`, before it happens or `late`."""
+    """Calls are counted; the one of the number `fails` raises `error`, before it happens or `late`."""
 
-    def __init__(self, fails: int = -1, error: type[BaseException] | None = None, late: bool = False) -> None:
-        self.count, self.fails, self._error, self._late = 0, fails, error, late
-
-    def call(self, double: Any, act: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        self.count += 1
-        fails, error = self.count - 1 == self.fails, self._error or double.failure
-        if fails and not self._late:
-            raise error("interrupted")
-        answer = act(*arguments, **options)
-        if fails:
-            raise error("interrupted")
-        return answer
+    fails: int = -1
+    error: type[BaseException] | None = None
+    late: bool = False
+    count: int = 0
 
 
 class Stepwise:
@@ -151,15 +145,16 @@ class Stepwise:
         self._double, self._steps = double, steps
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._double, name)
-        if not callable(found):
-            return found
+        double, steps, found = self._double, self._steps, getattr(self._double, name)
 
         def call(*arguments: Any, **options: Any) -> Any:
-            answer = self._steps.call(self._double, found, *arguments, **options)
-            return self if answer is self._double else answer
+            fails, steps.count = steps.count == steps.fails, steps.count + 1
+            answer = None if fails and not steps.late else found(*arguments, **options)
+            if fails:
+                raise (steps.error or double.failure)("interrupted")
+            return self if answer is double else answer
 
-        return call
+        return call if callable(found) else found
 
 
 class World:
@@ -178,11 +173,11 @@ class World:
 
     def run(self, name: str) -> None:
         self.before = self.state()
-        COMMANDS[name].run(self)
+        COMMANDS[name][0](self)
 
     def ask(self, question: str) -> bool:
         assert self.state() == self.before
-        self.steps.call(self.cluster, lambda: None)  # Ctrl-C
+        Stepwise(self.cluster, self.steps).topic_id()  # as by Ctrl-C
         return self.agrees
 
     def state(self) -> dict[str, Any]:
@@ -190,14 +185,6 @@ class World:
         topics = {f"topics/{name}": count for name, count in self.cluster.topics.items()}
         sent = {f"sent/{place}": value for place, value in enumerate(self.cluster.sent)}
         return {**self.store._files, **committed, **topics, **sent}
-
-
-class Command(NamedTuple):
-    """A command, and what it changes, in this order (patterns of `World.state`)."""
-
-    run: Callable[[World], None]
-    order: tuple[str, ...]
-    repeats: bool = True
 
 
 def _reset(world: World, to: str = "2026-07-01T12:00+02:00", partition: int | None = None) -> None:
@@ -220,19 +207,21 @@ def _produce(world: World) -> None:
     produce.run(settings, file, None, FileOptions("embedding"), repeat=False, synthetic=False)
 
 
-COMMANDS = {
-    "reset": Command(_reset, ("committed/*", "checkpoints/*")),
-    "backfill": Command(
-        _backfill, (f"{OF_BACKFILL}/sources", f"{OF_BACKFILL}/rejects.parquet", f"{OF_BACKFILL}/0*.npz", "models/*")
+# What they change, in this order: patterns of `World.state`.
+COMMANDS: dict[str, tuple[Callable[[World], None], tuple[str, ...]]] = {
+    "reset": (_reset, ("committed/*", "checkpoints/*")),
+    "backfill": (
+        _backfill,
+        (f"{OF_BACKFILL}/sources", f"{OF_BACKFILL}/rejects.parquet", f"{OF_BACKFILL}/0*.npz", "models/*"),
     ),
-    "backfill --remove": Command(
+    "backfill --remove": (
         lambda world: backfill.remove(OF_STORE, NUMBER, world.ask),
         (f"{OF_BACKFILL}/0*.npz", "models/*.pin", "models/*.npz", f"{OF_BACKFILL}/[rs]*", f"{OF_BACKFILL}/parts/*"),
     ),
-    "pin": Command(lambda world: pins.pin(OF_STORE, "index", 8), ("models/*",)),
-    "unpin": Command(lambda world: pins.unpin(OF_STORE, "index"), ("models/*",)),
-    "create-topics": Command(_create_topics, ("topics/new", "topics/new-dead", "topics/new-output")),
-    "produce": Command(_produce, tuple(f"sent/{place}" for place in range(20)), repeats=False),
+    "pin": (lambda world: pins.pin(OF_STORE, "index", 8), ("models/*",)),
+    "unpin": (lambda world: pins.unpin(OF_STORE, "index"), ("models/*",)),
+    "create-topics": (_create_topics, ("topics/new", "topics/new-dead", "topics/new-output")),
+    "produce": (_produce, tuple(f"sent/{place}" for place in range(20))),
 }
 
 
@@ -274,38 +263,27 @@ def new_world(lake: Path, monkeypatch: pytest.MonkeyPatch) -> NewWorld:
 def test_what_is_interrupted_at_any_step_is_ended_by_a_repetition(
     name: str, error: type[BaseException] | None, new_world: NewWorld
 ) -> None:
-    _, order, repeats = COMMANDS[name]
     calm = new_world(name)
     calm.run(name)
     before, after = calm.before, calm.state()
     changed = [name for name in before | after if before.get(name) != after.get(name)]
-    assert all(fnmatch.filter(changed, pattern) for pattern in order)
-    for step, late in ((step, late) for step in range(calm.steps.count) for late in (False, True)):
+    kinds = [fnmatch.filter(changed, pattern) for pattern in COMMANDS[name][1]]
+    assert all(kinds)
+    for step, late in itertools.product(range(calm.steps.count), (False, True)):
         world = new_world(name, Steps(step, error, late))
         try:
             world.run(name)
         except (StreampcaError, KafkaTimeoutError, Crash):
-            _assert_in_order(order, before, world.state(), after)
+            now = world.state()
+            assert all(now.get(name) in (before.get(name), after.get(name)) for name in changed)
+            begun = [any(now.get(name) != before.get(name) for name in kind) for kind in kinds]
+            ended = [all(now.get(name) == after.get(name) for name in kind) for kind in kinds]
+            assert all(begins <= ends for ends, begins in zip(ended, begun[1:], strict=False)), (step, late)
         else:
             assert world.state() == after
-        if repeats and world.state() != after:
+        if name != "produce" and world.state() != after:
             world.run(name)
             assert world.state() == after, (step, late)
-
-
-def _assert_in_order(order: tuple[str, ...], before: Mapping[str, Any], now: Mapping[str, Any], after: Any) -> None:
-    """What changes has changed in this order, one kind after the other; what is neither before nor after may be."""
-    waits = ""
-    for pattern in order:
-        names = {
-            name
-            for name in before | after
-            if next(kind for kind in (*order, name) if fnmatch.fnmatchcase(name, kind)) == pattern
-        }
-        changed = {name for name in names if now.get(name) != before.get(name)}
-        assert not (changed and waits), f"{changed} have changed before {waits}"
-        assert all(now.get(name) == after.get(name) for name in changed)
-        waits = waits or next((name for name in names if now.get(name) != after.get(name)), "")
 
 
 @pytest.mark.parametrize("name", ["reset", "backfill --remove"])
