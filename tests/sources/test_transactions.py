@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+from kafka.errors import KafkaTimeoutError
 
 from streampca.errors import SourceError
 from streampca.sources.base import Committed, Outgoing, RecordRefusedError, TransactionFailedError
@@ -94,6 +95,17 @@ def test_a_full_queue_loses_nothing(log: OnConfluent, monkeypatch: pytest.Monkey
     transactions.send(records[:1])
     transactions.commit({})
     assert len(values(log)) == 51
+
+
+@pytest.mark.parametrize("log", ON_BROKER[:1], indirect=True)
+def test_a_record_that_was_not_delivered_fails_the_commit(log: OnKafka) -> None:
+    """kafka-python's client would commit the others; librdkafka refuses to."""
+    _, transactions = log.join()
+    transactions.send([record(log, b"a")])
+    transactions._undelivered.append((KafkaTimeoutError("late"), log.output, 0))  # type: ignore[attr-defined]
+    refusal(TransactionFailedError, transactions.commit, {0: Committed(1)})
+    transactions.recover()
+    assert values(log) == []
 
 
 @on_broker
