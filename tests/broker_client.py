@@ -87,6 +87,17 @@ class BrokerClient:
             for future in sent:
                 future.get(1)
 
+    def produce_aborted(self, topic: str, partition: int, values: Iterable[bytes]) -> None:
+        """Append values in an aborted transaction; return when its marker is written, at the log's last offset."""
+        with closing(self.producer(transactional_id=f"{topic}-{time.monotonic_ns()}")) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for value in values:
+                producer.send(topic, value, partition=partition)
+            producer.flush(20)
+            producer.abort_transaction()
+        self.settled_ends(topic)  # the broker writes the marker after it has answered
+
     def end_offsets(self, topic: str) -> dict[int, int]:
         with closing(KafkaConsumer(bootstrap_servers=self.bootstrap)) as consumer:
             partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]

@@ -34,8 +34,7 @@ def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | No
     with closing(admin), connection.answers():
         moved = _moved(settings, connection, to, partition) if to else []
         try:
-            if not _reset(admin, settings, ask, moved):
-                return
+            _reset(admin, settings, ask, moved)
         except (GroupSubscribedToTopicError, NonEmptyGroupError):
             raise SourceError(f"group {settings.group_id} has active members: stop its workers, then reset") from None
         for checkpoint in moved:
@@ -88,8 +87,8 @@ def _targets(
         return {tp: at[tp].offset if at.get(tp) else ends[tp] for tp in tps}
 
 
-def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | None, moved: list[Checkpoint]) -> bool:
-    """Delete the committed offsets; False if there is nothing to do."""
+def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | None, moved: list[Checkpoint]) -> None:
+    """Delete the committed offsets, unless there is nothing to do."""
     out, offsets = console(), dict[TopicPartition, int]()
     with suppress(GroupIdNotFoundError):
         committed = admin.list_group_offsets({settings.group_id: None}).get(settings.group_id, {})
@@ -100,7 +99,7 @@ def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | Non
     else:
         out.print(f"group {settings.group_id} has no committed offsets of {settings.topic}")
     if not offsets and not moved:
-        return False
+        return
     then = "from the checkpoints of their store"
     if moved:
         positions = ", ".join(f"{checkpoint.partition}: {checkpoint.fold.position}" for checkpoint in moved)
@@ -111,4 +110,3 @@ def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | Non
         if error is not NoError:
             raise error(f"partition {tp.partition}")
     out.print(f"deleted {len(offsets)} committed offsets")
-    return True

@@ -149,6 +149,8 @@ class Checkpointer:
     def _begun(self, folds: Mapping[int, Fold]) -> dict[int, Fold]:
         """New partitions at their start, if that is not the earliest record; saved, so that no crash moves it."""
         offsets = self._starts(folds) if folds else {}
+        if offsets:
+            self.check_topic()  # which they are of
         begun = {partition: folds[partition].at(offset) for partition, offset in offsets.items()}
         for checkpoint in self._checkpoints(begun):
             watchdog.tick(watchdog.STORE_S)

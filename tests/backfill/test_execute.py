@@ -135,3 +135,6 @@ def test_it_says_why_no_row_was_learned(tmp_path: Path) -> None:
     pq.write_table(table(rows(30, d=5)), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"of 30 rows 30 are not before --until .*, 0 were rejected$"):
         learned(here, backfill_of(5, until_ms=START_MS), tmp_path)
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(InputError, match="no row was learned: the files have no rows"):
+        learned(here, backfill_of(5), tmp_path / "empty.jsonl")

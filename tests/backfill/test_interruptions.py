@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,28 +27,18 @@ STEPS = {
 EXISTS = "exists, of other files or columns: give another --number, or `streampca backfill --remove 0` first"
 
 
-class Interrupted(DirectoryStore):
-    """Calls `event` once, before the first operation of a step."""
+def interrupted(folder: Path, step: str, event: Callable[[], object]) -> DirectoryStore:
+    """A store that calls `event` once, before the first operation of a step."""
+    (operation, pattern), events, store = STEPS[step], [event], DirectoryStore(folder)
+    perform: Callable[..., Any] = getattr(store, operation)
 
-    def __init__(self, folder: Path, step: str, event: Callable[[], object]) -> None:
-        super().__init__(folder)
-        self._step, self._events = STEPS[step], [event]
+    def call(name: str, *data: bytes) -> Any:
+        if fnmatchcase(name, pattern) and events:
+            events.pop()()
+        return perform(name, *data)
 
-    def _perhaps(self, operation: str, name: str) -> None:
-        if operation == self._step[0] and fnmatchcase(name, self._step[1]) and self._events:
-            self._events.pop()()
-
-    def read(self, name: str) -> bytes:
-        self._perhaps("read", name)
-        return super().read(name)
-
-    def write(self, name: str, data: bytes) -> None:
-        self._perhaps("write", name)
-        super().write(name, data)
-
-    def delete(self, name: str) -> None:
-        self._perhaps("delete", name)
-        super().delete(name)
+    setattr(store, operation, call)
+    return store
 
 
 def outcome(store: DirectoryStore, lake: Path) -> str:
@@ -90,7 +81,7 @@ def alone(lake: Path) -> bytes:
 @pytest.mark.parametrize("step", STEPS)
 def test_two_of_the_same_files_at_once_are_one(lake: Path, alone: bytes, tmp_path: Path, step: str) -> None:
     others: list[str] = []
-    first = Interrupted(tmp_path, step, lambda: others.append(outcome(DirectoryStore(tmp_path), lake)))
+    first = interrupted(tmp_path, step, lambda: others.append(outcome(DirectoryStore(tmp_path), lake)))
     assert [outcome(first, lake), *others] == ["899", "899"]
     assert files.encode(saved(tmp_path)) == alone
     assert not parts(tmp_path) or step == "folding"  # its parts, written after the other had ended
@@ -101,7 +92,7 @@ def test_two_of_the_same_files_at_once_are_one(lake: Path, alone: bytes, tmp_pat
 def test_two_of_other_files_at_once_do_not_undo_each_other(lake: Path, tmp_path: Path, step: str, n: int) -> None:
     """Whoever comes second is refused, also with as many rows, so that both would have one name, or with more."""
     other, store, of_second = write(tmp_path / "other", rows(n, seed=1, d=D)), tmp_path / "store", list[str]()
-    of_first = outcome(Interrupted(store, step, lambda: of_second.append(outcome(DirectoryStore(store), other))), lake)
+    of_first = outcome(interrupted(store, step, lambda: of_second.append(outcome(DirectoryStore(store), other))), lake)
     won, refused = [of_first, *of_second] if step in ("saving", "deleting parts") else [*of_second, of_first]
     assert won == ("899" if won is of_first else str(n))
     assert EXISTS in refused
@@ -109,17 +100,10 @@ def test_two_of_other_files_at_once_do_not_undo_each_other(lake: Path, tmp_path:
     assert len(checkpoints(store)) == 1
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_one_that_is_killed_continues_or_is_done(lake: Path, alone: bytes, tmp_path: Path, step: str) -> None:
-    with pytest.raises(Crash):
-        outcome(Interrupted(tmp_path, step, die), lake)
-    assert bool(checkpoints(tmp_path)) == (step == "deleting parts")
-    for _ in range(2):  # the second says it again
-        assert outcome(DirectoryStore(tmp_path), lake) == "899"
-        assert files.encode(saved(tmp_path)) == alone
-        assert not parts(tmp_path)
-        [rejects] = tmp_path.glob("checkpoints/readings/backfill-0/rejects.parquet")
-        assert pq.read_table(rejects)["row"].to_pylist() == [7]
+def test_parts_that_are_deleted_while_they_are_merged_are_learned_again(lake: Path, tmp_path: Path) -> None:
+    store = interrupted(tmp_path, "merging", lambda: [path.unlink() for path in parts(tmp_path)])
+    assert "were deleted while they were merged: run it again" in outcome(store, lake)
+    assert outcome(store, lake) == "899"
 
 
 @pytest.mark.parametrize(("change", "n"), [("corrected", 300), ("grown", 450), ("shrunk", 150), ("deleted", 0)])
@@ -134,7 +118,7 @@ def test_files_that_change_are_not_mixed(tmp_path: Path, change: str, n: int, ki
         if killed:
             die()
 
-    running = Interrupted(store, "folding", change_files)
+    running = interrupted(store, "folding", change_files)
     if killed:
         with pytest.raises(Crash):
             outcome(running, lake)

@@ -24,18 +24,20 @@ def test_an_audit_finds_the_same_bytes_and_notices_others(
         for seed in range(3):
             broker.produce(topic, 0, [*as_json(vectors(700, seed)), b"no vector"])
             members.wait_until_learned()
+        broker.produce_aborted(topic, 0, [b"[9]"])
+        members.wait_until_learned()
         members.workers[0].stop()
         audit = ["audit", "--topic", topic, "--bootstrap-servers", broker.bootstrap, "--store", members.store]
         model = variables({"dimensions": D, "components": K})
         for start in ([], ["--from", 0]):
             output = printed(*audit, *start, **model)
-            assert "2103" in output
+            assert "2105" in output
             assert "the checkpoint has the same bytes" in output
         assert "2,103 records learned again" in output
         assert_one_line(run(*audit, "--to", 5, **model), "must be two checkpoints of partition 0, or 0", code=2)
         checkpoints = Checkpoints(DirectoryStore(members.store), topic)
         (newest,) = members.newest().values()
         wrong = newest.fold.reject(["undecodable"])
-        (members.store / f"checkpoints/{topic}/0/{2103:020d}.npz").unlink()
+        (members.store / f"checkpoints/{topic}/0/{2105:020d}.npz").unlink()
         checkpoints.save(type(newest)(topic, newest.topic_id, 0, wrong, newest.settings))
         assert_one_line(run(*audit, "--from", 0, **model), "the checkpoint has other bytes")

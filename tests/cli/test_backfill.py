@@ -4,17 +4,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from streampca.backfill import BackfillPlan, engines
-from streampca.backfill.engines import Parts
+from streampca.backfill import engines
 from streampca.cli import backfill as backfill_command
-from streampca.files.chunks import Chunk
+from streampca.errors import SettingsError
 from streampca.files.columns import FileOptions
 from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.settings.commands import WorkerSettings
@@ -28,6 +27,7 @@ from streampca.worker.publisher import Publisher
 from tests.backfill.conftest import lake as lake
 from tests.backfill.rows import backfill_of, here, learned, rows, write
 from tests.command_line import assert_one_line, run as run_command
+from tests.errors import refusal
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -68,10 +68,22 @@ def test_the_past_is_standardised_as_the_workers_standardize(tmp_path: Path, mon
     assert saved.fold.state.scale == pytest.approx(1 / Y.std(axis=0))
 
 
-def run(settings: WorkerSettings, lake: Path) -> None:
-    backfill_command.run(
-        settings, [str(lake)], FileOptions("embedding"), None, None, number=0, scheduler=None, rejects=None
-    )
+def run(settings: WorkerSettings, lake: Path, until: str | None = None, rejects: Path | None = None) -> None:
+    files = FileOptions("embedding")
+    backfill_command.run(settings, [str(lake)], files, None, until, number=0, scheduler=None, rejects=rejects)
+
+
+def test_rejected_rows_are_written_to_a_file_and_an_end_needs_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "on_processes", lambda: here)
+    settings = WorkerSettings(topic="readings", store=str(tmp_path / "store"), dimensions=5, components=2)
+    Y = rows(30, d=5)
+    Y[7] = np.inf
+    lake, rejects = write(tmp_path / "lake", Y, files=1), tmp_path / "rejects.parquet"
+    assert "needs --timestamp-column" in refusal(SettingsError, run, settings, lake, until="2026-01-01T00:00Z")
+    run(settings, lake, rejects=rejects)
+    assert pq.read_table(rejects)["row"].to_pylist() == [7]
 
 
 @pytest.mark.parametrize("silent_s", [0.0, 300.0])
@@ -96,19 +108,6 @@ def test_a_backfill_publishes_unless_a_worker_does(
         assert np.load(out).shape == (300, 2)
     else:
         assert_one_line(run_command(*project), "holds no model yet: a worker of the topic publishes it")
-
-
-def test_what_an_interrupted_backfill_has_left_is_removed(lake: Path, tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        learned(_breaks, backfill_of(), lake, store=DirectoryStore(tmp_path))
-    assert list(tmp_path.rglob("parts/*"))
-    backfill_command.remove(StoreSettings(topic="readings", store=str(tmp_path)), 0, lambda question: True)
-    assert not list(tmp_path.rglob("parts/*"))
-
-
-def _breaks(chunks: Mapping[str, Chunk], backfill: BackfillPlan) -> Parts:
-    yield next(here(chunks, backfill))
-    raise KeyboardInterrupt
 
 
 def test_the_next_model_does_not_contain_what_was_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,10 @@ class Broker:
     def __init__(self) -> None:
         self.sent: list[Outgoing] = []
         self.dead: dict[int, list[Record]] = {0: [], 1: []}
-        self.transactions = 1_000  # until one fails
+        self.transactions, self.answer_is_lost = (
+            1_000,
+            False,
+        )  # until one fails; is it committed all the same?
 
     def read(self) -> Iterator[tuple[int, Record]]:
         for partition, records in self.dead.items():
@@ -33,13 +36,16 @@ class Broker:
 
     def send(self, records: Sequence[Outgoing]) -> None:
         self.transactions -= 1
-        if self.transactions < 0:
+        fails = self.transactions < 0
+        if fails and not self.answer_is_lost:
             raise SourceError("killed")
         for record in records:
             if record.topic == DEAD:
                 self.append(record.partition, record.key, record.value, record.headers, 0)
             else:
                 self.sent.append(record)
+        if fails:
+            raise SourceError("no answer")
 
     def append(self, partition: int, key: Any, value: Any, headers: Any, timestamp: int) -> None:
         log = self.dead[partition]
@@ -61,7 +67,7 @@ def filters(draw: st.DrawFn) -> LetterFilter:
     )
 
 
-REPLAYS = st.lists(st.tuples(filters(), st.integers(0, 4)), max_size=5)
+REPLAYS = st.lists(st.tuples(filters(), st.integers(0, 4), st.booleans()), max_size=5)
 LETTERS = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 2), st.sampled_from(REASONS), st.booleans()), max_size=40
 )
@@ -78,8 +84,8 @@ def test_every_record_is_sent_once(letters: list[tuple[int, int, str, bool]], re
         expected[number] = partition
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "_MAX_LETTERS", size)
-        for chosen, transactions in [*replays, (LetterFilter(), 1_000), (LetterFilter(), 1_000)]:
-            broker.transactions = transactions
+        for chosen, *failure in [*replays, *[(LetterFilter(), 1_000, False)] * 2]:
+            broker.transactions, broker.answer_is_lost = failure
             before = len(broker.sent)
             try:
                 count = send_all(broker.send, to_replay(broker.read, TOPIC, chosen), DEAD)

@@ -42,22 +42,6 @@ def test_reset_deletes_the_offsets_of_the_topic_alone(broker: Broker, topic: str
     assert "no committed offsets" in printed(*reset, "--yes")
 
 
-def test_reset_moves_to_no_place_that_is_not_there(broker: Broker, topic: str, tmp_path: Path) -> None:
-    """A checkpoint beyond the end could not be undone."""
-    broker.create_topic(topic, 2)
-    broker.produce(topic, 0, [b"[1]"] * 9)
-    broker.produce(topic, 1, [b"[1]"] * 4)
-    reset = ("reset", "--topic", topic, "--group-id", topic, "--bootstrap-servers", broker.bootstrap, "--yes")
-    reset = (*reset, "--store", tmp_path)
-    assert_one_line(run(*reset, "--to", 5), "--to 5: partition 1 ends at 4; move one alone by --partition", code=2)
-    assert_one_line(run(*reset, "--to", 10, "--partition", 0), "--to 10: partition 0 ends at 9", code=2)
-    assert_one_line(run(*reset, "--to", 1, "--partition", 2), f"{topic} has no partition 2; the last is 1", code=2)
-    assert_one_line(run(*reset, "--partition", 0), "--partition needs --to", code=2)  # it would delete all offsets
-    assert not list(tmp_path.rglob("*.npz"))
-    printed(*reset, "--to", 9, "--partition", 0)
-    assert [path.name for path in tmp_path.rglob("*.npz")] == [f"{9:020d}.npz"]
-
-
 def test_a_reset_moves_where_workers_continue_but_never_back(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 2)
     for partition in range(2):

@@ -9,6 +9,7 @@ from streampca.errors import (
     NewerFormatError,
     OffsetGapError,
     RejectLimitError,
+    SettingsError,
     SourceError,
     StoreError,
     StreampcaError,
@@ -16,6 +17,7 @@ from streampca.errors import (
 )  # fmt: skip
 from streampca.fold import model_file
 from streampca.fold.checkpoint import decode
+from streampca.fold.partitions import BACKFILL
 from streampca.formats.record import LastRecord, Record
 from streampca.stores.identity import identity_in
 from streampca.stores.model_cache import ModelCache
@@ -34,6 +36,7 @@ class Checks:
     def __init__(self, world: World) -> None:
         self._world = world
         self._written: dict[tuple[int, int], set[bytes]] = {}  # partition, offset → contents written by workers
+        self._begun: dict[tuple[int, str], int] = {}  # partition, id of the topic → offset of the first checkpoint
         self._newest_model: dict[Volume, int] = {}
         self._read: tuple[ModelCache | None, int] = (None, 0)
         self._learnable: int | None = None  # messages, in all
@@ -57,7 +60,8 @@ class Checks:
         files = [self._world.volume.entries.get(path) for path in paths]
         found = [path for path, file in zip(paths, files, strict=True) if file is None or file.is_damaged]
         if not found and self._learnable is None:  # `at_the_end` compares the files with the calm run's
-            self._learnable = sum(decode(file.data).fold.stats.learned for file in files if file)
+            learned = [*self._world.backfills, *(decode(file.data) for file in files if file)]
+            self._learnable = sum(checkpoint.fold.stats.learned for checkpoint in learned)
         if found or self._read[1] != self._learnable:
             found.append(f"model {self._learnable}: the reader has {self._read[1]}")
         return found
@@ -79,6 +83,7 @@ class Checks:
         return (
             type(error) in (StoreError, ForeignStoreError, SourceError)
             or (isinstance(error, RejectLimitError) and self._world.plan.reaches_reject_limit)
+            or (isinstance(error, SettingsError) and bool(self._world.backfills))  # which is not listed yet
             or isinstance(error, NewerFormatError)  # only a start ends: the member has taken no partition
             or (isinstance(error, TopicReplacedError) and replaced)
             or (isinstance(error, OffsetGapError) and bool(cut) and self._world.config.on_offset_gap == "fail")
@@ -95,13 +100,14 @@ class Checks:
         sent = {r for p, r in self._world.cluster.dead_letters if p == partition and r.offset < newest}
         courses = self._world.history.courses(partition)
         for course in courses:
-            calm = Calm(self._world.config, partition, course)
+            start = self._start_of(partition, course)
+            calm = Calm(self._world.config, partition, course, start)
             for offset, data in calm.checkpoints(written).items():
                 right.setdefault(offset, set()).add(data)
                 if offset == newest and data in written[offset] and not self._skips and not calm.rejected <= sent:
                     lost = _offsets(calm.rejected - sent)
                     self._world.report(f"partition {partition}: {lost} are not in the dead-letter topic")
-            learnable = sum(not is_poison(r.value) and r.offset < calm.fold.position for r in course.records)
+            learnable = sum(not is_poison(r.value) and start <= r.offset < calm.fold.position for r in course.records)
             if learnable != calm.fold.stats.learned:
                 self._world.report(f"{calm.fold.stats.learned} of {learnable} records of {partition} can be learned")
             if len(courses) == 1 and sent - calm.rejected:
@@ -110,6 +116,14 @@ class Checks:
         for offset, found in written.items():
             if not found <= right.get(offset, set()):
                 self._world.report(f"checkpoint {offset} of partition {partition} differs from the calm run's")
+
+    def _start_of(self, partition: int, course: Course) -> int:
+        """Where it began: at the first checkpoint, or at the earliest record."""
+        starts = self._world.cluster.starts.get(partition, {0})
+        start = self._begun.get((partition, course.topic_id), -1)
+        if start >= 0 and not starts & {start, 0}:
+            self._world.report(f"partition {partition} began at {start}, not at one of {starts}")
+        return start if start in starts else -1
 
     def _is_refused(self) -> bool:
         """Whether the workers end, again and again, because the newest checkpoint is of records that are gone."""
@@ -140,7 +154,7 @@ class Checks:
             if newest < self._newest_model.get(volume, 0):
                 self._world.report(f"the newest model was version {self._newest_model[volume]}, now it is {newest}")
             self._newest_model[volume] = newest
-        elif path.startswith(_CHECKPOINTS) and name.endswith(".npz"):
+        elif path.startswith(_CHECKPOINTS) and name.endswith(".npz") and BACKFILL not in path:
             partition = int(posixpath.basename(posixpath.dirname(path)))
             self._note_oldest(partition)
             if file:
@@ -148,6 +162,8 @@ class Checks:
 
     def _on_checkpoint(self, partition: int, offset: int, file: File) -> None:
         self._written.setdefault((partition, offset), set()).add(file.data)
+        place = partition, decode(file.data).topic_id
+        self._begun[place] = min(offset, self._begun.get(place, offset))
         courses = self._world.history.courses(partition)
         if not self._skips and not any(self._has_sent(partition, offset, course) for course in courses):
             self._world.report(f"checkpoint {offset} of partition {partition} passes an unsent dead letter")
@@ -158,7 +174,7 @@ class Checks:
         return all(
             (partition, record) in sent
             for record in course.records
-            if is_poison(record.value) and record.offset < offset
+            if is_poison(record.value) and self._start_of(partition, course) <= record.offset < offset
         )
 
     def _note_oldest(self, partition: int) -> None:
@@ -213,6 +229,7 @@ class Checks:
             return
         model = model_file.decode(self._world.volume.entries[models[-1]].data)
         ends = {p: log.end for p, log in enumerate(self._world.cluster.logs)}
+        ends |= {backfill.partition: backfill.fold.position for backfill in self._world.backfills}
         is_gap = model.version == self._learnable  # no message was learned between these positions
         if dict(model.positions) != ends and not is_gap:
             self._world.report(f"the last model is of {model.positions}, the ends are {ends}")

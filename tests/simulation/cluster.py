@@ -21,16 +21,17 @@ class Cluster(MemoryTopic):
     """One topic, its group and its dead-letter topic."""
 
     def __init__(self, scheduler: Scheduler, partitions: int, name: str) -> None:
-        self.scheduler, self._waiting, self._created = scheduler, list[Task](), 0
+        self.scheduler, self._waiting, self.created = scheduler, list[Task](), 0
         self.dead_letters: set[tuple[int, Record]] = set()  # acknowledged, with their partitions
+        self.starts: dict[int, set[int]] = {}  # partition → offsets at which it may begin
         self.delivered: dict[int, int] = {}  # of each partition, the end of what anybody has read
         self.on_commit: Callable[[Mapping[int, int], str], object] = lambda positions, metadata: None
         super().__init__(partitions, name)
 
     def create(self, partitions: int) -> None:
         super().create(partitions)
-        self._created += 1
-        self.id = f"id-{self._created}"
+        self.created += 1
+        self.id = f"id-{self.created}"
 
     def append(self, partition: int, *values: bytes | None, timestamp: int = -1, key: bytes | None = None) -> None:
         super().append(partition, *values, timestamp=timestamp, key=key)
@@ -111,6 +112,13 @@ class ClusterSource(MemorySource):
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
         self._request("offsets")
         return super().committed(partitions)
+
+    def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
+        self._request("offsets")
+        offsets = super().offsets_at(partitions, time_ms)
+        for partition, offset in offsets.items():
+            self.cluster.starts.setdefault(partition, set()).add(offset)
+        return offsets
 
     def close(self) -> None:
         self.process.call("close")

@@ -2,6 +2,7 @@
 
 import posixpath
 
+from streampca.fold.partitions import BACKFILL
 from streampca.stores import identity
 from tests.example_models import newer
 from tests.simulation.cluster import SESSION_S
@@ -38,7 +39,7 @@ class Faults(ProcessFaults):
 
     def misplace(self, fault: Fault) -> None:
         """Copy the checkpoint of another partition, or of another offset, to where the next one may come."""
-        files = self._world.volume.files(f"{_STORE}/")
+        files = [path for path in self._world.volume.files(f"{_STORE}/") if BACKFILL not in path]
         if not files:
             return
         source, target = files[fault.target % len(files)], files[-1]
@@ -51,13 +52,6 @@ class Faults(ProcessFaults):
         path = f"{folder}/{int(offset[:20]) + 1 + fault.target % 3:020d}.npz"
         if path not in self._world.volume.entries:
             _put(self._world.volume, path, copy)
-
-    def power(self, fault: Fault) -> None:
-        """All machines and the disk lose power."""
-        for machine in self._world.all_machines:
-            machine.kill()
-        for volume in (self._world.volume, self._world.stray):
-            volume.lose_power(self._world.scheduler.random)
 
     def swap(self, fault: Fault) -> None:
         """The workers restart while another volume is mounted: another store's, or an old backup of theirs.
@@ -95,11 +89,6 @@ class Faults(ProcessFaults):
             self._is_trimmed = True
             self._spoiled.add(partition)  # a damaged checkpoint would need them again
             self._world.history.trim(partition, int(posixpath.basename(files[0])[:20]))
-
-    def replace(self, fault: Fault) -> None:
-        """The topic is deleted and created again. Not while the store is away: nothing else knows of the old one."""
-        if self._world.mounted is self._world.volume:
-            self._world.replace_topic(40 * fault.target)
 
     def mislead(self, fault: Fault) -> None:
         """One machine lists folders as they were, until all their files are others and the group has no offsets."""

@@ -49,7 +49,7 @@ class History:
         """All of them; the first is that of the log as it is now."""
         now, former = self.now(partition), self._former.get(partition, [])
         jumps = sorted(self._jumps.get(partition, ()), key=lambda jump: (jump.at, jump.to))
-        return [now, *former, *(_with_jump(former[0], now, jump) for jump in jumps)]
+        return [now, *former, *(replace(joined(former[0], now, jump.at, jump.to), jump=jump) for jump in jumps)]
 
     def trim(self, partition: int, start: int) -> None:
         """Remove the records before an offset, as retention does."""
@@ -58,8 +58,9 @@ class History:
         self._cluster.trim(partition, start)
 
     def truncate(self, partition: int, records: int) -> None:
-        """Remove up to so many of the last records, but none that anybody has read."""
-        log, read = self._cluster.logs[partition], self._cluster.delivered.get(partition, 0)
+        """Remove up to so many of the last records, but none that anybody has read or has begun behind."""
+        log, begun = self._cluster.logs[partition], self._cluster.starts.get(partition, ())
+        read = max(self._cluster.delivered.get(partition, 0), *begun, 0)
         if log.end > read and partition not in self.cuts:
             self._cluster.truncate(partition, max(read, log.end - records))
 
@@ -92,23 +93,24 @@ class History:
         return self.cuts.get(partition) == jump.lost_from <= jump.at <= jump.to
 
 
-def _with_jump(former: Course, now: Course, jump: Jump) -> Course:
-    learned = [record for record in former.records if record.offset < jump.at]
-    return replace(now, records=learned + [record for record in now.records if record.offset >= jump.to], jump=jump)
+def joined(former: Course, now: Course, end: int, start: int) -> Course:
+    """The records of a course before an offset, and those of the present one from another on."""
+    records = [record for record in former.records if record.offset < end]
+    return replace(now, records=records + [record for record in now.records if record.offset >= start])
 
 
 class Calm:
     """The folds of one course of a partition, learned in one batch from checkpoint to checkpoint, without a worker."""
 
-    def __init__(self, config: WorkerConfig, partition: int, course: Course) -> None:
-        self._config, self._partition, self._course = config, partition, course
+    def __init__(self, config: WorkerConfig, partition: int, course: Course, start: int = -1) -> None:
+        self._config, self._partition, self._course, self._start = config, partition, course, start
         self._jump = course.jump
-        self.fold = Fold.empty(config.fold.learning)
+        self.fold = Fold.empty(config.fold.learning).at(start)
         self.rejected: set[Record] = set()  # that cannot be learned, up to the fold's position
 
     def checkpoints(self, offsets: Collection[int]) -> dict[int, bytes]:
         """The checkpoint at each of these offsets that the course has; then the fold is at the last of them."""
-        first = self._jump.to if self._jump else 0
+        first = self._jump.to if self._jump else self._start
         return {offset: self._checkpoint(offset) for offset in sorted(offsets) if first <= offset <= self._course.end}
 
     def learn(self, offset: int) -> None:

@@ -36,7 +36,7 @@ from tests.simulation.plan import plan_of
 from tests.simulation.run import PLANS, simulate
 from tests.simulation.transform.mutants import LOADS_OLDER_MODELS, TRANSFORM_MUTANTS, Mutants, nothing, patched
 
-_start_save, _load = Checkpointer.start_save, Checkpointer._load
+_start_save, _load, _begun = Checkpointer.start_save, Checkpointer._load, Checkpointer._begun
 _write_numbered = numbered.write
 _learn, _take, _schema_of = Worker._learn, Fold.take, SchemaCache.get
 _partitions, _write_durably = Checkpoints.partitions, directory._write_durably
@@ -90,6 +90,16 @@ def _does_not_flush_the_file(path: Any, data: bytes) -> None:
 def _forgets_pending(self: Checkpointer, partition: int) -> Fold:
     fold = _load(self, partition)
     return replace(fold, pending=fold.pending[:0], retention=fold.retention[:0])
+
+
+def _begins_unsaved(self: Checkpointer, folds: Mapping[int, Fold]) -> dict[int, Fold]:
+    offsets = self._starts(folds) if folds else {}
+    return {partition: folds[partition].at(offset) for partition, offset in offsets.items()}
+
+
+def _begins_unchecked(self: Checkpointer, folds: Mapping[int, Fold]) -> dict[int, Fold]:
+    with mock.patch.object(self, "check_topic"):
+        return _begun(self, folds)
 
 
 def _takes_failed_for_saved(
@@ -164,7 +174,10 @@ MUTANTS: Mutants = {
     "polling continues before a rebalance is handled":
         (1, patched(Prefetch, _may_poll=lambda self: self._begun),
          patched(EventQueue, released=lambda self: frozenset())),
-    "the first records are kept when they are read again": (2, patched(FirstRecords, forget=nothing)),
+    "the first records are kept when they are read again": (8, patched(FirstRecords, forget=nothing)),
+    "where a partition begins is not saved": (2, patched(Checkpointer, _begun=_begins_unsaved)),
+    "the offsets of a backfill are ignored": (11, patched(Checkpointer, _starts=lambda self, partitions: {})),
+    "a partition begins where another topic ends": (337, patched(Checkpointer, _begun=_begins_unchecked)),
     "pending vectors are forgotten": (3, patched(Checkpointer, _load=_forgets_pending)),
     "a store behind the group is accepted": (1317, patched(Checkpoints, refuse_group_ahead=nothing)),
     "another store than the group's is accepted": (24, patched(identity, refuse_other_store=nothing)),
@@ -173,7 +186,7 @@ MUTANTS: Mutants = {
     "zombies are not fenced: they delete newer checkpoints":
         (1770, patched(numbered, write=_prunes_newer), patched(Checkpoints, _refuse_ahead=nothing)),
     "a damaged checkpoint has no fallback": (14, patched(Checkpoints, newest=_never_falls_back)),
-    "the reader goes back when its model's file is damaged": (15, LOADS_OLDER_MODELS),
+    "the reader goes back when its model's file is damaged": (59, LOADS_OLDER_MODELS),
     "a restore that failed is not retried": (17, patched(Assignment, _retry_restore=nothing)),
     "a stale listing counts as no checkpoint": (272, patched(Checkpoints, _raise_unusable=_ignores_stale_listing)),
     "a log that was cut is not noticed": (7, patched(Log, end_of=lambda self, epoch: sys.maxsize)),
@@ -181,9 +194,9 @@ MUTANTS: Mutants = {
     "a topic that was replaced is not noticed at a start": (27, patched(Checkpoint, refuse_other_topic=nothing)),
     "records that a cut has removed are not counted":
         (22, patched(Fold, skip=lambda self, position, lost_from=None: replace(self, position=position, last=None))),
-    "bad records end workers that have learned": (36, patched(Worker, _has_learned=lambda self: False)),
+    "bad records end workers that have learned": (46, patched(Worker, _has_learned=lambda self: False)),
     "a newer release's checkpoint counts as damaged": (5, patched(npz, NewerFormatError=DamagedFileError)),
-    "the reader goes back with the listing": (15, patched(ModelCache, _is_stored=lambda self, version: False)),
+    "the reader goes back with the listing": (59, patched(ModelCache, _is_stored=lambda self, version: False)),
     "what is far from a quiet beginning is not learned": (1, patched(Fold, take=_refuses_far)),
     "paused partitions are not resumed": (47, patched(Assignment, _read_paused=nothing)),
     "known schemas are rejected after many unknown ones": (1, patched(SchemaCache, get=_rejects_by_its_cache)),

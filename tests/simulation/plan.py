@@ -93,6 +93,8 @@ class Plan(AnyPlan):
     keep: int
     half_life: str
     standardize: bool
+    start: str | int = "earliest"
+    until: str = ""  # of the backfill, if the start is one
 
     def fold_config(self) -> FoldConfig:
         options: dict[str, Any] = {"seconds": {"half_life_seconds": 3.0}, "messages": {"half_life_messages": 50.0}}
@@ -110,6 +112,7 @@ class Plan(AnyPlan):
             on_bad_record="dead_letter",
             on_offset_gap=self.on_offset_gap,
             checkpoint_interval_s=self.interval_s,
+            start=self.start,
         )
 
 
@@ -134,6 +137,7 @@ KINDS = {
     "truncate": 1, "grow": 1, "lapse": 2, "expire": 2, "unmount": 2, "cut_log": 2, "replace": 1, "mislead": 2,
 }  # fmt: skip
 RARE_KINDS = {"relist": 1, "upgrade": 1}  # drawn for themselves, one in half of the plans
+RARE_TRANSFORM_KINDS = {"power": 1, "replace": 1}  # likewise
 TRANSFORM_KINDS = {
     "kill": 8, "pause": 5, "lapse": 10, "double": 6, "stop": 2, "evict": 4, "lose": 8, "expire": 4, "outage": 2,
     "registry": 3, "fail_reads": 2, "slow": 4, "stale": 1, "trim": 3, "truncate": 1, "cut_log": 4, "grow": 1,
@@ -141,9 +145,17 @@ TRANSFORM_KINDS = {
 }  # fmt: skip
 
 
+_TIME_MS = 10**12 + 3000  # between the records' times
+STARTS: list[tuple[str | int, str]] = [
+    *[("earliest", "")] * 6, ("latest", ""), (_TIME_MS, ""), ("backfill", "0:30"), ("backfill", str(_TIME_MS)),
+]  # fmt: skip
+
+
 def plan_of(seed: int) -> Plan:
     random = Random(f"plan {seed}")
     partitions = random.randint(1, 3)
+    start, until = Random(f"start {seed}").choice(STARTS)
+    first = [Burst(0.0, partition, 40, 5, 0) for partition in range(partitions) if start == "backfill"]
     return Plan(
         seed=seed,
         partitions=partitions,
@@ -157,8 +169,14 @@ def plan_of(seed: int) -> Plan:
         standardize=seed % 4 == 1,
         gaps=seed % 5 == 2,
         quiet=60 if seed % 7 == 3 else 0,
-        bursts=(*(burst_of(random, partitions) for _ in range(random.randint(4, 8))), *bad_runs(seed, partitions)),
-        faults=(*faults_of(random, KINDS, CALLS), *rare_faults(seed)),
+        start=start,
+        until=until,
+        bursts=(
+            *first,
+            *(burst_of(random, partitions) for _ in range(random.randint(4, 8))),
+            *bad_runs(seed, partitions),
+        ),
+        faults=(*faults_of(random, KINDS, CALLS), *rare_faults(seed, RARE_KINDS, CALLS)),
     )
 
 
@@ -175,10 +193,10 @@ def bad_runs(seed: int, partitions: int) -> list[Burst]:
     return [Burst(at, random.randrange(partitions), records, 1, 0)] if random.random() < 0.25 else []
 
 
-def rare_faults(seed: int) -> list[Fault]:
+def rare_faults(seed: int, kinds: Mapping[str, int], calls: Sequence[str]) -> list[Fault]:
     """One of the rare kinds, in half of the plans."""
     random = Random(f"rare faults {seed}")
-    return [_fault(random, RARE_KINDS, CALLS)] if random.random() < 0.5 else []
+    return [_fault(random, kinds, calls)] if random.random() < 0.5 else []
 
 
 def faults_of(random: Random, kinds: Mapping[str, int], calls: Sequence[str]) -> tuple[Fault, ...]:
@@ -211,7 +229,10 @@ def transform_plan_of(seed: int) -> TransformPlan:
         on_bad_record=random.choice([*["dead_letter"] * 6, "skip", "stop"]),
         on_offset_gap=random.choice(["fail", "earliest", "latest"]),
         bursts=(*bursts, *(bad_runs(seed, partitions) if seed % 3 == 0 else ())),
-        faults=faults_of(random, TRANSFORM_KINDS, TRANSFORM_CALLS),
+        faults=(
+            *faults_of(random, TRANSFORM_KINDS, TRANSFORM_CALLS),
+            *rare_faults(seed, RARE_TRANSFORM_KINDS, TRANSFORM_CALLS),
+        ),
     )
 
 

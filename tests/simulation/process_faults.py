@@ -48,6 +48,18 @@ class ProcessFaults:
     def outage(self, fault: Fault) -> None:
         self._during(fault.seconds, self._set_away)
 
+    def power(self, fault: Fault) -> None:
+        """All machines and the disk lose power."""
+        for machine in self._site.all_machines:
+            machine.kill()
+        for volume in (self._site.volume, self._site.stray):
+            volume.lose_power(self._site.scheduler.random)
+
+    def replace(self, fault: Fault) -> None:
+        """The topic is deleted and created again. Not while the store is away: nothing else knows of the old one."""
+        if self._site.mounted is self._site.volume:
+            self._site.replace_topic(40 * fault.target)
+
     def registry(self, fault: Fault) -> None:
         self._during(fault.seconds, lambda on: setattr(self._site.registry, "away", on))
 

@@ -19,8 +19,8 @@ from tests.simulation.plan import Burst
 from tests.simulation.registry import poison_of, registry, value_of
 from tests.simulation.scheduler import Process, Scheduler
 
-_VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, 3)) * [3, 2, 1] + [1, 0, 5]]
-_WITH_GAPS = [np.where(np.arange(3) == i % 5, np.nan, np.frombuffer(v)).tobytes() for i, v in enumerate(_VECTORS)]
+VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, 3)) * [3, 2, 1] + [1, 0, 5]]
+_WITH_GAPS = [np.where(np.arange(3) == i % 5, np.nan, np.frombuffer(v)).tobytes() for i, v in enumerate(VECTORS)]
 _QUIET = [row.tobytes() for row in np.random.default_rng(1).standard_normal((31, 3)) * 1e-4 + [1, 0, 5]]
 _IMPLAUSIBLE = np.array([1e9, 0.0, -1e9]).tobytes()  # if the model has begun
 _LATER = 1000  # numbers of bursts that are not the plan's
@@ -116,7 +116,7 @@ class Site(ABC):
             places = range(start, min(start + _SAME_TIME, burst.records))
             first = number * 401 + self.plan.seed
             is_quiet = self.cluster.logs[burst.partition].end < self.plan.quiet
-            vectors = _QUIET if is_quiet else _WITH_GAPS if self.plan.gaps else _VECTORS
+            vectors = _QUIET if is_quiet else _WITH_GAPS if self.plan.gaps else VECTORS
             values = [_value(burst, number, place, vectors[(first + place) % len(vectors)]) for place in places]
             stamp = 10**12 + int(1000 * burst.at) + 50 * start if start % 3 else -1
             self.cluster.append(burst.partition, *values, timestamp=stamp)
@@ -129,6 +129,11 @@ class Site(ABC):
     def append_later(self, partition: int, records: int) -> None:
         """Append so many good records that are not the plan's."""
         self.append(_LATER + partition, Burst(self.scheduler.now, partition, records, 0, 0))
+
+    def replace_topic(self, records: int) -> None:
+        """Delete the topic and create it again, with so many other records in each partition."""
+        self.history.replace()
+        self.append_to_all(records)
 
     def cut(self, partition: int, records: int) -> None:
         """Let a broker become leader that has not got the last records; as many others take their places."""
@@ -217,7 +222,8 @@ class MemberListener(events.Listener):
     """Notes from where partitions are read, what a process skips, and the versions of the models that it uses."""
 
     def __init__(self, site: Site, mount: Mount) -> None:
-        self._site, self._mount, self._positions, self._version = site, mount, dict[int, int](), 0
+        self._site, self._mount, self._positions = site, mount, dict[int, int]()
+        self._versions: dict[int, int] = {}  # by partition: first records wait with the outputs of their model
         self.has_continued = False  # from a position that is saved
 
     def notify(self, event: events.MemberEvent) -> None:
@@ -230,9 +236,9 @@ class MemberListener(events.Listener):
                 self._positions[partition] = fold.position
             case events.BatchTransformed(partition, version=version, next=next_):
                 self._positions[partition] = next_
-                if version < self._version:
-                    self._site.report(f"a member went back from model version {self._version} to {version}")
-                self._version = version
+                if version < (before := self._versions.get(partition, 0)):
+                    self._site.report(f"a member went back from model version {before} to {version}")
+                self._versions[partition] = version
             case events.OffsetsSkipped(partition, lost_from, to, truncated):
                 self._site.skip(partition, Jump(self._positions[partition], lost_from, to), truncated)
                 self._positions[partition] = to

@@ -10,11 +10,11 @@ import pytest
 
 from streampca.pca.compilation import compile_kernels
 from tests.simulation.mutants import MUTANTS, TRANSFORM_MUTANTS, finds
-from tests.simulation.plan import KINDS, RARE_KINDS, TRANSFORM_KINDS, plan_of
+from tests.simulation.plan import KINDS, RARE_KINDS, RARE_TRANSFORM_KINDS, TRANSFORM_KINDS, plan_of
 from tests.simulation.run import PLANS, report_of, simulate
 
 SEEDS = {"worker": 300, "transform": 60}
-ALL_KINDS = {"worker": KINDS | RARE_KINDS, "transform": TRANSFORM_KINDS}
+ALL_KINDS = {"worker": KINDS | RARE_KINDS, "transform": TRANSFORM_KINDS | RARE_TRANSFORM_KINDS}
 
 
 @pytest.fixture(scope="module", autouse=True)

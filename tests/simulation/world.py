@@ -6,6 +6,10 @@ from functools import partial
 from typing import NoReturn
 
 from streampca.errors import RejectLimitError
+from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.fold import Fold
+from streampca.fold.partitions import FIRST_BACKFILL, offsets_in
+from streampca.formats.record import Record
 from streampca.sources.decode import decode_records
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
@@ -16,9 +20,9 @@ from streampca.worker.loop import Worker
 from streampca.worker.publisher import Publisher
 from tests.simulation.cluster import Cluster, ClusterDeadLetters, ClusterSource
 from tests.simulation.plan import TOPIC, Plan
-from tests.simulation.registry import ProcessSchemas
+from tests.simulation.registry import ProcessSchemas, value_of
 from tests.simulation.scheduler import Process
-from tests.simulation.site import Machine, MemberListener, Site
+from tests.simulation.site import VECTORS, Machine, MemberListener, Site
 from tests.simulation.threads import ProcessExecutor, threads_of
 
 _READ_MODELS_S = 1.0
@@ -33,6 +37,7 @@ class World(Site):
         super().__init__(plan, lambda scheduler: Cluster(scheduler, plan.partitions, TOPIC))
         self.reader = self._machine()
         self.newer_files: set[str] = set()  # checkpoints of a newer release
+        self.backfills = list[Checkpoint]()
 
     @property
     def all_machines(self) -> list[Machine]:
@@ -43,14 +48,21 @@ class World(Site):
         if any(isinstance(error, RejectLimitError) for error in self.refusals):
             self.config = replace(self.config, on_bad_record="skip")
 
-    def replace_topic(self, records: int) -> None:
-        """Delete the topic and create it again, with so many other records in each partition."""
-        self.history.replace()
-        self.append_to_all(records)
-
     def _start(self) -> None:
+        if self.plan.start == "backfill":
+            self._save_backfill()
         super()._start()
         self.start_worker(self.reader)
+
+    def _save_backfill(self) -> None:
+        """What `streampca backfill` has saved before the workers start, and where they begin then."""
+        records = [Record(place, value_of(vector, place)) for place, vector in enumerate(VECTORS[:50])]
+        batch = self.config.codec.batch_of(records, len(records))
+        fold, _ = Fold.empty(self.config.fold.learning).take(batch, self.config.fold)
+        backfill = Checkpoint(TOPIC, "", FIRST_BACKFILL, fold, self.config.fold.as_dict(), self.plan.until)
+        Checkpoints(self._store(self.reader), TOPIC).save(backfill)
+        self.backfills.append(backfill)
+        self.cluster.starts = {p: {offset} for p, offset in (offsets_in(self.plan.until) or {}).items()}
 
     def _work(self, machine: Machine, process: Process) -> None:
         if machine is self.reader:

@@ -1,9 +1,7 @@
 """Topics for the contract tests, on a real broker or in memory."""
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -153,14 +151,7 @@ class OnKafka(_Backend):
         self.broker.produce(self.topic, partition, values, timestamp_ms)
 
     def append_aborted(self, partition: int, values: Sequence[bytes]) -> None:
-        with closing(self.broker.producer(transactional_id=f"{self.topic}-{time.monotonic_ns()}")) as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            for value in values:
-                producer.send(self.topic, value, partition=partition)
-            producer.flush(20)
-            producer.abort_transaction()
-        self.broker.settled_ends(self.topic)  # waits for the marker, which the broker writes after it has answered
+        self.broker.produce_aborted(self.topic, partition, values)
 
     def trim(self, partition: int, start: int) -> None:
         self.broker.delete_records(self.topic, partition, start)

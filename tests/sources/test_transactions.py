@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+from kafka.errors import KafkaTimeoutError
 
 from streampca.errors import SourceError
 from streampca.sources.base import Committed, Outgoing, RecordRefusedError, TransactionFailedError
 from streampca.sources.clients import create_transactions
+from streampca.sources.confluent import transactions as client
+from streampca.sources.events import Lost
 from tests.errors import refusal
 from tests.kafka_broker import SASL, USER
 from tests.sources.backends import Backend, InMemory, OnConfluent, OnKafka
@@ -56,18 +59,53 @@ def test_all_of_a_transaction_is_visible_or_nothing(log: Backend) -> None:
     assert source.committed([0])[0].offset == 8
 
 
-def test_a_member_that_the_group_has_given_up_cannot_commit(log: Backend) -> None:
+@pytest.mark.parametrize("has_noticed", [False, True])
+def test_a_member_that_the_group_has_given_up_cannot_commit(log: Backend, has_noticed: bool) -> None:
     source, transactions = log.join()
     transactions.send([record(log, b"a")])
     log.evict_all()
+    reader = Reader(source)
+    if has_noticed:
+        reader.until(lambda: reader.of(Lost))
     refusal(TransactionFailedError, transactions.commit, {0: Committed(1)})
     refusal(TransactionFailedError, transactions.send, [record(log, b"b")])  # until it has recovered
     assert source.committed([0]) == {}
-    Reader(source).assigned()
+    reader.assigned()
     transactions.recover()
     transactions.send([record(log, b"c")])
     transactions.commit({0: Committed(1)})
     assert values(log) == [b"c"]
+
+
+@pytest.mark.parametrize("log", ON_BROKER[1:], indirect=True)
+def test_a_full_queue_loses_nothing(log: OnConfluent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka's; kafka-python waits by itself."""
+    options = client.connection_options
+    small = {"queue.buffering.max.messages": 5}
+    monkeypatch.setattr(client, "connection_options", lambda settings: options(settings) | small)
+    _, transactions = log.join()
+    records = [record(log, b"%d" % i) for i in range(50)]
+    transactions.send(records)
+    transactions.commit({0: Committed(50)})
+    assert values(log) == [sent.value for sent in records]
+    monkeypatch.setattr(client, "_ROOM_S", 0.1)
+    with log.broker.frozen():
+        assert "take no records" in refusal(TransactionFailedError, transactions.send, records)
+    transactions.recover()
+    transactions.send(records[:1])
+    transactions.commit({})
+    assert len(values(log)) == 51
+
+
+@pytest.mark.parametrize("log", ON_BROKER[:1], indirect=True)
+def test_a_record_that_was_not_delivered_fails_the_commit(log: OnKafka) -> None:
+    """kafka-python's client would commit the others; librdkafka refuses to."""
+    _, transactions = log.join()
+    transactions.send([record(log, b"a")])
+    transactions._undelivered.append((KafkaTimeoutError("late"), log.output, 0))  # type: ignore[attr-defined]
+    refusal(TransactionFailedError, transactions.commit, {0: Committed(1)})
+    transactions.recover()
+    assert values(log) == []
 
 
 @on_broker

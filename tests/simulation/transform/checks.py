@@ -15,20 +15,23 @@ from streampca.errors import (
     SourceError,
     StoreError,
     StreampcaError,
+    TopicReplacedError,
 )  # fmt: skip
 from streampca.formats.record import Record
 from streampca.formats.schemas import FRAME
 from streampca.pca.model import Model
-from streampca.sources.base import Outgoing
+from streampca.sources.base import Committed, Outgoing
 from streampca.sources.dead_letters import origin_of
 from tests.example_models import example_model
 from tests.simulation.cluster import SESSION_S
-from tests.simulation.history import Course
+from tests.simulation.history import Course, joined
 from tests.simulation.plan import DEAD, OUTPUT, D
 from tests.simulation.registry import is_poison
 from tests.simulation.transform.coordinator import Transaction
 from tests.simulation.transform.world import TransformWorld
 from tests.transform.harness import origin_of_output
+
+Place = tuple[int, str]  # a partition, and the id of the topic
 
 _known_model = cache(example_model)
 
@@ -39,22 +42,23 @@ class TransformChecks:
     def __init__(self, world: TransformWorld) -> None:
         self._world, self._logs = world, world.cluster.coordinator.logs
         self._read: dict[tuple[str, int], int] = {}  # by log: records that a reader of committed records has passed
-        self._last: dict[int, int] = {}  # by partition: the source's offset of the last output that it has seen
-        self._committed: dict[int, int] = {}
-        self._origins: dict[int, list[tuple[int, bytes | None]]] = defaultdict(list)  # offsets and keys, committed
-        self._shapes: set[int] = set()  # components of the outputs that were committed
+        self._last: dict[tuple[int, bytes], int] = {}  # by partition and topic: the offset of the last output read
+        self._committed: dict[Place, int] = {}
+        self._origins: dict[Place, list[tuple[int, bytes | None]]] = defaultdict(list)  # offsets and keys, committed
+        self._shapes: dict[str, set[int]] = defaultdict(set)  # by topic: components of the outputs, committed
         self._refusals = 0  # before the last records came
         world.cluster.coordinator.on_end = self._on_end
         world.cluster.on_commit = self._on_commit
 
     def is_complete(self) -> bool:
-        """Whether all offsets are committed, or members refuse a model of another shape, as they should."""
+        """Whether all offsets are committed, or members refuse another shape or another topic's offsets, rightly."""
         return not self.missing() or self._is_refused()
 
     def missing(self) -> list[str]:
         cluster = self._world.cluster
         ends = enumerate(log.end for log in cluster.logs)
-        return [f"partition {p} up to {end}" for p, end in ends if cluster.committed.get(p) != end]
+        others = {p for p, metadata in cluster.metadata.items() if _topic_in(metadata) != cluster.id}
+        return [f"partition {p} up to {end}" for p, end in ends if cluster.committed.get(p) != end or p in others]
 
     def expect_all(self) -> None:
         """No more records will come."""
@@ -81,6 +85,7 @@ class TransformChecks:
         return (
             type(error) is StoreError
             or (isinstance(error, RejectLimitError) and plan.reaches_reject_limit)
+            or (isinstance(error, TopicReplacedError) and self._world.history.is_replaced)
             or (isinstance(error, BadRecordError) and plan.on_bad_record == "stop")
             or (isinstance(error, OffsetGapError) and may_miss_records)
             or (isinstance(error, InputError) and (plan.version is not None or "reshape" in kinds))
@@ -88,8 +93,10 @@ class TransformChecks:
         )
 
     def _is_refused(self) -> bool:
-        refusals = self._world.refusals[self._refusals :]
-        return len(set(self._world.components.values())) > 1 and any(isinstance(e, InputError) for e in refusals)
+        refusals = {type(error) for error in self._world.refusals[self._refusals :]}
+        topics = {_topic_in(metadata) for metadata in self._world.cluster.metadata.values()}
+        is_reshaped = len(set(self._world.components.values())) > 1 and InputError in refusals
+        return is_reshaped or (bool(topics - {self._world.cluster.id}) and TopicReplacedError in refusals)
 
     def _on_commit(self, positions: dict[int, int], metadata: str) -> None:
         self._world.report(f"{positions} are committed outside of a transaction")
@@ -101,37 +108,44 @@ class TransformChecks:
             partitions = {_origin(record)[0] for record in transaction.records} | transaction.offsets.keys()
             for partition in sorted(partitions):
                 ours, bad = ([r for r in records if _origin(r)[0] == partition] for records in (outputs, letters))
-                committed = transaction.offsets.get(partition)
-                self._check_range(partition, committed and committed.offset, ours, bad)
+                self._check_range(partition, transaction.offsets.get(partition), ours, bad)
         for place in self._logs:
             self._read_on(place)
 
     def _check_range(
-        self, partition: int, end: int | None, outputs: Sequence[Outgoing], letters: Sequence[Outgoing]
+        self, partition: int, committed: Committed | None, outputs: Sequence[Outgoing], letters: Sequence[Outgoing]
     ) -> None:
         """The records between two committed offsets have the outputs and dead letters of the transaction."""
-        begin = self._committed.get(partition, 0)
-        if end is None:
+        if committed is None:
             self._world.report(f"partition {partition} has outputs without offsets")
             return
+        end, place = committed.offset, (partition, _topic_in(committed.metadata) or self._world.cluster.id)
+        begin = self._committed.get(place, 0)
         if end < begin:
             self._world.report(f"partition {partition}: the committed offset goes back from {begin} to {end}")
-        self._committed[partition] = end
-        self._origins[partition] += [(_origin(record)[1], record.key) for record in (*outputs, *letters)]
-        records = [r for r in self._course(partition, end).records if begin <= r.offset < end]
+        self._committed[place] = end
+        self._origins[place] += [(_origin(record)[1], record.key) for record in (*outputs, *letters)]
+        records = [r for r in self._course(place, end).records if begin <= r.offset < end]
         good = {record.offset: record for record in records if not is_poison(record.value)}
         bad = {record.offset for record in records if is_poison(record.value)}
         self._compare(f"partition {partition}: outputs", partition, set(good), outputs)
         skips = self._world.config.on_bad_record == "skip" and not letters  # an older member may not skip them
         self._compare(f"partition {partition}: dead letters", partition, set() if skips else bad, letters)
-        self._check_values(partition, [(good[at], r) for r in outputs if (at := _origin(r)[1]) in good])
+        self._check_values(place, [(good[at], r) for r in outputs if (at := _origin(r)[1]) in good])
 
-    def _course(self, partition: int, end: int) -> Course:
-        """The course of the outputs committed up to this offset: where a log was cut, there are several courses."""
-        courses = self._world.history.courses(partition)
+    def _course(self, place: Place, end: int) -> Course:
+        """The course of the outputs committed up to this offset: where a log was cut, there are several courses.
+
+        Also where the topic was replaced: until a member notices, it reads the new one from where it was.
+        """
+        partition, topic = place
+        now, *former = self._world.history.courses(partition)
+        courses = [course for course in (now, *former) if course.topic_id == topic]
+        if now.topic_id != topic:
+            courses += [joined(courses[0], now, at, at) for at in range(end)]
         if len(courses) == 1:
             return courses[0]
-        skips, found = self._world.config.on_bad_record == "skip", set(self._origins[partition])
+        skips, found = self._world.config.on_bad_record == "skip", set(self._origins[place])
         for course in courses:
             records = [record for record in course.records if record.offset < end]
             skipped = {(record.offset, record.key) for record in records if skips and is_poison(record.value)}
@@ -150,11 +164,11 @@ class TransformChecks:
         if any(after <= before for before, after in itertools.pairwise(found)):
             self._world.report(f"{what} are written twice, or not in order: {found}")
 
-    def _check_values(self, partition: int, pairs: Sequence[tuple[Record, Outgoing]]) -> None:
-        versions = {_version(output) for _, output in pairs}
+    def _check_values(self, place: Place, pairs: Sequence[tuple[Record, Outgoing]]) -> None:
+        (partition, topic), versions = place, {_version(output) for _, output in pairs}
         for version in versions:
             components = self._world.components[version]
-            self._shapes.add(components)
+            self._shapes[topic].add(components)
             ours = [(record, output) for record, output in pairs if _version(output) == version]
             tails = b"".join((output.value or b"")[-8 * (components + 1) :] for _, output in ours)
             found = np.frombuffer(tails).reshape(-1, components + 1)
@@ -165,8 +179,8 @@ class TransformChecks:
                 self._world.report(f"partition {partition}: outputs lack the key or the timestamp of their records")
         if self._world.plan.version is not None and versions - {self._world.plan.version}:
             self._world.report(f"partition {partition}: versions {versions} are used, not the one asked for")
-        if len(self._shapes) > 1:
-            self._world.report(f"outputs of {sorted(self._shapes)} components are mixed")
+        if len(shapes := self._shapes[topic]) > 1:
+            self._world.report(f"outputs of {sorted(shapes)} components are mixed")
 
     def _read_on(self, place: tuple[str, int]) -> None:
         """Let a reader of committed records read on, up to the first record whose transaction has not ended."""
@@ -179,9 +193,10 @@ class TransformChecks:
                 partition, offset = _origin(record)
                 if partition != place[1]:
                     self._world.report(f"the output of partition {partition} is in partition {place[1]}")
-                if offset <= self._last.get(partition, -1):
-                    self._world.report(f"partition {partition}: {offset} is read after {self._last[partition]}")
-                self._last[partition] = offset
+                log = partition, (record.key or b"").split(b".")[0]
+                if offset <= self._last.get(log, -1):
+                    self._world.report(f"partition {partition}: {offset} is read after {self._last[log]}")
+                self._last[log] = offset
 
 
 def _origin(record: Outgoing) -> tuple[int, int]:
@@ -191,6 +206,11 @@ def _origin(record: Outgoing) -> tuple[int, int]:
         return origin.partition, origin.offset
     _, partition, offset = origin_of_output(record.headers)
     return partition, offset
+
+
+def _topic_in(metadata: str) -> str:
+    """The id of the topic in the metadata of an offset."""
+    return metadata.partition(" topic=")[2].split(" ")[0]
 
 
 def _version(output: Outgoing) -> int:

@@ -37,8 +37,9 @@ class TransformCluster(Cluster):
         super().__init__(scheduler, partitions, name)
 
     def append(self, partition: int, *values: bytes | None, timestamp: int = -1, key: bytes | None = None) -> None:
-        """Append records whose keys tell them from others at their offsets, before or after the log was cut."""
-        super().append(partition, *values, timestamp=timestamp, key=b"%d" % self.logs[partition].leader_epoch)
+        """Append records whose keys tell them from others at their offsets: of another topic, or before a cut."""
+        key = b"%d.%d" % (self.created, self.logs[partition].leader_epoch)
+        super().append(partition, *values, timestamp=timestamp, key=key)
 
     def give_up(self, member: MemorySource) -> None:
         was_settled = self.is_settled

@@ -14,6 +14,7 @@ from streampca.pca.arrays import Array
 from streampca.sources.base import Committed
 from streampca.sources.events import OutOfRange
 from streampca.stores.model_cache import ModelCache
+from streampca.transform import loop
 from streampca.transform.loop import Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.output_fields import OutputFields
@@ -124,7 +125,7 @@ TRANSFORM_MUTANTS: Mutants = {
     "members begin at the earliest record":
         (1, patched(Transformer, _restore=lambda self, owned: dict.fromkeys(_restore(self, owned), Position(-1)))),
     "bad records end members that continue others' work":
-        (120, patched(Transformer, _write=_writes_as_at_the_first_start)),
+        (252, patched(Transformer, _write=_writes_as_at_the_first_start)),
     "recovery fences nobody": (12, patched(ClusterTransactions, recover=_recovers_without_fencing)),
     "brokers accept offsets of members that the group has given up":
         (97, patched(TransformCluster, counts_in=lambda self, member, generation: True)),
@@ -134,7 +135,9 @@ TRANSFORM_MUTANTS: Mutants = {
     "dead letters are not sent":
         (1, patched(ClusterTransactions, send=lambda self, records: _send(self, [r for r in records if r[0] != DEAD]))),
     "models of another shape are used": (7, patched(CurrentModel, require_shape=nothing)),
-    "the model goes back when a newer one is damaged": (22, LOADS_OLDER_MODELS),
+    "the model goes back when a newer one is damaged": (446, LOADS_OLDER_MODELS),
+    "a topic that was replaced is not noticed": (22, patched(Transformer, _check_topic=nothing)),
+    "another topic's offsets are used": (22, patched(loop, refuse_offset_of_other_topic=nothing)),
     "gaps are not counted": (19, patched(Assignment, skip_gap=_skips_silently)),
     "the last record is not committed":
         (19, patched(Position, as_committed=lambda self, shape, topic_id: Committed(self.position, shape))),
