@@ -25,7 +25,6 @@ YOUNG = 4096  # messages: a young stream needs the latest axes more than speed
 WHOLE_UNTIL = 1024  # messages until which blocks are decomposed whole where Σ is not kept
 SHORT_MEMORY = 0.5  # share of the past at the end of a block: of less, blocks are decomposed whole
 FEW_ROWS = 448  # of past and block: fewer are decomposed whole, as sketches say too little of them
-_LARGE_ROW = 4096  # bytes of a message: beside Σ, 1,024 of larger ones would make checkpoints of more than 6 MB
 
 
 @dataclass(frozen=True)
@@ -95,10 +94,7 @@ class LearningConfig:
         """Messages in the block that follows messages of this weight."""
         if not weight:
             return max(self.start, 1)
-        if weight < self.start + YOUNG:
-            return LEARN_BLOCK
-        large = self.keeps_covariance and np.dtype(self.dtype).itemsize * self.dimensions > _LARGE_ROW
-        return LONG_BLOCK // 2 if large else LONG_BLOCK
+        return LEARN_BLOCK if weight < self.start + YOUNG else LONG_BLOCK
 
     @property
     def rounding(self) -> float:
@@ -205,7 +201,7 @@ def _learn_covariance(
     state: State, learned: block.BlockResult, surplus: F64, scale: F64 | None, past: float, config: LearningConfig
 ) -> State:
     """Σ with the rows Y of the block, less what filling has added to its diagonal (d,), and the next [C | F]."""
-    d, product = config.dimensions, (learned.Y.T @ learned.Y).astype(np.float64, copy=False)
+    d, product = config.dimensions, triangle.of_rows(learned.Y)
     before = np.zeros(d * (d + 1) // 2) if state.covariance is None else state.covariance
     np.einsum("ii->i", product)[:] -= surplus
     sketch = learned.sketch[:, ::2] + learned.sketch[:, 1::2]  # half as many do, as Σ is multiplied twice
@@ -214,7 +210,7 @@ def _learn_covariance(
     if scale is not None:
         variances = past * before[packed_diagonal(d)] + product.diagonal() / scale**2
         state, new_units = scaling.rescaled(replace(state, covariance=None, variances=variances))
-        units, start = scale, start * (new_units / scale)[:, None]
+        units, start = scale, start * (new_units / scale)[:, None].astype(config.dtype)
     covariance, square = triangle.plus(before, past, product, units, new_units)
     if state.missing and state.missing.unseen.any():
         square = state.missing.normalised(square)

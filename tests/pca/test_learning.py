@@ -160,8 +160,7 @@ def test_blocks_of_a_young_stream_are_short() -> None:
     for config in (LearningConfig(8, 2), LearningConfig(5000, 20)):
         assert [config.next_block(n) for n in counts] == [200, LEARN_BLOCK, LEARN_BLOCK, LEARN_BLOCK, LONG_BLOCK]
     assert LearningConfig(5000, 200).start == 400
-    assert LearningConfig(768, 20).next_block(9000) == LONG_BLOCK // 2
-    assert LearningConfig(768, 20, dtype="float32").next_block(9000) == LONG_BLOCK
+    assert LearningConfig(768, 20).next_block(9000) == LONG_BLOCK
 
 
 @pytest.mark.parametrize(("d", "k"), [(64, 8), (128, 8), (768, 20), (784, 20), (3072, 20)])

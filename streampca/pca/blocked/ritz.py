@@ -34,19 +34,19 @@ class Limits(NamedTuple):
         return np.flatnonzero(kept)[::-1][: self.columns]
 
 
-def of_covariance(covariance: F64, limits: Limits) -> F64:
+def of_covariance(covariance: Array, limits: Limits) -> F64:
     """[C | F] of Σ (d, d): its leading axes times their standard deviations."""
-    variance, U = _decomposed(covariance, limits.columns)
+    variance, U = _decomposed(covariance.astype(np.float64, copy=False), limits.columns)
     return _columns(U, variance, limits)
 
 
-def on_covariance(covariance: F64, start: Array, limits: Limits) -> F64:
-    """The next [C | F] from Σ (d, d) and [C′ | F | combinations of the block's rows] (d, m)."""
+def on_covariance(covariance: Array, start: Array, limits: Limits) -> Array:
+    """The next [C | F] from Σ (d, d) and [C′ | F | combinations of the block's rows] (d, m), of one type."""
     if start.shape[1] >= len(covariance):
         return of_covariance(covariance, limits)
-    W = orthonormal(covariance @ _scaled(start.astype(np.float64)))
-    variance, U = _decomposed(W.T @ (covariance @ W), limits.columns)
-    return _columns(W @ U, variance, limits)
+    W = orthonormal(covariance @ _scaled(start))
+    variance, U = _decomposed((W.T @ (covariance @ W)).astype(np.float64, copy=False), limits.columns)
+    return _columns(W @ U.astype(W.dtype, copy=False), variance, limits)
 
 
 def on_rows(A: Array, start: Array, limits: Limits, units: Array | float = 1.0) -> Array:
@@ -108,7 +108,7 @@ def _decomposed(A: F64, limit: int) -> tuple[F64, F64]:
     return variance[-limit:] * unit, U[:, -limit:]
 
 
-def _columns(U: F64, variance: F64, limits: Limits) -> F64:
+def _columns(U: Array, variance: F64, limits: Limits) -> Array:
     """Axes (d, m) of ascending variances, times their standard deviations, those within the limits."""
     index = limits.of(variance)
-    return np.ascontiguousarray(U[:, index] * np.sqrt(variance[index]))
+    return np.ascontiguousarray(U[:, index] * np.sqrt(variance[index]).astype(U.dtype, copy=False))

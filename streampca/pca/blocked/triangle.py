@@ -1,21 +1,29 @@
 """Symmetric matrices packed: the rows of the lower triangle one after the other, half the memory of the square."""
 
 import numpy as np
+from scipy.linalg import blas
 
-from streampca.pca.arrays import F64
+from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled_without_lock
 
 _TILE = 32  # rows and columns that are mirrored at a time, in the processor's cache
 
 
-@compiled_without_lock
-def plus(triangle: F64, past: float, A: F64, before: F64, after: F64) -> tuple[F64, F64]:
-    """past · triangle + A/bbᵀ for a symmetric A (d, d) and b = `before` (d,): packed, and, times aaᵀ, as a square.
+def of_rows(Y: Array) -> Array:
+    """The lower triangle of YᵀY in a square (d, d), whose upper one is 0: mirroring it would cost a tenth more."""
+    syrk = blas.ssyrk if Y.dtype == np.float32 else blas.dsyrk
+    return np.asarray(syrk(1.0, Y.T).T)
 
-    So A may be in other units than the triangle, and the square in others again, a = `after` (d,).
+
+@compiled_without_lock
+def plus(triangle: F64, past: float, A: Array, before: F64, after: F64) -> tuple[F64, Array]:
+    """past · triangle + A/bbᵀ for the lower triangle of A (d, d), b = `before` (d,): packed, and as a square.
+
+    The square is of A's type and times aaᵀ, a = `after` (d,): A may be in other units than the triangle, and the square
+    in others again.
     """
     d, n = len(A), 0
-    total, square, inverse = np.empty(len(triangle)), np.empty((d, d)), 1.0 / before
+    total, square, inverse = np.empty(len(triangle)), np.empty((d, d), A.dtype), 1.0 / before
     for i in range(d):
         for j in range(i + 1):
             total[n + j] = past * triangle[n + j] + A[i, j] * (inverse[i] * inverse[j])
