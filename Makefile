@@ -81,7 +81,7 @@ format: setup  ## Fix style and format
 bench: setup java load-generators  ## Run the benchmarks and write docs/performance.md (an hour); make bench ARGS="speed start"
 	$(BIN)/python -m benchmarks.all $(ARGS)
 
-experiments: setup  ## Run the paper's experiments and write docs/experiments.md; make experiments ARGS="--runs 3"
+experiments: setup  ## Run the paper's experiments and write experiments/README.md; make experiments ARGS="--runs 3"
 	$(BIN)/python -m experiments.all $(ARGS)
 
 screenshots: setup browser  ## Take the pictures of the sidecar's page; needs the benchmarks' data
