@@ -7,6 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
 DEMO_INSTALLED := $(VENV)/.installed-demo
 INSTALLED := $(VENV)/.installed
+ACTIONLINT := $(HOME)/.cache/streampca-actionlint/actionlint-1.7.12
 # uv takes a third of pip's time. Where it is missing, pip fetches the locked one, or else installs everything itself.
 UV := $(or $(shell command -v uv),$(BIN)/uv)
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
@@ -14,8 +15,8 @@ install = $(UV) --version >/dev/null 2>&1 || { \
 		sed -n '/^uv==/,/^ *\# via/p' requirements.lock >$(VENV)/uv.lock && $(PIP) -r $(VENV)/uv.lock; }; \
 	$(UV) pip install --quiet --python $(BIN)/python $(1) || $(PIP) $(1)
 
-.PHONY: help setup demo test test-fast test-processors simulate lint schema format bench experiments screenshots wheel lock \
-	clean image-test helm-test k8s-test java prometheus browser load-generators image-tools kubernetes helm go
+.PHONY: help setup demo test test-fast test-processors simulate lint schema format bench experiments screenshots site wheel dist chart release-check lock \
+	clean image-test workflow-test helm-test k8s-test java prometheus browser load-generators image-tools kubernetes helm go
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /: /' | sort
@@ -60,6 +61,9 @@ image-test: setup java image-tools  ## Build the image and run it against a real
 simulate: setup  ## Run the simulation on many seeds; make simulate SEEDS=100000 FROM=1 ROLE=worker
 	$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),10000) --from $(or $(FROM),1) --role $(or $(ROLE),worker)
 
+workflow-test: $(ACTIONLINT)  ## Check the workflows with actionlint; builds it first (1 min)
+	$(ACTIONLINT)
+
 helm-test: setup helm  ## Render the Helm chart and check what it makes; builds Helm first (3 min)
 	STREAMPCA_HELM=$(HELM) $(BIN)/python -m pytest tests/deploy/helm.py tests/deploy/helm_options.py tests/deploy/helm_clusters.py $(ARGS)
 
@@ -81,14 +85,27 @@ format: setup  ## Fix style and format
 bench: setup java load-generators  ## Run the benchmarks and write docs/performance.md (an hour); make bench ARGS="speed start"
 	$(BIN)/python -m benchmarks.all $(ARGS)
 
-experiments: setup  ## Run the paper's experiments and write docs/experiments.md; make experiments ARGS="--runs 3"
+experiments: setup  ## Run the paper's experiments and write experiments/README.md; make experiments ARGS="--runs 3"
 	$(BIN)/python -m experiments.all $(ARGS)
 
 screenshots: setup browser  ## Take the pictures of the sidecar's page; needs the benchmarks' data
 	$(BIN)/python -m tests.page.screenshots
 
+site: setup  ## Build the documentation's site into build/site; a warning is an error
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/site
+
 wheel: setup  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
+
+dist: setup  ## Build the wheel and the source distribution into dist/
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
+chart: helm  ## Package the Helm chart into dist/
+	$(HELM) package helm/streampca --destination dist
+
+release-check:  ## Check that a tag can be released; make release-check TAG=v0.1.0
+	@grep -qx '__version__ = "$(TAG:v%=%)"' streampca/version.py || { echo "streampca/version.py has another version than $(TAG)" >&2; exit 1; }
+	@grep -Eq '^## $(TAG:v%=%) \([0-9]{4}-[0-9]{2}-[0-9]{2}\)$$' CHANGELOG.md || { echo "CHANGELOG.md has no date for $(TAG)" >&2; exit 1; }
 
 lock: setup  ## Pin the newest versions that pyproject.toml allows
 	$(BIN)/python -m tests.locks --upgrade
@@ -136,6 +153,10 @@ image-tools:
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 				apt-get install -y -qq --no-install-recommends buildah debootstrap runc >/dev/null; \
 		else echo "please install buildah, debootstrap and runc" >&2; exit 1; fi; }
+
+$(ACTIONLINT): | go
+	GOBIN=$(@D) go install github.com/rhysd/actionlint/cmd/actionlint@v$(@F:actionlint-%=%)
+	mv $(@D)/actionlint $@
 
 HELM := $(HOME)/.cache/streampca-helm/helm-v3.19.5
 helm: $(HELM)

@@ -234,7 +234,7 @@ def blocks(plan: Plan) -> dict[str, list[str]]:
         rows.append([learner, half_life, *cells])
     heads = [f"{column}: {head}" for column in ("excess", "loss") for head in ("hard", *charts.NAMES)]
     columns = [both(f"{charts.NAMES[name]}, ℓ = {n}", f"ℓ = {n}", name) for name, of in COLUMNS.items() for n in of]
-    picture = ["", "![Losses after a change of regime](../experiments/results/ablation.svg)"]
+    picture = ["", "![Losses after a change of regime](results/ablation.svg)"]
     learners = table(["step", "half-life", *heads, "loss: change"], rows)
     tables = {
         "ablation": table(["", *ORDERS.values()], [both(words, part, "mnist") for part, words in PARTS.items()]),

@@ -1,4 +1,4 @@
-"""Run experiments and write their tables into docs/: `python -m experiments.all [name …]` (`make experiments`).
+"""Run experiments and write their tables: `python -m experiments.all [name …]` (`make experiments`).
 
 Without names all of them. Only runs that are missing in experiments/results are made.
 """
@@ -37,8 +37,9 @@ def main() -> None:
 
 
 def page_with(name: str) -> Path:
-    """The page of docs/ that has a block of this name."""
-    return next(page for page in sorted(DOCS.glob("*.md")) if f"<!-- {name} -->" in page.read_text(encoding="utf-8"))
+    """The page that has a block of this name."""
+    pages = [Path(__file__).with_name("README.md"), *sorted(DOCS.glob("*.md"))]
+    return next(page for page in pages if f"<!-- {name} -->" in page.read_text(encoding="utf-8"))
 
 
 def blocks(plan: Plan) -> dict[str, list[str]]:

@@ -23,7 +23,7 @@ ROOT = DOCS.parent
 README = ROOT / "README.md"
 PROMISES: dict[str, dict[str, str]] = json.loads((ROOT / "tests" / "promises.json").read_text())
 _PROMISE = re.compile(r"\b(never|always|no|any|exactly)\b", re.IGNORECASE)
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [README, ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md"), *sorted(DOCS.glob("*.md"))]
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -62,6 +63,9 @@ def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     assert "streampca/sidecar/page/static/index.html" in page
     assert sources | page <= set(names)
     assert "License-Expression: Apache-2.0" in metadata
+    links = re.findall(r'(?:\]\(|src=")([^)"]+)', metadata)
+    assert len(links) > 30
+    assert all(link.startswith("https://") for link in links)
 
 
 def test_the_installed_command_works(installed: Path, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
     def score_samples(self, X: ArrayLike) -> F64:
         """Log-likelihood of each row of X by probabilistic PCA, as of scikit-learn's `PCA`, (n_samples,).
 
-        The lower, the more unusual. It is -(T2 + SPE / noise_variance_) / 2 and a constant, see docs/mathematics.md.
+        The lower, the more unusual. It is -(T2 + SPE / `noise_variance_`) / 2 and a constant, see docs/mathematics.md.
         """
         model = self._fitted.unbiased
         return self._of_rows(X, lambda V: model.project(V).log_likelihood)

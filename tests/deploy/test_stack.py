@@ -52,7 +52,10 @@ def test_images_have_the_version_of_the_package() -> None:
     named = {service["image"] for service in files.streampca_services().values()}
     assert named == {f"streampca:{__version__}"}
     assert f"streampca:{__version__}" in files.DOCKERFILE.read_text()
-    assert f'image.version="{__version__}"' in files.last_argument("LABEL")
+    labels = " ".join(rest for stage in files.stages() for name, rest in stage if name == "LABEL")
+    assert f'image.version="{__version__}"' in labels
+    assert "image.source=" in labels
+    assert "image.revision=" in labels
 
 
 @pytest.mark.parametrize(("arguments", "environment"), COMMAND_LINES.values(), ids=COMMAND_LINES)
