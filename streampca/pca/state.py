@@ -32,7 +32,7 @@ class MissingShares:
         """Entries that no message had, (d,)."""
         return np.asarray(self.unseen > 1 - 1e-12)
 
-    def normalised(self, covariance: F64) -> F64:
+    def normalised(self, covariance: Array) -> F64:
         """Σ_ij/(1 − max(u_i, u_j)) with u = `unseen`: Σ (d, d) by the messages since both entries had been seen.
 
         Eigenvalues may be negative.

@@ -58,7 +58,7 @@ def learn(
 
 def part_of(columns: int) -> int:
     """Messages that are learned together: products with G cost as many, and the new C costs K²/part of them."""
-    return min(max(32, 1 << columns.bit_length() >> 1), 256)
+    return min(max(16, 1 << columns.bit_length() >> 1), 128)
 
 
 @cache

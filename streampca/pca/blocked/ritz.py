@@ -37,7 +37,8 @@ class Limits(NamedTuple):
 def of_covariance(covariance: Array, limits: Limits) -> F64:
     """[C | F] of Σ (d, d): its leading axes times their standard deviations."""
     variance, U = _decomposed(covariance.astype(np.float64, copy=False), limits.columns)
-    return _columns(U, variance, limits)
+    index = limits.of(variance)
+    return np.ascontiguousarray(U[:, index] * np.sqrt(variance[index]))
 
 
 def on_covariance(covariance: Array, start: Array, limits: Limits) -> Array:
@@ -46,7 +47,9 @@ def on_covariance(covariance: Array, start: Array, limits: Limits) -> Array:
         return of_covariance(covariance, limits)
     W = orthonormal(covariance @ _scaled(start))
     variance, U = _decomposed((W.T @ (covariance @ W)).astype(np.float64, copy=False), limits.columns)
-    return _columns(W @ U.astype(W.dtype, copy=False), variance, limits)
+    index = limits.of(variance)
+    axes = U[:, index] * np.sqrt(variance[index])
+    return np.ascontiguousarray(W @ axes.astype(W.dtype, copy=False))
 
 
 def on_rows(A: Array, start: Array, limits: Limits, units: Array | float = 1.0) -> Array:
@@ -106,9 +109,3 @@ def _decomposed(A: F64, limit: int) -> tuple[F64, F64]:
     few = 4 * limit < n
     variance, U = eigh(A / unit, subset_by_index=(n - limit, n - 1)) if few else np.linalg.eigh(A / unit)
     return variance[-limit:] * unit, U[:, -limit:]
-
-
-def _columns(U: Array, variance: F64, limits: Limits) -> Array:
-    """Axes (d, m) of ascending variances, times their standard deviations, those within the limits."""
-    index = limits.of(variance)
-    return np.ascontiguousarray(U[:, index] * np.sqrt(variance[index]).astype(U.dtype, copy=False))

@@ -39,4 +39,8 @@ def plus(triangle: F64, past: float, A: Array, before: F64, after: F64) -> tuple
 
 def square(triangle: F64, d: int, scale: F64 | None = None) -> F64:
     """The symmetric matrix (d, d), times ssᵀ for a `scale` s (d,)."""
-    return plus(triangle, 1.0, np.zeros((d, d)), np.ones(d), np.ones(d) if scale is None else scale)[1]
+    full, n = np.empty((d, d)), 0
+    for i in range(d):
+        full[i, : i + 1] = full[: i + 1, i] = triangle[n : n + i + 1]
+        n += i + 1
+    return full if scale is None else full * np.outer(scale, scale)
