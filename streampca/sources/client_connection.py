@@ -162,7 +162,7 @@ class ClientConnection(ABC):
             if after not in (None, before):
                 raise SourceError(
                     f"no broker answers at {self._servers} ({self.last_failure or 'no cause is known'}), and {path} "
-                    "was changed since the start, which only a new process reads: it must be started again"
+                    "was changed since the start; only a new process reads certificates and settings again: start it"
                 )
 
     def _versions_now(self) -> list[tuple[int, int] | None]:

@@ -223,5 +223,7 @@ def _errors(verb: str, path: Path) -> Iterator[None]:
 
 def _has_no_inodes(path: Path) -> bool:
     """Return whether the file system has a limit of files, and has reached it."""
+    if not hasattr(os, "statvfs"):  # Windows
+        return False
     usage = os.statvfs(next(folder for folder in (path, *path.parents) if folder.exists()))
     return usage.f_files > 0 == usage.f_favail

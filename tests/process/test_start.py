@@ -126,7 +126,9 @@ def test_a_member_ends_with_the_error_of_a_thread(tmp_path: Path, monkeypatch: p
     )
 
     def lose_the_thread() -> None:
-        with member_process(settings, open_store(tmp_path), WorkerMetrics("readings"), WorkerLog(), {}):
+        with member_process(
+            settings, open_store(tmp_path), WorkerMetrics("readings"), WorkerLog(), {}, lambda _: True, 300.0
+        ):
             if name == "client":
                 run_thread(name)
             for thread in threading.enumerate():
