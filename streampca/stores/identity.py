@@ -8,15 +8,17 @@ import json
 import socket
 import uuid
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import orjson
+from pydantic import Field
 
 from streampca.errors import RETRY_MAY_HELP, DamagedFileError, ForeignStoreError, StaleListingError
 from streampca.stores.base import Store
 from streampca.stores.sealed import seal, value_in
 
 NAME = "store.json"
+_Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _LONGEST = 500  # characters of a location; brokers accept metadata of 4096 bytes by default
 
 
@@ -39,7 +41,7 @@ class StoreIdentity(NamedTuple):
 def find(store: Store) -> StoreIdentity | None:
     """The store's identity; None if it has none yet. Raises `StoreError`, and `DamagedFileError` for a damaged file."""
     try:
-        return _at(store, value_in(store.read(NAME), "id"))
+        return _at(store, value_in(store.read(NAME), "id", _Id))
     except FileNotFoundError:
         return None
     except ValueError:

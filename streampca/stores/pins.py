@@ -44,7 +44,7 @@ class Pins:
         pins: dict[str, int] = {}
         for name in self.names():
             try:
-                pins[name] = value_in(self._store.read(self._path(name)), "version")
+                pins[name] = value_in(self._store.read(self._path(name)), "version", int)
             except FileNotFoundError:  # removed since it was listed
                 pass
             except ValueError:

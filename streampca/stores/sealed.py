@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import orjson
+from pydantic import TypeAdapter
 
 
 def seal(name: str, value: int | str) -> bytes:
@@ -12,10 +13,11 @@ def seal(name: str, value: int | str) -> bytes:
     return orjson.dumps({name: value, "crc32": zlib.crc32(str(value).encode())})
 
 
-def value_in(content: bytes, name: str) -> Any:
-    """The value that was sealed by this name. Other fields are ignored. Raises `ValueError` for any other content."""
+def value_in(content: bytes, name: str, kind: Any) -> Any:
+    """The value of this kind that was sealed by this name; other fields are ignored. Raises `ValueError` without."""
     with suppress(ValueError, TypeError, KeyError):
-        found = orjson.loads(content)
-        if orjson.loads(seal(name, found[name])).items() <= found.items():
-            return found[name]
+        fields = orjson.loads(content)
+        value = TypeAdapter(kind).validate_python(fields[name], strict=True)
+        if orjson.dumps({field: fields[field] for field in (name, "crc32")}) == seal(name, value):
+            return value
     raise ValueError("not sealed, or damaged")

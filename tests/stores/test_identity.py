@@ -11,6 +11,7 @@ from streampca.stores import identity
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.identity import StoreIdentity, identity_in
 from streampca.stores.memory import MemoryStore
+from streampca.stores.sealed import seal
 
 
 def test_it_is_created_once_and_found_again(tmp_path: Path) -> None:
@@ -34,7 +35,9 @@ def test_a_copy_has_the_same_identity_in_another_place(tmp_path: Path) -> None:
     assert identity.ensure(copy) == first._replace(location=str(tmp_path / "b"))
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"id": 5}', b'{"id": "../../etc"}', b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"id": 5}', b'{"id": "../../etc"}', b"\xff", seal("id", "../../etc"), seal("id", 5)]
+)
 def test_a_damaged_identity_is_not_replaced(content: bytes) -> None:
     store = MemoryStore()
     store.write(identity.NAME, content)

@@ -12,6 +12,7 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models, next_to_go, rising
 from streampca.stores.pins import Pins, UnknownPinError
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
+from streampca.stores.sealed import seal
 from tests.errors import refusal
 from tests.example_models import numbered
 from tests.in_memory.store import FaultyStore
@@ -125,6 +126,8 @@ def test_pins_are_listed_moved_and_removed_and_a_damaged_one_is_left_out() -> No
     assert pins.all() == {"a.npz": 1, "b": 2}
     assert publish(1).versions() == [1, 2, 3, 4]
     store.damage("models/readings/b.pin", 12)
+    assert pins.all() == {"a.npz": 1}
+    store.write("models/readings/b.pin", seal("version", "2"))
     assert pins.all() == {"a.npz": 1}
     pins.remove("b")
     assert "the names there are: a.npz" in refusal(UnknownPinError, lambda: pins.remove("b"))
