@@ -6,6 +6,7 @@ few dimensions contribute to the scores of the most unusual ones.
 
 import threading
 import time
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -23,17 +24,23 @@ class RecentVectors:
     """The vectors of the last requests, of one length. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[Array, float]] = []  # each vector, and the seconds since 1970 of its request
+        self._parts: deque[tuple[Array, float]] = deque()  # the vectors of a request, and its seconds since 1970
+        self._count = 0  # of vectors
         self._lock = threading.Lock()
 
     def add(self, vectors: Array) -> None:
         """Add vectors (n, d), in place of the oldest. If d differs from theirs, all old ones are dropped."""
-        now, (n, d) = time.time(), vectors.shape
-        most = min(_MAX_VECTORS, _MAX_BYTES // (8 * d))
-        new = [(row, now) for row in vectors[max(n - most, 0) :].copy()]
+        n, d = vectors.shape
+        limit = _limit(d)
+        last = vectors[n - limit :].copy() if n > limit else vectors
         with self._lock:
-            rows = [*self._of_length(d), *new]
-            self._rows = rows[max(len(rows) - most, 0) :]
+            if self._parts and self._parts[0][0].shape[1] != d:
+                self._parts.clear()
+                self._count = 0
+            self._parts.append((last, time.time()))
+            self._count += len(last)
+            while self._parts and self._count - len(self._parts[0][0]) >= limit:
+                self._count -= len(self._parts.popleft()[0])
 
     def project(self, published: PublishedModel, x: int, y: int) -> dict[str, Any]:
         """The vectors along components x and y, counted from 1, the oldest first. Raises `RequestError`."""
@@ -64,9 +71,14 @@ class RecentVectors:
 
     def _snapshot(self, dimensions: int) -> tuple[Array, F64]:
         """The vectors (n, d) and times (n,), the oldest first; empty if theirs is another length."""
-        rows = self._of_length(dimensions)
-        return np.array([row for row, _ in rows]).reshape(-1, dimensions), np.array([at for _, at in rows], np.float64)
+        with self._lock:
+            parts = list(self._parts)
+        if not parts or parts[0][0].shape[1] != dimensions:
+            return np.empty((0, dimensions)), np.empty(0)
+        times = np.repeat([at for _, at in parts], [len(vectors) for vectors, _ in parts])
+        limit = _limit(dimensions)
+        return np.concatenate([vectors for vectors, _ in parts])[-limit:], times[-limit:]
 
-    def _of_length(self, dimensions: int) -> list[tuple[Array, float]]:
-        rows = self._rows
-        return rows if rows and len(rows[0][0]) == dimensions else []
+
+def _limit(dimensions: int) -> int:
+    return min(_MAX_VECTORS, _MAX_BYTES // (8 * dimensions))
