@@ -1,10 +1,10 @@
 """Published models and their files: the worker and `streampca fit` write them, the sidecar serves them."""
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, create_model
+from pydantic import Field
 
 from streampca.errors import DamagedFileError
 from streampca.fold import npz
@@ -20,24 +20,24 @@ _ARRAYS = {"components", "explained_variance", "mean"}  # of every file
 
 @dataclass(frozen=True, eq=False)
 class PublishedModel:
-    """A model with its version and origin, in the types of a file's header."""
+    """A model with its version and origin."""
 
-    version: npz.Count  # the number of messages learned, so it only grows, even across restarts
+    version: int  # the number of messages learned, so it only grows, even across restarts
     model: Model
     topic: str = ""
     topic_id: str = ""
     positions: dict[int, int] = field(default_factory=dict)  # partition → next offset; all before it are included
-    rejected: npz.Count = 0  # records that could not be learned
-    loss: npz.Finite | None = None  # mean ‖r‖² of all messages, each scored before it is learned
-    loss_ratio: npz.Finite | None = None  # Σ‖r‖² / Σ‖y‖² of the same messages
-    loss_ewma: npz.Finite | None = None  # ‖r‖²/‖y‖², exponentially weighted over the last ~1000 messages
+    rejected: int = 0  # records that could not be learned
+    loss: float | None = None  # mean ‖r‖² of all messages, each scored before it is learned
+    loss_ratio: float | None = None  # Σ‖r‖² / Σ‖y‖² of the same messages
+    loss_ewma: float | None = None  # ‖r‖²/‖y‖², exponentially weighted over the last ~1000 messages
     partition_losses: dict[int, float] = field(default_factory=dict)  # partition → its own loss_ewma, once it has one
-    first_timestamp_ms: npz.Milliseconds = -1  # of the records learned; -1 when unknown
-    last_timestamp_ms: npz.Milliseconds = -1
-    published_at: npz.Finite = 0.0  # seconds since 1970
+    first_timestamp_ms: int = -1  # of the records learned; -1 when unknown
+    last_timestamp_ms: int = -1
+    published_at: float = 0.0  # seconds since 1970
     settings: dict[str, Any] = field(default_factory=dict)  # the settings that shape the model
-    subspace_error: npz.NonNegative | None = None  # expected Σ sin² of the angles to the stream's axes
-    axis_errors: list[npz.NonNegative] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
+    subspace_error: float | None = None  # expected Σ sin² of the angles between the model and the stream's axes
+    axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
     past_scores: PastScores | None = None  # of messages by the versions before this one
     learned: Array | None = None  # of `streampca fit`: what continuing needs beyond the model, `axes.continuation`
     names: Names = None
@@ -55,15 +55,21 @@ class PublishedModel:
 PartitionName = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 
 
-_KINDS = get_type_hints(PublishedModel, include_extras=True) | {
-    "positions": dict[PartitionName, Annotated[int, Field(ge=-1, lt=2**63)]],
-    "partition_losses": dict[PartitionName, npz.NonNegative],
-    "total_variance": npz.Finite,
-    "weight": npz.Finite,
-}
-_NOT_OWN = {"model", "past_scores", "learned", *npz.Header.model_fields}
-_REQUIRED: Any = {name: (kind, ...) for name, kind in _KINDS.items() if name not in _NOT_OWN}
-ModelHeader = create_model("ModelHeader", __base__=npz.Header, **_REQUIRED)
+class ModelHeader(npz.Header):
+    version: npz.Count
+    positions: dict[PartitionName, Annotated[int, Field(ge=-1, lt=2**63)]]
+    rejected: npz.Count
+    loss: npz.Finite | None
+    loss_ratio: npz.Finite | None
+    loss_ewma: npz.Finite | None
+    partition_losses: dict[PartitionName, npz.NonNegative]
+    first_timestamp_ms: npz.Milliseconds
+    last_timestamp_ms: npz.Milliseconds
+    published_at: npz.Finite
+    total_variance: npz.Finite
+    weight: npz.Finite
+    subspace_error: npz.NonNegative | None
+    axis_errors: list[npz.NonNegative] | None
 
 
 def encode(published: PublishedModel) -> bytes:
@@ -83,22 +89,23 @@ def encode(published: PublishedModel) -> bytes:
         del header["names"]
     arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
     calibration = None if published.past_scores is None else published.past_scores.table()
-    names = None if published.names is None else np.array(published.names)
-    optional = {"scale": model.scale, "calibration": calibration, "learned": published.learned, "names": names}
+    optional = {"scale": model.scale, "calibration": calibration, "learned": published.learned}
+    optional |= {"names": None if published.names is None else np.array(published.names)}
     return npz.encode(header, arrays | _for_others(published) | {n: a for n, a in optional.items() if a is not None})
 
 
 def _for_others(published: PublishedModel) -> dict[str, Array]:
     """What only other readers of the file use, `numpy.load` above all; the header has it, or it follows from it."""
-    values = {name: getattr(published.model, name) for name in ("explained_variance_ratio", "noise_variance")}
-    values |= {"version": published.version, "topic": published.topic}
-    return {name: np.asarray(value) for name, value in values.items()}
+    model, arrays = published.model, dict[str, Any]()
+    arrays |= {"explained_variance_ratio": model.explained_variance_ratio, "noise_variance": model.noise_variance}
+    arrays |= {"version": published.version, "topic": published.topic}
+    return {name: np.asarray(value) for name, value in arrays.items()}
 
 
 def decode(data: bytes) -> PublishedModel:
     """The model that `encode` wrote. Raises `DamagedFileError` for anything else."""
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION)
-    header = dict(npz.validate(ModelHeader, fields))
+    header = npz.validate(ModelHeader, fields)
     try:
         past_scores = PastScores.from_table(arrays.pop("calibration")) if "calibration" in arrays else None
     except ValueError as error:
@@ -107,10 +114,10 @@ def decode(data: bytes) -> PublishedModel:
     if not arrays.keys() >= _ARRAYS:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
     own = {name: arrays[name] for name in _ARRAYS}
-    model = Model(**own, total_variance=header["total_variance"], weight=header["weight"], scale=scale)
-    values = {name: value for name, value in header.items() if name in PublishedModel.__dataclass_fields__}
+    model = Model(**own, total_variance=header.total_variance, weight=header.weight, scale=scale)
+    values = {name: value for name, value in header if name in PublishedModel.__dataclass_fields__}
     for name in ("positions", "partition_losses"):
-        values[name] = {int(partition): value for partition, value in header[name].items()}
+        values[name] = {int(partition): value for partition, value in getattr(header, name).items()}
     published = PublishedModel(model=model, past_scores=past_scores, learned=learned, **values)
     if problem := _problem(published):
         raise DamagedFileError(problem)
