@@ -115,4 +115,6 @@ def naming_the_worker() -> AbstractContextManager[None]:
 
 def exit_code_of(error: StreampcaError) -> int:
     """The exit code of a command that the error ends: 2 for settings, 3 if all first records are rejected, else 1."""
-    return 3 if isinstance(error, RejectLimitError) else 2 if isinstance(error, SettingsError) else 1
+    if isinstance(error, RejectLimitError):
+        return 3
+    return 2 if isinstance(error, SettingsError) else 1

@@ -117,9 +117,10 @@ class Client(_Sidecar):
 
     def _ask(self, request: dict[str, Any]) -> httpx.Response:
         try:
-            return self._retrying(**self._policy)(self._http.request, **request)  # type: ignore[no-any-return]
+            answer: httpx.Response = self._retrying(**self._policy)(self._http.request, **request)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
+        return answer
 
 
 class AsyncClient(_Sidecar):

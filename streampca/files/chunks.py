@@ -94,7 +94,8 @@ def _delta_files(source: str) -> list[str]:
 
 
 def _opened(path: str) -> tuple[Any, str]:
-    return pa.fs.FileSystem.from_uri(path if "://" in path else str(Path(path).absolute()))  # type: ignore[no-any-return]
+    opened: tuple[Any, str] = pa.fs.FileSystem.from_uri(path if "://" in path else str(Path(path).absolute()))
+    return opened
 
 
 def _spelled_alike(path: str) -> str:

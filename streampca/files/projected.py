@@ -78,9 +78,10 @@ def _texts(name: str, column: Any) -> list[str]:
     import pyarrow as pa
 
     try:
-        return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+        texts: list[str] = column.cast(pa.string()).to_pylist()
     except pa.ArrowException:
         raise InputError(f"column {name}, {column.type}, cannot be written as CSV: write a .parquet file") from None
+    return texts
 
 
 def _parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:

@@ -176,7 +176,8 @@ def bytes_of_rows(rows: NDArray[Any], counts: NDArray[np.int64] | None = None) -
     """Each row's bytes; with `counts`, the bytes of each group of rows."""
     rows = np.ascontiguousarray(rows)
     if counts is None:
-        return rows.view(f"V{rows.strides[0]}")[:, 0].tolist()  # type: ignore[no-any-return]
+        values: list[bytes] = rows.view(f"V{rows.strides[0]}")[:, 0].tolist()
+        return values
     data, ends = rows.tobytes(), (np.cumsum(counts) * rows.strides[0]).tolist()
     return [data[i:j] for i, j in itertools.pairwise([0, *ends])]
 

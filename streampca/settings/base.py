@@ -122,10 +122,12 @@ def all_fields(kind: type[Settings]) -> dict[str, FieldInfo]:
 
 def _valid_values(kind: type[Settings], values: Mapping[str, Any], wrong: set[str]) -> dict[str, Any]:
     """The settings that are valid by themselves, converted."""
-    fields = {name: field for name, field in kind.model_fields.items() if name not in wrong}
-    types: dict[str, Any] = {name: Annotated[field.annotation, field] for name, field in fields.items()}
-    given = {name: TypeAdapter(types[name]).validate_python(values[name]) for name in fields if name in values}
-    return {name: field.default for name, field in fields.items()} | given
+    valid: dict[str, Any] = {}
+    for name, field in kind.model_fields.items():
+        if name not in wrong:
+            type_: Any = Annotated[field.annotation, field]
+            valid[name] = TypeAdapter(type_).validate_python(values[name]) if name in values else field.default
+    return valid
 
 
 def _sentence(kind: type[Settings], sources: _Sources, mistake: Mapping[str, Any]) -> str:

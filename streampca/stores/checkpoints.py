@@ -115,8 +115,9 @@ class Checkpoints:
                 log.error("checkpoint damaged, falling back", file=self._path(partition, offset), error=str(error))
 
     def _raise_unusable(self, partition: int, failures: Mapping[int, Exception]) -> NoReturn:
-        if unreadable := [error for error in failures.values() if isinstance(error, StoreError)]:
-            raise unreadable[0]
+        for error in failures.values():
+            if isinstance(error, StoreError):
+                raise error
         names = [self._path(partition, offset) for offset in failures]
         if any(isinstance(error, FileNotFoundError) for error in failures.values()):
             raise StaleListingError(
