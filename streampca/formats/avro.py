@@ -98,7 +98,7 @@ def schema_of(layout: Layout) -> WriterSchema:
 
 
 def _whole(value: bytes, schema: Any) -> Any:
-    """What is behind the frame of a value. Raises `VectorError`."""
+    """Read the datum that follows the frame of a value. Raises `VectorError`."""
     stream = io.BytesIO(value)
     stream.seek(frame_size(value))
     try:

@@ -57,7 +57,7 @@ class JsonWriter(Writer):
 
 
 def _column(values: NDArray[Any], bounds: list[tuple[int, int]] | None) -> list[Any]:
-    """The values of a field, or lists of those of the rows between bounds; of bytes the first of them, spliced."""
+    """The values of a field. With bounds, each is the list of a record's rows; bytes are spliced, once for a record."""
     column: list[Any] = values.tolist()
     if values.dtype.kind == "O" and values.ndim == 1:
         firsts = column if bounds is None else [column[i] for i, _ in bounds]

@@ -13,7 +13,7 @@ import numpy as np
 
 from streampca.pca import axes
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked import ritz
+from streampca.pca.blocked import ritz, triangle
 from streampca.pca.jackknife import FEWEST
 from streampca.pca.learning import SPARE
 from streampca.pca.scaling import rescaled
@@ -59,8 +59,7 @@ class PooledCovariance:
         if state.covariance is not None:
             d = len(mean)
             before = np.zeros(d * (d + 1) // 2) if self._covariance is None else past * self._covariance
-            of_means = np.concatenate([between[i] * between[: i + 1] for i in range(d)])
-            self._covariance = before + new * state.covariance + of_means
+            self._covariance = before + new * state.covariance + triangle.outer(between)
         else:
             self._add_rows(state, past, new, between)
         self._total_variance = past * self._total_variance + new * state.total_variance + float(between @ between)

@@ -161,7 +161,7 @@ class ClientConnection(ABC):
         for path, before, after in zip(self._files, self._versions, self._versions_now(), strict=True):
             if after not in (None, before):
                 raise SourceError(
-                    f"no broker answers at {self._servers} ({self.last_failure or 'no cause is known'}), and {path} "
+                    f"{NO_ANSWER} at {self._servers} ({self.last_failure or 'no cause is known'}), and {path} "
                     "was changed since the start; only a new process reads certificates and settings again: start it"
                 )
 

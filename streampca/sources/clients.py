@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeAlias
 
 from streampca.errors import StreampcaError
 from streampca.settings.commands import ConsumerSettings
@@ -16,6 +16,9 @@ from streampca.sources.kafka_python.source import KafkaPythonSource
 from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters, KafkaPythonTransactions
 from streampca.sources.prefetch import Prefetch
 
+_Classes: TypeAlias = tuple[
+    Callable[[ConsumerSettings], Source], Callable[[ConsumerSettings], DeadLetters], Callable[..., Transactions]
+]
 _POLLS = 5  # prefetch at most as many records as this many polls return
 
 
@@ -27,7 +30,7 @@ def client_and_other(settings: ConsumerSettings) -> str:
     return f"kafka-python; confluent ({remedy}) is several times as fast"
 
 
-def _classes(settings: ConsumerSettings) -> Any:
+def _classes(settings: ConsumerSettings) -> _Classes:
     """The client's implementations of `Source`, `DeadLetters` and `Transactions`."""
     if settings.client != "confluent":
         return KafkaPythonSource, KafkaPythonDeadLetters, KafkaPythonTransactions
@@ -39,8 +42,7 @@ def _classes(settings: ConsumerSettings) -> Any:
 
 def create_client(settings: ConsumerSettings) -> Source:
     """A member of the consumer group, which joins at its first poll. Raises `SourceError`."""
-    source: Source = _classes(settings)[0](settings)
-    return source
+    return _classes(settings)[0](settings)
 
 
 def could_save(settings: ConsumerSettings, needs: str) -> bool:
@@ -62,8 +64,7 @@ def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:
 def create_transactions(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:
     """Transactions of a source that `create_client` has created with the same settings. Raises `SourceError`."""
     name = f"{settings.group}-{settings.group_instance_id or uuid.uuid4().hex}"
-    transactions: Transactions = _classes(settings)[2](settings, topics, name, settings.session_timeout_s, source)
-    return transactions
+    return _classes(settings)[2](settings, topics, name, settings.session_timeout_s, source)
 
 
 def prefetching(source: Source, settings: ConsumerSettings, decode: Callable[[Records], Event]) -> Source:

@@ -94,7 +94,7 @@ class History:
 
 
 def joined(former: Course, now: Course, end: int, start: int) -> Course:
-    """The records of a course before an offset, and those of the present one from another on."""
+    """Join the records before `end` of a former course with those from `start` on of the present one."""
     records = [record for record in former.records if record.offset < end]
     return replace(now, records=records + [record for record in now.records if record.offset >= start])
 

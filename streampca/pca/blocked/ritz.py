@@ -37,8 +37,7 @@ class Limits(NamedTuple):
 def of_covariance(covariance: Array, limits: Limits) -> F64:
     """[C | F] of Σ (d, d): its leading axes times their standard deviations."""
     variance, U = _decomposed(covariance.astype(np.float64, copy=False), limits.columns)
-    index = limits.of(variance)
-    return np.ascontiguousarray(U[:, index] * np.sqrt(variance[index]))
+    return np.ascontiguousarray(_scaled_axes(U, variance, limits))
 
 
 def on_covariance(covariance: Array, start: Array, limits: Limits) -> Array:
@@ -47,9 +46,7 @@ def on_covariance(covariance: Array, start: Array, limits: Limits) -> Array:
         return of_covariance(covariance, limits)
     W = orthonormal(covariance @ _scaled(start))
     variance, U = _decomposed((W.T @ (covariance @ W)).astype(np.float64, copy=False), limits.columns)
-    index = limits.of(variance)
-    axes = U[:, index] * np.sqrt(variance[index])
-    return np.ascontiguousarray(W @ axes.astype(W.dtype, copy=False))
+    return np.ascontiguousarray(W @ _scaled_axes(U, variance, limits).astype(W.dtype, copy=False))
 
 
 def on_rows(A: Array, start: Array, limits: Limits, units: Array | float = 1.0) -> Array:
@@ -109,3 +106,9 @@ def _decomposed(A: F64, limit: int) -> tuple[F64, F64]:
     few = 4 * limit < n
     variance, U = eigh(A / unit, subset_by_index=(n - limit, n - 1)) if few else np.linalg.eigh(A / unit)
     return variance[-limit:] * unit, U[:, -limit:]
+
+
+def _scaled_axes(U: F64, variance: F64, limits: Limits) -> F64:
+    """Axes (n, m) of ascending variances, those within the limits, times their standard deviations."""
+    index = limits.of(variance)
+    return np.asarray(U[:, index] * np.sqrt(variance[index]))

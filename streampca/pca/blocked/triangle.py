@@ -37,6 +37,11 @@ def plus(triangle: F64, past: float, A: Array, before: F64, after: F64) -> tuple
     return total, square
 
 
+def outer(x: F64) -> F64:
+    """xxᵀ for a vector x (d,), packed."""
+    return np.concatenate([x[i] * x[: i + 1] for i in range(len(x))])
+
+
 def square(triangle: F64, d: int, scale: F64 | None = None) -> F64:
     """The symmetric matrix (d, d), times ssᵀ for a `scale` s (d,)."""
     full, n = np.empty((d, d)), 0
