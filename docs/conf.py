@@ -21,12 +21,11 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 
-_LEAVES = re.compile(r"(?<!\!)(\[[^\]]*\])\(\.\./([^)]+)\)")
-
 
 def _to_repository(app: object, name: str, source: list[str]) -> None:
     """A link that leaves these pages leads to the repository."""
-    source[0] = _LEAVES.sub(rf"\1({repository}/blob/main/\2)", source[0])
+    top = re.escape("../" * (1 + name.count("/")))
+    source[0] = re.sub(rf"(?<!\!)(\[[^\]]*\])\({top}([^)]+)\)", rf"\1({repository}/blob/main/\2)", source[0])
 
 
 def setup(app: object) -> None:

@@ -14,7 +14,7 @@ import sklearn.datasets
 from typer.main import get_command
 
 from streampca.cli.app import app as command_line
-from tests.command_line import succeeded
+from tests.command_line import succeeded, variables
 from tests.docs_tables import DOCS, TABLES, block, flat
 from tests.kafka_broker import Broker
 from tests.ports import free_ports
@@ -23,7 +23,9 @@ ROOT = DOCS.parent
 README = ROOT / "README.md"
 PROMISES: dict[str, dict[str, str]] = json.loads((ROOT / "tests" / "promises.json").read_text())
 _PROMISE = re.compile(r"\b(never|always|no|any|exactly)\b", re.IGNORECASE)
-PAGES = [README, ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md"), *sorted(DOCS.glob("*.md"))]
+PAGES = [README, ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md"), *sorted(DOCS.rglob("*.md"))]
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
+_NUMBER = re.compile(r"(?<![\w@.-])\d+(?:\.\d+)?")
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -123,18 +125,60 @@ def test_the_commands_of_use_it_run(broker: Broker, topic: str, tmp_path: Path) 
     text = re.sub(r"^ {4}pip .*", "", section[: section.index("\n- ")], flags=re.MULTILINE)
     script = "\n".join(re.findall(r"^ {4}(.*)", text, re.MULTILINE))
     [port] = free_ports(1)
-    for there, here in {
+    script = replaced(script, {
         "broker:9092": broker.bootstrap, "=readings-dead": f"={topic}-dead", "=readings": f"={topic}",
         "/var/lib/streampca": str(tmp_path / "store"), "localhost:8000": f"localhost:{port}",
-    }.items():  # fmt: skip
-        assert there in script
-        script = script.replace(there, here)
+    })  # fmt: skip
     script = re.sub(r"^(streampca (?:worker|serve)) .*", r"\1 &", script, flags=re.MULTILINE)
-    ready = f"until curl -sf localhost:{port}/readyz; do kill -0 %1 %2; sleep 0.2; done\n"
-    script = "set -e; trap 'kill $(jobs -p); wait' EXIT\n" + script.replace("curl ", f"{ready}curl ", 1)
-    variables = {"STREAMPCA_PORT": str(port), "STREAMPCA_METRICS_PORT": "0",
-                 "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # fmt: skip
-    output = succeeded("bash", "-c", script, env=os.environ | variables, cwd=tmp_path)
+    ready = f"until curl -sf localhost:{port}/readyz; do sleep 1; done\n"
+    output = in_a_shell(script.replace("curl ", f"{ready}curl ", 1), tmp_path, port=port, metrics_port=0)
     assert "all checks passed" in output
     answer = json.loads(re.findall(r'^.*({"version".*})', output, re.MULTILINE)[-1])
     assert (answer["version"] <= 900, len(answer["coordinates"][0])) == (True, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_the_tutorials_run(page: Path, broker: Broker, tmp_path: Path) -> None:
+    """Every line that a page shows is printed: the same words, and numbers within 15 % or 0.06."""
+    port, first, second = free_ports(3)
+    text = replaced(page.read_text(), {
+        "127.0.0.1:9094": broker.bootstrap, "localhost:8000": f"localhost:{port}",
+        "streampca worker 2>": "STREAMPCA_METRICS_PORT=0 streampca worker 2>",
+    })  # fmt: skip
+    text = text.replace("localhost:8020", f"localhost:{first}").replace("8021", str(second))
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for language, lines in blocks:
+        if language == "python":
+            (tmp_path / lines.split()[1]).write_text(lines)
+    script = "".join(lines for language, lines in blocks if language == "sh")
+    output = in_a_shell(script, tmp_path, port=port, metrics_port=first)
+    printed = [figures(line) for line in output.splitlines()]
+    shown = [line for language, lines in blocks if not language for line in lines.splitlines()]
+    for words, numbers in map(figures, shown):
+        near = pytest.approx(numbers, rel=0.15, abs=0.06)
+        assert any(line == words and found == near for line, found in printed), (words, numbers, output)
+    assert shown
+    assert len(page.read_text().split()) <= 900
+
+
+def figures(line: str) -> tuple[str, list[float]]:
+    """Its words, and the numbers between them."""
+    return _NUMBER.sub("#", line), [float(number) for number in _NUMBER.findall(line)]
+
+
+def replaced(text: str, names: dict[str, str]) -> str:
+    """The text with other names, each of which must be in it."""
+    for there, here in names.items():
+        assert there in text
+        text = text.replace(there, here)
+    return text
+
+
+def in_a_shell(script: str, folder: Path, **settings: object) -> str:
+    """What the commands print; loops that wait end if a process in the background does, all of which end at last."""
+    script = script.replace("do sleep 1;", "do kill -0 $(jobs -p); sleep 0.2;")
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    script = f"set -e; trap 'kill $(jobs -p) || :; wait' EXIT\n{script}"
+    return succeeded("bash", "-c", script, env=os.environ | path | variables(settings), cwd=folder)
