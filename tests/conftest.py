@@ -45,7 +45,7 @@ TESTS = Path(__file__).parent
 LONGEST = (
     "guarantees/test_several_brokers.py",
     "simulation/test_simulation.py", "sources/test_on_broker.py", "guarantees/test_exactly_once.py",
-    "guarantees/test_outages.py", "benchmarks/test_benchmarks.py", "sources/test_contract.py",
+    "guarantees/test_outages.py", "test_readme.py", "benchmarks/test_benchmarks.py", "sources/test_contract.py",
     "guarantees/test_object_store.py", "foreign_clients/test_clients.py", "page/test_access.py",
     "experiments/test_experiments.py", "backfill/test_engines.py", "guarantees/test_token_logins.py",
     "guarantees/test_formats.py", "sidecar/test_memory.py", "guarantees/test_transform.py", "demo/test_demo.py",

@@ -141,7 +141,7 @@ def test_the_commands_of_use_it_run(broker: Broker, topic: str, tmp_path: Path) 
 @pytest.mark.broker
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_the_tutorials_run(page: Path, broker: Broker, tmp_path: Path) -> None:
-    """Every line that a page shows is printed: the same words, and numbers within 15 % or 0.06."""
+    """Every line that a page shows is printed, in order: the same words, and numbers within 15 % or 0.06."""
     port, first, second = free_ports(3)
     text = replaced(page.read_text(), {
         "127.0.0.1:9094": broker.bootstrap, "localhost:8000": f"localhost:{port}",
@@ -154,7 +154,7 @@ def test_the_tutorials_run(page: Path, broker: Broker, tmp_path: Path) -> None:
             (tmp_path / lines.split()[1]).write_text(lines)
     script = "".join(lines for language, lines in blocks if language == "sh")
     output = in_a_shell(script, tmp_path, port=port, metrics_port=first)
-    printed = [figures(line) for line in output.splitlines()]
+    printed = map(figures, output.splitlines())  # each match continues behind the one before
     shown = [line for language, lines in blocks if not language for line in lines.splitlines()]
     for words, numbers in map(figures, shown):
         near = pytest.approx(numbers, rel=0.15, abs=0.06)
