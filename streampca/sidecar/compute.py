@@ -27,7 +27,7 @@ class Answer:
     version: int
     fields: dict[str, Any]
     vectors: int = 0
-    projected: Projected | None = None  # what /v1/project answers with
+    projected: Projected | None = None  # of requests to project or score: the page shows them
 
 
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
@@ -55,7 +55,7 @@ def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> A
             fields |= {f"{name}_dimensions": dimensions, f"{name}_contributions": contributions}
             if published.names:
                 fields[f"{name}_names"] = [[names[j] for j in row] for row in dimensions.tolist()]
-    return _answer(published, fields, n)
+    return _answer(published, fields, n, projected)
 
 
 def _projected(published: PublishedModel, request: VectorsRequest, limits: Limits) -> Projected:

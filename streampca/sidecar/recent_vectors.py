@@ -1,4 +1,4 @@
-"""The vectors projected most recently, in memory only, to show where they lie along the components of any model.
+"""Vectors projected or scored recently, in memory only, to show where they lie along the components of any model.
 
 The vectors themselves are never returned: only two coordinates, a squared distance and a p-value of each, and what a
 few dimensions contribute to the scores of the most unusual ones.

@@ -71,7 +71,6 @@ def test_the_most_unusual_ones_are_described() -> None:
 def test_dimensions_are_called_by_their_names() -> None:
     names = ["temp", "hum", "<b>press</b>", "flow", "vibration"]
     with client_of(replace(numbered(30), names=names)) as client:
-        project(client, VECTORS)
         scores = client.post("/v1/score", json={"vectors": VECTORS.tolist(), "contributions": 3}).json()
         worst = np.argsort(-np.array(scores["score"]))[:5]
         described = [vector["dimensions"] for vector in get_recent(client)["worst"]]
