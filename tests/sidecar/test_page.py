@@ -100,14 +100,22 @@ def test_every_version_is_listed_in_ascending_order_with_its_metrics(client: Cli
         assert one.pop("explained_variance_ratio") == pytest.approx(ratio)
         assert one == {
             "version": version, "last_timestamp_ms": 2, "loss_ewma": 0.125, "loss_ratio": 0.25, "partition_losses": {},
+            "settings": {"components": 2} if version == 10 else None,  # none if they are those of the version before
         }  # fmt: skip
-    assert content == {"version": 20, "not_ready": [], "topics": [TOPIC]}
+    assert content == {"version": 20, "not_ready": [], "topics": [TOPIC], "pins": {}}
 
 
 def test_of_many_partitions_those_with_the_greatest_losses(client: Client, models: Models) -> None:
-    models.save(replace(numbered(30), partition_losses={p: 1 / (1 + p) for p in reversed(range(100))}))
+    models.save(
+        replace(
+            numbered(30),
+            partition_losses={p: 1 / (1 + p) for p in reversed(range(100))},
+            settings={"components": 3},
+        )
+    )
     [figures] = client.get("/v1/page/history?after=20").json()["models"]
     assert figures["partition_losses"] == {str(p): 1 / (1 + p) for p in range(64)}
+    assert figures["settings"] == {"components": 3}
 
 
 def test_any_topic_of_the_store_on_request(client: Client, store: FaultyStore) -> None:

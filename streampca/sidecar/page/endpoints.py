@@ -4,6 +4,7 @@ import heapq
 import threading
 import time
 from functools import lru_cache
+from itertools import pairwise
 from os import PathLike, stat_result
 from pathlib import Path
 from typing import Annotated, Any
@@ -81,22 +82,28 @@ class HistoryReader:
             "loss_ratio": published.loss_ratio,
             "partition_losses": {partition_name(p): losses[p] for p in greatest},
             "explained_variance_ratio": float(published.model.explained_variance_ratio.sum()),
+            "settings": published.settings,
         }
 
     def after(self, version: int) -> list[Figures]:
         """The metrics of the versions above this one, in ascending order; damaged files are left out.
 
+        `settings` is None where it is that of the version before, so a long history repeats none.
         It may read many files: call it from one thread at a time, and not from the event loop.
         Raises `StoreError`; what was read before that stays cached.
         """
         listed = self._models.versions()
         for pruned in set(self._figures).difference(listed):
             del self._figures[pruned]
-        later = [other for other in listed if other > version]
-        for missing in later:
-            if missing not in self._figures and not self.closed.is_set():
+        for missing in listed:
+            if missing > version and missing not in self._figures and not self.closed.is_set():
                 self._read(missing)
-        return [figures for version in later if (figures := self._figures.get(version)) is not None]
+        known = [figures for other in listed if (figures := self._figures.get(other)) is not None]
+        return [
+            figures | {"settings": None} if figures["settings"] == before.get("settings") else figures
+            for before, figures in pairwise([Figures(), *known])
+            if figures["version"] > version
+        ]
 
     def _read(self, version: int) -> None:
         try:
@@ -124,14 +131,15 @@ class PageEndpoints:
         app.mount("/page", files)
 
     async def history(self, after: AfterQuery = None, topic: TopicQuery = None) -> Response:
-        """Losses and explained variance of every version in the store, to plot them over time."""
+        """Figures of every version in the store, to plot them over time, and the pins of the served topic."""
         served = self._engine.topic
         history = self._history if topic in (None, served) else self._history_of(topic)
         models = await anyio.to_thread.run_sync(
             history.after, -1 if after is None else after, limiter=self._history_thread
         )
         version, not_ready = self._engine.current_version, list(self._engine.reasons_not_ready().values())
-        content = {"now": time.time(), "version": version, "not_ready": not_ready, "models": models}
+        pins = self._engine.cache.pins if history is self._history else {}
+        content = {"now": time.time(), "version": version, "not_ready": not_ready, "models": models, "pins": pins}
         if after is None:  # to begin with, the topics to choose from
             topics = await anyio.to_thread.run_sync(topics_in, self._store, "models", limiter=self._history_thread)
             content["topics"] = list(dict.fromkeys([served, *topics]))
