@@ -47,7 +47,7 @@ def main() -> None:
 def _take(browser: Browser, url: str, image: str, **options: Any) -> None:
     with browser.new_context(**options) as context:
         page = context.new_page()
-        page.goto(f"{url}/?range=900")
+        page.goto(url)
         expect(page.locator("#status")).to_contain_text("Serving version", timeout=20_000)
         expect(page.locator("#losses-chart canvas")).to_be_visible()
         page.screenshot(path=_IMAGES / image, full_page=not options.get("is_mobile"))

@@ -10,7 +10,7 @@ from scipy.linalg import subspace_angles
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins
 from tests.example_models import TOPIC, example_model, numbered
-from tests.page.browser import Opened, status
+from tests.page.browser import Opened, save, status
 
 
 def test_figures_are_a_table_that_the_keyboard_opens(opened: Opened) -> None:
@@ -27,6 +27,8 @@ def test_figures_are_a_table_that_the_keyboard_opens(opened: Opened) -> None:
     page.locator("#components + details summary").click()
     components = page.get_by_role("region", name="Figures of Components")
     expect(components.locator("caption")).to_have_text("The 2,500 of 7,000 dimensions with the largest entries")
+    axes = np.loadtxt(save(page, "CSV of Components")[1].decode().splitlines(), delimiter=",", skiprows=1)
+    np.testing.assert_array_equal(axes[:, 1:], example_model(10, d=7000).components.T)
     largest = np.abs(example_model(10, d=7000).components).max(axis=0).argsort()[-2500:]
     assert components.locator("td:first-child").all_text_contents() == [str(j) for j in sorted(largest)]
 
@@ -127,3 +129,8 @@ def test_the_scripts_compute_angles_and_labels(opened: Opened) -> None:
     assert page.evaluate(call, ["spans", [0, 5400, 10800]]) == ["0 h", "1.5 h", "3 h"]
     days = [text.count("\n") for text in page.evaluate(call, ["moments", [0, 1, 48 * 3600]])]
     assert days == [1, 0, 1]
+    call = "ranges => import('/page/charts.js').then(({shares}) => ranges.map(([a, b]) => shares(null, a, b)))"
+    np.testing.assert_allclose(  # also of tiny changes, of nearly all, of nothing, and of more than all
+        page.evaluate(call, [[0.09996, 0.1], [0.999995, 1], [0, 0], [0.3, 0.7], [0.9, 1.2]]),
+        [[0.09398, 0.10598], [0.9999375, 1], [0, 6e-5], [0.26, 0.74], [0.87, 1.23]],
+    )

@@ -3,13 +3,23 @@
 import re
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 
-import numpy as np
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
+from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.example_models import numbered
-from tests.page.browser import Opened, status
+from streampca.stores.pins import Pins
+from tests.example_models import TOPIC, numbered
+from tests.page.browser import Opened, report_member, save, status
+
+COLOURS_OF_PLOT = """async bytes => {
+    const image = await createImageBitmap(new Blob([Uint8Array.from(bytes)]));
+    const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
+    context.drawImage(image, 0, 0);
+    const {data} = context.getImageData(0, 40, image.width, 150); // below the title, above the legend
+    return new Set(new Uint32Array(data.buffer)).size;
+}"""
 
 
 def test_throughput_lag_and_losses_of_partitions_over_time(models: Models, opened: Opened) -> None:
@@ -26,6 +36,11 @@ def test_throughput_lag_and_losses_of_partitions_over_time(models: Models, opene
     expect(page.locator("#losses-chart .u-legend")).to_contain_text("Partition 1314 %")
     page.locator("#rate-chart + details").locator("summary").click()
     expect(page.locator("#rate-chart + details td:last-child")).to_have_text(["300/s", "–"])  # the newest first
+    name, content = save(page, "CSV of Throughput")
+    assert re.fullmatch(rf"{TOPIC}-version-4000-throughput-\d{{8}}T\d{{6}}Z\.csv", name)
+    at = [f"{datetime.fromtimestamp(now - ago, UTC):%Y-%m-%dT%H:%M:%S}.000Z" for ago in (9000, 8990)]
+    assert content.decode() == f"Published,Messages (per second)\r\n{at[0]},\r\n{at[1]},300\r\n"
+    assert page.evaluate(COLOURS_OF_PLOT, list(save(page, "PNG of Loss by partition")[1])) > 12  # lines
 
 
 def published_ago(models: Models, *seconds: float) -> None:
@@ -47,8 +62,8 @@ def test_a_range_of_time_applies_to_all_charts_over_time(models: Models, opened:
         for chart in charts:
             expect(page.locator(f"#{chart}-chart + details tbody tr")).to_have_count(n)
 
-    shows(6)
-    for name, n in (("Last 15 minutes", 2), ("Last hour", 4), ("All", 6)):
+    shows(2)
+    for name, n in (("Last hour", 4), ("Last 15 minutes", 2), ("All", 6)):
         page.get_by_role("radio", name=name).check()
         shows(n)
     area = page.locator("#rate-chart .u-over")
@@ -69,40 +84,41 @@ def test_a_range_of_time_applies_to_all_charts_over_time(models: Models, opened:
     page.locator("#lag-chart .u-over").dblclick()
     shows(6)
     expect(page.get_by_role("radio", name="All")).to_be_checked()
+    page.get_by_role("radio", name="Last 15 minutes").check()
     assert "range" not in page.url
-    page.goto(f"{page.url}?range=1")  # without any version
+    page.locator("#slider").fill("0")
+    expect(page.locator("#range-text")).to_have_text(re.compile("^Around the version shown: "))
+    shows(2)
+    page.goto(f"{page.url}&range=1-2")  # without any version
     expect(page.locator("#loss-chart")).to_have_attribute("aria-label", "Loss: Published –, Loss –")
 
 
-def test_losses_on_a_log_scale(models: Models, opened: Opened) -> None:
+WATCH_TEXTS = """const {fillText} = CanvasRenderingContext2D.prototype;
+[window.drawn, window.cut] = [new Set(), new Set()];
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    const {actualBoundingBoxLeft: left, actualBoundingBoxRight: right} = this.measureText(text);
+    drawn.add(text);
+    if (text.includes("%") && (x < left || x + right > this.canvas.width)) cut.add(text);
+    fillText.call(this, text, x, y);
+};"""
+
+
+def test_marks_and_labels(models: Models, store: DirectoryStore, page: Page, opened: Opened) -> None:
+    """Starts, settings and pins; a log scale, on which zero has no place; no label is cut, no tiny change a cliff."""
     now = time.time()
-    for i, loss in enumerate((0.5, 0.05, 0.005, 0.0)):  # zero has no logarithm
-        models.save(
-            replace(numbered(10 + i, published_at=now - 100 + i), loss_ewma=loss, partition_losses={0: loss, 1: 1.0})
-        )
-    page = opened()
-    status(page, "Serving version 13")
-
-    def drops() -> list[float]:
-        """Of the line, from the first version to the second, and from there to the third, in pixels."""
-        area = page.locator("#loss-chart .u-over")
-        heights = []
-        for i in range(3):
-            width = area.evaluate("area => area.clientWidth")
-            area.hover(position={"x": min(width * i / 3 + 1, width - 1), "y": 5})
-            expect(page.locator("#loss-chart .u-legend")).to_contain_text(("50 %", "5 %", "0.5 %")[i])
-            box = page.locator("#loss-chart .u-cursor-pt").bounding_box()
-            heights.append(box["y"])
-        return np.diff(heights).tolist()
-
-    first, second = drops()
-    assert first > 5 * second > 0  # 45 % and 4.5 %
-    page.get_by_label("Log scale for losses").check()
-    first, second = drops()
-    assert abs(first - second) <= 1  # a tenth, twice
-    page.reload()
-    expect(page.get_by_label("Log scale for losses")).to_be_checked()
-    first, second = drops()
-    assert abs(first - second) <= 1
+    report_member(store, "again", 0, {}, started_at=now - 100.5)
+    for i, loss in enumerate((0.5, 0.05, 1e-6, 0.0)):
+        published = numbered(10 + i, published_at=now - 102 + i)
+        model = replace(published.model, total_variance=published.model.total_variance * 0.5 / (0.0975975 + 2e-6 * i))
+        models.save(replace(published, model=model, loss_ewma=loss, settings={"components": max(2, i)}))
+    Pins(store, TOPIC).set("index", 12)
+    page.add_init_script(WATCH_TEXTS)
+    opened("?log=1")
+    page.get_by_text("Marks: 1 × R (worker started), 1 × S (settings changed), 1 × P (version pinned)").click()
+    marks = ("R .*: worker again started", "P .*: version 12, pinned as index", "S .*: version 13: components 2 → 3")
+    expect(page.locator("#marks li")).to_have_text([re.compile(f"^{mark}$") for mark in marks])
+    page.wait_for_function("['R', 'S', 'P', '9.50 %', '10.00 %', 'below 0.001 %'].every(text => drawn.has(text))")
     page.get_by_label("Log scale for losses").uncheck()
+    page.wait_for_function("drawn.has('20 %')")
+    assert page.evaluate("[...cut]") == []
     assert "log" not in page.url

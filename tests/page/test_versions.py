@@ -1,5 +1,6 @@
 """The versions and topics that the page shows, in a real Chromium."""
 
+import time
 from dataclasses import replace
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect
@@ -7,7 +8,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, numbered
-from tests.page.browser import Opened, status
+from tests.page.browser import Opened, passes_axe, status
 from tests.ports import free_ports
 from tests.sidecar.process import SidecarProcess
 
@@ -82,6 +83,9 @@ def test_shows_when_the_sidecar_is_down_and_up_again(browser: Browser, models: M
             status(page, "Serving version 10")
         status(page, "The sidecar has not responded since")
         expect(page.locator("#version")).to_have_text("10")
+        passes_axe(page)
+        page.emulate_media(color_scheme="dark")
+        passes_axe(page)
         page.get_by_role("radio", name="Vectors").check()
         page.locator("#vector").fill("1 2 3 4 5")
         page.get_by_role("button", name="Project").click()
@@ -101,11 +105,14 @@ def test_shows_why_the_sidecar_is_not_ready(page: Page, models: Models, store: D
 
 
 def test_the_slider_selects_earlier_versions(models: Models, opened: Opened) -> None:
-    page = opened("", numbered(10), numbered(20), numbered(30))
+    earlier = replace(numbered(20, published_at=time.time() - 130), loss_ewma=0.75)
+    page = opened("", numbered(10, published_at=time.time() - 140), earlier, numbered(30))
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")
     status(page, "Showing the earlier version 20; the newest is 30")
     expect(page.locator("#version")).to_have_text("20")
+    expect(page.locator("#age")).to_have_text("2 min ago")
+    expect(page.locator("#loss-chart .u-value").last).to_have_text("75 %")
     expect(page.get_by_role("button", name="Follow the newest")).to_have_attribute("aria-pressed", "false")
 
     models.save(numbered(40))

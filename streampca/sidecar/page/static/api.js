@@ -1,5 +1,7 @@
 // Calls to the sidecar's HTTP interface. Paths are relative, so the page also works behind a proxy's path prefix.
 
+import { save } from "./files.js";
+import { accept, ask, token } from "./token.js";
 import * as view from "./view.js";
 
 const TIMEOUT_MS = 10_000;
@@ -26,29 +28,22 @@ const topic = view.get("topic"); // one that is not served; null: the served one
 /** The topic in the page's address; null: the one that the sidecar serves. */
 export const otherTopic = () => topic;
 
-let asking = null; // the question for a token, while it is open
-
-function askForToken(error) {
-  asking ??= Promise.resolve(prompt(error)).then((token) => {
-    if (token) sessionStorage.setItem("token", token);
-    setTimeout(() => { asking = null; }, token ? 0 : 60_000);
-    return token;
-  });
-  return asking;
-}
-
-async function request(path, options = {}) {
-  const token = sessionStorage.getItem("token");
-  const headers = { ...options.headers, ...(token && { Authorization: `Bearer ${token}` }) };
+/** With `isOptional`, the page works without the answer. */
+async function request(path, options = {}, isOptional = false) {
+  const sent = token();
+  const headers = { ...options.headers, ...(sent && { Authorization: `Bearer ${sent}` }) };
   const signal = AbortSignal.timeout(TIMEOUT_MS);
   const answer = await fetch(path, { cache: "no-store", signal, ...options, headers }).catch(unreachable);
-  if (answer.ok) return answer;
-  if (answer.status === 401) {
-    const isOld = token !== sessionStorage.getItem("token"); // another request has asked meanwhile
-    if (isOld || await askForToken("A token for this sidecar:")) return request(path, options);
+  if (answer.ok) {
+    accept();
+    return answer;
   }
-  const body = await answer.json().catch(() => ({}));
-  if (body.error) throw new RequestError(answer.status, body.error);
+  const { error } = await answer.json().catch(() => ({}));
+  if (answer.status === 401 || (answer.status === 403 && error)) { // without a sentence, a proxy forbids it
+    const isOld = sent !== token(); // another request has asked meanwhile
+    if (isOld || await ask((sent && error) || "This sidecar needs a token.", isOptional)) return request(path, options, isOptional);
+  }
+  if (error) throw new RequestError(answer.status, error);
   throw new Unreachable(answer.status); // a proxy answers for a sidecar that is down
 }
 
@@ -77,13 +72,11 @@ export const reconstruct = (vector, version) => post("v1/reconstruct", { vectors
 export const fromCoordinates = (coordinates, version) => post("v1/reconstruct", { coordinates: [coordinates], version });
 
 /** Whether a link must be followed by `download`, since it needs a token. */
-export const needsToken = () => sessionStorage.getItem("token") !== null;
+export const needsToken = () => token() !== null;
 
 /** Save what is at a path as a file. */
 export async function download(path, name) {
-  const url = URL.createObjectURL(await (await request(path)).blob().catch(unreachable));
-  Object.assign(document.createElement("a"), { href: url, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(url), TIMEOUT_MS);
+  save(await (await request(path, {}, true)).blob().catch(unreachable), name);
 }
 
 /** A version: {about, components}; components are arrays of length d, none for a topic that is not served. */

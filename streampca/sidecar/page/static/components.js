@@ -28,7 +28,7 @@ export function show({ about, components }, other, shape) {
     angles.show([between.map((_, i) => i + 1), between, principal]);
   }
   if (components.length) fill(element("components"), shape, about.names, components.flatMap((vector, i) => [
-    { vector, caption: captionOf(i, about), label: `Component ${i + 1}, which explains ${percent(about.explained_variance_ratio[i])}` },
+    { vector, caption: captionOf(i, about), label: `Component ${i + 1}` },
     ...(others[i] ? [{ vector: others[i], caption: `${i + 1} · compared, ${angle(between[i])}`, label: `Component ${i + 1} of ${compared}` }] : []),
   ]));
 }

@@ -10,6 +10,11 @@ export function setText(id, text) {
   if (target.textContent !== text) target.textContent = text;
 }
 
+export function setStatus(kind, text) {
+  element("status").dataset.state = kind;
+  setText("status", text);
+}
+
 export function make(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);

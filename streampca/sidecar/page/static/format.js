@@ -49,6 +49,9 @@ export const degrees = (radians) => (180 / Math.PI) * radians;
 
 export const time = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { hour12: false });
 
+/** As of ISO 8601, for programs. */
+export const utc = (seconds) => new Date(1000 * seconds).toISOString();
+
 /** With its date. */
 export const moment = (seconds) => `${day(seconds)}, ${time(seconds)}`;
 

@@ -78,10 +78,17 @@ export function fill(target, shape, names, items) {
     make("figure", {}, make("figcaption", {}, caption), draw(vector, shape, scale ?? largest(vector), label, names)));
   target.replaceChildren(...figures);
   if (!tables.has(target)) tables.set(target, new Figures(target, target.closest("section").querySelector("h2").textContent));
-  tables.get(target).show(() => table(items, names));
+  tables.get(target).show(() => table(items, names), () => values(items, names));
 }
 
 const tables = new Map(); // by the element above
+
+function values(items, names) {
+  return {
+    columns: ["Dimension", ...items.map(({ label }) => label)],
+    rows: Array.from(items[0].vector, (_, j) => [names ? names[j] : j, ...items.map(({ vector }) => vector[j])]),
+  };
+}
 
 /** A row for each dimension; of many, those with the largest entries. */
 function table(items, names) {

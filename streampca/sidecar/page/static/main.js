@@ -4,8 +4,10 @@
 
 import * as api from "./api.js";
 import * as components from "./components.js";
-import { element, make, setText, showSlider } from "./dom.js";
+import { element, make, setStatus, setText, showSlider } from "./dom.js";
+import { setOrigin } from "./files.js";
 import * as format from "./format.js";
+import { marksOf } from "./marks.js";
 import { Scatter } from "./scatter.js";
 import * as timeCharts from "./time_charts.js";
 import { TryVector } from "./try_vector.js";
@@ -20,6 +22,7 @@ const state = {
   topics: [], // in the store, the served one first
   points: [], // metrics of versions, in ascending order; also of versions that were removed meanwhile
   versions: [], // all in the store
+  pins: {}, // versions by name
   shown: null, // {about, components} of the selected version
   other: null, // the same of the version that it is compared with
   own: null, // coordinates of the user's vector
@@ -31,7 +34,6 @@ const state = {
 
 const now = () => Date.now() / 1000 + state.clock;
 const newest = () => state.points.at(-1)?.version ?? null;
-const selectedTime = () => state.points.find(({ version }) => version === state.shown?.about.version)?.published_at ?? null;
 
 const scatter = new Scatter("recent-chart");
 const shape = () => components.shape(state.shown.about.dimensions);
@@ -49,6 +51,7 @@ async function poll() {
     state.answeredAt = now();
     state.reasons = history.not_ready;
     state.reports = reports;
+    state.pins = history.pins;
     await update(history);
     await refresh(false);
     element("content").parentElement.classList.remove("unreachable");
@@ -118,18 +121,13 @@ function showStatus() {
   const { shown, reasons } = state;
   const other = api.otherTopic();
   if (!shown) return setStatus("waiting", (!other && reasons.join("; ")) || "No model yet");
+  setText("age", `${format.duration(now() - shown.about.published_at)} ago`);
   if (!other && reasons.length) return setStatus("trouble", `Not ready: ${reasons.join("; ")}`);
-  const { version, published_at: at } = state.points.at(-1);
-  setText("age", `${format.duration(now() - at)} ago`);
+  const { version } = state.points.at(-1);
   if (other && shown.about.version === version)
     return setStatus("serving", `Newest version ${format.count(version)}; this sidecar serves ${state.topics[0]}`);
   if (shown.about.version === version) return setStatus("serving", `Serving version ${format.count(version)}`);
   setStatus("past", `Showing the earlier version ${format.count(shown.about.version)}; the newest is ${format.count(version)}`);
-}
-
-function setStatus(kind, text) {
-  element("status").dataset.state = kind;
-  setText("status", text);
 }
 
 function showError(error) {
@@ -142,6 +140,7 @@ function showError(error) {
 
 function drawVersion() {
   const { about } = state.shown;
+  setOrigin(about);
   setText("topic", about.topic);
   document.title = about.topic ? `${about.topic} – streampca` : "streampca";
   setText("version", format.count(about.version));
@@ -155,10 +154,11 @@ function drawVersion() {
 }
 
 function drawTime() {
-  timeCharts.show(state.points, selectedTime(), now());
-  showSlider("slider", state.shown.about, state.versions);
+  const { about } = state.shown;
+  timeCharts.show(state.points, about.published_at, marksOf(state.points, state.pins, state.reports), now());
+  showSlider("slider", about, state.versions);
   showSlider("other", state.other?.about, state.versions);
-  element("follow").setAttribute("aria-pressed", `${state.shown.about.version}` !== view.get("version"));
+  element("follow").setAttribute("aria-pressed", `${about.version}` !== view.get("version"));
 }
 
 function offerComponents(k) {
@@ -206,7 +206,7 @@ function listen() {
   for (const link of document.querySelectorAll("a[data-file]")) link.addEventListener("click", (event) => {
     if (!api.needsToken()) return;
     event.preventDefault();
-    api.download(link.href, link.dataset.file).catch(({ message }) => alert(message)); // a status would last until the next poll
+    api.download(link.href, link.dataset.file).catch(showError);
   });
   const version = ({ target }) => state.versions[Number(target.value)];
   element("slider").addEventListener("input", (event) => view.set({ version: version(event) === newest() ? null : version(event) }));

@@ -1,8 +1,8 @@
 // Recent vectors in the plane of two components, coloured by age or p; the nearest to the pointer is described beside it.
 
-import { axis, Chart } from "./charts.js";
+import { axis, Chart, valueAxis } from "./charts.js";
 import { colour, make } from "./dom.js";
-import { count, short, time } from "./format.js";
+import { count, short, time, utc } from "./format.js";
 
 const NEAR = 24; // pixels from the pointer to the point that it shows
 
@@ -30,7 +30,7 @@ export class Scatter extends Chart {
       legend: { live: false },
       hooks: { init: [(plot) => plot.over.append(this.#tip)], setCursor: [(plot) => this.#point(plot)] },
       scales: { x: { time: false, range: padded }, y: { range: padded } },
-      axes: [axis(), axis({ size: 64 })],
+      axes: [axis(), valueAxis(64)],
       series: [{}, ...CLASSES[this.#by].map(([, label], kind) => series(label, kind)), series("yours", YOURS)],
     }));
   }
@@ -50,12 +50,19 @@ export class Scatter extends Chart {
   }
 
   table() {
+    const { columns, rows } = this.#list((at) => at);
+    return { columns, rows: rows.map(([index, at, ...numbers]) => [count(index), time(at), ...numbers.map(orDash)]) };
+  }
+
+  values() {
+    return this.#list(utc);
+  }
+
+  #list(timeOf) {
     const [x, y] = this.#axes;
     return {
       columns: ["Vector", "Projected", `Component ${x}`, `Component ${y}`, "Residual", "p"],
-      rows: this.#newestFirst().map((point) => [
-        count(point.index), time(point.at), short(point.a), short(point.b), short(point.residual), orDash(point.p),
-      ]),
+      rows: this.#newestFirst().map(({ index, at, a, b, residual, p }) => [index, timeOf(at), a, b, residual, p]),
     };
   }
 
