@@ -12,7 +12,7 @@ from streampca.errors import SettingsError, StreampcaError
 from streampca.fold import checkpoint as files
 from streampca.fold.fold import Fold
 from streampca.settings.commands import WorkerSettings
-from streampca.sources.kafka_python.replay import KafkaPythonReader
+from streampca.sources.clients import open_reader
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 
@@ -32,7 +32,7 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     written = files.decode(stored := checkpoints.at(partition, end))
     written.refuse_other_settings(config.fold)
     before = files.decode(checkpoints.at(partition, start)).fold if start in kept else Fold.empty(config.fold.learning)
-    with closing(KafkaPythonReader(settings, settings.topic)) as reader, threadpool_limits(1):
+    with closing(open_reader(settings, settings.topic)) as reader, threadpool_limits(1):
         fold, count, records = before, 0, reader.between(partition, start, end)
         while some := list(itertools.islice(records, _RECORDS)):
             fold = fold.take(config.codec.batch_of(some, some[-1].offset + 1), config.fold)[0]

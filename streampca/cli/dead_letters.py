@@ -11,9 +11,9 @@ from typing import Any
 from streampca.cli.console import console, iso_time, table
 from streampca.errors import SourceError
 from streampca.settings.commands import DeadLettersSettings
-from streampca.sources.base import Outgoing, OutgoingFields
+from streampca.sources.base import Outgoing, OutgoingFields, TransactionFailedError
+from streampca.sources.clients import create_replay, open_reader
 from streampca.sources.dead_letters import DeadLetter, DeadLetterTopic, LetterStatus, ReadTopic, mark_of
-from streampca.sources.kafka_python.replay import KafkaPythonReader, KafkaPythonReplayProducer
 
 _EXAMPLES = 3  # of each reason, with messages that differ
 _MAX_LETTERS, _MAX_BYTES = 1000, 8 * 2**20  # of one transaction
@@ -39,7 +39,7 @@ class LetterFilter:
 
 def list_letters(settings: DeadLettersSettings, *, as_json: bool) -> None:
     """Print the letters by reason. Raises `SourceError`."""
-    with closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader:
+    with closing(open_reader(settings, settings.dead_letter_topic)) as reader:
         topic = DeadLetterTopic(reader.read)
         groups = grouped(topic.letters())
     if as_json:
@@ -53,7 +53,7 @@ def list_letters(settings: DeadLettersSettings, *, as_json: bool) -> None:
 
 def preview(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
     """Print what would be replayed. Raises `SourceError`."""
-    with closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader:
+    with closing(open_reader(settings, settings.dead_letter_topic)) as reader:
         groups = grouped(to_replay(reader.read, settings.topic, chosen))
     show(settings.dead_letter_topic, groups)
     count = sum(group["letters"] for group in groups)
@@ -62,13 +62,16 @@ def preview(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
 
 def replay(settings: DeadLettersSettings, chosen: LetterFilter) -> None:
     """Send the chosen letters' records to their topic again. Raises `SourceError`."""
-    # The producer first: after it no other replay can send, so the reader sees all that was sent.
-    with (
-        closing(KafkaPythonReplayProducer(settings, settings.topic, settings.dead_letter_topic)) as producer,
-        closing(KafkaPythonReader(settings, settings.dead_letter_topic)) as reader,
-    ):
-        letters = to_replay(reader.read, settings.topic, chosen, producer.partitions(settings.topic))
-        count = send_all(producer.send, letters, settings.dead_letter_topic)
+    try:
+        # The producer first: after it no other replay can send, so the reader sees all that was sent.
+        with (
+            closing(create_replay(settings)) as producer,
+            closing(open_reader(settings, settings.dead_letter_topic)) as reader,
+        ):
+            letters = to_replay(reader.read, settings.topic, chosen, producer.partitions)
+            count = send_all(producer.send, letters, settings.dead_letter_topic)
+    except (TransactionFailedError, TimeoutError, SourceError) as error:
+        raise SourceError(f"{error}; what was sent before is marked: start the replay again for the rest") from None
     replaced = f", {producer.replaced} of them with the time of sending" if producer.replaced else ""
     console().print(f"{count} records were sent to {settings.topic}{replaced}")
 

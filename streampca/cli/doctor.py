@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from streampca.cli.console import console
-from streampca.cli.doctor_topic import Check, SkippedError, TopicChecks, needed
+from streampca.cli.doctor_topic import Check, SkippedError, TopicChecks, needed, require_writable
 from streampca.cli.options import Options, settings_of
 from streampca.cli.transform import create_codec, create_current_model
 from streampca.cli.worker import create_worker_config
@@ -19,7 +19,6 @@ from streampca.sources import schema_registry
 from streampca.sources.base import Committed
 from streampca.sources.client_connection import TopicError
 from streampca.sources.clients import create_client, create_transactions
-from streampca.sources.kafka_python.connection import check_writable
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
@@ -184,7 +183,7 @@ class TransformChecks:
 
     def _output_topic(self) -> str:
         name, bounds = self._settings.output_topic, needed(self._topic.bounds)
-        count = check_writable(self._settings, name)
+        count = require_writable(self._settings, name)
         if count < len(bounds):
             raise too_few_partitions(name, count, self._settings.topic)
         self._has_output_topic = True

@@ -6,7 +6,7 @@ Each returns what it found, or raises what has to be fixed, or `SkippedError` if
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TypeVar
 
 import numpy as np
@@ -19,10 +19,9 @@ from streampca.formats.epoch import odd_times, oddity
 from streampca.settings.commands import ConsumerSettings, WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Committed, Source
-from streampca.sources.client_connection import TopicError
-from streampca.sources.clients import create_client
-from streampca.sources.kafka_python.connection import check_writable, described
-from streampca.sources.kafka_python.replay import KafkaPythonReader
+from streampca.sources.client_connection import BrokerErrors, TopicError
+from streampca.sources.clients import create_admin, create_client, open_reader
+from streampca.sources.topic_reader import TopicReader
 
 _AHEAD_S = 300.0
 _STANDS_S = 10.0
@@ -70,6 +69,15 @@ def _why_unreachable(name: str, host: str, port: int) -> str:
     return ""
 
 
+def require_writable(settings: ConsumerSettings, topic: str) -> int:
+    """The number of partitions of a topic. Raises `SourceError` unless it exists and may be written to."""
+    with closing(create_admin(settings, topic)) as admin:
+        description = admin.require_topic()
+    if not description.is_writable:
+        raise BrokerErrors(settings, topic).not_authorized(f"writing to topic {topic}")
+    return len(description.in_sync)
+
+
 class TopicChecks:
     """The checks of one topic, and what they have found for others; close it."""
 
@@ -77,7 +85,7 @@ class TopicChecks:
         self._settings = settings
         self._topic_error: TopicError | None = None
         self.source: Source | None = None
-        self._reader: KafkaPythonReader | None = None
+        self._reader: TopicReader | None = None
         self.topic_id: str | None = None
         self.bounds: dict[int, tuple[int, int]] | None = None
         """Partition → first offset and end; None: not known."""
@@ -93,7 +101,8 @@ class TopicChecks:
             self.source = create_client(self._settings)
         except TopicError as error:
             self._topic_error = error  # a broker answers: it is the check of the topic that fails
-        brokers, _ = described(self._settings, self._settings.topic)
+        with closing(create_admin(self._settings, self._settings.topic)) as admin:
+            brokers = admin.brokers()
         if unreachable := [text for broker in brokers if (text := _why_unreachable(*broker))]:
             raise SourceError(
                 f"{'; '.join(unreachable)}: correct advertised.listeners of the broker, or this machine's names or "
@@ -108,13 +117,15 @@ class TopicChecks:
     def topic(self) -> str:
         if self._topic_error is not None:
             raise self._topic_error
-        self.topic_id = needed(self.source).topic_id()
-        _, leaderless = described(self._settings, self._settings.topic)
-        if leaderless:
+        needed(self.source)
+        with closing(create_admin(self._settings, self._settings.topic)) as admin:
+            topic = admin.require_topic()
+        self.topic_id = topic.id
+        if leaderless := [partition for partition, in_sync in topic.in_sync.items() if not in_sync]:
             raise SourceError(
                 f"partitions {leaderless} of {self._settings.topic} have no leader: start the brokers that hold them"
             )
-        self._reader = KafkaPythonReader(self._settings, self._settings.topic)
+        self._reader = open_reader(self._settings, self._settings.topic)
         self.bounds = self._reader.bounds()
         count = sum(end - first for first, end in self.bounds.values())
         return (
@@ -124,9 +135,8 @@ class TopicChecks:
 
     def open_transactions(self) -> str:
         """Readers of committed records reach the end of each partition, or come nearer to it."""
-        ends, began = needed(self._reader).ends(), time.monotonic()
-        before = needed(self.bounds)
-        while blocked := {p: end for p, (_, end) in needed(self._reader).bounds().items() if end < ends[p]}:
+        reader, before, began = needed(self._reader), needed(self.bounds), time.monotonic()
+        while blocked := {p: end for p, (_, end) in reader.bounds().items() if end < reader.log_ends[p][1]}:
             if any(end != before[p][1] for p, end in blocked.items()):
                 return f"partitions {sorted(blocked)} have open ones, which end"
             if time.monotonic() - began > _STANDS_S:
@@ -143,7 +153,7 @@ class TopicChecks:
         if name is None:
             return f"none; on_bad_record is {self._settings.on_bad_record}"
         needed(self.source)
-        check_writable(self._settings, name)
+        require_writable(self._settings, name)
         return f"{name} exists and may be written to"
 
     def registry(self) -> str:
@@ -157,10 +167,9 @@ class TopicChecks:
 
     def newest_record(self, codec: Codec, dimensions: int) -> str:
         """The newest record that is no delete holds a vector, and is not in the future; its numbers are plausible."""
-        bounds = {p: (first, end) for p, (first, end) in needed(self.bounds).items() if end > first}
-        if not bounds:
+        if all(first == end for first, end in needed(self.bounds).values()):
             return "the topic is empty"
-        newest = needed(self._reader).newest_records(bounds, FIRST)
+        newest = needed(self._reader).newest_records(FIRST)
         if not newest:
             return "no record received in time; an open transaction may block them"
         newest.reverse()

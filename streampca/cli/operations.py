@@ -60,7 +60,6 @@ def create_topics(
 
     Existing topics are reported and never changed, so it can be repeated. The dead-letter topic gets one partition, the
     output topic as many as the topic.
-    Always uses kafka-python, whatever kafka_client says.
 
     Example: streampca create-topics --topic readings --dead-letter-topic readings-dead --partitions 6
     """
@@ -194,7 +193,7 @@ def list_(
     """List the dead letters by reason.
 
     Shows for each reason and topic how many there are, in which partitions, how many were replayed, the times of the
-    first and the last record, and examples. Changes nothing. Always uses kafka-python, whatever kafka_client says.
+    first and the last record, and examples. Changes nothing.
 
     Example: streampca dead-letters list --topic readings --dead-letter-topic readings-dead
     """
@@ -218,7 +217,7 @@ def replay(
 
     To the partition that they came from, with the same key, value, headers and timestamp, and a header that counts
     replays. Each is sent once, however often this is run and whatever is killed, for readers of committed
-    records. Correct what was wrong first. Always uses kafka-python, whatever kafka_client says.
+    records. Correct what was wrong first.
 
     Example: streampca dead-letters replay --topic readings --dead-letter-topic readings-dead --reason wrong_length
     """

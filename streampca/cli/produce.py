@@ -3,11 +3,8 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-
-from kafka import KafkaProducer
-from kafka.errors import KafkaError
 
 from streampca.cli.console import console, progress
 from streampca.cli.files import report
@@ -19,7 +16,7 @@ from streampca.files.synthetic import generated
 from streampca.formats.base import Layout
 from streampca.settings.commands import ProduceSettings
 from streampca.settings.field_paths import names_of, paths_of
-from streampca.sources.kafka_python.connection import Connection
+from streampca.sources.clients import create_producer
 from streampca.sources.schema_registry import create_writer
 
 _ACKNOWLEDGED_WITHIN_S = 60.0
@@ -83,29 +80,13 @@ def _paced(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterato
 @contextmanager
 def _sending(settings: ProduceSettings) -> Iterator[Callable[[bytes], None]]:
     """A function that sends a value to the next partition; the end waits until all are acknowledged."""
-    connection, failures = Connection(settings, settings.topic), list[BaseException]()
-    producer = connection.start(KafkaProducer, acks="all", linger_ms=20)
-    partitions = itertools.cycle(sorted(producer.partitions_for(settings.topic)))
-
-    def raise_failure() -> None:
-        if failures:
-            raise connection.source_error(failures[0]) from None
-
-    def send(value: bytes) -> None:
-        with connection.answers():
-            sent = producer.send(settings.topic, value, partition=next(partitions))
-        sent.add_errback(failures.append)
-        raise_failure()
-
-    try:
-        yield send
+    with closing(create_producer(settings)) as producer:
+        partitions = itertools.cycle(sorted(producer.partitions()))
+        yield lambda value: producer.produce(value, next(partitions))
         try:
             producer.flush(_ACKNOWLEDGED_WITHIN_S)
-        except KafkaError:
+        except TimeoutError:
             raise SourceError(
                 f"the broker has not acknowledged every message within {_ACKNOWLEDGED_WITHIN_S:.0f} s; "
                 "some may be missing from the topic"
             ) from None
-        raise_failure()
-    finally:
-        producer.close(timeout=1)

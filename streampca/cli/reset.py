@@ -5,7 +5,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 from kafka.errors import GroupIdNotFoundError, GroupSubscribedToTopicError, NoError, NonEmptyGroupError
 
 from streampca.cli.console import console
@@ -14,11 +14,10 @@ from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.learning import LearningConfig
 from streampca.settings.commands import ResetSettings, milliseconds_of
-from streampca.sources.kafka_python.connection import Connection, admin_client
+from streampca.sources.kafka_python.admin import KafkaPythonAdmin
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 
-_ANSWER_MS = 5000
 _NOTHING = FoldConfig(LearningConfig(1, 1))  # of a checkpoint that has learned nothing; workers give it theirs
 
 
@@ -29,12 +28,11 @@ def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | No
     """
     if partition is not None and not to:
         raise SettingsError("--partition needs --to: without it, the offsets of all partitions are deleted")
-    connection = Connection(settings, settings.topic)
-    admin = connection.start(admin_client)
-    with closing(admin), connection.answers():
-        moved = _moved(settings, connection, to, partition) if to else []
+    with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.answers():
+        topic_id = admin.require_topic().id
+        moved = _moved(settings, topic_id, _targets(admin, settings.topic, to, partition)) if to else []
         try:
-            _reset(admin, settings, ask, moved)
+            _reset(admin.client, settings, ask, moved)
         except (GroupSubscribedToTopicError, NonEmptyGroupError):
             raise SourceError(f"group {settings.group_id} has active members: stop its workers, then reset") from None
         for checkpoint in moved:
@@ -42,49 +40,44 @@ def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | No
             console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
 
 
-def _moved(settings: ResetSettings, connection: Connection, to: str, partition: int | None) -> list[Checkpoint]:
+def _moved(settings: ResetSettings, topic_id: str, targets: Mapping[int, int]) -> list[Checkpoint]:
     """A checkpoint at the new position of each partition that is not there yet. Raises `SettingsError`."""
     checkpoints, moved = Checkpoints(open_store(settings.store), settings.topic), []
-    for tp, target in _targets(settings, connection, to, partition).items():
-        before = checkpoints.newest(tp.partition)
+    for partition, target in targets.items():
+        before = checkpoints.newest(partition)
         if before and target < before.fold.position:
             raise SettingsError(
-                f"partition {tp.partition} has been learned to offset {before.fold.position}: from {target} on, "
+                f"partition {partition} has been learned to offset {before.fold.position}: from {target} on, "
                 "records would be learned twice; use another store"
             )
         if before is None:
             empty = Fold.empty(_NOTHING.learning).at(target)
-            moved.append(Checkpoint(settings.topic, connection.topic_id(), tp.partition, empty, _NOTHING.as_dict()))
+            moved.append(Checkpoint(settings.topic, topic_id, partition, empty, _NOTHING.as_dict()))
         elif target > before.fold.position:
             moved.append(replace(before, fold=before.fold.skip(target)))
     return moved
 
 
-def _targets(
-    settings: ResetSettings, connection: Connection, to: str, partition: int | None
-) -> Mapping[TopicPartition, int]:
-    numbers = connection.partitions()
-    if partition is not None and partition not in numbers:
-        raise SettingsError(f"{settings.topic} has no partition {partition}; the last is {max(numbers)}")
-    tps = [TopicPartition(settings.topic, n) for n in sorted(numbers) if partition in (None, n)]
-    with closing(Connection(settings, settings.topic).start(KafkaConsumer)) as consumer:
-        ends: dict[TopicPartition, int] = consumer.end_offsets(tps, timeout_ms=_ANSWER_MS)
-        if to == "latest":
-            return ends
-        if to.isdecimal():
-            for tp, end in ends.items():
-                if int(to) > end:
-                    others = "" if partition is not None else "; move one alone by --partition"
-                    raise SettingsError(f"--to {to}: partition {tp.partition} ends at {end}{others}")
-            return dict.fromkeys(tps, int(to))
-        if to == "earliest":
-            return dict(consumer.beginning_offsets(tps, timeout_ms=_ANSWER_MS))
-        try:
-            time_ms = milliseconds_of(to)
-        except ValueError:
-            raise SettingsError(f"--to {to}: must be earliest, latest, an offset, or a time, ISO 8601") from None
-        at = consumer.offsets_for_times(dict.fromkeys(tps, time_ms))
-        return {tp: at[tp].offset if at.get(tp) else ends[tp] for tp in tps}
+def _targets(admin: KafkaPythonAdmin, topic: str, to: str, partition: int | None) -> Mapping[int, int]:
+    """The new position of each partition, or of one."""
+    held = admin.log_ends()
+    if partition is not None and partition not in held:
+        raise SettingsError(f"{topic} has no partition {partition}; the last is {max(held)}")
+    firsts, ends = ({n: held[n][i] for n in sorted(held) if partition in (None, n)} for i in range(2))
+    if to in ("latest", "earliest"):
+        return ends if to == "latest" else firsts
+    if to.isdecimal():
+        for n, end in ends.items():
+            if int(to) > end:
+                others = "" if partition is not None else "; move one alone by --partition"
+                raise SettingsError(f"--to {to}: partition {n} ends at {end}{others}")
+        return dict.fromkeys(ends, int(to))
+    try:
+        time_ms = milliseconds_of(to)
+    except ValueError:
+        raise SettingsError(f"--to {to}: must be earliest, latest, an offset, or a time, ISO 8601") from None
+    at = admin.client.list_partition_offsets({TopicPartition(topic, n): time_ms for n in ends})
+    return {tp.partition: found.offset if found.offset >= 0 else ends[tp.partition] for tp, found in at.items()}
 
 
 def _reset(admin: Any, settings: ResetSettings, ask: Callable[[str], bool] | None, moved: list[Checkpoint]) -> None:

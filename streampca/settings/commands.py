@@ -40,9 +40,6 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
     on_offset_gap: Literal["fail", "earliest", "latest"] = Field(
         "fail", description="What to do when records disappeared before they were read."
     )
-    kafka_client: Literal["kafka-python", "confluent"] | None = Field(
-        None, description="Kafka client; unset: confluent, the faster one, where it is installed, else kafka-python."
-    )
     session_timeout_s: Positive = Field(
         15, description="Seconds without heartbeats after which the group removes a member."
     )
@@ -53,24 +50,13 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
 
     @property
     def group(self) -> str:
-        """The consumer group to join."""
-        raise NotImplementedError
-
-    @property
-    def client(self) -> str:
-        """`kafka_client`, or what it is if unset. Packages of confluent-kafka are built without Kerberos (GSSAPI)."""
-        has_confluent = find_spec("confluent_kafka") is not None and self.sasl_mechanism != "GSSAPI"
-        return self.kafka_client or ("confluent" if has_confluent else "kafka-python")
+        """The consumer group to join; empty for a reader that joins none."""
+        return ""
 
     @property
     def bad_record_policy(self) -> str:
         """`on_bad_record`, or dead_letter with a dead-letter topic."""
         return "dead_letter" if self.dead_letter_topic else self.on_bad_record
-
-    RULES: ClassVar[Rules] = (
-        (lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
-         needs("kafka_client confluent", "confluent-kafka", "fast")),
-    )  # fmt: skip
 
 
 class GroupSettings(Settings):

@@ -36,6 +36,9 @@ def region_of(bootstrap_servers: str) -> str | None:
 
 class KafkaSettings(Settings):
     bootstrap_servers: str = Field("localhost:9092", description="Bootstrap brokers, host:port,host:port.")
+    kafka_client: Literal["kafka-python", "confluent"] | None = Field(
+        None, description="Kafka client; unset: confluent, the faster one, where it is installed, else kafka-python."
+    )
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="Security protocol of the connections."
     )
@@ -61,7 +64,15 @@ class KafkaSettings(Settings):
                 raise ValueError(f"{server.strip()!r} is not host:port")
         return servers
 
+    @property
+    def client(self) -> str:
+        """`kafka_client`, or what it is if unset. Packages of confluent-kafka are built without Kerberos (GSSAPI)."""
+        has_confluent = find_spec("confluent_kafka") is not None and self.sasl_mechanism != "GSSAPI"
+        return self.kafka_client or ("confluent" if has_confluent else "kafka-python")
+
     RULES: ClassVar[Rules] = (
+        (lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
+         needs("kafka_client confluent", "confluent-kafka", "worker")),
         (lambda s: s.security_protocol.startswith("SASL") and s.sasl_mechanism is None,
          "security_protocol {s.security_protocol} needs sasl_mechanism"),
         (lambda s: not s.security_protocol.startswith("SASL") and s.sasl_mechanism is not None,

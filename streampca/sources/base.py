@@ -23,6 +23,14 @@ PREFETCH_MIB = 32
 """Limit of the records read ahead: several fetches, so that learning never waits for one."""
 
 
+class TopicDescription(NamedTuple):
+    """A topic, as a broker describes it to this user."""
+
+    id: str  # as Kafka's own tools print it; empty if the brokers give topics none
+    in_sync: Mapping[int, int]  # partition → number of its replicas that are in sync; 0 if it has no leader
+    is_writable: bool = True  # also if the brokers do not say so (before Kafka 2.3)
+
+
 class Committed(NamedTuple):
     """An offset that the group has committed, with the text that the member which committed it has added."""
 
@@ -30,7 +38,8 @@ class Committed(NamedTuple):
     metadata: str = ""
 
 
-Headers: TypeAlias = list[tuple[str, bytes | None]]
+Header: TypeAlias = tuple[str, bytes | None]
+Headers: TypeAlias = list[Header]
 
 
 class Source(Protocol):
@@ -188,3 +197,25 @@ class Transactions(Protocol):
 
     def close(self) -> None:
         """Abort the open transaction and close the connections, within 3 seconds."""
+
+
+class Admin(Protocol):
+    """What operators ask of a topic, and how they create it. All methods raise `SourceError`."""
+
+    def brokers(self) -> list[tuple[str, str, int]]:
+        """Each broker's id, and the host and port that it advertises."""
+
+    def require_topic(self, timeout_s: float = 6.0, missing_s: float = 1.0) -> TopicDescription:
+        """The topic; one that is missing is asked for again for `missing_s`."""
+
+    def topic_configs(self) -> Mapping[str, str]:
+        """The topic's options, also those with default values; empty without the right to read them."""
+
+    def log_ends(self) -> dict[int, tuple[int, int]]:
+        """The earliest offset and the high watermark of each partition."""
+
+    def create(self, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:
+        """Create the topic, unless somebody else has a moment ago; -1: with the brokers' number."""
+
+    def close(self) -> None:
+        """Close the connection."""

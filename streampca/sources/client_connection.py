@@ -11,6 +11,7 @@ import structlog
 from streampca.errors import NO_ANSWER, CertificateError, NoBrokerError, SettingsError, SourceError
 from streampca.process.renewed import changed_at
 from streampca.settings.kafka import KafkaSettings
+from streampca.sources.base import TopicDescription
 
 _RETRY_S = 0.1
 _NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a new one may reach a broker late
@@ -23,6 +24,9 @@ RETRIABLE = frozenset(
 """Codes of errors that the protocol calls retriable (https://kafka.apache.org/protocol#protocol_error_codes)."""
 
 log = structlog.get_logger()
+
+
+EXISTS = 36  # the code of a topic's creation
 
 
 class TopicError(SourceError):
@@ -64,6 +68,12 @@ class BrokerErrors:
                 )
         return SourceError(f"topic {self._topic} {self._at}: {text}")
 
+    def not_created(self, code: int, text: str) -> SourceError:
+        """The topic cannot be created."""
+        if code == 29:
+            return self.not_authorized(f"create topic {self._topic}")
+        return SourceError(f"topic {self._topic} cannot be created: {text}")
+
     def not_authorized(self, text: str) -> SourceError:
         """The user lacks a right."""
         return TopicError(f"the broker {self._at} does not allow this user: {text}; grant it the right")
@@ -98,7 +108,7 @@ class ClientConnection(ABC):
         check_certificates(settings)
         self.messages = BrokerErrors(settings, topic)
         self._settings, self._servers, self._topic = settings, settings.bootstrap_servers, topic
-        self._described: frozenset[int] = frozenset()  # partitions in the last answer
+        self._described = TopicDescription("", {})  # the last answer
         self._away_since: float | None = None
         self._logged: str | None = None  # the cause of the outage, as it was logged
         self._logged_at = 0.0
@@ -114,25 +124,37 @@ class ClientConnection(ABC):
 
     def partitions(self) -> frozenset[int]:
         """The topic's partitions, at most some ten seconds old; never waits."""
-        return self._described
+        return frozenset(self._described.in_sync)
 
     @abstractmethod
-    def _ask(self, timeout_s: float) -> str:
-        """Ask a broker once for the topic's id, and note its partitions. Raises as `topic_id` does."""
+    def _ask(self, timeout_s: float) -> TopicDescription:
+        """Ask a broker once. Raises as `describe` does."""
 
-    def topic_id(self, timeout_s: float = 2.0) -> str:
-        """See `Source.topic_id`; the id is as Kafka's own tools print it."""
+    def describe(self, timeout_s: float = 2.0, missing_s: float = _NEW_TOPIC_S) -> TopicDescription:
+        """Ask the brokers for the topic, again for `missing_s` if it is missing. Raises as `Source.topic_id` does."""
         started = time.monotonic()
         while (waited_s := time.monotonic() - started) <= timeout_s:
             try:
-                return self._ask(timeout_s - waited_s)
+                self._described = self._ask(timeout_s - waited_s)
+                return self._described
             except TopicError:
-                if waited_s > _NEW_TOPIC_S:
+                if waited_s >= missing_s:
                     raise
             except TimeoutError:
                 pass  # another broker may answer
             time.sleep(_RETRY_S)
         raise TimeoutError(f"{NO_ANSWER} at {self._servers}")
+
+    def topic_id(self) -> str:
+        """See `Source.topic_id`; the id is as Kafka's own tools print it."""
+        return self.describe().id
+
+    def require_topic(self, timeout_s: float = 6.0, missing_s: float = _NEW_TOPIC_S) -> TopicDescription:
+        """As `describe`, but raises `NoBrokerError` if no broker answers."""
+        try:
+            return self.describe(timeout_s, missing_s)
+        except TimeoutError:
+            raise self.messages.no_broker(self.last_failure) from None
 
     def watch(self) -> None:
         """Log the begin and the end of an outage, and each new cause; to be called again and again.

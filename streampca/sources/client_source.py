@@ -27,6 +27,8 @@ class ClientSource(ABC):
 
     Where the last record before a position is known, reading starts with it: a log that was cut and has grown again
     holds another one there. A record that compaction has removed cannot be compared.
+
+    Without a group, all partitions are its own from the start.
     """
 
     client_error: type[Exception]  # what the client raises

@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 
 from streampca.errors import NoBrokerError, SourceError
 from streampca.formats.record import Record
-from streampca.settings.commands import ConsumerSettings
+from streampca.settings.commands import ConsumerSettings, ProduceSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import (
     Committed,
     DeadLetters,
-    Headers,
+    Header,
     OutgoingFields,
     RecordRefusedError,
     TransactionFailedError,
@@ -87,7 +87,7 @@ class ClientTransactions(Transactions, ABC):
 
     def topic_configs(self) -> Mapping[str, str]:
         if time.monotonic() >= self._read_configs_at:
-            with contextlib.suppress(self.client_error, SourceError):
+            with contextlib.suppress(SourceError):
                 self._configs = self._read_configs() or self._configs
             self._read_configs_at = time.monotonic() + _CONFIGS_S
         return self._configs
@@ -175,27 +175,44 @@ class ClientTransactions(Transactions, ABC):
         self._producer, self._open = None, False
 
 
-class ClientDeadLetters(DeadLetters, ABC):
-    """See `streampca.sources.base.DeadLetters`."""
+class ClientProducer(DeadLetters, ABC):
+    """Writes records to one topic, such as dead letters, and keeps them until the brokers have acknowledged them."""
 
     _connection: ClientConnection
 
-    def __init__(self, settings: ConsumerSettings) -> None:
-        if settings.dead_letter_topic is None:
-            raise ValueError("dead_letter_topic is not set")
-        self._source_topic, self._topic = settings.topic, settings.dead_letter_topic
+    def __init__(
+        self, settings: ConsumerSettings | ProduceSettings, topic: str, room_s: float = 5.0, *, is_idempotent: bool
+    ) -> None:
+        """`room_s` is how long a record waits for room among those that are not acknowledged.
+
+        Only an idempotent producer never writes a record twice; one whose brokers have been away for long may fail.
+        """
+        self._settings, self._topic, self._room_s, self._is_idempotent = settings, topic, room_s, is_idempotent
 
     @abstractmethod
-    def _produce(self, value: bytes | None, key: bytes | None, headers: Headers) -> None:
-        """Send a letter, without waiting. Raises `SourceError`."""
+    def produce(
+        self,
+        value: bytes | None,
+        partition: int | None = None,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        """Send a record, without waiting for an answer; without a partition, its key decides.
+
+        Raises `SourceError`, also for an earlier record that is refused.
+        """
 
     @abstractmethod
     def _await(self, timeout_s: float) -> int:
-        """Wait for acknowledgements; the number of letters without one. Raises `SourceError` for what is refused."""
+        """Wait for acknowledgements; the number of records without one. Raises `SourceError` for what is refused."""
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        headers = dead_letter_headers(self._source_topic, partition, record, reason, message)
-        self._produce(record.value, record.key, headers)
+        headers = dead_letter_headers(self._settings.topic, partition, record, reason, message)
+        self.produce(record.value, None, record.key, headers)
+
+    def partitions(self) -> frozenset[int]:
+        """The topic's partitions."""
+        return self._connection.partitions()
 
     def flush(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -204,5 +221,5 @@ class ClientDeadLetters(DeadLetters, ABC):
             if time.monotonic() >= deadline:
                 with contextlib.suppress(TimeoutError):
                     self._connection.topic_id()  # raises what waiting cannot fix: a deleted topic, a refused login
-                raise TimeoutError(f"{left} dead letters are not acknowledged yet")
+                raise TimeoutError(f"{left} records are not acknowledged yet")
         self._connection.watch()

@@ -1,70 +1,104 @@
-"""Creates the clients that the settings name. confluent_kafka is optional."""
+"""Creates the clients that the settings name."""
 
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from streampca.errors import StreampcaError
-from streampca.settings.commands import ConsumerSettings
+from streampca.settings.commands import ConsumerSettings, DeadLettersSettings, ProduceSettings
+from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
-from streampca.sources.base import DeadLetters, NoDeadLetters, Source, Transactions
+from streampca.sources.base import Admin, DeadLetters, NoDeadLetters, Source, Transactions
+from streampca.sources.client_transactions import ClientProducer, ClientTransactions
 from streampca.sources.events import Event, Records
-from streampca.sources.kafka_python.connection import Connection, admin_client, topic_configs
-from streampca.sources.kafka_python.source import KafkaPythonSource
-from streampca.sources.kafka_python.transactions import KafkaPythonDeadLetters, KafkaPythonTransactions
 from streampca.sources.prefetch import Prefetch
+from streampca.sources.replay import COMMIT_S, ReplayProducer
+from streampca.sources.topic_reader import TopicReader
 
-_Classes: TypeAlias = tuple[
-    Callable[[ConsumerSettings], Source], Callable[[ConsumerSettings], DeadLetters], Callable[..., Transactions]
-]
 _POLLS = 5  # prefetch at most as many records as this many polls return
 
 
-def client_and_other(settings: ConsumerSettings) -> str:
+class _Client(NamedTuple):
+    """The classes of one client."""
+
+    admin: Callable[[KafkaSettings, str], Admin]
+    source: Callable[[ConsumerSettings], Source]
+    producer: Callable[..., ClientProducer]
+    transactions: Callable[..., ClientTransactions]
+
+
+def client_and_other(settings: KafkaSettings) -> str:
     """The client in use, and what the other would do."""
     if settings.client == "confluent":
         return "confluent; kafka-python (kafka_client=kafka-python) is several times slower"
-    remedy = "kafka_client=confluent" if find_spec("confluent_kafka") else "pip install '.[fast]'"
-    return f"kafka-python; confluent ({remedy}) is several times as fast"
+    return "kafka-python; confluent (kafka_client=confluent) is several times as fast"
 
 
-def _classes(settings: ConsumerSettings) -> _Classes:
-    """The client's implementations of `Source`, `DeadLetters` and `Transactions`."""
-    if settings.client != "confluent":
-        return KafkaPythonSource, KafkaPythonDeadLetters, KafkaPythonTransactions
-    from streampca.sources.confluent.source import ConfluentSource
-    from streampca.sources.confluent.transactions import ConfluentDeadLetters, ConfluentTransactions
+def _client(settings: KafkaSettings) -> _Client:
+    """The client in use. The other one is not imported: kafka-python comes with patches."""
+    if settings.client == "confluent":
+        from streampca.sources.confluent.admin import ConfluentAdmin
+        from streampca.sources.confluent.source import ConfluentSource
+        from streampca.sources.confluent.transactions import ConfluentProducer, ConfluentTransactions
 
-    return ConfluentSource, ConfluentDeadLetters, ConfluentTransactions
+        return _Client(ConfluentAdmin, ConfluentSource, ConfluentProducer, ConfluentTransactions)
+    from streampca.sources.kafka_python.admin import KafkaPythonAdmin
+    from streampca.sources.kafka_python.source import KafkaPythonSource
+    from streampca.sources.kafka_python.transactions import KafkaPythonProducer, KafkaPythonTransactions
+
+    return _Client(KafkaPythonAdmin, KafkaPythonSource, KafkaPythonProducer, KafkaPythonTransactions)
+
+
+def create_admin(settings: KafkaSettings, topic: str) -> Admin:
+    """An admin client for a topic, which need not exist. Raises `SourceError`."""
+    return _client(settings).admin(settings, topic)
 
 
 def create_client(settings: ConsumerSettings) -> Source:
     """A member of the consumer group, which joins at its first poll. Raises `SourceError`."""
-    return _classes(settings)[0](settings)
+    return _client(settings).source(settings)
 
 
 def could_save(settings: ConsumerSettings, needs: str) -> bool:
     """Return whether a new client is answered, and what a save `needs` has the leaders and replicas for writing."""
     topic = (needs == "dead letters" and settings.dead_letter_topic) or settings.topic
-    with suppress(StreampcaError), closing((connection := Connection(settings, topic)).start(admin_client)) as admin:
-        with connection.answers():
-            (description,) = admin.describe_topics([topic])
-            least = int(topic_configs(admin, topic).get("min.insync.replicas", 1))
-        return all(p["leader_id"] >= 0 and len(p["isr_nodes"]) >= least for p in description["partitions"])
+    with suppress(StreampcaError), closing(create_admin(settings, topic)) as admin:
+        in_sync = admin.require_topic().in_sync.values()
+        return min(in_sync) >= int(admin.topic_configs().get("min.insync.replicas", 1))
     return False
+
+
+def open_reader(settings: KafkaSettings, topic: str) -> TopicReader:
+    """A reader of the committed records of a topic. Raises `SourceError`."""
+    with closing(create_admin(settings, topic)) as admin:
+        log_ends = admin.log_ends()
+    alone = ConsumerSettings.model_construct(**dict(settings) | {"topic": topic})
+    return TopicReader(create_client(alone), topic, log_ends)
+
+
+def create_producer(settings: ProduceSettings) -> ClientProducer:
+    """A producer for the topic, which writes each record once. Raises `SourceError`."""
+    return _client(settings).producer(settings, settings.topic, 60.0, is_idempotent=True)
 
 
 def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:
     """Create the writer of dead letters; without a dead-letter topic, one that is never used. Raises `SourceError`."""
-    return NoDeadLetters() if settings.dead_letter_topic is None else _classes(settings)[1](settings)
+    if settings.dead_letter_topic is None:
+        return NoDeadLetters()
+    return _client(settings).producer(settings, settings.dead_letter_topic, is_idempotent=False)
 
 
 def create_transactions(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:
     """Transactions of a source that `create_client` has created with the same settings. Raises `SourceError`."""
     name = f"{settings.group}-{settings.group_instance_id or uuid.uuid4().hex}"
-    return _classes(settings)[2](settings, topics, name, settings.session_timeout_s, source)
+    return _client(settings).transactions(settings, topics, name, settings.session_timeout_s, source)
+
+
+def create_replay(settings: DeadLettersSettings) -> ReplayProducer:
+    """Sends records to their topic again; ends any other replay of the dead-letter topic. Raises `SourceError`."""
+    topics, name = [settings.topic, settings.dead_letter_topic], f"streampca-replay-{settings.dead_letter_topic}"
+    return ReplayProducer(settings.topic, _client(settings).transactions(settings, topics, name, COMMIT_S))
 
 
 def prefetching(source: Source, settings: ConsumerSettings, decode: Callable[[Records], Event]) -> Source:

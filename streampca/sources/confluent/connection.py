@@ -7,13 +7,14 @@ blocks. It asks once a second in the background, so a broker that hangs is notic
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, wait
-from typing import Any
+from typing import Any, Self
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports them in another way
+    AclOperation,
     AdminClient,
     ConfigResource,
     ResourceType,
@@ -21,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports 
 
 from streampca.errors import NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings
-from streampca.sources.base import Committed
+from streampca.sources.base import Committed, TopicDescription
 from streampca.sources.client_connection import RETRIABLE, ClientConnection, one_line
 from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.oauth_tokens import create_tokens
@@ -81,7 +82,7 @@ def protocol_code(error: KafkaError) -> int:
 
 
 class Connection(ClientConnection):
-    """The connection to the brokers of one topic, which exists."""
+    """The connection to the brokers of one topic."""
 
     connected = True
 
@@ -93,10 +94,11 @@ class Connection(ClientConnection):
         self._options = connection_options(settings) | {"error_cb": self._errors.append}
         self._open()
         self._next_probe = 0.0
-        try:
-            self.topic_id(_START_S)
-        except TimeoutError:
-            raise self.messages.no_broker(self.last_failure) from None
+
+    def start(self) -> Self:
+        """Wait for the first answer. Raises `SourceError`, also if the topic is missing."""
+        self.require_topic(_START_S)
+        return self
 
     def _open(self) -> None:
         self._admin, self._answered_at = create(AdminClient, self._options), time.monotonic()
@@ -127,7 +129,7 @@ class Connection(ClientConnection):
         self._handle_errors()
         if self._probe is not None and self._probe.done():
             with contextlib.suppress(KafkaException):
-                self._handle(self._probe)
+                self._described = self._description(self._probe)
             self._probe = None
         if self._probe is None and time.monotonic() >= self._next_probe:
             self._next_probe = time.monotonic() + _PROBE_INTERVAL_S
@@ -135,10 +137,11 @@ class Connection(ClientConnection):
         super().watch()
 
     def topic_configs(self) -> dict[str, str]:
-        """The topic's options, also those with default values. Raises `KafkaException`."""
+        """The topic's options, also those with default values; empty if a broker does not say them."""
         self._replace_if_silent()
-        resource = ConfigResource(ResourceType.TOPIC, self._topic)
-        configs = self._answer(self._admin.describe_configs([resource], request_timeout=_START_S)[resource])
+        resource, configs = ConfigResource(ResourceType.TOPIC, self._topic), dict[str, Any]()
+        with contextlib.suppress(KafkaException):
+            configs = self._answer(self._admin.describe_configs([resource], request_timeout=_START_S)[resource])
         return {name: entry.value for name, entry in configs.items() if entry.value is not None}
 
     def is_final(self, error: KafkaError) -> bool:
@@ -155,6 +158,14 @@ class Connection(ClientConnection):
                 return refusal
         return self.messages.of(protocol_code(error), one_line(error.str()))
 
+    @contextlib.contextmanager
+    def answers(self) -> Iterator[None]:
+        """Raise `SourceError`."""
+        try:
+            yield
+        except KafkaException as exception:
+            raise self.source_error(exception.args[0]) from None
+
     def lookup_error(self, offsets: str, error: KafkaError) -> Exception:
         """Name the offsets that are not known: a `SourceError` if waiting cannot fix it, else a `TimeoutError`."""
         if self.is_final(error):
@@ -162,10 +173,10 @@ class Connection(ClientConnection):
         return TimeoutError(f"{offsets} are not known: {error.str()}")
 
     def _request(self, timeout_s: float) -> Any:
-        topics = TopicCollection([self._topic])
-        return self._admin.describe_topics(topics, request_timeout=max(timeout_s, 0.1))[self._topic]
+        options = {"include_authorized_operations": True, "request_timeout": max(timeout_s, 0.1)}
+        return self._admin.describe_topics(TopicCollection([self._topic]), **options)[self._topic]
 
-    def _ask(self, timeout_s: float) -> str:
+    def _ask(self, timeout_s: float) -> TopicDescription:
         self._replace_if_silent()
         request = self._request(timeout_s)
         while True:
@@ -175,7 +186,7 @@ class Connection(ClientConnection):
             if answered:
                 break
         try:
-            return printed_id(self._handle(request).topic_id)
+            return self._description(request)
         except KafkaException as exception:
             error = exception.args[0]
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART or self.is_final(error):
@@ -192,11 +203,12 @@ class Connection(ClientConnection):
         self.connected = True
         return answer
 
-    def _handle(self, request: "Future[Any]") -> Any:
-        """Note the topic's partitions in an answer. Raises `KafkaException`."""
-        description = self._answer(request)
-        self._described = frozenset(partition.id for partition in description.partitions)
-        return description
+    def _description(self, request: "Future[Any]") -> TopicDescription:
+        """The topic in an answer. Raises `KafkaException`."""
+        answer = self._answer(request)
+        in_sync = {partition.id: len(partition.isr) if partition.leader else 0 for partition in answer.partitions}
+        allowed = answer.authorized_operations
+        return TopicDescription(printed_id(answer.topic_id), in_sync, not allowed or AclOperation.WRITE in allowed)
 
     def _handle_errors(self) -> KafkaError | None:
         """Note what the client reports: whether all brokers are away; returns a final error if there is one."""

@@ -49,7 +49,7 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
     return {
         **connection_options(settings),
         **identity,
-        "group.id": settings.group,
+        "group.id": settings.group or "streampca",  # librdkafka demands one, also of a reader without a group
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",  # a position out of range is an event, not a silent jump

@@ -62,9 +62,12 @@ class ConfluentSource(ClientSource):
     def __init__(self, settings: ConsumerSettings) -> None:
         super().__init__(settings.topic)
         self._max_records = base.MAX_POLL_RECORDS
-        self._connection = Connection(settings, settings.topic)
+        self._connection = Connection(settings, settings.topic).start()
         self._memberships: deque[Any] = deque()  # the group's metadata of the assignments in `_rebalances`
-        self._subscribed = self._is_member = False
+        self._is_alone, self._is_member = not settings.group, False
+        self._subscribed = self._is_alone
+        if self._is_alone:
+            self._assigned = self._connection.partitions()
         self._revoking = False  # the group waits until the revocation is handled
         self._member_id = ""
         self._errors: list[KafkaError] = []  # of the client, not handled yet
@@ -168,7 +171,7 @@ class ConfluentSource(ClientSource):
                 ends[partition] = message.offset()
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 self._note_out_of_range([partition])
-            else:
+            elif not self._is_alone or error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 self._errors.append(error)
         return ends
 

@@ -2,17 +2,16 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from streampca.settings.commands import ConsumerSettings
-from streampca.sources.base import Committed, Headers, OutgoingFields, TransactionFailedError
+from streampca.sources.base import Committed, Header, OutgoingFields, TransactionFailedError
 from streampca.sources.client_connection import one_line
-from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientDeadLetters, ClientTransactions
+from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientProducer, ClientTransactions
 from streampca.sources.confluent.connection import Connection, protocol_code
 from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.record_size import record_size
@@ -32,7 +31,7 @@ class ConfluentTransactions(ClientTransactions):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._connections = {topic: Connection(self._settings, topic) for topic in self._topics}
+        self._connections = {topic: Connection(self._settings, topic).start() for topic in self._topics}
 
     def partitions(self, topic: str) -> int:
         connection = self._connections[topic]
@@ -79,7 +78,8 @@ class ConfluentTransactions(ClientTransactions):
 
     def _commit(self, producer: Producer, offsets: Mapping[int, Committed], membership: Any) -> None:
         deadline = time.monotonic() + self.commit_s
-        producer.send_offsets_to_transaction(self._source.named(offsets), membership, self.commit_s)
+        if offsets:
+            producer.send_offsets_to_transaction(self._source.named(offsets), membership, self.commit_s)
         producer.commit_transaction(max(deadline - time.monotonic(), 0.001))
 
     def _abort(self, producer: Producer) -> None:
@@ -100,27 +100,26 @@ class ConfluentTransactions(ClientTransactions):
             self._undelivered.append((KafkaException(error), message.topic(), size))
 
 
-class ConfluentDeadLetters(ClientDeadLetters):
-    """See `streampca.sources.base.DeadLetters`.
+class ConfluentProducer(ClientProducer):
+    """See `streampca.sources.client_transactions.ClientProducer`.
 
     A producer that is silent while a broker answers is replaced; the next one sends again what is not acknowledged.
     """
 
     _connection: Connection
 
-    def __init__(self, settings: ConsumerSettings) -> None:
-        super().__init__(settings)
-        self._letters: dict[int, tuple[Any, ...]] = {}  # not acknowledged yet, by number
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._unacknowledged: dict[int, tuple[Any, ...]] = {}  # records, by number
         self._sent = 0
-        self._connection = Connection(settings, self._topic)
-        limit = str(_BATCH_BYTES)
-        with contextlib.suppress(KafkaException):  # without the right
-            limit = self._connection.topic_configs().get("max.message.bytes", limit)
-        self._options = connection_options(settings) | {
+        self._connection = Connection(self._settings, self._topic).start()
+        limit = int(self._connection.topic_configs().get("max.message.bytes", _BATCH_BYTES))
+        self._options = connection_options(self._settings) | {
             "message.timeout.ms": 0,  # waits for an absent broker without limit
             "message.max.bytes": REQUEST_BYTES,
-            "batch.size": min(max(int(limit), 1), _BATCH_BYTES),
+            "batch.size": min(max(limit, 1), _BATCH_BYTES),
             "queue.buffering.max.kbytes": _QUEUE_KIB,
+            "enable.idempotence": self._is_idempotent,
             # One request at a time keeps the order; a repeated letter is recognised by the offset in its headers.
             "max.in.flight.requests.per.connection": 1,
             "partitioner": "murmur2_random",  # as other clients: equal keys go to the same partition
@@ -131,22 +130,29 @@ class ConfluentDeadLetters(ClientDeadLetters):
     def _open(self) -> None:
         self._producer: Any = create(Producer, self._options)
         self._answered_at = time.monotonic()
-        for number, letter in list(self._letters.items()):
-            self._give(number, *letter)
+        for number, record in list(self._unacknowledged.items()):
+            self._give(number, *record)
 
-    def _produce(self, *letter: Any) -> None:
-        if not self._letters:
+    def produce(
+        self,
+        value: bytes | None,
+        partition: int | None = None,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        if not self._unacknowledged:
             self._answered_at = time.monotonic()
         self._sent += 1
-        self._letters[self._sent] = letter
-        self._give(self._sent, *letter)
+        self._unacknowledged[self._sent] = record = value, key, partition, headers
+        self._give(self._sent, *record)
 
-    def _give(self, number: int, value: bytes | None, key: bytes | None, headers: Headers) -> None:
-        """Add a letter to the producer's queue; if that is full, once it has room."""
-        report = partial(self._on_delivery, number)
-        for wait_s in (_ROOM_S, 0):
+    def _give(self, number: int, value: bytes | None, key: bytes | None, partition: int | None, headers: Any) -> None:
+        """Add a record to the producer's queue; if that is full, once it has room."""
+        report, to = partial(self._on_delivery, number), _ANY if partition is None else partition
+        for wait_s in (self._room_s, 0):
             try:
-                self._producer.produce(self._topic, value, key, headers=headers, on_delivery=report)
+                self._producer.produce(self._topic, value, key, to, report, headers=list(headers))
+                self._producer.poll(0)  # takes acknowledgements; raises what is refused
                 return
             except BufferError:
                 self._producer.flush(wait_s)
@@ -155,15 +161,15 @@ class ConfluentDeadLetters(ClientDeadLetters):
         raise self._connection.messages.no_broker(self._connection.last_failure)
 
     def _await(self, timeout_s: float) -> int:
-        left = len(self._letters)
+        left = len(self._unacknowledged)
         self._producer.poll(timeout_s if left else 0)
-        if len(self._letters) < left or not self._connection.connected:
+        if len(self._unacknowledged) < left or not self._connection.connected:
             self._answered_at = time.monotonic()
-        if self._letters and self._connection.is_silent(self._answered_at):
-            log.debug("producer of dead letters replaced", unacknowledged=len(self._letters))
+        if self._unacknowledged and self._connection.is_silent(self._answered_at):
+            log.debug("producer replaced", unacknowledged=len(self._unacknowledged))
             self._producer.purge()
             self._open()
-        return len(self._letters)
+        return len(self._unacknowledged)
 
     def _on_error(self, error: KafkaError) -> None:
         if self._connection.is_final(error):
@@ -172,7 +178,7 @@ class ConfluentDeadLetters(ClientDeadLetters):
     def _on_delivery(self, number: int, error: KafkaError | None, _: Any) -> None:
         if error is not None:
             raise self._connection.source_error(error)
-        del self._letters[number]
+        del self._unacknowledged[number]
 
     def close(self) -> None:
         self._producer.purge()

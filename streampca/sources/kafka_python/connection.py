@@ -4,12 +4,12 @@ import base64
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kafka import KafkaProducer, errors
-from kafka.admin import ACLOperation, ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.admin import ACLOperation
 from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
@@ -17,6 +17,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from streampca.errors import NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings
+from streampca.sources.base import TopicDescription
 from streampca.sources.client_connection import ClientConnection, key_password, one_line
 from streampca.sources.kafka_python.patches import PatchedConnectionManager, PatchedNetClient, drop
 from streampca.sources.oauth_tokens import OAuthTokens, create_tokens
@@ -81,23 +82,24 @@ class Connection(ClientConnection):
     reads_files_again = True
     _manager: PatchedConnectionManager  # set by `_open`
 
-    def start(self, kind: Callable[..., Any], **more: Any) -> Any:
+    def start(self, kind: Any, **more: Any) -> Any:
         """A client (`kind`) of kafka-python with `more` options. Raises `SourceError`, also if the topic is missing."""
         made = self.connect(kind, **more)
         try:
-            self.topic_id(_START_ANSWER_S)
-        except (TimeoutError, SourceError) as error:
+            self.require_topic(_START_ANSWER_S)
+        except SourceError:
             if isinstance(made, KafkaProducer):  # its own method waits for answers to its requests, without limit
                 drop(made, _CLOSE_S)
             else:
                 made.close()
-            raise error if isinstance(error, SourceError) else self.source_error(error) from None
+            raise
         return made
 
-    def connect(self, kind: Callable[..., Any], **more: Any) -> Any:
+    def connect(self, kind: Any, **more: Any) -> Any:
         """As `start`, but the topic need not exist."""
         try:
-            return kind(**options(self._settings), **more, kafka_client=self._open)
+            taken = {name: option for name, option in options(self._settings).items() if name in kind.DEFAULT_CONFIG}
+            return kind(**taken, **more, kafka_client=self._open)
         except (errors.KafkaError, OSError, ValueError) as error:
             raise self.source_error(error) from None
 
@@ -113,7 +115,7 @@ class Connection(ClientConnection):
             raise
         return client
 
-    def _ask(self, timeout_s: float) -> str:
+    def _ask(self, timeout_s: float) -> TopicDescription:
         answered = threading.Event()
         # Not manager.run(), which would run the loop of a producer in two threads.
         answer = self._manager.call_soon(self._describe, timeout_s)
@@ -126,17 +128,22 @@ class Connection(ClientConnection):
         problem = errors.for_code(description.error_code)
         if issubclass(problem, _TOPIC_ERRORS):
             raise self.source_error(problem(self._topic))
-        self._described = frozenset(partition.partition_index for partition in description.partitions)
+        in_sync = {p.partition_index: len(p.isr_nodes) if p.leader_id >= 0 else 0 for p in description.partitions}
         identity: uuid.UUID | None = description.topic_id
-        return base64.urlsafe_b64encode(identity.bytes).decode().rstrip("=") if identity and identity.int else ""
+        printed = base64.urlsafe_b64encode(identity.bytes).decode().rstrip("=") if identity and identity.int else ""
+        allowed = description.authorized_operations
+        return TopicDescription(printed, in_sync, not allowed or ACLOperation.WRITE in allowed)
 
     async def _describe(self, timeout_s: float) -> Any:
         topic = MetadataRequest.MetadataRequestTopic(name=self._topic)
-        sent = self._manager.send(MetadataRequest(topics=[topic], allow_auto_topic_creation=False))
+        request = MetadataRequest(
+            topics=[topic], allow_auto_topic_creation=False, include_topic_authorized_operations=True
+        )
+        sent = self._manager.send(request)
         return (await self._manager.wait_for(sent, timeout_s * 1000)).topics[0]
 
     def partitions(self) -> frozenset[int]:
-        return frozenset(self._manager.cluster.partitions_for_topic(self._topic) or self._described)
+        return frozenset(self._manager.cluster.partitions_for_topic(self._topic) or ()) or super().partitions()
 
     def await_partitions(self) -> None:
         """Wait until the client knows them, some seconds at most: a group's leader that does not assigns none."""
@@ -178,37 +185,3 @@ class Connection(ClientConnection):
                     "pip install 'kafka-python[lz4,snappy,zstd]'"
                 )
         return self.messages.of(getattr(error, "errno", None), text)
-
-
-def admin_client(**options: Any) -> Any:
-    """An admin client; it refuses the options that only consumers and producers have, so they are left out."""
-    return KafkaAdminClient(
-        **{name: option for name, option in options.items() if name in KafkaAdminClient.DEFAULT_CONFIG}
-    )
-
-
-def described(settings: KafkaSettings, topic: str) -> tuple[list[tuple[str, str, int]], list[int]]:
-    """The id and the advertised address of each broker, and the partitions of a topic that have no leader."""
-    connection = Connection(settings, topic)
-    with closing(connection.connect(admin_client)) as admin, connection.answers():
-        found = admin.describe_cluster()["brokers"]
-        brokers = [(str(b.get("broker_id", b.get("node_id"))), b["host"], b["port"]) for b in found]
-        (description,) = admin.describe_topics([topic])
-    return brokers, [p["partition_index"] for p in description["partitions"] if p["leader_id"] < 0]
-
-
-def topic_configs(admin: Any, topic: str) -> dict[str, str]:
-    """The topic's options, also those with default values; empty without the right. Raises `KafkaError`."""
-    answer = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
-    return {name: config["value"] for name, config in answer["topic"][topic].items() if config["value"] is not None}
-
-
-def check_writable(settings: KafkaSettings, topic: str) -> int:
-    """The number of partitions of a topic. Raises `SourceError` unless it exists and may be written to."""
-    connection = Connection(settings, topic)
-    with closing(connection.start(admin_client)) as admin:
-        (description,) = admin.describe_topics([topic])
-    allowed = description.get("authorized_operations")  # none from brokers before 2.3
-    if allowed and ACLOperation.WRITE.name not in allowed:
-        raise connection.messages.not_authorized(f"writing to topic {topic}")
-    return len(description["partitions"])

@@ -51,8 +51,13 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         self._has_identity, self._known_partitions = settings.group_instance_id is not None, frozenset[int]()
         # The client logs what its listener raises as errors, with a traceback.
         logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_ours)
-        self._consumer.subscribe([settings.topic], listener=self)
-        self._connection.await_partitions()
+        if settings.group:
+            self._consumer.subscribe([settings.topic], listener=self)
+            self._connection.await_partitions()
+        else:
+            self._assigned = self._connection.partitions()
+            self._consumer.assign([TopicPartition(self._topic, partition) for partition in self._assigned])
+            self._joined(self._assigned)
 
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
         fetched: Mapping[TopicPartition, list[Record]] = {}
@@ -179,7 +184,7 @@ def _is_not_ours(record: logging.LogRecord) -> bool:
 def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
     longest_poll_ms, session_ms, heartbeat_ms = member_intervals_ms(settings)
     return {
-        "group_id": settings.group,
+        "group_id": settings.group or None,
         "group_instance_id": settings.group_instance_id,
         "enable_auto_commit": False,
         "auto_offset_reset": "none",  # a position out of range is an event, not a silent jump

@@ -3,20 +3,20 @@
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from kafka.serializer import Serializer
 
 from streampca.errors import NoBrokerError, SourceError
-from streampca.settings.commands import ConsumerSettings
-from streampca.sources.base import Committed, Headers, OutgoingFields
+from streampca.sources.base import Committed, Header, OutgoingFields
 from streampca.sources.client_connection import one_line
-from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientDeadLetters, ClientTransactions
-from streampca.sources.kafka_python.connection import Connection, admin_client, topic_configs
+from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientProducer, ClientTransactions
+from streampca.sources.kafka_python.admin import KafkaPythonAdmin
+from streampca.sources.kafka_python.connection import Connection
 from streampca.sources.kafka_python.patches import drop, transactional
 from streampca.sources.record_size import record_size
 
@@ -28,45 +28,53 @@ _CLOSE_S = 0.5
 class _Unwrap(Serializer):  # type: ignore[misc]  # kafka-python has no types
     """Unwraps the value: the producer refuses records with neither key nor value, unless a serializer creates them."""
 
-    def serialize(self, topic: str, headers: Headers, data: tuple[bytes | None]) -> bytes | None:
+    def serialize(self, topic: str, headers: Any, data: tuple[bytes | None]) -> bytes | None:
         return data[0]
 
 
-def _sendable(headers: Headers) -> list[tuple[str, bytes]]:
+def _sendable(headers: Sequence[Header]) -> list[tuple[str, bytes]]:
     """The producer cannot write a header without a value: it becomes an empty one."""
     return [(name, value or b"") for name, value in headers]
 
 
-class KafkaPythonDeadLetters(ClientDeadLetters):
-    """See `streampca.sources.base.DeadLetters`."""
+class KafkaPythonProducer(ClientProducer):
+    """See `streampca.sources.client_transactions.ClientProducer`."""
 
     _connection: Connection
 
-    def __init__(self, settings: ConsumerSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._unacknowledged: deque[Any] = deque()  # futures, in the order sent
-        self._connection = Connection(settings, self._topic)
+        self._connection = Connection(self._settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
             value_serializer=_Unwrap(),
             acks="all",
             # One request at a time keeps the order; a repeated letter is recognised by the offset in its headers.
-            enable_idempotence=False,
+            enable_idempotence=self._is_idempotent,
             max_in_flight_requests_per_connection=1,
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
-            max_block_ms=5000,
+            max_block_ms=int(self._room_s * 1000),
             max_request_size=REQUEST_BYTES,
         )
         try:
             with self._connection.answers():
-                self._producer.partitions_for(self._topic)  # fetched here, so that `send` never waits for them
+                self._producer.partitions_for(self._topic)  # fetched here, so that `produce` never waits for them
         except SourceError:
             self.close()
             raise
 
-    def _produce(self, value: bytes | None, key: bytes | None, headers: Headers) -> None:
+    def produce(
+        self,
+        value: bytes | None,
+        partition: int | None = None,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        if self._unacknowledged and self._unacknowledged[0].is_done:
+            self._await(0)
         with self._connection.answers():
-            self._unacknowledged.append(self._producer.send(self._topic, (value,), key, _sendable(headers)))
+            self._unacknowledged.append(self._producer.send(self._topic, (value,), key, _sendable(headers), partition))
 
     def _await(self, timeout_s: float) -> int:
         try:
@@ -99,8 +107,8 @@ class KafkaPythonTransactions(ClientTransactions):
             raise TimeoutError(str(error)) from None
 
     def _read_configs(self) -> dict[str, str]:
-        with closing(Connection(self._settings, self._topics[0]).connect(admin_client)) as admin:
-            return topic_configs(admin, self._topics[0])
+        with closing(KafkaPythonAdmin(self._settings, self._topics[0])) as admin:
+            return admin.topic_configs()
 
     def _start(self) -> None:
         self._producer = Connection(self._settings, self._topics[0]).start(
@@ -151,6 +159,5 @@ class KafkaPythonTransactions(ClientTransactions):
         return int(found[1]) if found else getattr(error, "errno", None), text
 
     def _count(self, topic: str) -> int:
-        connection = Connection(self._settings, topic)
-        with closing(connection.start(KafkaConsumer)):
-            return len(connection.partitions())
+        with closing(KafkaPythonAdmin(self._settings, topic)) as admin:
+            return len(admin.require_topic().in_sync)
