@@ -20,9 +20,9 @@ def variables(settings: Mapping[str, object]) -> dict[str, str]:
 def run(*arguments: object, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
     """The outcome of `streampca` with these arguments and variables, in a forked process."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("STREAMPCA_")}
+    inherited["STREAMPCA_KAFKA_CLIENT"] = os.environ.get("STREAMPCA_KAFKA_CLIENT", "kafka-python")
     if arguments[0] in ("worker", "transform", "doctor"):
         inherited["STREAMPCA_METRICS_PORT"] = "0"  # others may listen on the default one
-        inherited["STREAMPCA_KAFKA_CLIENT"] = "kafka-python"
     with tempfile.TemporaryDirectory() as folder:
         output, errors = Path(folder) / "output", Path(folder) / "errors"
         process = ForkedProcess([str(a) for a in arguments], {**inherited, **environment}, output, errors)

@@ -49,12 +49,11 @@ class TopicReader:
         ends = self._source.offsets_at(self.log_ends, None)
         return {partition: (first, ends[partition]) for partition, (first, _) in sorted(self.log_ends.items())}
 
-    def newest_records(self, count: int) -> list[tuple[int, Record]]:
-        """About `count` of the last records, as many of each partition, the newest last; with their partitions.
+    def newest_records(self, bounds: Mapping[int, tuple[int, int]], count: int) -> list[tuple[int, Record]]:
+        """About `count` of the last records of these partitions, as many of each, the newest last; with its partition.
 
         They are those that came in time: an open transaction may block others.
         """
-        bounds = {partition: (first, end) for partition, (first, end) in self.bounds().items() if first < end}
         starts = {p: max(end - -(-count // len(bounds)), first) for p, (first, end) in bounds.items()}
         records: list[tuple[int, Record]] = []
         with suppress(_StalledError):

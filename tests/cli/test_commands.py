@@ -22,10 +22,17 @@ from tests.docs_tables import flat
 from tests.example_models import TOPIC, D, models_in, numbered
 from tests.fold.streams import fold_config
 from tests.forked import ForkedProcess
+from tests.kafka_broker import Broker
 from tests.waiting import wait_until
 
 COMMANDS = flat(get_command(app).commands)  # type: ignore[attr-defined]
 REQUIRED = ["--topic", "readings", "--dimensions", "8", "--components", "2"]
+WITHOUT_KAFKA_PYTHON = """
+import sys
+sys.modules["kafka"] = None
+from streampca.cli.app import main
+main()
+"""
 WITHOUT_POSIX = """
 import os, sys
 for name in ("resource", "fcntl", "pwd", "grp"):
@@ -132,6 +139,33 @@ def test_an_absent_broker_is_an_error_soon(vectors: Path) -> None:
     options = [vectors, "--topic", "readings", "--bootstrap-servers", "127.0.0.1:1"]
     outcome = run("produce", *options, timeout=100)  # ten seconds, if nothing else runs
     assert_fatal(outcome, "no broker answers at 127.0.0.1:1")
+
+
+@pytest.mark.broker
+def test_with_confluent_nothing_of_kafka_python_is_imported(
+    broker: Broker, topic: str, vectors: Path, tmp_path: Path
+) -> None:
+    """By no role, and by none of the commands but `reset`, which confluent-kafka has no call for."""
+    own = {"topic": topic, "group_id": topic, "store": tmp_path, "bootstrap_servers": broker.bootstrap}
+    shape = {"dimensions": 8, "components": 2, "metrics_port": 0, "kafka_client": "confluent"}
+    others = {"dead_letter_topic": f"{topic}-dead", "output_topic": f"{topic}-out", "transform_group_id": f"{topic}-t"}
+    environment = os.environ | variables(own | shape | others)
+
+    def command(*words: object) -> list[str]:
+        return [sys.executable, "-c", WITHOUT_KAFKA_PYTHON, *map(str, words)]
+
+    succeeded(*command("create-topics"), env=environment)
+    succeeded(*command("produce", vectors), env=environment)
+    for role, name in (("worker", topic), ("transform", f"{topic}-t")):
+        with (
+            (tmp_path / role).open("w") as log,
+            subprocess.Popen(command(role), env=environment, stderr=log) as process,
+        ):
+            wait_until(lambda name=name: broker.committed(name, topic).get(0, 0) >= 1500, 60, f"what {name} commits")
+            process.terminate()
+            assert process.wait(30) == 0
+    for words in ("doctor", "audit --from 0", "dead-letters list", "dead-letters replay", "dead-letters replay --send"):
+        succeeded(*command(*words.split()), env=environment)
 
 
 @pytest.mark.parametrize(("role", "client"), [("worker", "confluent"), ("transform", "kafka-python")])

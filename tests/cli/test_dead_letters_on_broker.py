@@ -21,7 +21,7 @@ from tests.kafka_broker import Broker
 from tests.sources.backends import OnKafka
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(180), pytest.mark.usefixtures("client")]
 
 HOUR_MS = 3_600_000
 NOON_MS = (int(time.time()) // 3600 - 5) * HOUR_MS  # a round hour, some hours ago

@@ -19,12 +19,10 @@ from tests.cli.test_produce import vectors as vectors
 from tests.cli.test_reset import commit
 from tests.command_line import doctor as run_doctor, printed, run
 from tests.example_models import models_in, numbered
-from tests.guarantees.harness import BOTH_CLIENTS
 from tests.kafka_broker import PASSWORD, USER, Broker
 from tests.ports import free_ports
 
-pytestmark = pytest.mark.broker
-both_clients = pytest.mark.parametrize("client", BOTH_CLIENTS)
+pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("client")]
 
 
 @pytest.fixture
@@ -45,12 +43,11 @@ def worker_doctor(broker: Broker, topic: str, store: Path, **environment: str) -
     return run_doctor(*words, "--bootstrap-servers", broker.bootstrap, **environment)
 
 
-@both_clients
-def test_both_roles_pass(broker: Broker, topic: str, store: Path, client: str) -> None:
+def test_both_roles_pass(broker: Broker, topic: str, store: Path) -> None:
     broker.create_topic(topic, 2)
     broker.create_topic(f"{topic}-out", 3)
     broker.produce(topic, 0, [json.dumps([0.0] * 5).encode()])
-    environment = {"STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap, "STREAMPCA_KAFKA_CLIENT": client}
+    environment = {"STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap}
     code, alone = doctor(topic, store, **environment)
     assert (code, {line[0] for line in alone.values()}) == (0, {"✓"}), alone
     assert alone["output topic"] == f"✓ {topic}-out has 3 partitions and may be written to"
@@ -63,10 +60,9 @@ def test_both_roles_pass(broker: Broker, topic: str, store: Path, client: str) -
     assert lines.keys() == alone.keys() | {"store", "consumer group", "checkpoints"}
 
 
-@both_clients
-def test_mistakes_are_found_before_transform_is_started(broker: Broker, topic: str, store: Path, client: str) -> None:
+def test_mistakes_are_found_before_transform_is_started(broker: Broker, topic: str, store: Path) -> None:
     broker.create_topic(topic, 2)
-    environment = {"STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap, "STREAMPCA_KAFKA_CLIENT": client}
+    environment = {"STREAMPCA_BOOTSTRAP_SERVERS": broker.bootstrap}
     code, lines = doctor(topic, store, **environment)
     assert code == 1
     assert f"✗ there is no topic {topic}-out" in lines["output topic"]
@@ -81,14 +77,13 @@ def test_mistakes_are_found_before_transform_is_started(broker: Broker, topic: s
     assert f"✗ {topic}-out holds outputs of 3 components of 5 dimensions" in lines["transform group"]
 
 
-@both_clients
-def test_missing_rights_are_named(broker: Broker, topic: str, store: Path, client: str) -> None:
+def test_missing_rights_are_named(broker: Broker, topic: str, store: Path) -> None:
     for name in (topic, f"{topic}-out", f"{topic}-dead"):
         broker.create_topic(name)
     secure = {
         "STREAMPCA_BOOTSTRAP_SERVERS": broker.sasl_bootstrap, "STREAMPCA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
         "STREAMPCA_SASL_MECHANISM": "PLAIN", "STREAMPCA_SASL_USERNAME": USER, "STREAMPCA_SASL_PASSWORD": PASSWORD,
-        "STREAMPCA_KAFKA_CLIENT": client, "STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-dead",
+        "STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-dead",
     }  # fmt: skip
     ids = f"streampca-transform-{topic}-"
     prefix = ResourcePattern(ResourceType.TRANSACTIONAL_ID, ids, ACLResourcePatternType.PREFIXED)
@@ -152,7 +147,6 @@ def test_doctor_looks_behind_deletes_and_finds_a_field_that_is_always_null(
     assert newest().startswith("✗ none of the newest 100 records has a vector")
 
 
-@both_clients
 def test_doctor_and_produce_over_tls_with_a_login(
     broker: Broker, topic: str, tmp_path: Path, vectors: Path, client: str
 ) -> None:
@@ -163,7 +157,7 @@ def test_doctor_and_produce_over_tls_with_a_login(
         "STREAMPCA_SASL_MECHANISM": "SCRAM-SHA-512", "STREAMPCA_SASL_USERNAME": USER,
         "STREAMPCA_SASL_PASSWORD": PASSWORD, "STREAMPCA_SSL_CAFILE": str(broker.certificates.authority),
         "STREAMPCA_TOPIC": topic, "STREAMPCA_DIMENSIONS": "4", "STREAMPCA_COMPONENTS": "2",
-        "STREAMPCA_STORE": str(tmp_path / "store"), "STREAMPCA_KAFKA_CLIENT": client,
+        "STREAMPCA_STORE": str(tmp_path / "store"),
         "STREAMPCA_DEAD_LETTER_TOPIC": f"{topic}-dead",
     }  # fmt: skip
     printed("produce", vectors, **secure)
@@ -213,12 +207,11 @@ def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: 
     assert lines["checkpoints"].startswith("✗ the consumer group has committed offset 5 of partition 0")
 
 
-@both_clients
-def test_doctor_reports_another_store_than_the_groups(broker: Broker, topic: str, tmp_path: Path, client: str) -> None:
+def test_doctor_reports_another_store_than_the_groups(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 2)
     other = StoreIdentity("ab" * 16, "s3://bucket/other", "worker-7")
     commit(broker, topic, {(topic, 1): 0}, other.as_metadata())
-    environment = {"STREAMPCA_GROUP_ID": topic, "STREAMPCA_KAFKA_CLIENT": client}
+    environment = {"STREAMPCA_GROUP_ID": topic}
     code, lines = worker_doctor(broker, topic, tmp_path / "store", **environment)
     assert code == 1
     assert lines["checkpoints"].startswith("✗ the consumer group's worker of partition 1")

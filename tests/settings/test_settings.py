@@ -244,7 +244,7 @@ def test_invalid_settings_of_transform_are_refused(options: dict[str, object], n
         (WorkerSettings, "kafka", {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "gssapi"),
         (WorkerSettings, "kafka", TOKENS, "'.[oauth]'"),
         (WorkerSettings, "kafka", MSK, "'.[msk]'"),
-        (WorkerSettings, "commands", {"kafka_client": "confluent"}, "'.[fast]'"),
+        (WorkerSettings, "kafka", {"kafka_client": "confluent"}, "'.[worker]'"),
         (TransformSettings, "commands", {"output_format": "arrow", "output_topic": "o"}, "'.[arrow]'"),
         (WorkerSettings, "process", {"store": "s3://bucket/a"}, "'.[object-store]'"),
     ],
@@ -272,8 +272,7 @@ def test_a_missing_package_is_a_mistake(
 def test_the_client_is_the_fast_one_where_it_can_be(
     monkeypatch: pytest.MonkeyPatch, installed: bool, options: dict[str, str], client: str
 ) -> None:
-    monkeypatch.setattr(settings.kafka, "find_spec", lambda name: name)
-    monkeypatch.setattr(settings.commands, "find_spec", lambda name: name if installed else None)
+    monkeypatch.setattr(settings.kafka, "find_spec", lambda name: name if installed else None)
     assert WorkerSettings(**REQUIRED, **options).client == client
 
 

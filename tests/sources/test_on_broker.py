@@ -28,7 +28,7 @@ from streampca.sources.base import DeadLetters
 from streampca.sources.clients import could_save, create_dead_letters
 from streampca.sources.confluent import connection as confluent_connection, transactions as confluent_transactions
 from streampca.sources.confluent.source import ConfluentSource
-from streampca.sources.confluent.transactions import ConfluentDeadLetters, ConfluentTransactions
+from streampca.sources.confluent.transactions import ConfluentProducer, ConfluentTransactions
 from streampca.sources.events import Assigned, Revoked
 from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python.patches import position_of
@@ -101,12 +101,12 @@ def test_missing_topics_are_errors(broker: Broker, topic: str, kind: type[OnKafk
     assert f"{topic}-dead" not in broker.admin.list_topics()
 
 
-def test_whether_a_new_client_could_save(broker: Broker, new_topic: str) -> None:
+def test_whether_a_new_client_could_save(broker: Broker, new_topic: str, kind: type[OnKafka]) -> None:
     dead = f"{new_topic}-dead"
     broker.create_topic(dead, min_insync_replicas=2)  # of one
-    settings = settings_for(broker, new_topic, dead_letter_topic=dead)
+    settings = settings_for(broker, new_topic, dead_letter_topic=dead, kafka_client=kind.client)
     assert [could_save(settings, needs) for needs in ("topic", "transaction", "dead letters")] == [True, True, False]
-    absent = settings_for(broker, new_topic, bootstrap_servers=f"127.0.0.1:{free_ports(1)[0]}")
+    absent = settings_for(broker, "t", bootstrap_servers=f"127.0.0.1:{free_ports(1)[0]}", kafka_client=kind.client)
     with mock.patch.object(connection, "_START_TIMEOUT_S", 1.0):
         assert not could_save(absent, "topic")
 
@@ -284,10 +284,9 @@ def test_a_letter_that_meets_a_full_queue_waits_for_room(
             letters.send(0, Record(7, value, 1), "undecodable", "no")
 
     sent = [b"%300d" % i for i in range(50)]
-    with closing(ConfluentDeadLetters(settings)) as letters:
+    with closing(ConfluentProducer(settings, new_topic, 0.2, is_idempotent=False)) as letters:
         send(sent)
         letters.flush(PATIENCE_S)
-        monkeypatch.setattr(confluent_transactions, "_ROOM_S", 0.2)
         with stoppable.frozen():
             assert "no broker answers" in refusal(SourceError, send, sent)
     assert [record.value for record in stoppable.read_all(new_topic)][:50] == sent
@@ -301,7 +300,7 @@ def test_clients_of_librdkafka_that_have_lost_all_brokers_are_replaced(
     lost = {"bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}"}
     dead = broker.create_topic(f"{new_topic}-dead")
     settings = settings_for(broker, new_topic, dead_letter_topic=dead)
-    source, letters = ConfluentSource(settings), ConfluentDeadLetters(settings)
+    source, letters = ConfluentSource(settings), ConfluentProducer(settings, dead, is_idempotent=False)
     transactions = ConfluentTransactions(settings, [dead], "t", 10.0, source)
     sent = [b"%d" % i for i in range(3)]
     with closing(source), closing(letters), closing(transactions):
