@@ -82,7 +82,12 @@ def _sending(settings: ProduceSettings) -> Iterator[Callable[[bytes], None]]:
     """A function that sends a value to the next partition; the end waits until all are acknowledged."""
     with closing(create_producer(settings)) as producer:
         partitions = itertools.cycle(sorted(producer.partitions()))
-        yield lambda value: producer.produce(value, next(partitions))
+
+        def send(value: bytes) -> None:
+            producer.produce(value, next(partitions))
+            producer.raise_refused()
+
+        yield send
         try:
             producer.flush(_ACKNOWLEDGED_WITHIN_S)
         except TimeoutError:

@@ -197,10 +197,7 @@ class ClientProducer(DeadLetters, ABC):
         key: bytes | None = None,
         headers: Sequence[Header] = (),
     ) -> None:
-        """Send a record, without waiting for an answer; without a partition, its key decides.
-
-        Raises `SourceError`, also for an earlier record that is refused.
-        """
+        """Send a record, without waiting for an answer; without a partition, its key decides. Raises `SourceError`."""
 
     @abstractmethod
     def _await(self, timeout_s: float) -> int:
@@ -214,6 +211,10 @@ class ClientProducer(DeadLetters, ABC):
         """The topic's partitions."""
         return self._connection.partitions()
 
+    def raise_refused(self) -> None:
+        """Raise `SourceError` if a record is known to be refused; never waits."""
+        self._await(0)
+
     def flush(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while left := self._await(min(_POLL_S, max(deadline - time.monotonic(), 0))):
@@ -221,5 +222,5 @@ class ClientProducer(DeadLetters, ABC):
             if time.monotonic() >= deadline:
                 with contextlib.suppress(TimeoutError):
                     self._connection.topic_id()  # raises what waiting cannot fix: a deleted topic, a refused login
-                raise TimeoutError(f"{left} records are not acknowledged yet")
+                raise TimeoutError(f"{left} dead letters are not acknowledged yet")  # `produce` has its own words
         self._connection.watch()

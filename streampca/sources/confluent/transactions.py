@@ -152,7 +152,6 @@ class ConfluentProducer(ClientProducer):
         for wait_s in (self._room_s, 0):
             try:
                 self._producer.produce(self._topic, value, key, to, report, headers=list(headers))
-                self._producer.poll(0)  # takes acknowledgements; raises what is refused
                 return
             except BufferError:
                 self._producer.flush(wait_s)

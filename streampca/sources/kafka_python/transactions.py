@@ -71,8 +71,6 @@ class KafkaPythonProducer(ClientProducer):
         key: bytes | None = None,
         headers: Sequence[Header] = (),
     ) -> None:
-        if self._unacknowledged and self._unacknowledged[0].is_done:
-            self._await(0)
         with self._connection.answers():
             self._unacknowledged.append(self._producer.send(self._topic, (value,), key, _sendable(headers), partition))
 
@@ -82,7 +80,7 @@ class KafkaPythonProducer(ClientProducer):
                 self._unacknowledged[0].get(timeout_s)
                 self._unacknowledged.popleft()
         except KafkaError as error:
-            if self._unacknowledged[0].is_done:
+            if self._unacknowledged[0].exception is error:  # else it is the end of waiting
                 raise self._connection.source_error(error) from None
         return len(self._unacknowledged)
 
