@@ -13,9 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 UV = Path(sysconfig.get_path("scripts")) / "uv"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-IMAGE_EXTRAS = ("arrow", "avro", "fast", "msk", "oauth", "object-store", "otel", "protobuf", "worker")
+IMAGE_EXTRAS = ("arrow", "avro", "msk", "oauth", "object-store", "otel", "protobuf", "worker")
 SIDECAR_EXTRAS = ("object-store",)
-DEMO_EXTRAS = ("worker", "fast")
+DEMO_EXTRAS = ("worker",)
 
 ALL, DEMO, IMAGE, SIDECAR, BUILD = (
     ROOT / name

@@ -21,7 +21,7 @@ from streampca.sidecar.inference_protocol.schemas import InferenceRequest
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.middleware import PROBES, AllowedHosts, Middleware
 from streampca.sidecar.mlflow import Instances, MlflowEndpoints
-from streampca.sidecar.openapi import DESCRIPTION, add_docs, add_schemas
+from streampca.sidecar.openapi import DESCRIPTION, add_schemas
 from streampca.sidecar.page.endpoints import HistoryReader, PageEndpoints
 from streampca.sidecar.request import BYTES, NPY
 from streampca.sidecar.responses import NPZ
@@ -89,7 +89,6 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         Instances, ErrorResponse, NotReadyResponse,
     )  # fmt: skip
     PageEndpoints(engine, history, store).add_to(app)
-    add_docs(app)
     return app
 
 

@@ -25,13 +25,13 @@ PROBES = {"/healthz", "/readyz", "/ping", "/v2/health/live", "/v2/health/ready"}
 _OPEN = {"/openapi.json", "/version", "/v2", *PROBES}
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-_SECURITY = [(b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY")]
 _POLICY = (
-    "default-src 'none'; script-src 'self'{inline}; style-src 'self'{inline}; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_PAGE = (b"content-security-policy", _POLICY.format(inline="").encode())
-_SWAGGER = (b"content-security-policy", _POLICY.format(inline=" 'unsafe-inline'").encode())  # its page has a script
+_SECURITY = [
+    (b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"DENY"), (b"content-security-policy", _POLICY),
+]  # fmt: skip
 
 
 class AllowedHosts(TrustedHostMiddleware):
@@ -67,7 +67,7 @@ class Middleware:
             scope = _without_host(scope)
         began, headers = time.perf_counter(), dict(scope["headers"])
         authorization = headers.get(b"authorization", b"").decode("latin-1")
-        answer = _Answer(send, scope["path"], headers.get(b"x-request-id", b""), self._slots)
+        answer = _Answer(send, headers.get(b"x-request-id", b""), self._slots)
         structlog.contextvars.bind_contextvars(request_id=answer.request_id.decode())
         if scope["method"] == "HEAD":
             scope = dict(scope, method="GET")  # the server sends no body, either way
@@ -93,7 +93,7 @@ class Middleware:
             raise
         finally:
             answer.release()
-            # Unknown paths and paths of /docs have no route: as labels, paths would have no bound.
+            # Unknown paths and files of the pages have no route: as labels, paths would have no bound.
             route = getattr(scope.get("route"), "path", None) or "other"
             self._metrics.durations(route, answer.status or 500).observe(time.perf_counter() - began)
 
@@ -101,11 +101,11 @@ class Middleware:
 class _Answer:
     """Sends the answer to one request, and holds the request's slot if body or answer are large."""
 
-    def __init__(self, send: Send, path: str, request_id: bytes, slots: asyncio.Semaphore) -> None:
+    def __init__(self, send: Send, request_id: bytes, slots: asyncio.Semaphore) -> None:
         """`request_id` is the client's own; it gets a new one if that is none."""
         self._send, self._slots, self._has_slot, self.status = send, slots, False, 0
         self.request_id = request_id if _REQUEST_ID.fullmatch(request_id) else secrets.token_hex(8).encode()
-        self._headers = [*_SECURITY, _SWAGGER if path == "/docs" else _PAGE, (b"x-request-id", self.request_id)]
+        self._headers = [*_SECURITY, (b"x-request-id", self.request_id)]
 
     async def take_slot(self, within_s: float) -> None:
         """Take a slot unless it has one. Raises `BusyError`."""
@@ -158,4 +158,4 @@ def _scope_of(path: str) -> TokenScope | None:
 
 def _is_page(path: str, *others: str) -> bool:
     """Whether it is a file of a page, which shows nothing of the store, or one of the others."""
-    return path in ("/", "/docs", *others) or path.startswith(("/docs/", "/page/"))
+    return path in ("/", "/docs", *others) or path.startswith("/page/")

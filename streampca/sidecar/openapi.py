@@ -1,15 +1,11 @@
-"""`/docs`, and descriptions in `/openapi.json` of bodies and answers that endpoints handle themselves."""
+"""Descriptions in `/openapi.json` of bodies and answers that endpoints handle themselves."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import fastapi_offline
 from fastapi import FastAPI
-from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse
-from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -88,20 +84,3 @@ def _illustrate(operation: dict[str, Any], example: Mapping[str, Any]) -> None:
         content[media_type] |= {"example": example["answer"]} if example else {}
     if "request" in example and "requestBody" in operation:
         operation["requestBody"]["content"]["application/json"]["example"] = example["request"]
-
-
-def add_docs(app: FastAPI) -> None:
-    """Serve Swagger UI at `/docs`, with relative links: a proxy may add a prefix."""
-    files = "docs/static"
-
-    async def docs() -> HTMLResponse:
-        return get_swagger_ui_html(
-            openapi_url="openapi.json",
-            title="streampca",
-            swagger_js_url=f"{files}/swagger-ui-bundle.js",
-            swagger_css_url=f"{files}/swagger-ui.css",
-            swagger_favicon_url=f"{files}/favicon.png",
-        )
-
-    app.add_api_route("/docs", docs, include_in_schema=False)
-    app.mount(f"/{files}", StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static"))

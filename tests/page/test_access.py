@@ -57,6 +57,16 @@ def test_axe_finds_nothing(browser: Browser, models: Models, store: DirectorySto
                     summary.click()
                 passes_axe(page)
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.goto(f"{sidecar}/docs")
+            status(page, "23 operations")
+            for summary in page.locator("summary").all():
+                summary.click()
+            form = page.get_by_role("form", name="Try project", exact=True)
+            form.get_by_label("Body").fill('{"vectors": [[1, 2, 3, 4, 5]]}')
+            form.get_by_role("button", name="Send").click()
+            expect(form.get_by_role("status")).to_contain_text('"coordinates":[[')
+            passes_axe(page)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_everything_can_be_reached_by_the_keyboard(opened: Opened) -> None:
@@ -94,6 +104,8 @@ def test_works_behind_a_prefix(page: Page, models: Models, sidecar: str) -> None
     page.route("**/pca/**", forward)  # tried first
     page.goto(f"{sidecar}/pca/")
     status(page, "Serving version 10")
+    page.get_by_role("link", name="API").click()
+    status(page, "23 operations")
     page.goto("about:blank")  # before the routes end, and without them there is nothing for a poll
     page.unroute_all(behavior="wait")
 

@@ -1,4 +1,4 @@
-"""The page at `/`: its files, and what it needs besides the model: metrics over time, recent vectors, workers."""
+"""The pages at `/` and `/docs`: their files, and what the first needs besides the model: history, vectors, workers."""
 
 import heapq
 import threading
@@ -52,6 +52,10 @@ class PageFiles(StaticFiles):
     async def index(self, request: Request) -> Response:
         """The page itself. Its links are relative (`page/…`), so it also works behind a path prefix."""
         return await self.get_response("index.html", request.scope)
+
+    async def docs(self, request: Request) -> Response:
+        """The description of the interface, from `openapi.json`."""
+        return await self.get_response("docs.html", request.scope)
 
     def file_response(
         self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
@@ -128,6 +132,7 @@ class PageEndpoints:
             app.get(f"/v1/page/{endpoint.__name__}", include_in_schema=False)(endpoint)
         files = PageFiles(directory=FOLDER)
         app.add_api_route("/", files.index, include_in_schema=False)
+        app.add_api_route("/docs", files.docs, include_in_schema=False)
         app.mount("/page", files)
 
     async def history(self, after: AfterQuery = None, topic: TopicQuery = None) -> Response:
