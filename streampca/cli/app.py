@@ -102,8 +102,8 @@ def demo(
 ) -> None:
     """Run everything on this machine.
 
-    A broker in memory, a stream of vectors, a worker and the HTTP API. Needs confluent-kafka (the extra `fast`), and
-    neither Java nor Docker. The vectors have a low-rank structure that is known, so one can watch how well it is found.
+    A broker in memory, a stream of vectors, a worker and the HTTP API. Needs neither Java nor Docker. The vectors have
+    a low-rank structure that is known, so one can watch how well it is found.
     With --sensors a record has named readings in different units, and one sensor fails now and then: the page names it.
     """
     from streampca.demo.run import run, stream_of

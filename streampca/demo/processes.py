@@ -36,7 +36,7 @@ class EmbeddedBroker:
     """
 
     def __init__(self, *topics: str) -> None:
-        with naming_the_extra("the demo", "fast"):
+        with naming_the_extra("the demo", "worker"):
             from confluent_kafka import Producer
         client = Producer({"log_level": 0, "test.mock.num.brokers": 1, "bootstrap.servers": "embedded"})
         _assign_at_once(client)

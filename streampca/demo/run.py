@@ -76,10 +76,14 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
         port, metrics_port = processes.free_port(port), processes.free_port(0)
         children: list[ChildProcess] = []
         stack.callback(processes.stop, children)
-        connected = {"topic": TOPIC, "bootstrap_servers": broker.address, **stream.records}
+        connected = {
+            "topic": TOPIC,
+            "bootstrap_servers": broker.address,
+            "kafka_client": "kafka-python",  # confluent also works here, and is several times as fast
+            **stream.records,
+        }
         member = {
             **connected,
-            "kafka_client": "kafka-python",  # confluent also works here, and is several times as fast
             "store": location,
             "dead_letter_topic": DEAD_LETTERS,
             "on_offset_gap": "latest",  # the broker drops its earliest record at each new one, once it has 5 MB

@@ -27,7 +27,7 @@ def test_a_lock_names_no_index_and_agrees_with_the_others(lock: Path) -> None:
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_supported_systems_have_a_wheel_of_everything(system: str, python: str, tmp_path: Path) -> None:
-    """As `pip install '.[arrow,avro,fast,protobuf]'` on that system would choose, in the versions of the lock."""
+    """As `pip install '.[arrow,avro,protobuf,worker]'` on that system would choose, in the versions of the lock."""
     succeeded(
         locks.UV, "pip", "install", "--quiet", "--no-config", "--dry-run", "--target", tmp_path, "--only-binary=:all:",
         "--require-hashes", f"--python-platform={system}", f"--python-version={python}", "--requirements", locks.IMAGE,
