@@ -18,7 +18,7 @@ from streampca.formats.codec import Codec
 from streampca.formats.epoch import odd_times, oddity
 from streampca.settings.commands import ConsumerSettings, WorkerSettings
 from streampca.sources import schema_registry
-from streampca.sources.base import Committed, Source
+from streampca.sources.base import Admin, Committed, Source
 from streampca.sources.client_connection import BrokerErrors, TopicError
 from streampca.sources.clients import create_admin, create_client, open_reader
 from streampca.sources.topic_reader import TopicReader
@@ -85,13 +85,14 @@ class TopicChecks:
         self._settings = settings
         self._topic_error: TopicError | None = None
         self.source: Source | None = None
+        self._admin: Admin | None = None
         self._reader: TopicReader | None = None
         self.topic_id: str | None = None
         self.bounds: dict[int, tuple[int, int]] | None = None
         """Partition → first offset and end; None: not known."""
 
     def close(self) -> None:
-        for opened in (self.source, self._reader):
+        for opened in (self.source, self._admin, self._reader):
             if opened is not None:
                 opened.close()
 
@@ -101,9 +102,8 @@ class TopicChecks:
             self.source = create_client(self._settings)
         except TopicError as error:
             self._topic_error = error  # a broker answers: it is the check of the topic that fails
-        with closing(create_admin(self._settings, self._settings.topic)) as admin:
-            brokers = admin.brokers()
-        if unreachable := [text for broker in brokers if (text := _why_unreachable(*broker))]:
+        self._admin = create_admin(self._settings, self._settings.topic)
+        if unreachable := [text for broker in self._admin.brokers() if (text := _why_unreachable(*broker))]:
             raise SourceError(
                 f"{'; '.join(unreachable)}: correct advertised.listeners of the broker, or this machine's names or "
                 "routes"
@@ -117,9 +117,7 @@ class TopicChecks:
     def topic(self) -> str:
         if self._topic_error is not None:
             raise self._topic_error
-        needed(self.source)
-        with closing(create_admin(self._settings, self._settings.topic)) as admin:
-            topic = admin.require_topic()
+        topic = needed(self._admin).require_topic()
         self.topic_id = topic.id
         if leaderless := [partition for partition, in_sync in topic.in_sync.items() if not in_sync]:
             raise SourceError(

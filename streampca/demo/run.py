@@ -79,7 +79,7 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
         connected = {
             "topic": TOPIC,
             "bootstrap_servers": broker.address,
-            "kafka_client": "kafka-python",  # confluent also works here, and is several times as fast
+            "kafka_client": "kafka-python",  # the other asks a controller, which the broker in memory does not name
             **stream.records,
         }
         member = {

@@ -146,10 +146,12 @@ def test_with_confluent_nothing_of_kafka_python_is_imported(
     broker: Broker, topic: str, vectors: Path, tmp_path: Path
 ) -> None:
     """By no role, and by none of the commands but `reset`, which confluent-kafka has no call for."""
-    own = {"topic": topic, "group_id": topic, "store": tmp_path, "bootstrap_servers": broker.bootstrap}
-    shape = {"dimensions": 8, "components": 2, "metrics_port": 0, "kafka_client": "confluent"}
-    others = {"dead_letter_topic": f"{topic}-dead", "output_topic": f"{topic}-out", "transform_group_id": f"{topic}-t"}
-    environment = os.environ | variables(own | shape | others)
+    settings = {
+        "topic": topic, "group_id": topic, "store": tmp_path, "bootstrap_servers": broker.bootstrap, "dimensions": 8,
+        "components": 2, "metrics_port": 0, "kafka_client": "confluent", "dead_letter_topic": f"{topic}-dead",
+        "output_topic": f"{topic}-out", "transform_group_id": f"{topic}-t",
+    }  # fmt: skip
+    environment = os.environ | variables(settings)
 
     def command(*words: object) -> list[str]:
         return [sys.executable, "-c", WITHOUT_KAFKA_PYTHON, *map(str, words)]

@@ -16,9 +16,8 @@ class ConfluentAdmin(Connection):
     """See `streampca.sources.base.Admin`."""
 
     def brokers(self) -> list[tuple[str, str, int]]:
-        with self.answers():
-            found = self._admin.describe_cluster(request_timeout=_ANSWER_S).result().nodes
-        return [(node.id_string, node.host, node.port) for node in found]
+        found = self._result(self._admin.describe_cluster(request_timeout=_ANSWER_S))
+        return [(node.id_string, node.host, node.port) for node in found.nodes]
 
     def log_ends(self) -> dict[int, tuple[int, int]]:
         tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().in_sync]
@@ -27,8 +26,7 @@ class ConfluentAdmin(Connection):
             self._admin.list_offsets(dict.fromkeys(tps, spec), request_timeout=_ANSWER_S)
             for spec in (at.earliest(), at.latest())
         )
-        with self.answers():
-            return {tp.partition: (first[tp].result().offset, end[tp].result().offset) for tp in tps}
+        return {tp.partition: (self._result(first[tp]).offset, self._result(end[tp]).offset) for tp in tps}
 
     def create(self, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:
         topic = NewTopic(self._topic, partitions, replicas, config=dict(configs))

@@ -7,7 +7,7 @@ blocks. It asks once a second in the background, so a broker that hangs is notic
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import Future, wait
 from typing import Any, Self
 
@@ -158,14 +158,6 @@ class Connection(ClientConnection):
                 return refusal
         return self.messages.of(protocol_code(error), one_line(error.str()))
 
-    @contextlib.contextmanager
-    def answers(self) -> Iterator[None]:
-        """Raise `SourceError`."""
-        try:
-            yield
-        except KafkaException as exception:
-            raise self.source_error(exception.args[0]) from None
-
     def lookup_error(self, offsets: str, error: KafkaError) -> Exception:
         """Name the offsets that are not known: a `SourceError` if waiting cannot fix it, else a `TimeoutError`."""
         if self.is_final(error):
@@ -202,6 +194,13 @@ class Connection(ClientConnection):
             raise
         self.connected = True
         return answer
+
+    def _result(self, request: "Future[Any]") -> Any:
+        """As `_answer`, but raises `SourceError`."""
+        try:
+            return self._answer(request)
+        except KafkaException as exception:
+            raise self.source_error(exception.args[0]) from None
 
     def _description(self, request: "Future[Any]") -> TopicDescription:
         """The topic in an answer. Raises `KafkaException`."""
