@@ -28,6 +28,8 @@ from streampca.fold.fold import Fold
 from streampca.formats.record import LastRecord
 from streampca.settings.commands import CreateTopicsSettings, ProduceSettings, ResetSettings, WorkerSettings
 from streampca.settings.process import StoreSettings
+from streampca.sources.base import TopicDescription
+from streampca.sources.client_connection import TopicError
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -44,47 +46,39 @@ START_S = int(datetime.fromisoformat("2026-07-01T12:00:00+02:00").timestamp())
 
 
 class Cluster:
-    """A topic with two partitions and its group, as the connection and all clients of a command see them."""
+    """A topic with two partitions and its group, as the admin clients and the producer of a command see them."""
 
     failure = KafkaTimeoutError
     answers = staticmethod(nullcontext)
 
     def __init__(self) -> None:
         self.topics, self.committed, self.sent = {TOPIC: 2}, {0: 5, 1: 7}, list[bytes]()
-        self.unsent: list[tuple[bytes, list[Any]]] = []
+        self.unsent: list[bytes] = []
         self.refusal: Any = NoError  # the answer to what is to be changed
+        self.topic, self.client = TOPIC, self
 
-    def connect(self, kind: object, **options: Any) -> "Cluster":
+    def of(self, topic: str) -> "Cluster":
+        self.topic = topic
         return self
 
-    start = connect
-
-    def close(self, timeout: float = 0) -> None:
+    def close(self) -> None:
         """Ends nothing: other clients have the same connection."""
 
-    def source_error(self, error: BaseException) -> BaseException:
-        return error
-
-    def topic_id(self) -> str:
-        return "id"
+    def require_topic(self, timeout_s: float = 0, missing_s: float = 0) -> TopicDescription:
+        if self.topic not in self.topics:
+            raise TopicError("there is none")
+        return TopicDescription("id", dict.fromkeys(range(self.topics[self.topic]), 1))
 
     def partitions(self) -> frozenset[int]:
-        return frozenset(self.partitions_for(TOPIC))
+        return frozenset(ENDS)
 
-    def partitions_for(self, topic: str) -> set[int]:
-        return {*range(self.topics[topic])}
+    def log_ends(self) -> dict[int, tuple[int, int]]:
+        return {partition: (10, end) for partition, end in ENDS.items()}
 
-    def beginning_offsets(self, tps: list[Any], timeout_ms: int) -> dict[Any, int]:
-        return dict.fromkeys(tps, 10)
-
-    def end_offsets(self, tps: list[Any], timeout_ms: int) -> dict[Any, int]:
-        return {tp: ENDS[tp.partition] for tp in tps}
-
-    def offsets_for_times(self, times: Mapping[Any, int]) -> dict[Any, Any]:
+    def list_partition_offsets(self, times: Mapping[Any, int]) -> dict[Any, Any]:
         """A record a second; after the last there is none."""
         found = {tp: 20 + round(time / 1000 - START_S) for tp, time in times.items()}
-        ends = self.end_offsets([*times], 0)
-        return {tp: SimpleNamespace(offset=offset) if offset < ends[tp] else None for tp, offset in found.items()}
+        return {tp: SimpleNamespace(offset=at if at < ENDS[tp.partition] else -1) for tp, at in found.items()}
 
     def list_group_offsets(self, groups: Mapping[str, None]) -> dict[str, Any]:
         offsets = {reset.TopicPartition(TOPIC, p): offset for p, offset in self.committed.items()}
@@ -96,31 +90,23 @@ class Cluster:
             del self.committed[tp.partition]
         return dict.fromkeys(tps, self.refusal)
 
-    def describe_topics(self, names: list[str]) -> list[Any]:
-        return [{"error_code": 0 if n in self.topics else 3, "partitions": [0] * self.topics.get(n, 0)} for n in names]
+    def topic_configs(self) -> dict[str, str]:
+        return {"max.message.bytes": "1000"}
 
-    def describe_configs(self, resources: list[Any], config_filter: str) -> dict[str, Any]:
-        return {"topic": {resource.name: {"max.message.bytes": {"value": "1000"}} for resource in resources}}
+    def create(self, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:
+        self.topics[self.topic] = partitions
 
-    def create_topics(self, topics: Mapping[str, Any], raise_errors: bool) -> dict[str, Any]:
-        self.topics |= {name: options["num_partitions"] for name, options in topics.items()}
-        return {"topics": [{"error_code": 0}]}
+    def produce(self, value: bytes, partition: int) -> None:
+        self.unsent.append(value)
 
-    def wait_for_topics(self, names: list[str]) -> None:
-        assert self.topics.keys() >= set(names)
-
-    def send(self, topic: str, value: bytes, partition: int) -> Any:
-        errbacks: list[Callable[[BaseException], None]] = []
-        self.unsent.append((value, errbacks))
+    def raise_refused(self) -> None:
         if len(self.unsent) == 7:
             self.flush(0)
-        return SimpleNamespace(add_errback=errbacks.append)
 
-    def flush(self, timeout: float) -> None:
-        for value, errbacks in self.unsent:
-            self.sent += [value] if self.refusal is NoError else []
-            for fail in errbacks if self.refusal is not NoError else ():
-                fail(self.refusal("not acknowledged"))
+    def flush(self, timeout_s: float) -> None:
+        if self.refusal is not NoError:
+            raise self.refusal("not acknowledged")
+        self.sent += self.unsent
         self.unsent.clear()
 
 
@@ -154,7 +140,7 @@ class Stepwise:
                 raise (steps.error or double.failure)("interrupted")
             return self if answer is double else answer
 
-        return call if callable(found) else found
+        return call if callable(found) else self if found is double else found
 
 
 class World:
@@ -168,8 +154,9 @@ class World:
         self.agrees, self.before = True, self.state()
         for module in (backfill, store_files, reset):
             patch.setattr(module, "open_store", lambda location: Stepwise(self.store, steps))
-        for clients in (create_topics, produce, reset):
-            patch.setattr(clients, "Connection", lambda settings, topic: Stepwise(self.cluster, steps))
+        for module, name in ((create_topics, "create_admin"), (reset, "KafkaPythonAdmin")):
+            patch.setattr(module, name, lambda settings, topic: Stepwise(self.cluster.of(topic), steps))
+        patch.setattr(produce, "create_producer", lambda settings: Stepwise(self.cluster, steps))
         patch.setattr(engines, "on_processes", lambda: here)
         patch.setattr(backfill, "time", SimpleNamespace(time=lambda: 0.0))
 
@@ -179,7 +166,7 @@ class World:
 
     def ask(self, question: str) -> bool:
         assert self.state() == self.before
-        Stepwise(self.cluster, self.steps).topic_id()  # as by Ctrl-C
+        Stepwise(self.cluster, self.steps).partitions()  # as by Ctrl-C
         return self.agrees
 
     def state(self) -> dict[str, Any]:
