@@ -41,7 +41,7 @@ WRK_CONNECTIONS, HEY_CONNECTIONS = 8, 4
 RAW = "application/octet-stream;dtype=float32"
 TYPES = {"json": "application/json", "npy": "application/x-npy", "raw": RAW, "v2": "application/octet-stream"}
 LATENCY_RATE = 1 / 3  # of the throughput
-THROUGHPUT_BARS, BINARY_BAR, P99_BAR = {1: 0.8, 256: 0.7}, 0.8, 1.5
+THROUGHPUT_BARS, BINARY_BAR, P99_BAR = {1: 0.75, 256: 0.7}, 0.8, 1.5
 
 
 @dataclass(frozen=True)

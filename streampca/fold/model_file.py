@@ -1,6 +1,6 @@
 """Published models and their files: the worker and `streampca fit` write them, the sidecar serves them."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class PublishedModel:
 
     def project(self, vectors: Array) -> Projected:
         """Project vectors (n, d), with p-values if the model has past scores."""
-        return replace(self.model.project(vectors), past_scores=self.past_scores)
+        return self.model.project(vectors, self.past_scores)
 
 
 PartitionName = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]

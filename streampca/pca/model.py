@@ -88,7 +88,7 @@ class Model:
         return np.ascontiguousarray(self.components.T)
 
     @np.errstate(all="ignore")
-    def project(self, vectors: Array) -> "Projected":
+    def project(self, vectors: Array, past_scores: PastScores | None = None) -> "Projected":
         """Project vectors (n, d). Missing entries, NaN, are filled with their conditional means, and add to residuals.
 
         Vectors of float32 are projected in single precision; coordinates and residuals are float64.
@@ -101,7 +101,7 @@ class Model:
             vectors = np.where(np.isnan(vectors), self.uncentred(Y), vectors).astype(vectors.dtype)
             coordinates, residual = self._project(vectors)
             residual = residual + spe
-        return Projected(self, vectors, coordinates, residual, t2)
+        return Projected(self, vectors, coordinates, residual, t2, past_scores)
 
     def _project(self, vectors: Array) -> tuple[Array, Array]:
         """Coordinates (n, k) of complete vectors, and their squared distances (n,) from the span of the components."""

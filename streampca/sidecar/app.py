@@ -6,8 +6,10 @@ from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI, Security
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.security import HTTPBearer
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.types import ASGIApp
 
 from streampca.process.listening import BearerTokens
 from streampca.process.metrics import StoreMetrics
@@ -15,7 +17,7 @@ from streampca.settings.commands import ServeSettings
 from streampca.settings.process import is_loopback
 from streampca.sidecar import schemas
 from streampca.sidecar.engine import Engine
-from streampca.sidecar.errors import ErrorResponse, NotReadyResponse, add_error_handlers
+from streampca.sidecar.errors import ErrorResponse, NotReadyResponse
 from streampca.sidecar.inference_protocol.endpoints import InferenceEndpoints
 from streampca.sidecar.inference_protocol.schemas import InferenceRequest
 from streampca.sidecar.metrics import SidecarMetrics
@@ -44,6 +46,16 @@ _TELEMETRY: Any = {
 }  # fmt: skip
 
 
+class Sidecar(FastAPI):
+    """Without the framework's layers for errors: `Middleware` answers them."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        app: ASGIApp = AsyncExitStackMiddleware(self.router)
+        for layer in reversed(self.user_middleware):
+            app = layer.cls(app, *layer.args, **layer.kwargs)
+        return app
+
+
 def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetrics | None = None) -> FastAPI:
     """The application. It polls the store from its startup to its shutdown; `store_metrics` count its requests."""
     models = Models(store, settings.topic)
@@ -61,7 +73,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
             await anyio.to_thread.run_sync(cache.stop)
 
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
-    app = FastAPI(
+    app = Sidecar(
         title="streampca",
         version=__version__,
         description=DESCRIPTION,
@@ -80,7 +92,6 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         app.add_middleware(AllowedHosts, allowed_hosts=hosts, open_paths=open_paths)
     app.add_middleware(Middleware, metrics=metrics, tokens=tokens)
     app.add_middleware(GZipMiddleware, **_GZIP)  # around the others: last in, first called
-    add_error_handlers(app, metrics)
     engine = Engine(cache, metrics, settings.topic, settings.max_body_bytes, settings.model_max_age_s)
     for endpoints in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
         endpoints(engine).add_to(app)

@@ -70,7 +70,7 @@ def _projected(published: PublishedModel, request: VectorsRequest, limits: Limit
 
 
 def _require_one(request: VectorsRequest) -> None:
-    forms = [name for name in ("coordinates", "vectors", "records") if name in type(request).model_fields]
+    forms = [name for name in ("coordinates", "vectors", "records") if hasattr(request, name)]
     if sum(getattr(request, form) is not None for form in forms) != 1:
         raise invalid(f"give one of {', '.join(forms)}")
 

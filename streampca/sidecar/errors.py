@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 import orjson
-from fastapi import FastAPI, Request, Response
+from fastapi import Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
@@ -96,9 +96,8 @@ class BusyError(Exception):
     """There are too many large requests at once; handled by the middleware alone."""
 
 
-def error_response(error: Exception, scope: Scope, metrics: SidecarMetrics) -> Response:
+def error_response(refusal: RequestError, scope: Scope, metrics: SidecarMetrics) -> Response:
     """The answer to a request that fails; if it reached a limit, that is counted."""
-    refusal = _request_error(error, scope)
     if refusal.limit:
         metrics.limits[refusal.limit].inc()
     problem, text = refusal.problem, str(refusal)
@@ -106,16 +105,6 @@ def error_response(error: Exception, scope: Scope, metrics: SidecarMetrics) -> R
     body = orjson.dumps(about | refusal.members)
     plain = scope["path"].startswith(_PLAIN_JSON)
     return Response(body, problem.status, dict(refusal.headers or {}), "application/json" if plain else PROBLEM_JSON)
-
-
-def add_error_handlers(app: FastAPI, metrics: SidecarMetrics) -> None:
-    """Handle our errors and the framework's. The middleware answers for bugs."""
-
-    async def respond(request: Request, error: Exception) -> Response:
-        return error_response(error, request.scope, metrics)
-
-    for kind in (*_PROBLEMS, MemoryError, RequestError, HTTPException, RequestValidationError):
-        app.add_exception_handler(kind, respond)
 
 
 _PROBLEMS: dict[type[Exception], Problem] = {
@@ -131,7 +120,8 @@ _PROBLEMS: dict[type[Exception], Problem] = {
 }
 
 
-def _request_error(error: Exception, scope: Scope) -> RequestError:
+def refusal_of(error: Exception, scope: Scope) -> RequestError:
+    """Any error of a request, ours or the framework's, as one that can be answered; `INTERNAL` is a bug."""
     match error:
         case RequestError():
             return error

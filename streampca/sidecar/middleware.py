@@ -11,8 +11,8 @@ import structlog
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streampca.process.listening import AccessError, BearerTokens, Scope as TokenScope
-from streampca.sidecar.errors import BusyError, Problem, RequestError, error_response
+from streampca.process.listening import BearerTokens, Scope as TokenScope
+from streampca.sidecar.errors import BusyError, Problem, RequestError, error_response, refusal_of
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.request import SMALL_BYTES, has_large_body
 
@@ -51,7 +51,7 @@ class _UnreadAnswerError(Exception):
 
 
 class Middleware:
-    """Checks the token, limits large requests, and measures each from its headers to its response's last byte.
+    """Checks the token, limits large requests, answers errors, and measures each from its headers to its last byte.
 
     All in one layer: a layer costs more than each task.
     """
@@ -83,14 +83,15 @@ class Middleware:
             if has_large_body(headers):
                 await answer.take_slot(SLOT_WITHIN_S)
             await self._app(scope, receive, answer.send)
-        except (AccessError, BusyError, RequestError) as error:
-            await error_response(error, scope, self._metrics)(scope, receive, answer.send)
         except _UnreadAnswerError:  # the server closes the connection, as the answer is not complete
             self._metrics.limits["read_time"].inc()
-        except Exception as error:  # a bug: the server logs it
-            if not answer.status:
-                await error_response(error, scope, self._metrics)(scope, receive, answer.send)
-            raise
+        except Exception as error:
+            if answer.status:
+                raise
+            refusal = refusal_of(error, scope)
+            await error_response(refusal, scope, self._metrics)(scope, receive, answer.send)
+            if refusal.problem is Problem.INTERNAL:  # the server logs it
+                raise
         finally:
             answer.release()
             # Unknown paths and files of the pages have no route: as labels, paths would have no bound.
