@@ -1,8 +1,8 @@
-"""The throughput of one worker and of two on the same topic: `python -m benchmarks.scaling`.
+"""The throughput of several workers on the same topic: `python -m benchmarks.scaling [--workers 1,2,4,8]`.
 
 8 partitions, d = 3072, k = 100, so that learning and not the broker is the limit, with either client. The workers have
 their partitions before there are records: they are stopped by a signal while the topic is filled, and then continued
-together. Messages a second of all workers together; medians of five runs of each, in turn.
+together. Messages a second of all workers together; medians of five runs of each, in turn. The bar is for two workers.
 """
 
 import os
@@ -22,18 +22,26 @@ FULL, SMALLEST = Load("float32", 3072, 100, 64_000), Load("float32", 64, 8, 20_0
 
 def main() -> None:
     """Measure and write."""
-    options = parser_with_broker(__doc__).parse_args()
+    arguments = parser_with_broker(__doc__)
+    arguments.add_argument(
+        "--workers", default="1,2", help="how many: divisors of 8, of which each is compared with the first"
+    )
+    options = arguments.parse_args()
+    numbers = [int(n) for n in options.workers.split(",")]
     clients = CLIENTS[:1] if options.smallest else CLIENTS
-    rates: dict[tuple[str, int], list[float]] = {(client, workers): [] for client in clients for workers in (1, 2)}
+    rates: dict[tuple[str, int], list[float]] = {(client, n): [] for client in clients for n in numbers}
     with broker_of(options) as broker:
         for _ in range(1 if options.smallest else RUNS):
-            for client, workers in rates:
-                rates[client, workers].append(rate(broker, SMALLEST if options.smallest else FULL, client, workers))
+            for client, n in rates:
+                rates[client, n].append(rate(broker, SMALLEST if options.smallest else FULL, client, n))
     medians = {case: median(figures) for case, figures in rates.items()}
-    speed_up = {client: medians[client, 2] / medians[client, 1] for client in clients}
-    rows = [[c, f"{medians[c, 1]:,.0f}", f"{medians[c, 2]:,.0f}", f"{speed_up[c]:.2f}×"] for c in clients]
-    bar = Bar("Speed-up with two workers, 8 partitions, kafka-python", [speed_up["kafka-python"]], "≥", BAR, "×")
-    publish(PART, options, table(["client", "one worker, messages/s", "two workers", "speed-up"], rows), [bar])
+    speed_up = {(client, n): medians[client, n] / medians[client, numbers[0]] for client, n in medians}
+    rows = [[client, str(n), f"{medians[client, n]:,.0f}", f"{speed_up[client, n]:.2f}×"] for client, n in medians]
+    bars = []
+    if numbers == [1, 2]:
+        metric = "Speed-up with two workers, 8 partitions, kafka-python"
+        bars.append(Bar(metric, [speed_up["kafka-python", 2]], "≥", BAR, "×"))
+    publish(PART, options, table(["client", "workers", "messages/s", "speed-up"], rows), bars)
 
 
 def rate(broker: BrokerClient, load: Load, client: str, workers: int) -> float:

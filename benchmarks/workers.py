@@ -17,6 +17,7 @@ import orjson
 from confluent_kafka import Producer
 
 from benchmarks.report import parser
+from streampca.pca.arrays import Array
 from tests.broker_client import BrokerClient, RunningBroker
 from tests.guarantees.harness import Group, group
 from tests.guarantees.worker_process import WorkerProcess
@@ -73,11 +74,16 @@ def start(module: str, *words: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)  # noqa: S603 - our own module
 
 
-def fill(broker: BrokerClient, load: Load, partitions: int = PARTITIONS) -> None:
-    """Produce vectors near a k-dimensional plane, evenly over the partitions of a topic that exists."""
+def rows_of(load: Load) -> Array:
+    """2,000 vectors near a k-dimensional plane, which a load repeats."""
     rng = np.random.default_rng(0)
     plane = rng.standard_normal((load.k, load.d))
-    rows = rng.standard_normal((2000, load.k)) @ plane + rng.standard_normal((2000, load.d))
+    return rng.standard_normal((2000, load.k)) @ plane + rng.standard_normal((2000, load.d))
+
+
+def fill(broker: BrokerClient, load: Load, partitions: int = PARTITIONS) -> None:
+    """Produce the vectors of a load, evenly over the partitions of a topic that exists."""
+    rows = rows_of(load)
     values = (
         [orjson.dumps(row.round(6).tolist()) for row in rows]
         if load.format == "json"
