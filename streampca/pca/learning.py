@@ -211,7 +211,7 @@ def _learn_covariance(
         variances = past * before[packed_diagonal(d)] + product.diagonal() / scale**2
         state, new_units = scaling.rescaled(replace(state, covariance=None, variances=variances))
         units, start = scale, start * (new_units / scale)[:, None].astype(config.dtype)
-    covariance, square = triangle.plus(before, past, product, units, new_units)
+    covariance, square = triangle.plus(before, past, product, 1.0 / units, new_units)
     if state.missing and state.missing.unseen.any():
         square = state.missing.normalised(square)
         state = replace(state, total_variance=max(float(square.trace()), 0.0))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import ritz
 from streampca.pca.blocked.centring import Weights
-from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_lock
+from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
 from streampca.pca.blocked.ritz import Limits
 from streampca.pca.projection import noise_variance
 from streampca.pca.state import MissingShares, State
@@ -133,7 +133,7 @@ def _fill(V: Array, mean: F64, C: F64, ridge: F64, shares: F64) -> tuple[Array, 
     return filled, surplus
 
 
-@compiled_with_free_sums
+@compiled_within
 def _fill_few(V: Array, filled: Array, surplus: Array, fixed: Any) -> None:
     """Fill a few messages. `fixed`: the mean, C, CᵀC, the ridge, 1/π − 1 and 1/π² − 1/π."""
     mean, C, whole, ridge, more, growth = fixed
@@ -160,7 +160,7 @@ def _fill_few(V: Array, filled: Array, surplus: Array, fixed: Any) -> None:
                 surplus[s, j] = r * r * growth[j] if V[s, j] == V[s, j] else 0.0
 
 
-@compiled_with_free_sums
+@compiled_within
 def _coordinates(V: Array, missing: Any, P: F64, C: F64, whole: F64, ridge: F64) -> F64:
     """x (B, k) of each message, from P = C_Oᵀy_O (B, k) and the number of its missing entries; 0 for complete ones."""
     (B, d), k = V.shape, C.shape[1]
@@ -184,7 +184,7 @@ def _coordinates(V: Array, missing: Any, P: F64, C: F64, whole: F64, ridge: F64)
     return X
 
 
-@compiled_with_free_sums
+@compiled_within
 def _clip(x: F64) -> None:
     """Clip x to ‖x‖² ≤ k + √2k."""
     square, limit = 0.0, len(x) + math.sqrt(2.0 * len(x))
@@ -195,7 +195,7 @@ def _clip(x: F64) -> None:
         x[i] *= scale
 
 
-@compiled_with_free_sums
+@compiled_within
 def _solve(H: F64, p: F64, x: F64) -> None:
     """x = H⁻¹p; 0 if H is not numerically positive definite."""
     L, good = _cholesky(H)
@@ -213,7 +213,7 @@ def _solve(H: F64, p: F64, x: F64) -> None:
         x[i] = left / L[i, i]
 
 
-@compiled_with_free_sums
+@compiled_within
 def _cholesky(A: F64) -> tuple[F64, bool]:
     """Lower-triangular L with LLᵀ = A, and whether A is numerically positive definite; if not, L is undefined."""
     K = len(A)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.jit import compiled_with_free_sums
+from streampca.pca.blocked.jit import compiled_without_lock
 from streampca.pca.state import State
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -46,7 +46,7 @@ def rescaled(state: State) -> tuple[State, F64]:
     return replace(state, scale=scale, total_variance=total), scale
 
 
-@compiled_with_free_sums
+@compiled_without_lock
 def squares(Y: Array) -> F64:
     """The sum of the squares of each column of Y (n, d), (d,)."""
     total = np.zeros(Y.shape[1])
@@ -56,7 +56,7 @@ def squares(Y: Array) -> F64:
     return total
 
 
-@compiled_with_free_sums
+@compiled_without_lock
 def standardised(V: Array, mean: F64, scale: F64, Z: Array) -> Array:
     """D(v − m) of messages V (n, d) `of_one_type`, in their precision, in Z (n, d)."""
     for s in range(V.shape[0]):

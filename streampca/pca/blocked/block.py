@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from streampca.pca.arrays import F64, Array, of_one_type
 from streampca.pca.blocked import centring
 from streampca.pca.blocked.centring import Weights, centre_rows
-from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_lock
+from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
+from streampca.pca.blocked.products import N, T, product
 from streampca.pca.blocked.recurrence import learn_padded
 
 SKETCH = 16  # random combinations of a block's rows, in which new directions are looked for
@@ -94,7 +95,7 @@ def _learn(
         y = CY[K : K + e - i]
         total = centre_rows(V[i:e], mean, weights, i, total, smallest, y, norm[i:e], kept[i:e])
         if K:
-            PG = y @ CY[: K + e - i].T
+            PG = product(y, CY[: K + e - i], T)
             X, Z, p, S = learn_padded(PG[:, :K], PG[:, K:], S, weights.eta[i:e])
             for s in range(e - i):
                 for j in range(K):
@@ -104,7 +105,7 @@ def _learn(
     return S, total
 
 
-@compiled_with_free_sums
+@compiled_within
 def _move(CY: Array, X: F64, Z: F64) -> None:
     """C ← C(I − XᵀZ) + YᵀZ for the rows of [C | Yᵀ]ᵀ."""
     K = len(CY) - len(X)
@@ -113,17 +114,17 @@ def _move(CY: Array, X: F64, Z: F64) -> None:
         for j in range(K):
             x[s, j] = X[s, j]
             z[j, s] = Z[s, j]
-    residual = x @ CY[:K]
+    residual = product(x, CY[:K], N)
     for s in range(len(X)):
         for j in range(CY.shape[1]):
             residual[s, j] = Y[s, j] - residual[s, j]
-    change = z @ residual
+    change = product(z, residual, N)
     for i in range(K):
         for j in range(CY.shape[1]):
             CY[i, j] += change[i, j]
 
 
-@compiled_with_free_sums
+@compiled_within
 def _scale(y: Array, c: F64, combinations: Any, Y: Array, sketch: Array) -> None:
     """Fill in Y (b, d), the rows √c·y, and add them to the sketch."""
     for s in range(len(y)):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.jit import compiled, compiled_with_free_sums
+from streampca.pca.blocked.jit import compiled, compiled_within
 from streampca.pca.state import State
 
 SHARE = 0.05  # q
@@ -82,7 +82,7 @@ def _weights(
     return before, eta, c, kept, reach, kappa
 
 
-@compiled_with_free_sums
+@compiled_within
 def centre_rows(
     V: Array, mean: F64, weights: Weights, first: int, total: float, smallest: float, Y: Array, norm: F64, kept: F64
 ) -> float:

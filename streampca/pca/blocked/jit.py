@@ -20,31 +20,33 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_REORDER_SUMS = {"reassoc", "contract", "nsz"}  # LLVM's names of what `compiled_with_free_sums` permits
+_REORDER_SUMS = {"reassoc", "contract", "nsz"}  # LLVM's names
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_rewrites": True}  # quick to compile
 
 
 def compiled(function: Function, **options: Any) -> Function:
-    """Compile the function when it is first called; cache the code.
+    """Compile the function when it is first called; cache the code, with that of all compiled functions that it calls.
 
     Division by zero gives infinity or NaN, as in NumPy. Keeps the GIL: for short calls, reacquiring it costs more.
     """
-    dispatcher = njit(error_model="numpy", no_cfunc_wrapper=True, **options)(function)
+    dispatcher = njit(**_OPTIONS, **options)(function)
     with contextlib.suppress(RuntimeError):  # no folder to cache in
         dispatcher._cache = _Cache(function)  # what cache=True does, with numba's own class
     return cast("Function", dispatcher)
 
 
-def compiled_with_free_sums(function: Function) -> Function:
-    """Compile as `compiled` does, but let sums be reordered and products fused in, so that they vectorise.
-
-    On one machine and build the order is always the same.
-    """
-    return compiled(function, fastmath=_REORDER_SUMS)
-
-
 def compiled_without_lock(function: Function) -> Function:
-    """Compile as `compiled_with_free_sums` does, and release the GIL: for long calls."""
+    """Compile as `compiled` does, and release the GIL: for long calls.
+
+    Sums may be reordered and products fused in, so that they vectorise. On one machine and build the order is always
+    the same.
+    """
     return compiled(function, fastmath=_REORDER_SUMS, nogil=True)
+
+
+def compiled_within(function: Function) -> Function:
+    """Compile as `compiled_without_lock` does, for calls from compiled functions alone: half as much to compile."""
+    return cast("Function", njit(**_OPTIONS, fastmath=_REORDER_SUMS, no_cpython_wrapper=True)(function))
 
 
 class _NamedFolder(UserProvidedCacheLocator):  # type: ignore[misc]  # numba has no types

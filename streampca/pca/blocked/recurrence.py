@@ -14,13 +14,14 @@ are learned one by one. docs/mathematics.md, section 2. Equal to `algorithm1.she
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.jit import compiled_with_free_sums, compiled_without_lock
+from streampca.pca.blocked.jit import compiled_within
+from streampca.pca.blocked.products import N, T, product
 
 _PART = 16  # messages
 _LANES = 8  # numbers in a vector register: rows are padded with zeros, so that no loop over K has a remainder
 
 
-@compiled_without_lock
+@compiled_within
 def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
     """Learn a block, from P = YC (B, K), G = YYᵀ (B, B), S = (CᵀC)⁻¹ (K, K) and the steps η (B,).
 
@@ -34,11 +35,11 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
     for i in range(0, b, _PART):
         e = min(i + _PART, b)
         _learn_part(i, e, Z, G, S, eta, X, h)
-        z, change = _solve(X[i:e], h[i:e]), Z @ X[i:e].T
+        z, change = _solve(X[i:e], h[i:e]), product(Z, X[i:e], T)
         for s in range(e, b):
             for t in range(i, e):
                 change[s, t - i] -= G[s, t]
-        moved = change @ z
+        moved = product(change, z, N)
         for s in range(b):
             if i <= s < e:
                 for j in range(wide):
@@ -53,7 +54,7 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
 # would be compiled twice, and where arrays lie in memory would decide which code runs, in which order it sums.
 
 
-@compiled_with_free_sums
+@compiled_within
 def resize(A: Array, rows: int, columns: int) -> F64:
     """A copy of A with so many rows and columns, cut or padded with zeros."""
     new = np.zeros((rows, columns))
@@ -63,7 +64,7 @@ def resize(A: Array, rows: int, columns: int) -> F64:
     return new
 
 
-@compiled_with_free_sums
+@compiled_within
 def _learn_part(i: int, e: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
     """Learn messages i … e−1 one by one: fill in X and h, update p and S.
 
@@ -72,7 +73,7 @@ def _learn_part(i: int, e: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64
     shrinks. S is large: its change is applied together with the next message's Sx, in one pass.
     """
     wide, shrink = len(S), 0.0
-    Sp, u, before = p[i:e] @ S, np.zeros(wide), np.zeros(wide)
+    Sp, u, before = product(p[i:e], S, N), np.zeros(wide), np.zeros(wide)
     for s in range(i, e):
         x = X[s]
         xx = xp = xu = 0.0
@@ -102,7 +103,7 @@ def _learn_part(i: int, e: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64
     _shrink_and_multiply(S, shrink, before, before, u)
 
 
-@compiled_with_free_sums
+@compiled_within
 def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:
     """S ← S − shrink v vᵀ for a symmetric S, then out = Sx.
 
@@ -120,10 +121,10 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
             out[i] += S0 * x0 + S1 * x1 + S2 * x2 + S3 * x3
 
 
-@compiled_with_free_sums
+@compiled_within
 def _solve(X: F64, h: F64) -> F64:
     """Z with (striu(XXᵀ) + diag(1/h)) Z = X, from the last row up; h may contain zeros."""
-    XX, (b, wide) = X @ X.T, X.shape
+    XX, (b, wide) = product(X, X, T), X.shape
     Z = resize(X, b, wide)
     for s in range(b - 1, -1, -1):
         for t in range(s + 1, b):

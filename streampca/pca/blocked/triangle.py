@@ -16,14 +16,14 @@ def of_rows(Y: Array) -> Array:
 
 
 @compiled_without_lock
-def plus(triangle: F64, past: float, A: Array, before: F64, after: F64) -> tuple[F64, Array]:
-    """past · triangle + A/bbᵀ for the lower triangle of A (d, d), b = `before` (d,): packed, and as a square.
+def plus(triangle: F64, past: float, A: Array, inverse: F64, after: F64) -> tuple[F64, Array]:
+    """past · triangle + A·bbᵀ for the lower triangle of A (d, d), b = `inverse` (d,): packed, and as a square.
 
     The square is of A's type and times aaᵀ, a = `after` (d,): A may be in other units than the triangle, and the square
     in others again.
     """
     d, n = len(A), 0
-    total, square, inverse = np.empty(len(triangle)), np.empty((d, d), A.dtype), 1.0 / before
+    total, square = np.empty(len(triangle)), np.empty((d, d), A.dtype)
     for i in range(d):
         for j in range(i + 1):
             total[n + j] = past * triangle[n + j] + A[i, j] * (inverse[i] * inverse[j])

@@ -12,7 +12,10 @@ from hypothesis import example, given, settings, strategies as st
 from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import recurrence
+from streampca.pca.blocked.jit import compiled
 from tests.pca.streams import close
+
+learn_padded = compiled(lambda P, G, S, eta: recurrence.learn_padded(P, G, S, eta))  # only compiled code can call it
 
 
 class BlockResult(NamedTuple):
@@ -27,7 +30,7 @@ class BlockResult(NamedTuple):
 def learn(C: F64, Y: F64, eta: F64) -> BlockResult:
     """Learn the block Y (b, d)."""
     k = C.shape[1]
-    X, Z, p, S = recurrence.learn_padded(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), eta)
+    X, Z, p, S = learn_padded(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), eta)
     X, Z, p = (padded[:, :k] for padded in (X, Z, p))
     return BlockResult(C @ (np.eye(k) - X.T @ Z) + Y.T @ Z, X, p, S[:k, :k])
 
@@ -74,10 +77,11 @@ LEARN = """
 import hashlib
 import numpy as np
 from streampca.pca.blocked import recurrence
+from streampca.pca.blocked.jit import compiled
 random, digest = np.random.default_rng(0), hashlib.sha256()
 for K in (1, 2, 5, 8, 11, 16) * 20:
     C, Y = random.standard_normal((30, K)), random.standard_normal((256, 30))
-    for result in recurrence.learn_padded(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), np.full(256, 0.03)):
+    for result in learn_padded(Y @ C, Y @ Y.T, np.linalg.inv(C.T @ C), np.full(256, 0.03)):
         digest.update(result.tobytes())
 print(digest.hexdigest())
 """
