@@ -31,7 +31,7 @@ from streampca.worker.publisher import Publisher
 
 log = structlog.get_logger()
 
-_COMPILATION_S = 20  # typical, on one core of a small server
+_COMPILATION_S = 15  # typical, on one core of a small server
 
 
 def run(settings: WorkerSettings) -> None:
@@ -64,24 +64,12 @@ def _build(settings: WorkerSettings, store: Store, process: Process) -> Worker:
     checkpoints = Checkpoints(store, settings.topic)
     client = process.wait_for("brokers", partial(create_client, settings))
     dead_letters = process.wait_for("brokers", partial(create_dead_letters, settings))
-    _compile(config.fold.learning)  # not later: a group waits for members that do not poll
+    # Not later: a group waits for members that do not poll.
+    compile_kernels(config.fold.learning, partial(log.info, "compiling kernels", expected_seconds=_COMPILATION_S))
     source = prefetching(client, settings, process.traced(partial(decode_records, config.codec)))
     publisher = Publisher(Models(store, settings.topic, settings.keep_models), config.fold, time.time)
     writer = CheckpointWriter(checkpoints, publisher)
     return Worker(config, source, dead_letters, writer, process.listener, process.started.threads.raise_first)
-
-
-def _compile(config: LearningConfig) -> None:
-    """Load the kernels, or compile and log it if they are not in the cache."""
-    started: list[float] = []
-
-    def on_compile() -> None:
-        started.append(time.perf_counter())
-        log.info("compiling kernels", expected_seconds=_COMPILATION_S)
-
-    compile_kernels(config, on_compile)
-    if started:
-        log.info("kernels compiled", seconds=round(time.perf_counter() - started[0], 1))
 
 
 def create_worker_config(settings: WorkerSettings) -> WorkerConfig:

@@ -155,7 +155,7 @@ class _Demo:
         """The figures of the newest model; before the first, what the worker does by its log file."""
         if self._newest is None:
             text = self._children[0].log.read_text(encoding="utf-8")
-            is_compiling = "compiling kernels" in text and "kernels compiled" not in text
+            is_compiling = "compiling kernels" in text and "worker started" not in text
             return "compiling, once on this machine …" if is_compiling else "starting …"
         loss, model, truth = self._newest.loss_ewma, self._newest.model, self._stream.truth
         optimum = f" (optimum: {truth.loss_ratio:.4f})" if truth else ""

@@ -46,16 +46,6 @@ _TELEMETRY: Any = {
 }  # fmt: skip
 
 
-class Sidecar(FastAPI):
-    """Without the framework's layers for errors: `Middleware` answers them."""
-
-    def build_middleware_stack(self) -> ASGIApp:
-        app: ASGIApp = AsyncExitStackMiddleware(self.router)
-        for layer in reversed(self.user_middleware):
-            app = layer.cls(app, *layer.args, **layer.kwargs)
-        return app
-
-
 def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetrics | None = None) -> FastAPI:
     """The application. It polls the store from its startup to its shutdown; `store_metrics` count its requests."""
     models = Models(store, settings.topic)
@@ -73,7 +63,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
             await anyio.to_thread.run_sync(cache.stop)
 
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
-    app = Sidecar(
+    app = FastAPI(
         title="streampca",
         version=__version__,
         description=DESCRIPTION,
@@ -87,11 +77,12 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],  # the middleware checks
     )
     app.state.model_cache = cache
+    layers: ASGIApp = AsyncExitStackMiddleware(app.router)
     if hosts := _allowed_hosts(settings):
         open_paths = PROBES if is_loopback(settings.host) else {*PROBES, "/metrics"}
-        app.add_middleware(AllowedHosts, allowed_hosts=hosts, open_paths=open_paths)
-    app.add_middleware(Middleware, metrics=metrics, tokens=tokens)
-    app.add_middleware(GZipMiddleware, **_GZIP)  # around the others: last in, first called
+        layers = AllowedHosts(layers, allowed_hosts=hosts, open_paths=open_paths)
+    layers = Middleware(layers, metrics, tokens)
+    app.middleware_stack = GZipMiddleware(layers, **_GZIP)  # without the framework's layers, which handle errors
     engine = Engine(cache, metrics, settings.topic, settings.max_body_bytes, settings.model_max_age_s)
     for endpoints in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
         endpoints(engine).add_to(app)

@@ -92,10 +92,6 @@ def too_large(text: str, limit: str) -> RequestError:
     return RequestError(Problem.TOO_LARGE, text, limit=limit)
 
 
-class BusyError(Exception):
-    """There are too many large requests at once; handled by the middleware alone."""
-
-
 def error_response(refusal: RequestError, scope: Scope, metrics: SidecarMetrics) -> Response:
     """The answer to a request that fails; if it reached a limit, that is counted."""
     if refusal.limit:
@@ -125,14 +121,19 @@ def refusal_of(error: Exception, scope: Scope) -> RequestError:
     match error:
         case RequestError():
             return error
-        case MemoryError() | BusyError():
-            text = "too many large requests at once: try again"
-            return RequestError(Problem.BUSY, text, limit="memory", headers={"Retry-After": "1"})
+        case MemoryError():
+            return RequestError(
+                Problem.BUSY,
+                "too many large requests at once: try again",
+                limit="memory",
+                headers={"Retry-After": "1"},
+            )
         case RequestValidationError():
             return invalid(describe(error.errors()))
         case HTTPException(status_code=405):
-            text = f"{scope['path']} does not support {scope['method']}"
-            return RequestError(Problem.WRONG_METHOD, text, headers=error.headers)
+            return RequestError(
+                Problem.WRONG_METHOD, f"{scope['path']} does not support {scope['method']}", headers=error.headers
+            )
         case HTTPException():
             return RequestError(Problem.UNKNOWN_PATH, f"there is nothing at {scope['path']}; see /docs")
     for kind, problem in _PROBLEMS.items():

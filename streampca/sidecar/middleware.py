@@ -12,7 +12,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streampca.process.listening import BearerTokens, Scope as TokenScope
-from streampca.sidecar.errors import BusyError, Problem, RequestError, error_response, refusal_of
+from streampca.sidecar.errors import Problem, RequestError, error_response, refusal_of
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.request import SMALL_BYTES, has_large_body
 
@@ -109,12 +109,12 @@ class _Answer:
         self._headers = [*_SECURITY, (b"x-request-id", self.request_id)]
 
     async def take_slot(self, within_s: float) -> None:
-        """Take a slot unless it has one. Raises `BusyError`."""
+        """Take a slot unless it has one. Raises `MemoryError`."""
         try:
             async with asyncio.timeout(within_s):
                 self._has_slot = self._has_slot or await self._slots.acquire()
         except TimeoutError:
-            raise BusyError from None
+            raise MemoryError from None
 
     def release(self) -> None:
         if self._has_slot:

@@ -1,6 +1,5 @@
 """This project's own dialect, `/v1`, with probes and metrics."""
 
-from collections.abc import Awaitable, Callable
 from enum import Enum
 from functools import partial
 from typing import Annotated, Any
@@ -41,7 +40,8 @@ class V1Endpoints:
             (compute.score, schemas.ScoreRequest, schemas.ScoreQuery, schemas.ScoreResponse),
         ):
             app.router.add_api_route(
-                f"/v1/{operation.__name__}", self._of_rows(operation, partial(parse, schema=request, query=query)),
+                f"/v1/{operation.__name__}",
+                partial(self._of_rows, operation, partial(parse, schema=request, query=query)),
                 name=operation.__name__, description=operation.__doc__, tags=["vectors"], methods=["POST"],
                 response_model=answer, responses=errors | binary_answer(NPZ),
                 openapi_extra=body_of(request, *BINARY, query=query), route_class_override=PlainRoute,
@@ -60,17 +60,13 @@ class V1Endpoints:
         app.get("/readyz", tags=tags, response_model=schemas.ReadyResponse, responses=not_ready)(self.readyz)
         app.get("/metrics", tags=tags, response_class=PlainTextResponse)(self.metrics)
 
-    def _of_rows(self, operation: Any, read: Any) -> Callable[[Request], Awaitable[Response]]:
-        """The endpoint of an operation on rows; projecting is often quick."""
-
-        async def endpoint(request: Request) -> Response:
-            return await self._engine.answer(
-                request, operation=operation.__name__, parse=read, compute=operation,
-                respond=lambda _, answer, raw: answer_response(answer, raw.header(b"accept")),
-                if_quick=operation is compute.project,
-            )  # fmt: skip
-
-        return endpoint
+    async def _of_rows(self, operation: Any, read: Any, request: Request) -> Response:
+        """Answer an operation on rows; projecting is often quick."""
+        return await self._engine.answer(
+            request, operation=operation.__name__, parse=read, compute=operation,
+            respond=lambda _, answer, raw: answer_response(answer, raw.header(b"accept")),
+            if_quick=operation is compute.project,
+        )  # fmt: skip
 
     async def model(self, request: Request, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and position in the stream."""

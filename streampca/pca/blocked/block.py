@@ -15,8 +15,7 @@ from streampca.pca.arrays import F64, Array, of_one_type
 from streampca.pca.blocked import centring
 from streampca.pca.blocked.centring import Weights, centre_rows
 from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
-from streampca.pca.blocked.products import N, T, product
-from streampca.pca.blocked.recurrence import learn_padded
+from streampca.pca.blocked.recurrence import N, T, learn_padded, product
 
 SKETCH = 16  # random combinations of a block's rows, in which new directions are looked for
 

@@ -11,14 +11,44 @@ what 16 messages do to the p of later ones, P ← P(I − XᵀZ) + GZ, and to th
 are learned one by one. docs/mathematics.md, section 2. Equal to `algorithm1.sherman_morrison` to rounding.
 """
 
+from typing import Any
+
 import numpy as np
+from numba import types
 
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked.jit import compiled_within
-from streampca.pca.blocked.products import N, T, product
 
 _PART = 16  # messages
 _LANES = 8  # numbers in a vector register: rows are padded with zeros, so that no loop over K has a remainder
+
+# numba's BLAS: precision; forms of the factors; sizes; α, a matrix, its stride; another; β; the product, its stride.
+# Pointers are integers, so that one type does for both precisions; letters are no `int`, as each would be compiled.
+_gemm: Any = types.ExternalFunction(
+    "numba_xxgemm",
+    types.intc(
+        types.char, types.char, types.char, types.intp, types.intp, types.intp, types.uintp, types.uintp, types.intp,
+        types.uintp, types.intp, types.uintp, types.uintp, types.intp,
+    ),
+)  # fmt: skip
+_SINGLE, _DOUBLE, N, T = (np.int8(ord(letter)) for letter in "sdnt")
+_ONE, _SINGLE_ONE, _ZERO = np.ones(1), np.ones(1, np.float32), np.zeros(1)
+
+
+@compiled_within
+def product(A: Array, B: Array, form: Any) -> Array:
+    """AB, or ABᵀ if `form` is T, of matrices of one type whose rows are contiguous: for BLAS (AB)ᵀ, by columns.
+
+    `@` would take seconds to compile.
+    """
+    (m, k), n = A.shape, B.shape[0] if form == T else B.shape[1]
+    out, is_single = np.empty((m, n), A.dtype), A.itemsize == 4
+    _gemm(
+        _SINGLE if is_single else _DOUBLE, form, N, n, m, k, _SINGLE_ONE.ctypes.data if is_single else _ONE.ctypes.data,
+        B.ctypes.data, B.strides[0] // B.itemsize, A.ctypes.data, A.strides[0] // A.itemsize, _ZERO.ctypes.data,
+        out.ctypes.data, n,
+    )  # fmt: skip
+    return out
 
 
 @compiled_within
