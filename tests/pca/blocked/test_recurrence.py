@@ -11,11 +11,10 @@ from hypothesis import example, given, settings, strategies as st
 
 from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
-from streampca.pca.blocked import recurrence
-from streampca.pca.blocked.jit import compiled
+from streampca.pca.blocked import jit, recurrence
 from tests.pca.streams import close
 
-learn_padded = compiled(lambda P, G, S, eta: recurrence.learn_padded(P, G, S, eta))  # only compiled code can call it
+learn_padded = jit.compiled(lambda P, G, S, eta: recurrence.learn_padded(P, G, S, eta))  # only compiled code can call it
 
 
 class BlockResult(NamedTuple):
@@ -76,8 +75,7 @@ def test_a_block_equals_algorithm_1(d: int, k: int, B: int, seed: int, steps: st
 LEARN = """
 import hashlib
 import numpy as np
-from streampca.pca.blocked import recurrence
-from streampca.pca.blocked.jit import compiled
+from tests.pca.blocked.test_recurrence import learn_padded
 random, digest = np.random.default_rng(0), hashlib.sha256()
 for K in (1, 2, 5, 8, 11, 16) * 20:
     C, Y = random.standard_normal((30, K)), random.standard_normal((256, 30))
