@@ -14,7 +14,7 @@ from streampca.pca.arrays import F64
 from streampca.pca.blocked import jit, recurrence
 from tests.pca.streams import close
 
-learn_padded = jit.compiled(lambda P, G, S, eta: recurrence.learn_padded(P, G, S, eta))  # only compiled code can call it
+learn_padded = jit.compiled(lambda P, G, S, eta: recurrence.learn_padded(P, G, S, eta))  # for calls from Python
 
 
 class BlockResult(NamedTuple):
