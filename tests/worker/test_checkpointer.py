@@ -24,6 +24,7 @@ from tests.fold.streams import fold_config, fold_of, vectors
 from tests.worker.environment import TOPIC, Environment, N, filled_with
 from tests.worker.harness import (
     WorkerFixture,
+    at_poll,
     broker_away_at_lookup,
     make_worker,
     run_until,
@@ -37,8 +38,8 @@ def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup_then_publ
     env: Environment,
 ) -> None:
     make_worker(env, worker_config(on_bad_record="dead_letter"), [50, 50, 50]).run()
-    at_start, *later = env.calls("flush", "topic id", "save", "publish", "commit")
-    assert at_start == ("topic id",)
+    at_start, at_assignment, *later = env.calls("flush", "topic id", "save", "publish", "commit")
+    assert at_start == at_assignment == ("topic id",)
     assert later == [
         entry
         for n in (50, 100, 150)
@@ -109,7 +110,7 @@ def test_failed_publishing_is_retried(filled: Environment) -> None:
 
 def test_unavailable_broker_postpones_checkpoints(filled: Environment) -> None:
     """The topic's ID cannot be checked, so the records may come from a replaced topic."""
-    worker = make_worker(filled, script=[100, 100, 100], hook=broker_away_at_lookup(filled, 3)).run()
+    worker = make_worker(filled, script=[100, 100, 100], hook=broker_away_at_lookup(filled, 4)).run()
     assert worker.recorder.of_type(CheckpointPostponed) == [CheckpointPostponed("no broker answers", "topic")]
     assert [entry[2] for entry in filled.calls("save")] == [100, 300]
     filled.assert_complete()
@@ -141,6 +142,22 @@ def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: En
     assert filled.position() == 200
     assert filled.topic.committed == {}  # deleted with the old topic; the worker commits nothing for the new one
     assert filled.journal[-1] == ("close",)
+
+
+def test_a_topic_replaced_before_anything_was_read_is_read_from_its_start(filled: Environment) -> None:
+    """As by a member that waited for partitions, or lost them before the first save."""
+    worker = make_worker(filled, worker_config(filled.fold_config, checkpoint_interval_s=1e9))
+    source = worker.source
+
+    def lose_all_and_replace() -> None:
+        filled.topic.evict(source)
+        filled.topic.create(1)
+        filled.send(0, vectors(400, seed=5))
+
+    at_poll(worker, {1: lose_all_and_replace, 4: lose_all_and_replace})
+    worker.run()
+    assert filled.calls("seek") == [("seek", {0: None})] * 2
+    filled.assert_complete()
 
 
 def names_logged(capsys: pytest.CaptureFixture[str]) -> list[str]:
