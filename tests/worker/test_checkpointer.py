@@ -1,5 +1,6 @@
 """The order of saving, where partitions resume and begin, and what is refused."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -265,6 +266,18 @@ def test_latest_is_saved_at_once_so_that_no_crash_moves_it(timed: Environment) -
     timed.send(0, vectors(5))
     make_worker(timed, worker_config(start="latest")).run()
     assert [timed.newest(partition).fold.stats.learned for partition in (0, 1)] == [5, 0]
+
+
+def test_where_a_partition_begins_is_not_saved_for_another_topic(timed: Environment) -> None:
+    """Which was created after the restore had looked for the topic, and before it looked for the offset."""
+    lookups = itertools.count(1)
+
+    def replace_topic(name: str) -> None:
+        if name == "topic_id" and next(lookups) == 3:
+            timed.topic.create(2)
+
+    refusal(TopicReplacedError, make_worker(timed, worker_config(start="latest"), hook=replace_topic).run)
+    assert timed.calls("save") == []
 
 
 @pytest.mark.parametrize(
