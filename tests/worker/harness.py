@@ -184,7 +184,7 @@ def at_poll(worker: WorkerFixture, actions: dict[int, Callable[[], None]]) -> No
 
 
 def broker_away_at_lookup(env: Environment, number: int) -> Hook:
-    """The broker is unavailable at one lookup of the topic's ID; number 1 is the one at the start, 2 that at the assignment."""
+    """The broker is unavailable at one lookup of the topic's ID: 1 is at the start, 2 at the assignment."""
     lookups: list[str] = []
 
     def hook(name: str) -> None:
