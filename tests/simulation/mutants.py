@@ -178,7 +178,7 @@ MUTANTS: Mutants = {
     "a failed write counts as saved": (4, patched(CheckpointWriter, _save=_takes_failed_for_saved)),
     "old checkpoints are deleted before the new one is written": (94, patched(numbered, write=_prunes_first)),
     "zombies are not fenced: they delete newer checkpoints":
-        (1770, patched(numbered, write=_prunes_newer), patched(Checkpoints, _refuse_ahead=nothing)),
+        (6511, patched(numbered, write=_prunes_newer), patched(Checkpoints, _refuse_ahead=nothing)),
     "a damaged checkpoint has no fallback": (14, patched(Checkpoints, newest=_never_falls_back)),
     "the reader goes back when its model's file is damaged": (59, LOADS_OLDER_MODELS),
     "a restore that failed is not retried": (17, patched(Assignment, _retry_restore=nothing)),
