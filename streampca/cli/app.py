@@ -243,15 +243,12 @@ def main() -> None:
     # A container's first process ignores signals that it does not handle; some commands replace this handler.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     choose_kernels()
-    code = 1
     try:
         with naming_the_worker():
-            app()
+            app()  # raises SystemExit
     except StreampcaError as error:
         print("streampca:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         code = exit_code_of(error)
-    except BrokenPipeError:  # the reader of the output has closed it, as in `streampca inspect … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except SystemExit as end:
         code = int(end.code or 0)
     atexit._run_exitfuncs()

@@ -25,10 +25,7 @@ class Broker:
     def __init__(self) -> None:
         self.sent: list[Outgoing] = []
         self.dead: dict[int, list[Record]] = {0: [], 1: []}
-        self.transactions, self.answer_is_lost = (
-            1_000,
-            False,
-        )  # until one fails; is it committed all the same?
+        self.transactions, self.answer_is_lost = 1_000, False  # until one fails; is it committed all the same?
 
     def read(self) -> Iterator[tuple[int, Record]]:
         for partition, records in self.dead.items():
@@ -52,8 +49,10 @@ class Broker:
         offset = log[-1].offset + 2 if log else 0  # between them are the markers of transactions
         log.append(Record(offset, value, timestamp, key, headers))
 
-    def reject(self, where: int, record: Record, partition: int, reason: str, topic: str = TOPIC) -> None:
-        headers = dead_letter_headers(topic, partition, record, reason, "wrong")
+    def reject(
+        self, where: int, record: Record, partition: int, reason: str, topic: str = TOPIC, message: str = "wrong"
+    ) -> None:
+        headers = dead_letter_headers(topic, partition, record, reason, message)
         self.append(where, record.key, record.value, headers, 0)
 
 
@@ -108,6 +107,14 @@ def test_letters_of_other_topics_are_listed_and_not_sent() -> None:
     [group] = grouped(topic.letters())
     assert (group["topic"], group["reason"], group["waiting"], topic.others) == ("others", "undecodable", 1, 1)
     assert not list(to_replay(broker.read, TOPIC, LetterFilter()))
+
+
+def test_examples_of_a_reason_are_three_with_messages_that_differ() -> None:
+    broker = Broker()
+    for number in range(8):
+        broker.reject(0, Record(number, b""), 0, "undecodable", message=f"message {number // 2}")
+    [group] = grouped(DeadLetterTopic(broker.read).letters())
+    assert [example["offset"] for example in group["examples"]] == [0, 2, 4]
 
 
 def test_a_topic_that_was_created_again_has_other_records_at_its_offsets() -> None:
