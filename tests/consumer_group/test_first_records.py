@@ -14,7 +14,7 @@ from streampca.pca.arrays import Array
 from streampca.worker.config import WorkerConfig
 from tests.fold.streams import vectors
 from tests.in_memory import Step
-from tests.transform.harness import CODEC, DEAD, OUTPUT, Member, World
+from tests.transform.harness import DEAD, OUTPUT, Member, World
 from tests.worker.environment import POISON, Environment, environment_of, filled_with
 from tests.worker.harness import WorkerFixture, make_worker, refused, worker_config
 
@@ -107,7 +107,7 @@ def test_the_bits_do_not_depend_on_what_waits(counts: list[int], steps: list[Any
 def test_transform_ends_before_it_writes(batch: int) -> None:
     world = World(0)
     world.topic.append(0, *foreign(np.random.default_rng(0).normal(size=(150, 5))))
-    message = refused(Member(world, batch=batch, codec=replace(CODEC, format="float64"), on_bad_record="dead_letter"))
+    message = refused(Member(world, batch=batch, kind="float64", on_bad_record="dead_letter"))
     assert "plausible as >f8, " in message
     assert not world.written[OUTPUT] + world.written[DEAD]
     assert not world.topic.committed.get(0)
@@ -124,7 +124,7 @@ def test_transform_writes_each_output_once_whatever_waits(
 ) -> None:
     world = World(*counts)
     script = [(lambda: world.topic.evict(member.source)) if step == "evict" else step for step in steps]
-    member = Member(world, script, codec=replace(CODEC, format="float64"))
+    member = Member(world, script, kind="float64")
     member.transactions.failures = failures
     member.run()
     world.assert_each_once()

@@ -237,7 +237,6 @@ class MemberListener(events.Listener):
                 self._stalled -= set(partitions)
             case events.BatchLearned(partition) | events.BatchTransformed(partition) if partition in self._stalled:
                 self._site.report(f"partition {partition} was decoded, and is still reported as stalled")
-        match event:
             case events.PartitionsAssigned(positions):
                 self._positions |= positions
                 self.has_continued |= max(positions.values(), default=0) > 0

@@ -30,7 +30,6 @@ from tests.in_memory.transactions import MemoryTransactions
 from tests.worker.environment import EventRecorder
 
 JSON = RecordPacker(writer_of("json"), batches=False)
-CODEC = Codec("<f8", Judge(D, 1e150))  # first records need not wait for others
 OUTPUT, DEAD = "projected", "dead"
 ARROW = b"\xff\xff\xff\xff"  # the first bytes of a stream
 _MOST_TURNS = 300
@@ -116,7 +115,7 @@ class Member:
         only_p_below: float | None = None,
         packer: Packer | None = None,
         version: int | None = None,
-        codec: Codec = CODEC,
+        kind: str = "<f8",  # whose first records need not wait for others
         **config: Any,
     ) -> None:
         self.world, self.events = world, EventRecorder()
@@ -125,6 +124,7 @@ class Member:
         fields = OutputFields(("coordinates", "residual"), with_p=only_p_below is not None)
         self.model = CurrentModel(self.cache, version, OUTPUT, needs_past_scores=fields.needs_past_scores)
         assert self.model.refresh() == ""
+        codec = Codec(kind, Judge(D, 1e150))
         outputs = Outputs(OUTPUT, codec, self.model, fields, packer or JSON, TOPIC, DEAD, only_p_below)
         self.source = DecodingSource(world.topic, outputs.read, script, batch)
         self.transactions = MemoryTransactions(world.topic, self.source, world.written)

@@ -8,13 +8,7 @@ import orjson
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from streampca.consumer_group.events import (
-    OffsetsSkipped,
-    PartitionResumed,
-    PartitionStalled,
-    RecordRejected,
-    TransactionEnded,
-)
+from streampca.consumer_group.events import OffsetsSkipped, RecordRejected, TransactionEnded
 from streampca.errors import (
     BadRecordError,
     InputError,
@@ -29,11 +23,8 @@ from streampca.sources.record_times import HEADER
 from streampca.transform.arrow import ArrowPacker
 from streampca.transform.outputs import ORIGIN
 from tests.example_models import numbered
-from tests.fold.streams import vectors
-from tests.formats.structured import memory
 from tests.in_memory import Step
-from tests.transform.harness import CODEC, DEAD, Member, World, origin_of_output
-from tests.worker.harness import SCHEMA, avros
+from tests.transform.harness import DEAD, Member, World, origin_of_output
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
@@ -173,23 +164,6 @@ def test_it_stops_at_a_bad_record_after_those_before_it() -> None:
         Member(world).run()
     assert world.origins() == {0: [0, 1, 2]}
     assert world.topic.committed == {0: 3}
-
-
-def test_a_partition_resumes_although_a_transaction_has_failed_while_it_was_stalled() -> None:
-    """Both partitions are then restored."""
-    world, schemas = World(0, 0), memory(SCHEMA)
-    for partition in (0, 1):
-        world.topic.append(partition, *avros(vectors(2), schema_id=1 + partition))
-    codec = replace(CODEC, format="avro", field="v", schemas=schemas)
-    codec.batch_of(world.topic.logs[0].records, 2)  # that schema is known, before the registry is away
-    schemas.away, schemas.schemas[2] = True, schemas.schemas[1]
-    member = Member(world, [0, 1, *[None] * 5, lambda: setattr(schemas, "away", False)], codec=codec)
-    member.transactions.failures = ["before"]
-    member.run()
-    kinds = [type(event) for event in member.events.events]
-    assert kinds.index(PartitionStalled) < kinds.index(TransactionEnded) < kinds.index(PartitionResumed)
-    assert member.events.of_type(PartitionResumed) == [PartitionResumed(1)]
-    world.assert_each_once()
 
 
 def test_the_newest_model_is_used_as_soon_as_it_is_known() -> None:
