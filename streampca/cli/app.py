@@ -1,5 +1,6 @@
 """The command line: names, options and help. A command's implementation is imported when it runs: help is quick."""
 
+import atexit
 import os
 import signal
 import sys
@@ -234,17 +235,22 @@ app.add_typer(operations.app)
 
 
 def main() -> None:
-    """Run the command line; an expected error is one line on stderr."""
+    """Run the command line, and end the process; an expected error is one line on stderr.
+
+    It ends at once: while Python is finalised, a client's thread that wants to run Python ends it by a signal.
+    """
     open_standard_streams()
     # A container's first process ignores signals that it does not handle; some commands replace this handler.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     choose_kernels()
     try:
         with naming_the_worker():
-            app()
+            app()  # raises SystemExit
     except StreampcaError as error:
         print("streampca:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
-        raise SystemExit(exit_code_of(error)) from None
-    except BrokenPipeError:  # the reader of the output has closed it, as in `streampca inspect … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
+        code = exit_code_of(error)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code)

@@ -37,9 +37,8 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
         while some := list(itertools.islice(records, _RECORDS)):
             fold = fold.take(config.codec.batch_of(some, some[-1].offset + 1), config.fold)[0]
             count += len(some)
-    again = files.encode(replace(written, fold=fold.at(end)))
     where = f"partition {partition}, offsets {start} to {end}: {count:,} records learned again"
-    if again != stored:
+    if files.encode(replace(written, fold=fold.at(end))) != stored:
         raise StreampcaError(
             f"{where}, and the checkpoint has other bytes. The worker that wrote it may have had another processor or "
             "other libraries; if not, records were lost or learned twice: please report it"

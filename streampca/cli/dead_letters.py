@@ -105,8 +105,7 @@ def send_all(
 
 def _batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
     """The letters in lists of at most 1,000 and, but for the last of each, 8 MiB."""
-    batch: list[DeadLetter] = []
-    size = 0
+    batch, size = list[DeadLetter](), 0
     for letter in letters:
         batch.append(letter)
         size += len(letter.record.value or b"")
@@ -159,8 +158,10 @@ def show(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> None:
     rows = []
     for group in groups:
         partitions = ", ".join(f"{partition}: {count}" for partition, count in sorted(group["partitions"].items()))
-        times = (group["first_timestamp"] or "–", group["last_timestamp"] or "–")
-        rows.append([group["reason"], group["topic"], partitions, *(str(group[status]) for status in statuses), *times])
+        rows.append([
+            group["reason"], group["topic"], partitions, *(str(group[status]) for status in statuses),
+            group["first_timestamp"] or "–", group["last_timestamp"] or "–",
+        ])  # fmt: skip
     out.print(table(["reason", "topic", "partitions", *statuses, "first", "last"], rows, right=statuses))
     for group in groups:
         for example in group["examples"]:

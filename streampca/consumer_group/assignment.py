@@ -108,6 +108,7 @@ class Assignment(Generic[P]):
     def release(self, partitions: Collection[int], *, lost: bool) -> list[int]:
         """Drop partitions that were revoked or lost; returns those that were restored."""
         self._waiting -= set(partitions)
+        self._stalled -= set(partitions)
         restored = [p for p in partitions if p in self.progress]
         self._forget(partitions)
         self._listener.notify(events.PartitionsReleased(restored, lost))
@@ -207,7 +208,6 @@ class Assignment(Generic[P]):
 
     def _forget(self, partitions: Collection[int]) -> None:
         self._paused -= set(partitions)
-        self._stalled -= set(partitions)
         self._first_records.forget(partitions)
         for partition in partitions:
             self.progress.pop(partition, None)

@@ -65,7 +65,8 @@ class Checkpointer:
         Raises `StoreError` or `TimeoutError` when a retry can help, and `ForeignStoreError` if the store is not the
         group's.
         """
-        self._topic_id = self._topic_id or self._source.topic_id()
+        if not self._saved:  # it has read nothing, so any id is right, also one that is newer than at the start
+            self._topic_id = self._source.topic_id()
         self._group_store.check_assigned(partitions)
         folds = {partition: self._load(partition) for partition in sorted(partitions)}
         folds |= self._begun({p: fold for p, fold in folds.items() if fold.position < 0})

@@ -33,6 +33,7 @@ def test_an_audit_finds_the_same_bytes_and_notices_others(
             assert "2105" in output
             assert "the checkpoint has the same bytes" in output
         assert "2,103 records learned again" in output
+        assert_one_line(run(*audit, **model, STREAMPCA_CENTER="false"), "made with center=True (now False)", code=2)
         assert_one_line(run(*audit, "--to", 5, **model), "must be two checkpoints of partition 0, or 0", code=2)
         checkpoints = Checkpoints(DirectoryStore(members.store), topic)
         (newest,) = members.newest().values()

@@ -41,6 +41,7 @@ for name in ("O_DIRECTORY", "fork", "geteuid"):
     delattr(os, name)
 import streampca
 from streampca.cli.app import main
+os._exit = sys.exit  # as often as there are commands
 streampca.StreamingPCA
 for command in sys.argv[1:]:
     sys.argv = ["streampca", *command.split()]
@@ -65,6 +66,15 @@ def test_version_and_help() -> None:
     text = run("--help").stdout
     assert all(f"\n  {command.split()[0]} " in text for command in COMMANDS)
     assert "Length d of every vector." in run("worker", "--help").stdout
+
+
+def test_a_process_ends_whatever_its_threads_do() -> None:
+    """A thread that runs Python while Python is finalised, or after that, ends the process by a signal."""
+    program = (
+        "import atexit, threading; threading.Thread(target=threading.Event().wait).start(); "
+        "atexit.register(print, 'ended'); from streampca.cli.app import main; main()"
+    )
+    assert succeeded(sys.executable, "-c", program, "--version", timeout=60).endswith("\nended\n")
 
 
 def test_help_names_choices_defaults_and_kinds_of_values() -> None:

@@ -24,11 +24,9 @@ class Broker:
 
     def __init__(self) -> None:
         self.sent: list[Outgoing] = []
+        self.largest = 0  # transaction, in records
         self.dead: dict[int, list[Record]] = {0: [], 1: []}
-        self.transactions, self.answer_is_lost = (
-            1_000,
-            False,
-        )  # until one fails; is it committed all the same?
+        self.transactions, self.answer_is_lost = 1_000, False  # until one fails; is it committed all the same?
 
     def read(self) -> Iterator[tuple[int, Record]]:
         for partition, records in self.dead.items():
@@ -36,6 +34,7 @@ class Broker:
 
     def send(self, records: Sequence[Outgoing]) -> None:
         self.transactions -= 1
+        self.largest = max(self.largest, len(records))
         fails = self.transactions < 0
         if fails and not self.answer_is_lost:
             raise SourceError("killed")
@@ -52,8 +51,10 @@ class Broker:
         offset = log[-1].offset + 2 if log else 0  # between them are the markers of transactions
         log.append(Record(offset, value, timestamp, key, headers))
 
-    def reject(self, where: int, record: Record, partition: int, reason: str, topic: str = TOPIC) -> None:
-        headers = dead_letter_headers(topic, partition, record, reason, "wrong")
+    def reject(
+        self, where: int, record: Record, partition: int, reason: str, topic: str = TOPIC, message: str = "wrong"
+    ) -> None:
+        headers = dead_letter_headers(topic, partition, record, reason, message)
         self.append(where, record.key, record.value, headers, 0)
 
 
@@ -96,17 +97,21 @@ def test_every_record_is_sent_once(letters: list[tuple[int, int, str, bool]], re
                 assert not list(to_replay(broker.read, TOPIC, chosen))
     assert {int(record.value or b""): record.partition for record in broker.sent} == expected
     assert len(broker.sent) == len(expected)
+    assert broker.largest <= size + len(broker.dead)  # with a mark for each partition
     assert all(record.headers[0] == ("own", b"\xff") and record.key == b"key" for record in broker.sent)
     assert all(record.timestamp == int(record.value or b"") for record in broker.sent)
 
 
 def test_letters_of_other_topics_are_listed_and_not_sent() -> None:
+    """With three examples of each reason, whose messages differ."""
     broker = Broker()
-    broker.reject(0, Record(7, b"a", 1000), 1, "undecodable", "others")
+    for number in range(8):
+        broker.reject(0, Record(number, b"a"), 1, "undecodable", "others", f"message {number // 2}")
     broker.append(1, None, b"not a letter", [], 0)
     topic = DeadLetterTopic(broker.read)
     [group] = grouped(topic.letters())
-    assert (group["topic"], group["reason"], group["waiting"], topic.others) == ("others", "undecodable", 1, 1)
+    assert (group["topic"], group["reason"], group["waiting"], topic.others) == ("others", "undecodable", 8, 1)
+    assert [example["offset"] for example in group["examples"]] == [0, 2, 4]
     assert not list(to_replay(broker.read, TOPIC, LetterFilter()))
 
 

@@ -76,6 +76,10 @@ def test_rejected_records_are_sent_again_once_as_they_were(broker: Broker, topic
         "first_timestamp": iso(NOON_MS), "last_timestamp": iso(NOON_MS + 2 * HOUR_MS),
     }.items()  # fmt: skip
     assert wrong["examples"][1] == {"partition": 2, "offset": 11, "message": "message 11"}
+    table = " ".join(printed(*arguments(broker, topic, "list"), COLUMNS="200").split())
+    row, example = f"wrong_length {topic} 0: 2, 2: 1 2 0 1 ", "wrong_length: partition 2, offset 11: message 11"
+    for words in (row, example, "1 other records are no dead letters of streampca"):
+        assert words in table
 
     assert f"4 records would be sent to {topic}" in replayed(broker, topic)
     assert set(broker.end_offsets(topic).values()) == {0}

@@ -1,6 +1,5 @@
 """Where reading resumes: a log that lost records, and partitions whose records cannot be decoded for now."""
 
-import itertools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +21,7 @@ from tests.worker.environment import TOPIC, Environment, N, environment_of, fill
 from tests.worker.harness import (
     SCHEMA,
     WorkerFixture,
+    at_poll,
     avros,
     broker_away_at_lookup,
     config_for,
@@ -68,7 +68,7 @@ def test_a_gap_stops_the_worker_and_names_the_setting(trimmed: Environment) -> N
 @pytest.mark.parametrize(("policy", "position"), [("earliest", 180), ("latest", N)])
 def test_a_gap_is_skipped_by_policy_and_counted_once(trimmed: Environment, policy: str, position: int) -> None:
     """Although the broker is away when it is asked whether the topic is the same."""
-    away = broker_away_at_lookup(trimmed, 2)
+    away = broker_away_at_lookup(trimmed, 3)
     worker = make_worker(trimmed, worker_config(on_offset_gap=policy), hook=away).run()
     assert [entry[1] for entry in trimmed.calls("seek")] == [{0: 100}, {0: 100}, {0: position}]
     assert worker.recorder.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 100, position)]
@@ -185,17 +185,6 @@ def run_with(env: Environment, schemas: MemorySchemas, script: list[object], **o
 
 def set_away(schemas: MemorySchemas, *, away: bool) -> Callable[[], None]:
     return lambda: setattr(schemas, "away", away)
-
-
-def at_poll(worker: WorkerFixture, actions: dict[int, Callable[[], None]]) -> None:
-    """Act before polls of these numbers; the first is 1."""
-    polls = itertools.count(1)
-
-    def act(name: str) -> None:
-        if name == "poll" and (action := actions.get(next(polls))):
-            action()
-
-    worker.source._hook = act
 
 
 def test_a_log_that_is_cut_while_the_registry_is_away_is_noticed() -> None:

@@ -36,7 +36,7 @@ from tests.simulation.plan import plan_of
 from tests.simulation.run import PLANS, simulate
 from tests.simulation.transform.mutants import LOADS_OLDER_MODELS, TRANSFORM_MUTANTS, Mutants, nothing, patched
 
-_start_save, _load, _begun = Checkpointer.start_save, Checkpointer._load, Checkpointer._begun
+_start_save, _load = Checkpointer.start_save, Checkpointer._load
 _write_numbered = numbered.write
 _learn, _take, _schema_of = Worker._learn, Fold.take, SchemaCache.get
 _partitions, _write_durably = Checkpoints.partitions, directory._write_durably
@@ -95,11 +95,6 @@ def _forgets_pending(self: Checkpointer, partition: int) -> Fold:
 def _begins_unsaved(self: Checkpointer, folds: Mapping[int, Fold]) -> dict[int, Fold]:
     offsets = self._starts(folds) if folds else {}
     return {partition: folds[partition].at(offset) for partition, offset in offsets.items()}
-
-
-def _begins_unchecked(self: Checkpointer, folds: Mapping[int, Fold]) -> dict[int, Fold]:
-    with mock.patch.object(self, "check_topic"):
-        return _begun(self, folds)
 
 
 def _takes_failed_for_saved(
@@ -177,14 +172,13 @@ MUTANTS: Mutants = {
     "the first records are kept when they are read again": (8, patched(FirstRecords, forget=nothing)),
     "where a partition begins is not saved": (2, patched(Checkpointer, _begun=_begins_unsaved)),
     "the offsets of a backfill are ignored": (11, patched(Checkpointer, _starts=lambda self, partitions: {})),
-    "a partition begins where another topic ends": (337, patched(Checkpointer, _begun=_begins_unchecked)),
     "pending vectors are forgotten": (3, patched(Checkpointer, _load=_forgets_pending)),
     "a store behind the group is accepted": (1317, patched(Checkpoints, refuse_group_ahead=nothing)),
     "another store than the group's is accepted": (24, patched(identity, refuse_other_store=nothing)),
     "a failed write counts as saved": (4, patched(CheckpointWriter, _save=_takes_failed_for_saved)),
     "old checkpoints are deleted before the new one is written": (94, patched(numbered, write=_prunes_first)),
     "zombies are not fenced: they delete newer checkpoints":
-        (1770, patched(numbered, write=_prunes_newer), patched(Checkpoints, _refuse_ahead=nothing)),
+        (6511, patched(numbered, write=_prunes_newer), patched(Checkpoints, _refuse_ahead=nothing)),
     "a damaged checkpoint has no fallback": (14, patched(Checkpoints, newest=_never_falls_back)),
     "the reader goes back when its model's file is damaged": (59, LOADS_OLDER_MODELS),
     "a restore that failed is not retried": (17, patched(Assignment, _retry_restore=nothing)),

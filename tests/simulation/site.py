@@ -224,10 +224,19 @@ class MemberListener(events.Listener):
     def __init__(self, site: Site, mount: Mount) -> None:
         self._site, self._mount, self._positions = site, mount, dict[int, int]()
         self._versions: dict[int, int] = {}  # by partition: first records wait with the outputs of their model
+        self._stalled: set[int] = set()
         self.has_continued = False  # from a position that is saved
 
     def notify(self, event: events.MemberEvent) -> None:
         match event:
+            case events.PartitionStalled(partition):
+                self._stalled.add(partition)
+            case events.PartitionResumed(partition):
+                self._stalled.discard(partition)
+            case events.PartitionsReleased(partitions):
+                self._stalled -= set(partitions)
+            case events.BatchLearned(partition) | events.BatchTransformed(partition) if partition in self._stalled:
+                self._site.report(f"partition {partition} was decoded, and is still reported as stalled")
             case events.PartitionsAssigned(positions):
                 self._positions |= positions
                 self.has_continued |= max(positions.values(), default=0) > 0

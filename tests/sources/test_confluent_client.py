@@ -38,8 +38,9 @@ def test_final_errors_and_their_messages(code: int, sentence: str | None) -> Non
         assert sentence in str(BrokerErrors(SETTINGS, "t").of(protocol_code(error), error.str()))
 
 
-def test_a_login_during_which_the_broker_goes_away_is_not_final() -> None:
-    text = f"SASL PLAIN mechanism handshake failed: {KafkaError(KafkaError._TRANSPORT).str()}: (n/a)"
+@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE])
+def test_a_login_that_the_broker_does_not_answer_is_not_final(code: int) -> None:
+    text = f"SASL PLAIN mechanism handshake failed: {KafkaError(code).str()}: (n/a)"
     assert not is_final(KafkaError(KafkaError._AUTHENTICATION, text))
 
 

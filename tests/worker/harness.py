@@ -172,8 +172,19 @@ def refused(worker: WorkerFixture) -> str:
     return str(error.value)
 
 
+def at_poll(worker: WorkerFixture, actions: dict[int, Callable[[], None]]) -> None:
+    """Act before polls of these numbers; the first is 1."""
+    polls = itertools.count(1)
+
+    def act(name: str) -> None:
+        if name == "poll" and (action := actions.get(next(polls))):
+            action()
+
+    worker.source._hook = act
+
+
 def broker_away_at_lookup(env: Environment, number: int) -> Hook:
-    """The broker is unavailable at one lookup of the topic's ID; number 1 is the one at the start."""
+    """The broker is unavailable at one lookup of the topic's ID: 1 is at the start, 2 at the assignment."""
     lookups: list[str] = []
 
     def hook(name: str) -> None:

@@ -24,6 +24,7 @@ from tests.fold.streams import fold_config, fold_of, vectors
 from tests.worker.environment import TOPIC, Environment, N, filled_with
 from tests.worker.harness import (
     WorkerFixture,
+    at_poll,
     broker_away_at_lookup,
     make_worker,
     run_until,
@@ -37,8 +38,8 @@ def test_all_partitions_are_saved_after_one_flush_and_one_topic_lookup_then_publ
     env: Environment,
 ) -> None:
     make_worker(env, worker_config(on_bad_record="dead_letter"), [50, 50, 50]).run()
-    at_start, *later = env.calls("flush", "topic id", "save", "publish", "commit")
-    assert at_start == ("topic id",)
+    at_start, at_assignment, *later = env.calls("flush", "topic id", "save", "publish", "commit")
+    assert at_start == at_assignment == ("topic id",)
     assert later == [
         entry
         for n in (50, 100, 150)
@@ -109,23 +110,16 @@ def test_failed_publishing_is_retried(filled: Environment) -> None:
 
 def test_unavailable_broker_postpones_checkpoints(filled: Environment) -> None:
     """The topic's ID cannot be checked, so the records may come from a replaced topic."""
-    worker = make_worker(filled, script=[100, 100, 100], hook=broker_away_at_lookup(filled, 3)).run()
+    worker = make_worker(filled, script=[100, 100, 100], hook=broker_away_at_lookup(filled, 4)).run()
     assert worker.recorder.of_type(CheckpointPostponed) == [CheckpointPostponed("no broker answers", "topic")]
     assert [entry[2] for entry in filled.calls("save")] == [100, 300]
     filled.assert_complete()
 
 
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_broker_away_at_the_start_says_later_which_topic_it_is(filled: Environment, is_replaced: bool) -> None:
+def test_a_broker_away_at_the_start_says_later_which_topic_it_is(filled: Environment) -> None:
     run_until(filled, 100)
-    if is_replaced:
-        filled.topic.create(1)
-    worker = make_worker(filled, hook=broker_away_at_lookup(filled, 1))
-    if is_replaced:
-        assert "deleted and created again" in refusal(TopicReplacedError, worker.run)
-    else:
-        worker.run()
-        filled.assert_complete()
+    make_worker(filled, hook=broker_away_at_lookup(filled, 1)).run()
+    filled.assert_complete()
 
 
 def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: Environment) -> None:
@@ -141,6 +135,21 @@ def test_a_topic_replaced_during_a_run_ends_the_worker_without_saving(filled: En
     assert filled.position() == 200
     assert filled.topic.committed == {}  # deleted with the old topic; the worker commits nothing for the new one
     assert filled.journal[-1] == ("close",)
+
+
+@pytest.mark.parametrize("poll", [1, 4])
+def test_a_topic_replaced_before_anything_was_saved_is_read_from_its_start(filled: Environment, poll: int) -> None:
+    """By a member that waited for partitions, or lost them before the first save."""
+    worker = make_worker(filled, worker_config(filled.fold_config, checkpoint_interval_s=1e9))
+
+    def lose_all_and_replace() -> None:
+        filled.topic.evict(worker.source)
+        filled.topic.create(1)
+        filled.send(0, vectors(400, seed=5))
+
+    at_poll(worker, {poll: lose_all_and_replace})
+    worker.run()
+    filled.assert_complete()
 
 
 def names_logged(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -248,6 +257,17 @@ def test_latest_is_saved_at_once_so_that_no_crash_moves_it(timed: Environment) -
     timed.send(0, vectors(5))
     make_worker(timed, worker_config(start="latest")).run()
     assert [timed.newest(partition).fold.stats.learned for partition in (0, 1)] == [5, 0]
+
+
+def test_where_a_partition_begins_is_not_saved_for_another_topic(timed: Environment) -> None:
+    """Which was created after the restore had looked for the topic, and before it looked for the offset."""
+
+    def replace_topic(name: str) -> None:
+        if name == "topic_id" and len(timed.calls("topic id")) == 2:
+            timed.topic.create(2)
+
+    refusal(TopicReplacedError, make_worker(timed, worker_config(start="latest"), hook=replace_topic).run)
+    assert timed.calls("save") == []
 
 
 @pytest.mark.parametrize(

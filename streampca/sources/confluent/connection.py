@@ -40,7 +40,8 @@ _CODES = {  # of the protocol, for what the client calls by its own
     KafkaError._AUTHENTICATION: KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._UNSUPPORTED_FEATURE: KafkaError.UNSUPPORTED_VERSION,
 }
-_AWAY = str(KafkaError(KafkaError._TRANSPORT).str())  # in the text of a login that the end of its connection interrupts
+# In the text of a login that the end of its connection interrupts, or a broker that does not answer.
+_AWAY = [str(KafkaError(code).str()) for code in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)]
 _FENCED = str(KafkaError(KafkaError.FENCED_INSTANCE_ID).str())  # in the text of an error whose code is _FATAL
 _FINAL = {  # of the client's own errors; it recovers from all others
     KafkaError._AUTHENTICATION,
@@ -71,7 +72,7 @@ def is_final(error: KafkaError) -> bool:
     """Return whether waiting cannot fix it."""
     code = error.code()
     if code <= 0:
-        return code in _FINAL and _AWAY not in error.str()
+        return code in _FINAL and not any(text in error.str() for text in _AWAY)
     return code not in _OF_GROUPS | RETRIABLE
 
 

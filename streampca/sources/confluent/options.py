@@ -28,8 +28,12 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
         "ssl.key.password": settings.ssl_password and settings.ssl_password.get_secret_value(),
     }
     if tokens is not None:
-        login |= dict.fromkeys(("sasl.username", "sasl.password"))
-        login |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: tokens.current()}
+        login |= {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.username": None,
+            "sasl.password": None,
+            "oauth_cb": lambda _: tokens.current(),
+        }
     return {name: value for name, value in login.items() if value is not None} | {
         "bootstrap.servers": settings.bootstrap_servers,
         "security.protocol": settings.security_protocol,

@@ -46,6 +46,7 @@ _commit, _release, _restore = Transformer._commit, Transformer._release, Transfo
 _write = Transformer._write
 _fields = OutputFields._fields
 _start_over, _skip_gap, _send = Transformer._start_over, Assignment.skip_gap, ClusterTransactions.send
+_restart = Assignment.restart
 
 
 def _commits_offsets_apart(self: Transformer) -> None:
@@ -105,6 +106,11 @@ def _skips_silently(self: Assignment[Position], event: OutOfRange) -> None:
         _skip_gap(self, event)
 
 
+def _forgets_stalls(self: Assignment[Position]) -> None:
+    self._stalled.clear()
+    _restart(self)
+
+
 def _rounds_by_place(self: OutputFields, published: PublishedModel, rows: Array) -> Fields:
     """As some processors do, but not all: each row of a product is rounded in another way."""
     found = _fields(self, published, rows)
@@ -121,6 +127,7 @@ TRANSFORM_MUTANTS: Mutants = {
         (16, patched(Transformer, _start_over=_starts_over_where_it_was), KEEPS_POSITIONS),
     "a transaction that failed counts as not committed":
         (34, patched(Transformer, _commit=_commits_and_remembers), KEEPS_POSITIONS),
+    "a stall is forgotten when all partitions are restored": (188, patched(Assignment, restart=_forgets_stalls)),
     "a revocation does not abort the transaction": (1, patched(Transformer, _release=_releases_without_abort)),
     "members begin at the earliest record":
         (1, patched(Transformer, _restore=lambda self, owned: dict.fromkeys(_restore(self, owned), Position(-1)))),
