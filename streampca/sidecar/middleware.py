@@ -89,8 +89,11 @@ class Middleware:
             if answer.status:
                 raise
             refusal = refusal_of(error, scope)
+            is_bug = refusal.problem is Problem.INTERNAL
+            if not is_bug:  # its frames hold the request, and refer to the error: that would wait to be collected
+                error.__traceback__ = None
             await error_response(refusal, scope, self._metrics)(scope, receive, answer.send)
-            if refusal.problem is Problem.INTERNAL:  # the server logs it
+            if is_bug:  # the server logs it
                 raise
         finally:
             answer.release()

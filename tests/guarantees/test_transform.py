@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
-from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 
 from streampca.formats import writer_of
 from streampca.transform.output_fields import OutputFields
@@ -185,7 +185,11 @@ def test_outputs_are_dead_letters_where_brokers_refuse_their_size(
         (ResourceType.TOPIC, f"{topic}-output"): ACLOperation.WRITE,
         (ResourceType.TOPIC, f"{topic}-dead"): ACLOperation.WRITE,
         (ResourceType.GROUP, f"streampca-transform-{topic}"): ACLOperation.READ,
-        (ResourceType.TRANSACTIONAL_ID, "*"): ACLOperation.ALL,
+        (
+            ResourceType.TRANSACTIONAL_ID,
+            f"streampca-transform-{topic}-",
+            ACLResourcePatternType.PREFIXED,
+        ): ACLOperation.ALL,
     }
     broker.admin.create_acls(
         [
