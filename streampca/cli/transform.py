@@ -46,7 +46,7 @@ def run(settings: TransformSettings) -> None:
         cache.start(POLL_INTERVAL_S)
         try:
             while (cause := model.refresh()) and not stops:
-                process.listener.notify(StartDelayed("a model", cause))
+                process.listener.notify(StartDelayed("model", cause))
                 time.sleep(_WAIT_S)
             end_on_signals()
             if stops:

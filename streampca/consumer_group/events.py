@@ -23,7 +23,7 @@ SAVING_STOPPED_S = 300.0  # that a save is overdue
 class StartDelayed:
     """The member cannot start yet, since what it `needs` is away; sent at every attempt."""
 
-    needs: Literal["the store", "brokers", "the schema registry", "a model"]
+    needs: Literal["the store", "brokers", "the schema registry", "model"]
     cause: str
 
 

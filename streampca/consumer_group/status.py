@@ -90,7 +90,7 @@ class StatusListener(events.Listener):
             self._update(self._transform, event)
         match event:
             case events.StartDelayed(needs, cause):
-                if needs != "a model":  # which `_update` reports
+                if needs != "model":  # which `_update` reports
                     self._problems[events.StartDelayed] = cause
                 self._on_tick()
             case events.LoopTicked():
@@ -146,7 +146,7 @@ class StatusListener(events.Listener):
                 self._problems.pop(events.TransactionEnded, None)
             case events.TransactionEnded("failed"):
                 self._problems[events.TransactionEnded] = event.cause
-            case events.StartDelayed("a model", cause):
+            case events.StartDelayed("model", cause):
                 transform.awaits = cause
             case events.SourcePolled():  # it reads only with a model
                 transform.awaits = None

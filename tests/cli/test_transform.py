@@ -31,4 +31,4 @@ def test_a_signal_while_it_waits_for_a_model_ends_it_in_order(
     monkeypatch.setattr(time, "sleep", lambda seconds: signal.raise_signal(signal.SIGTERM))
     settings = TransformSettings(topic=TOPIC, output_topic="projected", store=tmp_path, metrics_port=0)  # type: ignore[call-arg]
     transform.run(settings)
-    assert [line["event"] for line in logs][-2:] == ["waiting for a model", "transform ended"]
+    assert [line["event"] for line in logs][-2:] == ["waiting for model", "transform ended"]

@@ -183,7 +183,7 @@ SKIPPED = events.OffsetsSkipped(0, 5, 9, False)
     ("happened", "overdue_s"),
     [
         ([ASSIGNED], 0),
-        ([events.StartDelayed("a model", "none")], 0),
+        ([events.StartDelayed("model", "none")], 0),
         ([ASSIGNED, STALLED], 0),
         ([ASSIGNED, SKIPPED], 0),
         ([ASSIGNED, learned(9)], 400),

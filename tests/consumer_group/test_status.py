@@ -233,7 +233,7 @@ def test_the_status_of_transform_from_waiting_for_a_model_to_the_end(store: Coun
     batch = events.BatchTransformed(0, messages=4, outputs=3, version=7, lag=5, next=9)
     with member.listener:
         member.ticks += 4
-        report = member.report(events.StartDelayed("a model", "no model yet"))
+        report = member.report(events.StartDelayed("model", "no model yet"))
         assert (report.state, report.trouble, report.transform.awaits) == ("starting", None, "no model yet")
         assert report.transform.model_dump(exclude={"awaits"}) == {
             "output_topic": "projected", "model_version": None, "written": 0, "rejected": 0, "committed_at": None

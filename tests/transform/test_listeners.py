@@ -66,7 +66,7 @@ def test_failures_and_waiting_are_logged_once(logs: list[EventDict]) -> None:
     clock = Clock(0.0)
     log = TransformLog(clock)
     notify(
-        log, *[events.StartDelayed("a model", "none")] * 2, events.ModelFixed(7, ["pinned"]),
+        log, *[events.StartDelayed("model", "none")] * 2, events.ModelFixed(7, ["pinned"]),
         events.ModelFixed(7, []), events.PartitionsAssigned({0: -1}), BATCH,
         FAILED, FAILED, COMMITTED, events.BatchTransformed(0, 1, 1, 8, 0, 10),
     )  # fmt: skip
@@ -75,7 +75,7 @@ def test_failures_and_waiting_are_logged_once(logs: list[EventDict]) -> None:
     log.ended()
     logged = [line["event"] for line in logs if line["log_level"] != "debug"]
     assert logged == [
-        "waiting for a model", "model version fixed", "model version not pinned", "partitions assigned", "model in use",
+        "waiting for model", "model version fixed", "model version not pinned", "partitions assigned", "model in use",
         "transaction failed",
         "transactions committed again", "caught up", "transforming", "transform ended",
     ]  # fmt: skip
