@@ -1,7 +1,5 @@
 """The command line: names, options and help. A command's implementation is imported when it runs: help is quick."""
 
-import atexit
-import os
 import signal
 import sys
 from pathlib import Path
@@ -12,7 +10,7 @@ import typer
 from streampca.cli import operations
 from streampca.cli.options import Field, Header, Options, Separator, command, file_options
 from streampca.errors import StreampcaError, exit_code_of, naming_the_worker
-from streampca.process.machine import choose_kernels, open_standard_streams
+from streampca.process.machine import choose_kernels, end_process, open_standard_streams
 from streampca.settings.options import SERVE, TRANSFORM, WORKER
 from streampca.version import __version__
 
@@ -235,10 +233,7 @@ app.add_typer(operations.app)
 
 
 def main() -> None:
-    """Run the command line, and end the process; an expected error is one line on stderr.
-
-    It ends at once: while Python is finalised, a client's thread that wants to run Python ends it by a signal.
-    """
+    """Run the command line, and end the process; an expected error is one line on stderr."""
     open_standard_streams()
     # A container's first process ignores signals that it does not handle; some commands replace this handler.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -251,6 +246,4 @@ def main() -> None:
         code = exit_code_of(error)
     except SystemExit as end:
         code = int(end.code or 0)
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    os._exit(code)
+    end_process(code)

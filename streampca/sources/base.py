@@ -200,7 +200,7 @@ class Transactions(Protocol):
 
 
 class Admin(Protocol):
-    """What operators ask of a topic, and how they create it. All methods raise `SourceError`."""
+    """Asks brokers about a topic for an operator, and creates it. All methods raise `SourceError`."""
 
     def brokers(self) -> list[tuple[str, str, int]]:
         """Each broker's id, and the host and port that it advertises."""

@@ -23,10 +23,9 @@ RETRIABLE = frozenset(
 )
 """Codes of errors that the protocol calls retriable (https://kafka.apache.org/protocol#protocol_error_codes)."""
 
-log = structlog.get_logger()
-
-
 EXISTS = 36  # the code of a topic's creation
+
+log = structlog.get_logger()
 
 
 class TopicError(SourceError):
@@ -150,7 +149,7 @@ class ClientConnection(ABC):
         return self.describe().id
 
     def require_topic(self, timeout_s: float = 6.0, missing_s: float = _NEW_TOPIC_S) -> TopicDescription:
-        """As `describe`, but raises `NoBrokerError` if no broker answers."""
+        """Ask as `describe` does, but raise `NoBrokerError` if no broker answers."""
         try:
             return self.describe(timeout_s, missing_s)
         except TimeoutError:

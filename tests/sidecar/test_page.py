@@ -93,7 +93,7 @@ def test_every_version_is_listed_in_ascending_order_with_its_metrics(client: Cli
         assert one.pop("explained_variance_ratio") == pytest.approx(ratio)
         assert one == {
             "version": version, "last_timestamp_ms": 2, "loss_ewma": 0.125, "loss_ratio": 0.25, "partition_losses": {},
-            "settings": {"components": 2} if version == 10 else None,  # none if they are those of the version before
+            "settings": {"components": 2} if version == 10 else None,  # the version before has the same
         }  # fmt: skip
     assert content == {"version": 20, "not_ready": [], "topics": [TOPIC], "pins": {}}
 

@@ -92,7 +92,7 @@ class HistoryReader:
     def after(self, version: int) -> list[Figures]:
         """The metrics of the versions above this one, in ascending order; damaged files are left out.
 
-        `settings` is None where it is that of the version before, so a long history repeats none.
+        `settings` is None where the version before has the same: a long history does not repeat them.
         It may read many files: call it from one thread at a time, and not from the event loop.
         Raises `StoreError`; what was read before that stays cached.
         """
@@ -102,10 +102,10 @@ class HistoryReader:
         for missing in listed:
             if missing > version and missing not in self._figures and not self.closed.is_set():
                 self._read(missing)
-        known = [figures for other in listed if (figures := self._figures.get(other)) is not None]
+        readable = [figures for other in listed if (figures := self._figures.get(other)) is not None]
         return [
             figures | {"settings": None} if figures["settings"] == before.get("settings") else figures
-            for before, figures in pairwise([Figures(), *known])
+            for before, figures in pairwise([Figures(), *readable])
             if figures["version"] > version
         ]
 

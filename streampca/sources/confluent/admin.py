@@ -1,4 +1,4 @@
-"""What operators ask of a topic, on confluent-kafka."""
+"""Asks brokers about a topic, on confluent-kafka."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,8 +16,8 @@ class ConfluentAdmin(Connection):
     """See `streampca.sources.base.Admin`."""
 
     def brokers(self) -> list[tuple[str, str, int]]:
-        found = self._result(self._admin.describe_cluster(request_timeout=_ANSWER_S))
-        return [(node.id_string, node.host, node.port) for node in found.nodes]
+        cluster = self._result(self._admin.describe_cluster(request_timeout=_ANSWER_S))
+        return [(node.id_string, node.host, node.port) for node in cluster.nodes]
 
     def log_ends(self) -> dict[int, tuple[int, int]]:
         tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().in_sync]

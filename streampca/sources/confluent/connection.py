@@ -197,7 +197,7 @@ class Connection(ClientConnection):
         return answer
 
     def _result(self, request: "Future[Any]") -> Any:
-        """As `_answer`, but raises `SourceError`."""
+        """Return as `_answer` does, but raise `SourceError`."""
         try:
             return self._answer(request)
         except KafkaException as exception:

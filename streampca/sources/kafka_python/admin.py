@@ -1,4 +1,4 @@
-"""What operators ask of a topic, on kafka-python."""
+"""Asks brokers about a topic, on kafka-python."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,8 +22,8 @@ class KafkaPythonAdmin(Connection):
 
     def brokers(self) -> list[tuple[str, str, int]]:
         with self.answers():
-            found = self.client.describe_cluster()["brokers"]
-        return [(str(b.get("broker_id", b.get("node_id"))), b["host"], b["port"]) for b in found]
+            brokers = self.client.describe_cluster()["brokers"]
+        return [(str(b.get("broker_id", b.get("node_id"))), b["host"], b["port"]) for b in brokers]
 
     def topic_configs(self) -> dict[str, str]:
         resource, configs = ConfigResource(ConfigResourceType.TOPIC, self._topic), dict[str, Any]()

@@ -64,13 +64,7 @@ class KafkaPythonProducer(ClientProducer):
             self.close()
             raise
 
-    def produce(
-        self,
-        value: bytes | None,
-        partition: int | None = None,
-        key: bytes | None = None,
-        headers: Sequence[Header] = (),
-    ) -> None:
+    def _send(self, value: bytes | None, key: bytes | None, partition: int | None, headers: Sequence[Header]) -> None:
         with self._connection.answers():
             self._unacknowledged.append(self._producer.send(self._topic, (value,), key, _sendable(headers), partition))
 

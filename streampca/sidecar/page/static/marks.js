@@ -14,11 +14,11 @@ export function marksOf(points, pins, reports) {
   return [...started, ...changes(points), ...pinned].sort((a, b) => a.at - b.at);
 }
 
-/** Versions that were learned with other settings than those before; a version without them has the same. */
+/** Versions that were learned with other settings than the version before; null settings are the same ones. */
 function changes(points) {
-  const told = points.filter(({ settings }) => settings !== null);
-  return told.slice(1).flatMap(({ version, published_at: at, settings }, i) => {
-    const before = told[i].settings;
+  const withSettings = points.filter(({ settings }) => settings !== null);
+  return withSettings.slice(1).flatMap(({ version, published_at: at, settings }, i) => {
+    const before = withSettings[i].settings;
     const changed = [...new Set(Object.keys({ ...before, ...settings }))].filter((name) => before[name] !== settings[name])
       .map((name) => `${name} ${before[name] ?? "unset"} → ${settings[name] ?? "unset"}`);
     return changed.length ? [{ at, kind: "S", text: `version ${count(version)}: ${changed.join(", ")}` }] : [];
