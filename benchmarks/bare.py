@@ -6,6 +6,7 @@ the same size for each record, and computes nothing. `python -m benchmarks.bare 
 messages a second. `server`: a FastAPI application that parses the body and answers as many bytes; prints its address.
 """
 
+import gc
 import io
 import queue
 import sys
@@ -31,6 +32,7 @@ _QUEUED_BATCHES = 5
 _MAX_POLL_RECORDS = 2000
 _FETCH_BYTES = 4 * 2**20  # of one partition
 _SWITCH_INTERVAL_S = 0.0005
+_GARBAGE = 10_000  # objects between two collections
 _KAFKA_PYTHON = {
     "enable_auto_commit": False, "auto_offset_reset": "earliest", "isolation_level": "read_committed",
     "max_poll_records": _MAX_POLL_RECORDS, "max_partition_fetch_bytes": _FETCH_BYTES, "metrics_enabled": False,
@@ -61,6 +63,7 @@ class Bare(NamedTuple):
 def main(kind: str, bare: Bare) -> None:
     """Read to the end and print the rate."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.set_threshold(_GARBAGE)
     keep_freed_memory()
     kafka_python = bare.client == "kafka-python"
     if kind == "consumer":

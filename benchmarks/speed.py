@@ -5,9 +5,9 @@ k = 512). The contestants take turns within each round, so a factor is the media
 
 - our estimator, which also scores every row for its p-values, in a process where BLAS has a thread for each processor,
 - scikit-learn's IncrementalPCA with as many columns as a factor of ours holds (K + ℓ), in batches of 256,
-- the same by Gram matrices instead of SVDs (experiments/baselines/incremental_gram.py), in batches of 256 or 1,024,
-  whichever is quicker, and in double precision, as a Gram matrix in single precision would leave it three digits;
-  printed with k + 40 columns as well,
+- the same by Gram matrices instead of SVDs (experiments/baselines/incremental_gram.py), in batches of 256 or as
+  large as our blocks, 1,024 at least, whichever is quicker, and in double precision, as a Gram matrix in single
+  precision would leave it three digits; printed with k + 40 columns as well,
 - the covariance itself, where d ≤ 768, without axes, in batches of 1,024,
 - Algorithm 1 message by message in NumPy, with the k columns that are served.
 
@@ -29,7 +29,7 @@ from benchmarks.report import Bar, in_turn, parser, publish
 from experiments.baselines.incremental_gram import GramIncrementalPCA, RunningCovariance, held
 from experiments.report import table
 from streampca.estimator.estimator import StreamingPCA
-from streampca.pca import algorithm1
+from streampca.pca import algorithm1, learning
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LARGEST_COVARIANCE, LONG_BLOCK, YOUNG, LearningConfig, learn
 from streampca.pca.state import State
@@ -89,6 +89,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--only", default="", help="only this size; writes nothing")
     options = arguments.parse_args()
+    learning.OLD = 0  # so that the longest blocks come right after the young ones
     rows = []
     with threadpool_limits(1):
         for d, k in SMALLEST if options.smallest else SIZES:
@@ -121,7 +122,8 @@ def measured(d: int, k: int, dtype: str, rounds: int) -> Row:
     columns, double = held(d, k), X.astype(np.float64)
 
     def gram(columns: int) -> Timed:
-        sizes = [batches(double, GramIncrementalPCA(d, columns), rows) for rows in (BATCH, LONG_BLOCK)]
+        rows = max(LONG_BLOCK, config.next_block(first) * X.itemsize // double.itemsize)
+        sizes = [batches(double, GramIncrementalPCA(d, columns), size) for size in (BATCH, rows)]
         return lambda: min(of_size() for of_size in sizes)
 
     contestants: dict[str, Timed] = {

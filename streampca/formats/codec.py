@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from streampca.errors import StreampcaError
 from streampca.formats import plausible, reader_of
@@ -100,15 +101,15 @@ class Codec:
         numbers = np.frombuffer(joined, self._reader.dtype)
         numbers = numbers.astype(np.result_type(numbers, np.float32), copy=False)  # integers too
         vectors = numbers.reshape(-1, self.judge.dimensions)
-        return self.judge.checked(vectors, np.array(indices, np.int64), np.array(counts, np.int64), rejects), taken
+        return self.judge.checked(vectors, np.asarray(indices, np.int64), np.asarray(counts, np.int64), rejects), taken
 
     def _rows(
         self, values: Sequence[bytes | None], enough: int
-    ) -> tuple[Sequence[VectorBytes], Sequence[int], Sequence[int], list[Reject], int]:
+    ) -> tuple[Sequence[VectorBytes], ArrayLike, ArrayLike, list[Reject], int]:
         """The numbers of values, their indices in the batch and counts of vectors; the rejects; how many both are."""
         size = self._reader.size
         if size is not None and {None if value is None else len(value) for value in values} == {size}:
-            return values, range(len(values)), np.ones(len(values), np.int64), [], len(values)  # type: ignore[return-value]  # none is None
+            return values, np.arange(len(values)), np.ones(len(values), np.int64), [], len(values)  # type: ignore[return-value]  # none is None
         rows: list[VectorBytes] = []
         indices, counts = list[int](), list[int]()
         rejects: list[Reject] = []

@@ -20,8 +20,10 @@ from streampca.pca.state import NO_LOSSES, Losses, State
 
 LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept
 GUARD, SPARE = 10, 40  # columns of F: where Σ is kept, and elsewhere the fewest; measured, see docs/mathematics.md
-LEARN_BLOCK, LONG_BLOCK = 256, 1024  # messages in a block of a young stream, and later
-YOUNG = 4096  # messages: a young stream needs the latest axes more than speed
+LEARN_BLOCK, LONG_BLOCK, LONGEST_BLOCK = 256, 1024, 2048  # messages in a block of a young stream, and later
+YOUNG, OLD = 4096, 2**15  # messages: a young stream needs the latest axes more than speed
+_SHORT = 3072  # bytes of a vector of which the longest blocks take no more memory than others of one of 768 doubles
+_WIDE = 512  # columns whose decomposition takes longer than learning a block
 WHOLE_UNTIL = 1024  # messages until which blocks are decomposed whole where Σ is not kept
 SHORT_MEMORY = 0.5  # share of the past at the end of a block: of less, blocks are decomposed whole
 FEW_ROWS = 448  # of past and block: fewer are decomposed whole, as sketches say too little of them
@@ -94,7 +96,10 @@ class LearningConfig:
         """Messages in the block that follows messages of this weight."""
         if not weight:
             return max(self.start, 1)
-        return LEARN_BLOCK if weight < self.start + YOUNG else LONG_BLOCK
+        if weight < self.start + YOUNG:
+            return LEARN_BLOCK
+        is_longest = self.dimensions * np.dtype(self.dtype).itemsize <= _SHORT or self.columns >= _WIDE
+        return LONGEST_BLOCK if weight >= OLD and is_longest else LONG_BLOCK
 
     @property
     def rounding(self) -> float:

@@ -24,6 +24,9 @@ log = structlog.get_logger()
 # Longest time that one thread holds the GIL while another waits for it. With Python's default, ten times as long,
 # learning waits for the prefetch thread more than it works, and the event loop for threads that parse large bodies.
 _SWITCH_INTERVAL_S = 0.0005
+# Objects that are made between two garbage collections: Python's default of 700 would search a batch of records, none
+# of which is in a cycle, several times.
+_GARBAGE = 10_000
 _SIGNALS = signal.SIGTERM, signal.SIGINT
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -89,6 +92,7 @@ def started() -> Iterator[Started]:
     """
     end_on_signals()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.set_threshold(_GARBAGE)
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
     with ThreadFailures() as threads, threadpool_limits(1):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from streampca.pca import axes
+from streampca.pca import axes, learning
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import block
-from streampca.pca.learning import GUARD, LEARN_BLOCK, LONG_BLOCK, YOUNG, LearningConfig, learn
+from streampca.pca.learning import GUARD, LEARN_BLOCK, LONG_BLOCK, LONGEST_BLOCK, OLD, YOUNG, LearningConfig, learn
 from streampca.pca.state import Losses, State
 from tests.pca import plain
 from tests.pca.streams import (
@@ -161,6 +161,16 @@ def test_blocks_of_a_young_stream_are_short() -> None:
         assert [config.next_block(n) for n in counts] == [200, LEARN_BLOCK, LEARN_BLOCK, LEARN_BLOCK, LONG_BLOCK]
     assert LearningConfig(5000, 200).start == 400
     assert LearningConfig(768, 20).next_block(9000) == LONG_BLOCK
+
+
+@pytest.mark.parametrize(
+    ("d", "k", "dtype", "longest"),
+    [(384, 8, "float64", LONGEST_BLOCK), (385, 8, "float64", LONG_BLOCK), (768, 20, "float32", LONGEST_BLOCK),
+     (769, 20, "float32", LONG_BLOCK), (3072, 294, "float64", LONG_BLOCK), (3072, 295, "float64", LONGEST_BLOCK)],
+)  # fmt: skip
+def test_blocks_of_an_old_stream_are_longest_where_memory_allows(d: int, k: int, dtype: str, longest: int) -> None:
+    config = LearningConfig(d, k, dtype=dtype)
+    assert (config.next_block(OLD - 1), config.next_block(OLD)) == (LONG_BLOCK, longest)
 
 
 @pytest.mark.parametrize(("d", "k"), [(64, 8), (128, 8), (768, 20), (784, 20), (3072, 20)])
@@ -343,12 +353,12 @@ def assert_same_bits(one: tuple[State, Losses], other: tuple[State, Losses]) -> 
 
 
 @pytest.mark.parametrize("case", ["plain", "outliers", "forgetting", "of low rank"])
-def test_bits_are_the_same_for_any_number_of_blocks_at_once(case: str, factor: bool) -> None:
-    """With a partial last block."""
-    n, ends = (
-        200 + 40 * LEARN_BLOCK + 17,
-        [*range(200, 4297, LEARN_BLOCK), *range(4296 + LONG_BLOCK, 9500, LONG_BLOCK)],
-    )
+def test_bits_are_the_same_for_any_number_of_blocks_at_once(
+    case: str, factor: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all lengths, with a partial last one."""
+    monkeypatch.setattr(learning, "OLD", 7000)
+    n, ends = 200 + 40 * LEARN_BLOCK + 17, [200]
     X = gaussian(8, n, 1 / np.arange(1, 61.0) * (np.arange(60) < 7 if case == "of low rank" else 1), offset=1.0)
     retention, config = np.ones(n), LearningConfig(60, 4, 4, factor=factor)
     if case == "outliers":
@@ -356,6 +366,8 @@ def test_bits_are_the_same_for_any_number_of_blocks_at_once(case: str, factor: b
     if case == "forgetting":
         retention[2000:2600], retention[5000] = 0.97, 0.0
     alone = one_pass(X, config, retention)
+    while (end := ends[-1] + config.next_block(ends[-1])) < n:
+        ends.append(end)
     for cut in (1, 3, 7, 100):
         state = learn(State.empty(60), X[:200], retention[:200], config)[0]
         losses = []

@@ -52,11 +52,11 @@ def on_covariance(covariance: Array, start: Array, limits: Limits) -> Array:
 def on_rows(A: Array, start: Array, limits: Limits, units: Array | float = 1.0) -> Array:
     """The next [C | F] from the rows A (n, d) and [C′ | F | combinations of the block's rows] (d, m), in one pass.
 
-    All in other `units` (d,). By Nyström: with X an orthonormal basis of `start` and S = AᵀAX, the matrix S(XᵀS)⁻¹Sᵀ
-    equals AᵀA on span(X).
+    All in other `units` (d,). By Nyström: with X a basis of `start` and S = AᵀAX, the matrix S(XᵀS)⁻¹Sᵀ equals AᵀA on
+    span(X). So X may be orthonormal in its first digits only.
     """
     column = np.reshape(units, (-1, 1)).astype(A.dtype)
-    X = orthonormal(column * start)
+    X = orthonormal(column * start, passes=1)
     S = column * ((A @ (column * X)).T @ A).T  # in this order and layout the products are quickest
     product = (X.T @ S).astype(np.float64)
     variance, U = _decomposed((product + product.T) / 2, len(product))
@@ -75,14 +75,14 @@ def strongest(A: Array, limits: Limits) -> Array:
     return np.ascontiguousarray(A.T @ U[:, limits.of(variance)].astype(A.dtype, copy=False))
 
 
-def orthonormal(A: Array) -> Array:
-    """An orthonormal basis (d, m) of the columns of A (d, m), in its precision.
+def orthonormal(A: Array, passes: int = 2) -> Array:
+    """An orthonormal basis (d, m) of the columns of A (d, m), in its precision; to half its digits by one pass.
 
-    By two Cholesky factors, in a quarter of the time of a QR decomposition, unless columns are nearly dependent.
+    By Cholesky factors, two in a quarter of the time of a QR decomposition, unless columns are nearly dependent.
     """
     basis = unit = _scaled(A)
     with contextlib.suppress(np.linalg.LinAlgError):
-        for _ in range(2):
+        for _ in range(passes):
             L = np.linalg.cholesky((basis.T @ basis).astype(np.float64, copy=False))
             length = L.diagonal()
             if length.min(initial=np.inf) < _LENGTH * length.max(initial=0.0):
