@@ -48,12 +48,12 @@ test: setup java prometheus browser load-generators  ## Run every test, those on
 test-fast: setup  ## Run the tests that need no broker and no browser and are quick (1 min)
 	$(PYTEST) 3 -m "not broker and not browser and not slow" --hypothesis-profile fast $(ARGS)
 
-# OpenBLAS and numba compute other bits on other processors; generic: numba's code for any x86-64.
-PROCESSORS := Haswell $(if $(shell grep -sm1 avx512bw /proc/cpuinfo),SkylakeX) Zen Sandybridge Prescott generic
-test-processors: setup  ## Run the quick tests as on other processors; make test-processors PROCESSORS=Prescott ARGS=tests/pca
+# OpenBLAS and numba compute other bits on other processors; generic: the code of both for any x86-64.
+PROCESSORS := Haswell $(if $(shell grep -sm1 avx512bw /proc/cpuinfo),SkylakeX) Zen Sandybridge generic
+test-processors: setup  ## Run the quick tests as on other processors; make test-processors PROCESSORS=generic ARGS=tests/pca
 	@for processor in $(PROCESSORS); do echo "as on $$processor"; \
-		variable=$$(echo OPENBLAS_CORETYPE=$$processor | sed s/.*=generic/NUMBA_CPU_NAME=generic/); \
-		env $$variable $(PYTEST) 3 -m "not broker and not browser and not slow" --hypothesis-profile fast $(ARGS) || exit; done
+		variables=$$(echo OPENBLAS_CORETYPE=$$processor | sed 's/=generic/=Prescott NUMBA_CPU_NAME=generic/'); \
+		env $$variables $(PYTEST) 3 -m "not broker and not browser and not slow" --hypothesis-profile fast $(ARGS) || exit; done
 
 image-test: setup java image-tools  ## Build the image and run it against a real Kafka broker, as root (20 min)
 	$(BIN)/python -m pytest -s tests/deploy/image.py $(ARGS)
