@@ -6,8 +6,15 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from itertools import islice
 from typing import Any
 from uuid import uuid4
@@ -70,7 +77,7 @@ def on_processes(workers: int | None = None) -> Engine:
             except BaseException as error:
                 for process in set(multiprocessing.active_children()) - others:
                     process.terminate()  # it may have minutes to go
-                if isinstance(error, BrokenProcessPool):
+                if isinstance(error, BrokenExecutor):
                     raise InputError(_DIED) from None
                 raise
 

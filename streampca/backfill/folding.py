@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyarrow import parquet
+from pyarrow import compute as pc, parquet
 from threadpoolctl import threadpool_limits
 
 from streampca.errors import InputError

@@ -12,7 +12,6 @@ from streampca.errors import DamagedFileError, SettingsError, StoreError, naming
 from streampca.export import FORMATS
 from streampca.files.rows import Rows
 from streampca.fold import model_file
-from streampca.fold.model_file import PublishedModel
 from streampca.settings import store_url
 from streampca.settings.process import StoreSettings
 from streampca.stores.base import check_name, other_topics, topics_in
@@ -75,7 +74,7 @@ def is_ours(data: bytes) -> bool:
     return data.startswith(_ZIP) and data[_NAME_AT : _NAME_AT + len(_FIRST_MEMBER)] == _FIRST_MEMBER
 
 
-def model_at(location: str, topic: str | None = None) -> PublishedModel:
+def model_at(location: str, topic: str | None = None) -> model_file.PublishedModel:
     """The model in a file; or the newest of a topic in a store. Raises `StreampcaError`."""
     if not is_store(location):
         data = read(location)

@@ -15,7 +15,6 @@ from streampca.files.rows import Rows
 from streampca.fold import model_file
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import MergedFold
-from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
 from streampca.formats.batch import batch_of_rows
 from streampca.formats.judge import Judge
@@ -77,7 +76,9 @@ def _fold_config(options: FitOptions, rows: Rows) -> FoldConfig:
     return FoldConfig(learning_config, half_life_messages=options.half_life, names=rows.names)
 
 
-def _learn(rows: Rows, fold_config: FoldConfig, before: PublishedModel | None) -> tuple[Fold, PastScoresBuilder, float]:
+def _learn(
+    rows: Rows, fold_config: FoldConfig, before: model_file.PublishedModel | None
+) -> tuple[Fold, PastScoresBuilder, float]:
     learning_config = fold_config.learning
     fold, past_scores = Fold.empty(learning_config), PastScoresBuilder(learning_config.components)
     if before:

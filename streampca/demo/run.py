@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streampca.demo import processes
-from streampca.demo.processes import ChildProcess, EmbeddedBroker, first_record
+from streampca.demo.processes import ChildProcess, EmbeddedBroker, first_record, free_port, stop
 from streampca.errors import InputError, SettingsError, StreampcaError
 from streampca.files import open_rows
 from streampca.files.rows import Rows
@@ -73,9 +72,9 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
         models = Models(own_store, TOPIC)
         broker = EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)
         output = stack.enter_context(contextlib.closing(first_record(broker, PROJECTED)))
-        port, metrics_port = processes.free_port(port), processes.free_port(0)
+        port, metrics_port = free_port(port), free_port(0)
         children: list[ChildProcess] = []
-        stack.callback(processes.stop, children)
+        stack.callback(stop, children)
         connected = {
             "topic": TOPIC,
             "bootstrap_servers": broker.address,

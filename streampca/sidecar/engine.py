@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-import anyio
 import anyio.to_thread
 from fastapi import Request, Response
 

@@ -15,10 +15,11 @@ from streampca.sidecar.openapi import Responses, binary_answer, body_of, content
 from streampca.sidecar.parsing import parse
 from streampca.sidecar.request import BINARY, NPY
 from streampca.sidecar.responses import NPZ, accepts, answer_response, bytes_response, json_response, version_header
-from streampca.sidecar.schemas import AnyVersion, PathVersion
 
-VersionQuery = Annotated[AnyVersion, Query(description="Version of the model, or a pin's name; the newest if absent.")]
-VersionPath = Annotated[PathVersion, Path(description="Version of the model, the name of a pin, or latest.")]
+VersionQuery = Annotated[
+    schemas.AnyVersion, Query(description="Version of the model, or a pin's name; the newest if absent.")
+]
+VersionPath = Annotated[schemas.PathVersion, Path(description="Version of the model, the name of a pin, or latest.")]
 
 
 class PlainRoute(APIRoute):

@@ -18,7 +18,6 @@ from streampca.sidecar.compute import Answer
 from streampca.sidecar.engine import Engine
 from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.inference_protocol import schemas
-from streampca.sidecar.inference_protocol.schemas import InferenceRequest, OutputName, Tensor
 from streampca.sidecar.openapi import binary_answer, body_of, errors_of
 from streampca.sidecar.parsing import Limits, json_object, rows_of, validate
 from streampca.sidecar.request import BYTES, LENGTH, RawRequest
@@ -30,7 +29,7 @@ ModelName = Annotated[str, Path(description="The topic.")]
 ModelVersion = Annotated[PathVersion, Path(description="Version of the model, the name of a pin, or latest.")]
 
 _DATATYPES = {"FP32": "<f4", "FP64": "<f8"}
-_DEFAULT: tuple[OutputName, ...] = ("coordinates", "residual")
+_DEFAULT: tuple[schemas.OutputName, ...] = ("coordinates", "residual")
 
 
 class InferenceEndpoints:
@@ -54,7 +53,7 @@ class InferenceEndpoints:
         index = list[schemas.RepositoryEntry]
         app.post("/v2/repository/index", response_model=index, **options)(self.repository_index)
         options["responses"] |= binary_answer(BYTES)
-        options |= {"response_model": schemas.InferenceResponse, "openapi_extra": body_of(InferenceRequest)}
+        options |= {"response_model": schemas.InferenceResponse, "openapi_extra": body_of(schemas.InferenceRequest)}
         app.post(f"{model}/infer", **options)(self.infer)
         app.post(f"{version}/infer", **options)(self.infer_version)
 
@@ -127,7 +126,9 @@ class InferenceEndpoints:
             "versions": [*map(str, versions or [published.version])],
             "platform": "streampca",
             "inputs": [{"name": "vectors", "datatype": "FP64", "shape": [-1, d]}],
-            "outputs": [{"name": n, "datatype": "FP64", "shape": shapes.get(n, [-1])} for n in get_args(OutputName)],
+            "outputs": [
+                {"name": n, "datatype": "FP64", "shape": shapes.get(n, [-1])} for n in get_args(schemas.OutputName)
+            ],
         }
         return json_response(about, version_header(published.version))
 
@@ -142,13 +143,13 @@ class Inference(ProjectRequest):
     """A parsed request: vectors, and the outputs to answer with."""
 
     id: str | None
-    outputs: Mapping[OutputName, bool]  # name → as bytes, not as JSON
+    outputs: Mapping[schemas.OutputName, bool]  # name → as bytes, not as JSON
 
 
 def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inference:
     """The request in a body. Raises `RequestError`."""
     text = raw.body[: raw.json_bytes]
-    request = validate(InferenceRequest, json_object(text, limits))
+    request = validate(schemas.InferenceRequest, json_object(text, limits))
     vectors = _array(request.inputs[0], raw.body[len(text) :])
     by_default = request.parameters.binary_data_output
     outputs = {
@@ -160,7 +161,7 @@ def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inferen
     )  # fmt: skip
 
 
-def _array(tensor: Tensor, rest: bytes) -> Array:
+def _array(tensor: schemas.Tensor, rest: bytes) -> Array:
     """The vectors of the request's only input, (n, d); `rest` are the bytes behind the JSON."""
     n, d = tensor.shape
     dtype, size = np.dtype(_DATATYPES[tensor.datatype]), tensor.parameters.binary_data_size

@@ -9,7 +9,6 @@ from os import PathLike, stat_result
 from pathlib import Path
 from typing import Annotated, Any
 
-import anyio
 import anyio.to_thread
 import structlog
 from fastapi import FastAPI, Query, Request, Response
