@@ -6,10 +6,11 @@ with Client("http://localhost:8000") as client:
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
+from inspect import isawaitable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from streampca.client import calls
-from streampca.client.calls import Call, ProjectAnswer, ReconstructAnswer, ScoreAnswer, SidecarError
+from streampca.client.calls import ProjectAnswer, ReconstructAnswer, ScoreAnswer, SidecarError
 from streampca.errors import needs
 
 try:
@@ -25,32 +26,16 @@ Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")
 
 
-def _sent(make: Callable[Arguments, Call[Answer]]) -> "Callable[Concatenate[Client, Arguments], Answer]":
-    @wraps(make)
+def _sent(
+    call: "Callable[Concatenate[Client, Arguments], Coroutine[Any, Any, Answer]]",
+) -> "Callable[Concatenate[Client, Arguments], Answer]":
+    @wraps(call)
     def send(self: "Client", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
-        call = make(*args, **options)
         try:
-            request = next(call)
-            while True:
-                request = call.send(self._ask(request))
+            call(self, *args, **options).send(None)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-
-    return send
-
-
-def _awaited(
-    make: Callable[Arguments, Call[Answer]],
-) -> "Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Answer]]":
-    @wraps(make)
-    async def send(self: "AsyncClient", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
-        call = make(*args, **options)
-        try:
-            request = next(call)
-            while True:
-                request = call.send(await self._ask(request))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+        raise AssertionError("a call waits for nothing but httpx.Client, which is synchronous")
 
     return send
 
@@ -74,6 +59,14 @@ class _Sidecar:
             "wait": tenacity.wait_random_exponential(multiplier=0.1, max=2),
             "retry_error_callback": lambda last: last.outcome.result(),  # the last answer, or the last error
         }
+
+    async def _ask(self, **request: Any) -> httpx.Response:
+        """Send one request of httpx, again while that may help. Raises `SidecarError` without an answer."""
+        try:
+            answer: Any = self._retrying(**self._policy)(self._http.request, **request)
+            return await answer if isawaitable(answer) else answer  # type: ignore[no-any-return]
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> SidecarError:
         cause = str(error).rstrip(".") or type(error).__name__
@@ -115,21 +108,14 @@ class Client(_Sidecar):
         """Close the connections."""
         self._http.close()
 
-    def _ask(self, request: dict[str, Any]) -> httpx.Response:
-        try:
-            answer: httpx.Response = self._retrying(**self._policy)(self._http.request, **request)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
-        return answer
-
 
 class AsyncClient(_Sidecar):
     """The same for asyncio."""
 
     _connect, _retrying = httpx.AsyncClient, tenacity.AsyncRetrying
-    project, reconstruct = _awaited(calls.project), _awaited(calls.reconstruct)
-    from_coordinates, score = _awaited(calls.from_coordinates), _awaited(calls.score)
-    model, versions = _awaited(calls.model), _awaited(calls.versions)
+    project, reconstruct = calls.project, calls.reconstruct
+    from_coordinates, score = calls.from_coordinates, calls.score
+    model, versions = calls.model, calls.versions
 
     async def __aenter__(self) -> Self:
         return self
@@ -140,9 +126,3 @@ class AsyncClient(_Sidecar):
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
-
-    async def _ask(self, request: dict[str, Any]) -> httpx.Response:
-        try:
-            return await self._retrying(**self._policy)(self._http.request, **request)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from None

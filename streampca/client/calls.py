@@ -1,8 +1,8 @@
 """What a client asks a sidecar, and what comes back: requests and answers, without connections."""
 
 import io
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import orjson
@@ -63,45 +63,56 @@ class ScoreAnswer(NamedTuple):
     spe_contributions: F64 | None = None
 
 
-Call: TypeAlias = Generator[dict[str, Any], "httpx.Response", Answer]
-"""Yields the arguments of one request of httpx after the other, gets their answers, and returns the result of all."""
+class Sidecar(Protocol):
+    """Where requests go: a client."""
+
+    async def _ask(self, **request: Any) -> "httpx.Response":
+        """Send a request with these arguments of httpx, and wait for its answer."""
 
 
-def project(vectors: Vectors, *, basis: Basis = "principal", version: Version = None) -> Call[ProjectAnswer]:
+async def project(
+    sidecar: Sidecar, vectors: Vectors, *, basis: Basis = "principal", version: Version = None
+) -> ProjectAnswer:
     """Coordinates (n, k) and residuals (n,) of vectors (n, d), or of n records of the dimensions' names."""
-    return _of_rows("project", vectors, ProjectAnswer, basis=basis, version=version)
+    return await _of_rows(sidecar, "project", vectors, ProjectAnswer, basis=basis, version=version)
 
 
-def reconstruct(vectors: Vectors, *, version: Version = None) -> Call[ReconstructAnswer]:
+async def reconstruct(sidecar: Sidecar, vectors: Vectors, *, version: Version = None) -> ReconstructAnswer:
     """Vectors (n, d) as the components reconstruct them."""
-    return _of_rows("reconstruct", vectors, ReconstructAnswer, of="vectors", version=version)
+    return await _of_rows(sidecar, "reconstruct", vectors, ReconstructAnswer, of="vectors", version=version)
 
 
-def from_coordinates(
-    coordinates: ArrayLike, *, basis: Basis = "principal", version: Version = None
-) -> Call[ReconstructAnswer]:
+async def from_coordinates(
+    sidecar: Sidecar, coordinates: ArrayLike, *, basis: Basis = "principal", version: Version = None
+) -> ReconstructAnswer:
     """The vectors (n, d) with these coordinates (n, k)."""
-    return _of_rows("reconstruct", coordinates, ReconstructAnswer, of="coordinates", basis=basis, version=version)
+    return await _of_rows(
+        sidecar, "reconstruct", coordinates, ReconstructAnswer, of="coordinates", basis=basis, version=version
+    )
 
 
-def score(vectors: Vectors, *, contributions: int | None = None, version: Version = None) -> Call[ScoreAnswer]:
+async def score(
+    sidecar: Sidecar, vectors: Vectors, *, contributions: int | None = None, version: Version = None
+) -> ScoreAnswer:
     """Scores (n,) of vectors (n, d), with as many of the dimensions that contribute most as are asked for."""
-    return _of_rows("score", vectors, ScoreAnswer, contributions=contributions, version=version)
+    return await _of_rows(sidecar, "score", vectors, ScoreAnswer, contributions=contributions, version=version)
 
 
-def model(*, version: Version = None) -> Call[dict[str, Any]]:
+async def model(sidecar: Sidecar, *, version: Version = None) -> dict[str, Any]:
     """The model's metadata, as `/v1/model` answers."""
-    answer = yield {"method": "GET", "url": "/v1/model", "params": _params(version=version)}
+    answer = await sidecar._ask(method="GET", url="/v1/model", params=_params(version=version))
     return dict(orjson.loads(_checked(answer)))
 
 
-def versions() -> Call[list[int]]:
+async def versions(sidecar: Sidecar) -> list[int]:
     """The versions that there are, in ascending order."""
-    answer = yield {"method": "GET", "url": "/v1/models"}
+    answer = await sidecar._ask(method="GET", url="/v1/models")
     return list(orjson.loads(_checked(answer))["versions"])
 
 
-def _of_rows(operation: str, rows: Vectors, kind: Callable[..., Answer], **params: Any) -> Call[Answer]:
+async def _of_rows(
+    sidecar: Sidecar, operation: str, rows: Vectors, kind: Callable[..., Answer], **params: Any
+) -> Answer:
     """Send rows in pieces that the sidecar takes: all to the version that answers the first."""
     if not (are_records := isinstance(rows, Sequence) and len(rows) > 0 and isinstance(rows[0], Mapping)):
         rows = np.asarray(rows)
@@ -115,7 +126,7 @@ def _of_rows(operation: str, rows: Vectors, kind: Callable[..., Answer], **param
     while pieces:
         start, stop = pieces.pop()
         body = _records(given[start:stop]) if are_records else _npy(given[start:stop])
-        answer = yield {"method": "POST", "url": f"/v1/{operation}", "params": _params(**params), **body}
+        answer = await sidecar._ask(method="POST", url=f"/v1/{operation}", params=_params(**params), **body)
         if answer.status_code == _TOO_LARGE and stop - start > 1:  # its limits may be lower, and answers are larger
             middle = (start + stop) // 2
             pieces += [(middle, stop), (start, middle)]
