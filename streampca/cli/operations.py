@@ -106,9 +106,9 @@ def audit(
 
     Example: streampca audit --partition 3 --from 0
     """
-    from streampca.cli.audit import run
+    from streampca.cli import worker
 
-    run(settings, partition, start, end)
+    worker.audit(settings, partition, start, end)
 
 
 @command(app, "topic", "store")
