@@ -1,7 +1,8 @@
 """The sidecar's Prometheus metrics."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import TypeVar
 
 from prometheus_client import Counter, GCCollector, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -31,6 +32,8 @@ _DRIFT = {  # a field of `Drift` → the metric's help text
     "mean_shift_ratio": "Squared shift of the mean, by the pinned total variance.",
 }
 
+Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
+
 
 class SidecarMetrics(Collector):
     """Counters of requests and vectors; the metrics of the model in use are read at each scrape. All have the topic."""
@@ -39,14 +42,20 @@ class SidecarMetrics(Collector):
         self._models, self.registry = models, LabelledRegistry("sidecar", topic=topic)
         self.registry.register(self)
         store.register(self.registry)
-        text = "Vectors projected, reconstructed or scored, by operation."
-        vectors = Counter("streampca_vectors_total", text, ["operation"], registry=self.registry)
+        vectors = Counter(
+            "streampca_vectors_total", "Vectors projected, reconstructed or scored, by operation.", ["operation"],
+            registry=self.registry,
+        )  # fmt: skip
         self.vectors = {operation: vectors.labels(operation) for operation in ("project", "reconstruct", "score")}
-        text = "Requests refused or ended because they reached a limit."
-        limits = Counter("streampca_limits_reached_total", text, ["limit"], registry=self.registry)
+        limits = Counter(
+            "streampca_limits_reached_total", "Requests refused or ended because they reached a limit.", ["limit"],
+            registry=self.registry,
+        )  # fmt: skip
         self.limits = {limit: limits.labels(limit) for limit in LIMITS}
-        name, text = "streampca_request_duration_seconds", "Duration of requests, by route and status code."
-        durations = Histogram(name, text, ["route", "code"], registry=self.registry, buckets=_BUCKETS)
+        durations = Histogram(
+            "streampca_request_duration_seconds", "Duration of requests, by route and status code.", ["route", "code"],
+            registry=self.registry, buckets=_BUCKETS,
+        )  # fmt: skip
         self.durations = cache(durations.labels)  # a lookup by labels costs more than the observation
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -64,28 +73,26 @@ class SidecarMetrics(Collector):
         yield GaugeMetricFamily(
             "streampca_model_age_seconds", "Time since the model in use was published.", self._models.age_s()
         )
-        text = "Share of the variance along each component, counted from 1."
-        ratios = None if used is None else used.model.explained_variance_ratio
-        yield _by_component("streampca_model_explained_variance_ratio", text, ratios)
-        text = "Estimated standard error of each component's axis, counted from 1."
-        yield _by_component("streampca_model_axis_error_radians", text, getattr(used, "axis_errors", None))
+        ratios = used.model.explained_variance_ratio if used else None
+        for name, text, values in (
+            ("explained_variance_ratio", "Share of the variance along each component, counted from 1.", ratios),
+            (
+                "axis_error_radians", "Estimated standard error of each component's axis, counted from 1.",
+                used.axis_errors if used else None,
+            ),
+        ):  # fmt: skip
+            by_number = {} if values is None else {str(i): float(value) for i, value in enumerate(values, start=1)}
+            yield _filled(GaugeMetricFamily(f"streampca_model_{name}", text, labels=["component"]), by_number)
         for field, text in _DRIFT.items():
-            drifts = self._models.drifts.items()
-            yield _labelled(f"streampca_drift_{field}", text, "pin", {name: drift[field] for name, drift in drifts})
+            drifts = {name: drift[field] for name, drift in self._models.drifts.items()}
+            yield _filled(GaugeMetricFamily(f"streampca_drift_{field}", text, labels=["pin"]), drifts)
         text = "Failed model loads, by cause: damaged, store or bug."
-        failures = CounterMetricFamily("streampca_model_load_failures_total", text, labels=["cause"])
-        for cause in ("damaged", "store", "bug"):
-            failures.add_metric([cause], self._models.failures[cause])
-        yield failures
+        failures = {cause: self._models.failures[cause] for cause in ("damaged", "store", "bug")}
+        yield _filled(CounterMetricFamily("streampca_model_load_failures_total", text, labels=["cause"]), failures)
 
 
-def _by_component(name: str, text: str, values: Iterable[float] | None) -> GaugeMetricFamily:
-    by_number = enumerate([] if values is None else values, start=1)
-    return _labelled(name, text, "component", {str(i): float(value) for i, value in by_number})
-
-
-def _labelled(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for of, value in values.items():
-        family.add_metric([of], value)
+def _filled(family: Family, values: Mapping[str, float]) -> Family:
+    """The family with a sample for each value of its label."""
+    for label, value in values.items():
+        family.add_metric([label], value)
     return family
