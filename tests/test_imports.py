@@ -112,7 +112,7 @@ def test_imports_point_downwards(module: str, path: Path) -> None:
         ("streampca.pca.blocked.ritz", "from streampca.fold import fold"),
         ("streampca.fold.fold", "def f():\n    from ..settings import WorkerSettings"),
         ("streampca.worker.loop", "from streampca.sources.kafka_python.source import KafkaPythonSource"),
-        ("streampca.sidecar.app", "from streampca.stores import directory"),
+        ("streampca.sidecar.server", "from streampca.stores import directory"),
         ("streampca.sources.confluent.source", "from streampca.sources.kafka_python import patches"),
         ("streampca.novelty", ""),
     ],

@@ -1,11 +1,20 @@
-"""The engine that all dialects share: from the body of a request to the response."""
+"""The engine that all dialects share: from the body of a request to the response.
 
-from collections.abc import Callable
+Answers are JSON or, where the client accepts it, NumPy files; large ones are sent in chunks.
+"""
+
+import asyncio
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio.to_thread
+import numpy as np
+import orjson
 from fastapi import Request, Response
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from streampca.fold.model_file import PublishedModel
 from streampca.process.machine import usable_cores
@@ -19,6 +28,8 @@ from streampca.sidecar.request import RawRequest, read_request
 from streampca.sidecar.schemas import RowsRequest
 from streampca.stores.model_cache import ModelCache, NotLoadedError
 
+JSON, NPZ = "application/json", "application/x-npz"
+
 # What takes no longer than a thread that wakes up is processed at once: half a millisecond.
 _QUICK_BYTES = 32 * 1024  # of JSON
 _QUICK_WORK = 2**24  # bytes of numbers, times the components
@@ -26,7 +37,7 @@ _QUICK_WORK = 2**24  # bytes of numbers, times the components
 _MAX_THREADS = 2
 _MAX_ROWS = 10_000  # in a request: a batch of what people send
 _MAX_NUMBERS = 1_000_000  # in a request, and in an answer: 8 MB
-
+_CHUNK_BYTES = 128 * 1024  # of a large answer: each connection may have one that its client has not read
 
 Parsed = TypeVar("Parsed", bound=RowsRequest)  # a request as a dialect has parsed it
 Returned = TypeVar("Returned")
@@ -115,3 +126,58 @@ class Engine:
     async def in_thread(self, work: Callable[[], Returned]) -> Returned:
         """The result of some work that would keep the event loop from other requests."""
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
+
+
+class ChunkedResponse(StreamingResponse):
+    """A long answer; between two chunks, other requests get their turn."""
+
+    def __init__(self, chunks: Iterable[bytes], media_type: str, headers: Mapping[str, str]) -> None:
+        super().__init__((), headers=headers, media_type=media_type)
+        self._chunks = chunks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for chunk in self._chunks:  # without the task that a StreamingResponse starts to listen for the client's end
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b""})
+
+
+def json_response(content: Any, headers: dict[str, str] | None = None) -> Response:
+    """The content as JSON; it may contain NumPy arrays."""
+    return Response(json_bytes(content), headers=headers, media_type=JSON)
+
+
+def answer_response(answer: Answer, accept: str = "") -> Response:
+    """The answer in the form that the client accepts; as a file it is without the fields that are null."""
+    headers = version_header(answer.version)
+    if accepts(accept, NPZ):
+        buffer, arrays = io.BytesIO(), {name: value for name, value in answer.fields.items() if value is not None}
+        np.savez(buffer, allow_pickle=False, **arrays)
+        return bytes_response([buffer.getbuffer()], NPZ, headers)
+    return bytes_response([memoryview(json_bytes(answer.fields))], JSON, headers)
+
+
+def bytes_response(parts: Sequence[memoryview], media_type: str, headers: dict[str, str]) -> Response:
+    """The concatenated parts; they are not copied as a whole."""
+    size = sum(part.nbytes for part in parts)
+    if size <= _CHUNK_BYTES:
+        return Response(b"".join(parts), headers=headers, media_type=media_type)
+    chunks = (bytes(part[i : i + _CHUNK_BYTES]) for part in parts for i in range(0, part.nbytes, _CHUNK_BYTES))
+    return ChunkedResponse(chunks, media_type, headers | {"Content-Length": str(size)})
+
+
+def version_header(version: int | None) -> dict[str, str]:
+    """The header that names the model's version, if there is one."""
+    return {} if version is None else {"X-Model-Version": str(version)}
+
+
+def accepts(accept: str, expected: str) -> bool:
+    """Return whether the Accept header lists this media type before JSON."""
+    media_types = [part.split(";")[0].strip() for part in accept.lower().split(",")]
+    return next((media_type == expected for media_type in media_types if media_type in (expected, JSON)), False)
+
+
+def json_bytes(content: Any) -> bytes:
+    """The content as JSON; it may contain NumPy arrays."""
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -10,13 +10,12 @@ from streampca.errors import listed
 from streampca.fold.model_file import PublishedModel
 from streampca.sidecar import compute
 from streampca.sidecar.compute import Answer
-from streampca.sidecar.engine import Engine
+from streampca.sidecar.engine import JSON, Engine, answer_response
 from streampca.sidecar.errors import invalid
 from streampca.sidecar.inference_protocol.schemas import InferenceParameters
 from streampca.sidecar.openapi import body_of, errors_of
 from streampca.sidecar.parsing import Limits, check_names, json_object, validate
 from streampca.sidecar.request import RawRequest
-from streampca.sidecar.responses import JSON, answer_response
 from streampca.sidecar.schemas import ProjectQuery, ProjectRequest, Rows
 from streampca.version import __version__
 

@@ -59,6 +59,12 @@ P = Annotated[
 ]
 
 
+class VersionResponse(BaseModel):
+    """An answer by one version of the model."""
+
+    version: Version
+
+
 class RowsRequest(BaseModel):
     """The fields of every request with rows of numbers."""
 
@@ -93,10 +99,9 @@ class ProjectRequest(VectorsRequest, ProjectQuery):
     """Vectors to project."""
 
 
-class ProjectResponse(BaseModel):
+class ProjectResponse(VersionResponse):
     """Coordinates of vectors in the basis of a model; scores only as far as `fields` names them."""
 
-    version: Version
     coordinates: Rows = Field(description=_COORDINATES)
     residual: SquaredDistances
     t2: T2 | None = None
@@ -121,10 +126,9 @@ class ReconstructRequest(VectorsRequest):
     coordinates: Annotated[RowsArray, _rows_of("number")] | None = Field(None, description=_COORDINATES)
 
 
-class ReconstructResponse(BaseModel):
+class ReconstructResponse(VersionResponse):
     """Vectors as the components reconstruct them."""
 
-    version: Version
     vectors: Rows = Field(description="Vectors, each of the model's d dimensions, in the data's units.")
     squared_error: list[float] | None = Field(
         None, description="Of each vector, in the units of a `residual`; absent for coordinates."
@@ -143,10 +147,9 @@ class ScoreRequest(VectorsRequest, ScoreQuery):
     """Vectors to score."""
 
 
-class ScoreResponse(BaseModel):
+class ScoreResponse(VersionResponse):
     """Scores of vectors."""
 
-    version: Version
     t2: T2
     spe: SquaredDistances
     score: Score
@@ -165,10 +168,8 @@ class ScoreResponse(BaseModel):
     )
 
 
-class ReadyResponse(BaseModel):
+class ReadyResponse(VersionResponse):
     """A model is loaded and not too old."""
-
-    version: Version
 
 
 class HealthResponse(BaseModel):
@@ -189,10 +190,9 @@ class DriftResponse(BaseModel):
     )
 
 
-class ModelResponse(BaseModel):
+class ModelResponse(VersionResponse):
     """Everything about a model except its axes and its mean."""
 
-    version: Version
     topic: str
     dimensions: PositiveInt = Field(description="d, the length of a vector.")
     names: list[str] | None = Field(description="Names of the dimensions, in order; null: they have none.")
@@ -233,10 +233,9 @@ class ModelsResponse(BaseModel):
     pins: dict[str, int] = Field(description="Versions that are pinned, by name.")
 
 
-class ComponentsResponse(BaseModel):
+class ComponentsResponse(VersionResponse):
     """All that a client needs to project by itself: coordinates = (scale·(vector − mean))·componentsᵀ."""
 
-    version: Version
     components: Rows = Field(description="k orthonormal axes of length d, by falling variance; signs never flip.")
     explained_variance: list[float] = Field(description="In the units of the coordinates, squared.")
     mean: list[float] = Field(description="In the data's units.")

@@ -1,27 +1,118 @@
-"""The sidecar as a process: sockets, signals, shutdown."""
+"""The sidecar as a process: its HTTP application, sockets, signals, shutdown."""
 
 import asyncio
-import contextlib
 import math
 import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
+import anyio.to_thread
 import structlog
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Security
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from fastapi.security import HTTPBearer
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streampca.errors import StoreBusyError
-from streampca.process.listening import BACKLOG, address_of, listen, server_context
+from streampca.process.listening import BACKLOG, BearerTokens, address_of, listen, server_context
 from streampca.process.metrics import StoreMetrics
 from streampca.process.start import started
 from streampca.settings.commands import ServeSettings
-from streampca.sidecar.app import create_app
+from streampca.settings.process import is_loopback
+from streampca.sidecar import schemas
+from streampca.sidecar.engine import NPZ, Engine
+from streampca.sidecar.errors import ErrorResponse, NotReadyResponse
+from streampca.sidecar.inference_protocol.endpoints import InferenceEndpoints
+from streampca.sidecar.inference_protocol.schemas import InferenceRequest
+from streampca.sidecar.metrics import SidecarMetrics
+from streampca.sidecar.middleware import PROBES, AllowedHosts, Middleware
+from streampca.sidecar.mlflow import Instances, MlflowEndpoints
+from streampca.sidecar.openapi import DESCRIPTION, add_schemas
+from streampca.sidecar.page.endpoints import HistoryReader, PageEndpoints
+from streampca.sidecar.request import BYTES, NPY
+from streampca.sidecar.v1 import V1Endpoints
 from streampca.stores.base import Store, topics_in
+from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
+from streampca.version import __version__
 
 log = structlog.get_logger()
+
+# Level 1, as numbers compress little, however long it takes; half a millisecond's work is done at once.
+_GZIP: dict[str, Any] = {
+    "minimum_size": 1000, "compresslevel": 1, "thread_minimum_size": 32 * 1024,
+    "exclude_content_types": (NPY, NPZ, BYTES, "image/png"),  # a short list: each request reads it
+}  # fmt: skip
+
+# One span for each request, if there is a provider.
+_TELEMETRY: Any = {
+    "metrics": False, "logs": False, "auto_configure": False, "operation_spans": False,
+    "exclude": lambda scope: scope["path"] in {*PROBES, "/metrics"},
+}  # fmt: skip
+
+
+def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetrics | None = None) -> FastAPI:
+    """The application. It polls the store from its startup to its shutdown; `store_metrics` count its requests."""
+    models = Models(store, settings.topic)
+    history = HistoryReader(models)
+    cache = ModelCache(models, on_load=history.add, reads_pins=True)
+    metrics = SidecarMetrics(cache, settings.topic, store_metrics or StoreMetrics())
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        cache.start(POLL_INTERVAL_S)
+        try:
+            yield
+        finally:
+            history.closed.set()
+            await anyio.to_thread.run_sync(cache.stop)
+
+    tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
+    app = FastAPI(
+        title="streampca",
+        version=__version__,
+        description=DESCRIPTION,
+        servers=[{"url": "."}],  # relative, as all links: a proxy may add a prefix
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
+        lifespan=lifespan,
+        telemetry=_TELEMETRY,
+        dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],  # the middleware checks
+    )
+    app.state.model_cache = cache
+    layers: ASGIApp = AsyncExitStackMiddleware(app.router)
+    if hosts := _allowed_hosts(settings):
+        open_paths = PROBES if is_loopback(settings.host) else {*PROBES, "/metrics"}
+        layers = AllowedHosts(layers, allowed_hosts=hosts, open_paths=open_paths)
+    layers = Middleware(layers, metrics, tokens)
+    app.middleware_stack = GZipMiddleware(layers, **_GZIP)  # without the framework's layers, which handle errors
+    engine = Engine(cache, metrics, settings.topic, settings.max_body_bytes, settings.model_max_age_s)
+    for endpoints in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
+        endpoints(engine).add_to(app)
+    add_schemas(
+        app, schemas.ProjectRequest, schemas.ReconstructRequest, schemas.ScoreRequest, InferenceRequest,
+        Instances, ErrorResponse, NotReadyResponse,
+    )  # fmt: skip
+    PageEndpoints(engine, history, store).add_to(app)
+    return app
+
+
+def _allowed_hosts(settings: ServeSettings) -> list[str]:
+    """The Host headers to answer; empty: any.
+
+    On a loopback address only local ones: otherwise a web page elsewhere could read the sidecar by DNS rebinding.
+    """
+    if settings.allowed_hosts is not None:
+        return [name.strip() for name in settings.allowed_hosts.split(",")]
+    return ["localhost", "127.0.0.1", "[::1]", settings.host] if is_loopback(settings.host) else []
+
 
 _FINISH_WITHIN_S = 5  # for requests in flight at shutdown
 _KEEP_ALIVE_S = 620  # longer than load balancers do, so that they close idle connections and we do not
@@ -62,14 +153,14 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     Raises `SettingsError` if it cannot listen on the address, `StoreError` if the store cannot be read,
     and the error of a thread that has died.
     """
-    with contextlib.suppress(StoreBusyError):  # others end the start; later, all are only logged
+    with suppress(StoreBusyError):  # others end the start; later, all are only logged
         Models(store, settings.topic).versions()
     with started() as process:  # before the app, since FastAPI finds the tracer
         listening = listen(settings.host, settings.port, "port")
         server = uvicorn.Server(_config(settings, create_app(store, settings, store_metrics)))
         stop = partial(setattr, server, "should_exit", True)
         process.threads.notify = stop
-        with contextlib.suppress(StoreBusyError):
+        with suppress(StoreBusyError):
             if location := store.missing():
                 log.warning("store does not exist yet", path=location)
             elif settings.topic not in (topics := topics_in(store, "models", "checkpoints")):

@@ -9,12 +9,19 @@ from fastapi.routing import APIRoute
 from starlette.responses import PlainTextResponse
 
 from streampca.sidecar import compute, schemas
-from streampca.sidecar.engine import Engine
+from streampca.sidecar.engine import (
+    NPZ,
+    Engine,
+    accepts,
+    answer_response,
+    bytes_response,
+    json_response,
+    version_header,
+)
 from streampca.sidecar.errors import PROBLEM_JSON, NotReadyResponse, Problem, RequestError
 from streampca.sidecar.openapi import Responses, binary_answer, body_of, content_of, errors_of
 from streampca.sidecar.parsing import parse
 from streampca.sidecar.request import BINARY, NPY
-from streampca.sidecar.responses import NPZ, accepts, answer_response, bytes_response, json_response, version_header
 
 VersionQuery = Annotated[
     schemas.AnyVersion, Query(description="Version of the model, or a pin's name; the newest if absent.")

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar import app as app_module, engine
-from streampca.sidecar.app import create_app
+from streampca.sidecar.server import create_app
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, numbered
 from tests.in_memory.store import FaultyStore

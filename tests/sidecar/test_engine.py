@@ -15,11 +15,11 @@ from pydantic import Field
 
 from streampca.process.metrics import StoreMetrics
 from streampca.settings.commands import ServeSettings
-from streampca.sidecar.app import create_app
 from streampca.sidecar.compute import Answer
 from streampca.sidecar.engine import Engine
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.schemas import RowsRequest
+from streampca.sidecar.server import create_app
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models

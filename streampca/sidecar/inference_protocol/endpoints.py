@@ -15,13 +15,12 @@ from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import Array
 from streampca.sidecar import compute
 from streampca.sidecar.compute import Answer
-from streampca.sidecar.engine import Engine
+from streampca.sidecar.engine import JSON, Engine, bytes_response, json_bytes, json_response, version_header
 from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.inference_protocol import schemas
 from streampca.sidecar.openapi import binary_answer, body_of, errors_of
 from streampca.sidecar.parsing import Limits, json_object, rows_of, validate
 from streampca.sidecar.request import BYTES, LENGTH, RawRequest
-from streampca.sidecar.responses import JSON, bytes_response, json_bytes, json_response, version_header
 from streampca.sidecar.schemas import SCORES, PathVersion, ProjectRequest
 from streampca.version import __version__
 

@@ -20,8 +20,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import partition_name
 from streampca.settings.kafka import TOPIC_NAME
 from streampca.sidecar import compute
-from streampca.sidecar.engine import Engine
-from streampca.sidecar.responses import answer_response, json_response, version_header
+from streampca.sidecar.engine import Engine, answer_response, json_response, version_header
 from streampca.sidecar.schemas import VersionNumber
 from streampca.sidecar.v1 import VersionQuery
 from streampca.stores.base import Store, topics_in
