@@ -24,16 +24,15 @@ PROGRAM = """
 import json, sys, warnings
 warnings.simplefilter("error")
 from streampca.process import logs
-from streampca.sidecar import app
-from streampca.sidecar.server import run
+from streampca.sidecar import server
 from streampca.errors import StreampcaError
 from streampca.settings.commands import ServeSettings
 from streampca.stores.choice import open_store
 logs.configure("info")
-app.POLL_INTERVAL_S = 0.02
+server.POLL_INTERVAL_S = 0.02
 settings = ServeSettings(**json.loads(sys.argv[1]))
 try:
-    run(settings, open_store(settings.store))
+    server.run(settings, open_store(settings.store))
 except StreampcaError as error:
     sys.exit(f"streampca: {error}")
 """
