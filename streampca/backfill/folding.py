@@ -18,8 +18,7 @@ from streampca.errors import InputError
 from streampca.files.arrow import batch_of, columns_of
 from streampca.files.columns import FileOptions
 from streampca.files.rows import FileBatch, naming
-from streampca.fold import checkpoint as files
-from streampca.fold.checkpoint import Checkpoint
+from streampca.fold.checkpoint import Checkpoint, decode, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.partitions import backfill_partition
@@ -106,14 +105,14 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     out = pa.BufferOutputStream()  # a BytesIO that another thread of Arrow's closes may abort the process at its exit
     cells = [[row[i] for row in rejects] for i in range(len(REJECTS))]
     parquet.write_table(pa.table(cells, schema=REJECTS), out)
-    return Part(files.encode(plan.checkpoint(fold)), out.getvalue().to_pybytes())
+    return Part(encode(plan.checkpoint(fold)), out.getvalue().to_pybytes())
 
 
 def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
     """The checkpoint of all parts, in their order; one is in memory at a time."""
     folds, position = FoldMerger(plan.fold_config), 0
     for part in parts:
-        fold = files.decode(part.checkpoint_bytes).fold
+        fold = decode(part.checkpoint_bytes).fold
         folds.append(fold)
         position += fold.position
     return plan.checkpoint(folds.fold(position))

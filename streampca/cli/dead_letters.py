@@ -121,7 +121,11 @@ def grouped(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     for letter in letters:
         origin, time = letter.origin, iso_time(letter.origin.timestamp)
-        group = groups.setdefault((origin.topic, origin.reason), _empty_group(origin.reason, origin.topic))
+        group = groups.setdefault((origin.topic, origin.reason), {
+            "reason": origin.reason, "topic": origin.topic, "letters": 0,
+            **{status.value: 0 for status in LetterStatus},
+            "partitions": Counter[int](), "first_timestamp": None, "last_timestamp": None, "examples": [],
+        })  # fmt: skip
         group["letters"] += 1
         group[letter.status] += 1
         group["partitions"][origin.partition] += 1
@@ -134,19 +138,6 @@ def grouped(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
                 {"partition": origin.partition, "offset": origin.offset, "message": origin.message}
             )
     return sorted(groups.values(), key=lambda group: (-group["letters"], group["topic"], group["reason"]))
-
-
-def _empty_group(reason: str, topic: str) -> dict[str, Any]:
-    return {
-        "reason": reason,
-        "topic": topic,
-        "letters": 0,
-        **{status.value: 0 for status in LetterStatus},
-        "partitions": Counter[int](),
-        "first_timestamp": None,
-        "last_timestamp": None,
-        "examples": [],
-    }
 
 
 def show(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> None:

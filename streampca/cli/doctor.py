@@ -10,7 +10,7 @@ from streampca.cli.doctor_topic import Check, SkippedError, TopicChecks, needed,
 from streampca.cli.options import Options, settings_of
 from streampca.cli.transform import create_codec, create_current_model
 from streampca.cli.worker import create_worker_config
-from streampca.errors import DamagedFileError, NoBrokerError, SourceError, StoreError, StreampcaError
+from streampca.errors import DamagedFileError, SourceError, StoreError, StreampcaError
 from streampca.formats import schema_of
 from streampca.process.machine import kernels
 from streampca.settings.base import Settings
@@ -197,8 +197,6 @@ class TransformChecks:
         transactions = create_transactions(settings, None, [settings.output_topic])
         try:
             transactions.recover()
-        except NoBrokerError:
-            raise
         except TopicError as error:
             rights = f"the rights Write and Describe for transactional ids that begin with {settings.group}-"
             raise SourceError(f"{error}; transform needs {rights}") from None

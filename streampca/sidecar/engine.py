@@ -128,6 +128,13 @@ class Engine:
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
 
+class Dialect:
+    """Endpoints of one protocol, on the engine of all."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+
 class ChunkedResponse(StreamingResponse):
     """A long answer; between two chunks, other requests get their turn."""
 

@@ -9,8 +9,7 @@ from starlette.responses import PlainTextResponse
 from streampca.errors import listed
 from streampca.fold.model_file import PublishedModel
 from streampca.sidecar import compute
-from streampca.sidecar.compute import Answer
-from streampca.sidecar.engine import JSON, Engine, answer_response
+from streampca.sidecar.engine import JSON, Dialect, answer_response
 from streampca.sidecar.errors import invalid
 from streampca.sidecar.inference_protocol.schemas import InferenceParameters
 from streampca.sidecar.openapi import body_of, errors_of
@@ -40,10 +39,7 @@ class Predictions(BaseModel):
     predictions: Rows
 
 
-class MlflowEndpoints:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
+class MlflowEndpoints(Dialect):
     def add_to(self, app: FastAPI) -> None:
         options: dict[str, Any] = {"tags": ["MLflow"], "responses": errors_of(JSON)}
         post = app.post("/invocations", response_model=Predictions, openapi_extra=body_of(Instances), **options)
@@ -89,7 +85,7 @@ def parse(raw: RawRequest, limits: Limits) -> Invocation:
     return validate(Invocation, params | {form: rows, "columns": table.get("columns")}, strict=True, context=raw.body)
 
 
-def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -> Answer:
+def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -> compute.Answer:
     """Coordinates; a model with names takes the columns of a table by their names."""
     names, columns, vectors = published.names, invocation.columns, invocation.vectors
     if names and columns and vectors is not None and all(isinstance(column, str) for column in columns):
@@ -100,6 +96,6 @@ def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -
     return compute.project(published, invocation, limits)
 
 
-def respond(_: Invocation, answer: Answer, raw: RawRequest) -> Response:
+def respond(_: Invocation, answer: compute.Answer, raw: RawRequest) -> Response:
     """One row of coordinates for each vector."""
-    return answer_response(Answer(answer.version, {"predictions": answer.fields["coordinates"]}))
+    return answer_response(compute.Answer(answer.version, {"predictions": answer.fields["coordinates"]}))

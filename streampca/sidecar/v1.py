@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from streampca.sidecar import compute, schemas
 from streampca.sidecar.engine import (
     NPZ,
-    Engine,
+    Dialect,
     accepts,
     answer_response,
     bytes_response,
@@ -36,10 +36,7 @@ class PlainRoute(APIRoute):
         return self.endpoint
 
 
-class V1Endpoints:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
+class V1Endpoints(Dialect):
     def add_to(self, app: FastAPI) -> None:
         errors = errors_of()
         for operation, request, query, answer in (

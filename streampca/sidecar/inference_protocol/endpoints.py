@@ -14,8 +14,7 @@ from fastapi import FastAPI, Path, Request, Response
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import Array
 from streampca.sidecar import compute
-from streampca.sidecar.compute import Answer
-from streampca.sidecar.engine import JSON, Engine, bytes_response, json_bytes, json_response, version_header
+from streampca.sidecar.engine import JSON, Dialect, bytes_response, json_bytes, json_response, version_header
 from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.inference_protocol import schemas
 from streampca.sidecar.openapi import binary_answer, body_of, errors_of
@@ -31,10 +30,7 @@ _DATATYPES = {"FP32": "<f4", "FP64": "<f8"}
 _DEFAULT: tuple[schemas.OutputName, ...] = ("coordinates", "residual")
 
 
-class InferenceEndpoints:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
+class InferenceEndpoints(Dialect):
     def add_to(self, app: FastAPI) -> None:
         options: dict[str, Any] = {"tags": ["open inference protocol"], "responses": errors_of(JSON)}
         model = "/v2/models/{model_name}"
@@ -179,7 +175,7 @@ def _array(tensor: schemas.Tensor, rest: bytes) -> Array:
         return rows.reshape(n, d).astype(dtype, copy=False)
 
 
-def infer(published: PublishedModel, inference: Inference, limits: Limits) -> Answer:
+def infer(published: PublishedModel, inference: Inference, limits: Limits) -> compute.Answer:
     """The fields that the outputs name, and the fields of /v1/project."""
     answer = compute.project(published, inference, limits)
     if "p" in inference.outputs and answer.fields["p"] is None:
@@ -189,7 +185,7 @@ def infer(published: PublishedModel, inference: Inference, limits: Limits) -> An
     return answer
 
 
-def respond(inference: Inference, answer: Answer, raw: RawRequest, model: str) -> Response:
+def respond(inference: Inference, answer: compute.Answer, raw: RawRequest, model: str) -> Response:
     """The outputs, in the request's order."""
     tensors, parts = [], []
     for name, as_bytes in inference.outputs.items():

@@ -3,7 +3,7 @@
 import heapq
 import threading
 import time
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from os import PathLike, stat_result
 from pathlib import Path
@@ -47,13 +47,9 @@ HEADERS = {
 
 
 class PageFiles(StaticFiles):
-    async def index(self, request: Request) -> Response:
-        """The page itself. Its links are relative (`page/…`), so it also works behind a path prefix."""
-        return await self.get_response("index.html", request.scope)
-
-    async def docs(self, request: Request) -> Response:
-        """The description of the interface, from `openapi.json`."""
-        return await self.get_response("docs.html", request.scope)
+    async def page(self, name: str, request: Request) -> Response:
+        """A page. Its links are relative (`page/…`), so it also works behind a path prefix."""
+        return await self.get_response(name, request.scope)
 
     def file_response(
         self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
@@ -129,8 +125,8 @@ class PageEndpoints:
         for endpoint in (self.history, self.model, self.recent, self.workers):
             app.get(f"/v1/page/{endpoint.__name__}", include_in_schema=False)(endpoint)
         files = PageFiles(directory=FOLDER)
-        app.add_api_route("/", files.index, include_in_schema=False)
-        app.add_api_route("/docs", files.docs, include_in_schema=False)
+        for path, name in (("/", "index.html"), ("/docs", "docs.html")):
+            app.add_api_route(path, partial(files.page, name), include_in_schema=False)
         app.mount("/page", files)
 
     async def history(self, after: AfterQuery = None, topic: TopicQuery = None) -> Response:
