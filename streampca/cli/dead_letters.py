@@ -5,8 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from streampca.cli.console import console, iso_time, table
 from streampca.errors import SourceError
@@ -19,8 +18,7 @@ _EXAMPLES = 3  # of each reason, with messages that differ
 _MAX_LETTERS, _MAX_BYTES = 1000, 8 * 2**20  # of one transaction
 
 
-@dataclass(frozen=True)
-class LetterFilter:
+class LetterFilter(NamedTuple):
     """Selects the letters to replay; empty: all. Times are the records' timestamps, in milliseconds."""
 
     reasons: Sequence[str] = ()

@@ -1,8 +1,7 @@
 """Answers as plain functions of a model and a parsed request; no HTTP, no clock."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +21,7 @@ from streampca.sidecar.schemas import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     version: int
     fields: dict[str, Any]
     vectors: int = 0
@@ -147,8 +145,10 @@ def components(published: PublishedModel, limits: Limits) -> Answer:
     """The axes, and all else that a client needs to project by itself."""
     model = published.model
     if model.components.size > limits.numbers:
-        text = f"{model.components.size} numbers are too many for JSON: Accept application/x-npy"
-        raise RequestError(Problem.TOO_LONG_FOR_JSON, text)
+        raise RequestError(
+            Problem.TOO_LONG_FOR_JSON,
+            f"{model.components.size} numbers are too many for JSON: Accept application/x-npy",
+        )
     fields = {name: getattr(model, name) for name in ("components", "explained_variance", "mean", "scale")}
     return _answer(published, fields | {"names": published.names})
 

@@ -42,8 +42,9 @@ class Predictions(BaseModel):
 class MlflowEndpoints(Dialect):
     def add_to(self, app: FastAPI) -> None:
         options: dict[str, Any] = {"tags": ["MLflow"], "responses": errors_of(JSON)}
-        post = app.post("/invocations", response_model=Predictions, openapi_extra=body_of(Instances), **options)
-        post(self.invocations)
+        app.post("/invocations", response_model=Predictions, openapi_extra=body_of(Instances), **options)(
+            self.invocations
+        )
         for endpoint in (self.ping, self.version):
             app.get(f"/{endpoint.__name__}", response_class=PlainTextResponse, **options)(endpoint)
 

@@ -5,8 +5,7 @@ for fields that it does not hold. Numbers without a header are one row until `fi
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ValidationError, ValidationInfo
@@ -23,8 +22,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 _ROW_FIELDS = ("vectors", "coordinates")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """The largest request and answer."""
 
     rows: int

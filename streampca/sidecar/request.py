@@ -89,8 +89,12 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
         async with asyncio.timeout(BODY_WITHIN_S):
             body = await _read(request, max_bytes)
     except TimeoutError:
-        text = f"the body did not arrive within {BODY_WITHIN_S:g} s: send fewer rows at once"
-        raise RequestError(Problem.SLOW_BODY, text, limit="body_time", headers={"Connection": "close"}) from None
+        raise RequestError(
+            Problem.SLOW_BODY,
+            f"the body did not arrive within {BODY_WITHIN_S:g} s: send fewer rows at once",
+            limit="body_time",
+            headers={"Connection": "close"},
+        ) from None
     parameters = request.query_params if request.scope["query_string"] else QueryParams()
     query = {name: ",".join(parameters.getlist(name)) for name in parameters}
     return RawRequest(body, media_type, query, headers)

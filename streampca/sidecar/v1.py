@@ -96,8 +96,9 @@ class V1Endpoints(Dialect):
     async def models(self) -> Response:
         """The versions in the store, and those that are pinned."""
         versions, current = await self._engine.versions(), self._engine.current_version
-        content = {"version": current, "versions": versions, "pins": self._engine.cache.pins}
-        return json_response(content, version_header(current))
+        return json_response(
+            {"version": current, "versions": versions, "pins": self._engine.cache.pins}, version_header(current)
+        )
 
     async def model_version(self, request: Request, version: VersionPath) -> Response:
         """Dimensions, variances, losses and position of a version, of a pinned one by name, or of `latest`."""

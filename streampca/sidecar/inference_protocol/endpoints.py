@@ -45,8 +45,7 @@ class InferenceEndpoints(Dialect):
             (f"{version}/ready", self.version_ready, schemas.Ready),
         ):
             app.get(path, response_model=answer, **options)(get)
-        index = list[schemas.RepositoryEntry]
-        app.post("/v2/repository/index", response_model=index, **options)(self.repository_index)
+        app.post("/v2/repository/index", response_model=list[schemas.RepositoryEntry], **options)(self.repository_index)
         options["responses"] |= binary_answer(BYTES)
         options |= {"response_model": schemas.InferenceResponse, "openapi_extra": body_of(schemas.InferenceRequest)}
         app.post(f"{model}/infer", **options)(self.infer)
