@@ -103,8 +103,8 @@ def _reasons(rows: int, rejects: Any) -> str:
 
 
 def _table(store: Store, name: str) -> Any:
-    file = parquet.ParquetFile(pa.BufferReader(store.read(name)))
-    return file.read(use_threads=False)  # a thread that releases the bytes later may abort the process at its exit
+    # Without threads: one that releases the bytes later may abort the process at its exit.
+    return parquet.ParquetFile(pa.BufferReader(store.read(name))).read(use_threads=False)
 
 
 def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None:

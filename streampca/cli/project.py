@@ -69,8 +69,9 @@ def _model(location: str, basis: Basis, topic: str | None) -> Projector:
         projected = model.project(vectors)
         return projected.in_basis(basis), projected.residual
 
-    shape = model.dimensions, model.n_components, published.names
-    return Projector(f"version {published.version}", *shape, published.impute, project)
+    return Projector(
+        f"version {published.version}", model.dimensions, model.n_components, published.names, published.impute, project
+    )
 
 
 def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
@@ -86,5 +87,6 @@ def _sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
         return answer.coordinates, answer.residual
 
     impute = about["settings"].get("missing") == "impute"
-    shape = about["dimensions"], about["components"], about.get("names")
-    return Projector(f"version {version} of {url}", *shape, impute, project)
+    return Projector(
+        f"version {version} of {url}", about["dimensions"], about["components"], about.get("names"), impute, project
+    )

@@ -36,8 +36,11 @@ def run(settings: TransformSettings) -> None:
         "model": "newest" if version is None else f"version {version}" if isinstance(version, int) else version,
         "emits": f"{settings.emit} as {settings.output_format}",
     }
-    saving = partial(could_save, settings), 0.0  # a transaction is committed soon
-    with member_process(settings, store, metrics, logged, shown, *saving, settings.output_topic) as process:
+    with member_process(
+        settings, store, metrics, logged, shown, partial(could_save, settings),
+        save_after_s=0.0,  # a transaction is committed soon
+        output_topic=settings.output_topic,
+    ) as process:  # fmt: skip
         models, pins = Models(store, settings.topic), Pins(store, settings.topic)
         process.wait_for("the store", models.versions)
         cache = ModelCache(models)
@@ -73,9 +76,8 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
 
         packer = ArrowPacker()
     else:
-        options = settings.output_format, settings.output_topic, output_fields.layout
-        writer = process.wait_for("the schema registry", partial(create_writer, settings, *options))
-        packer = RecordPacker(writer, batches=codec.is_batch)
+        create = partial(create_writer, settings, settings.output_format, settings.output_topic, output_fields.layout)
+        packer = RecordPacker(process.wait_for("the schema registry", create), batches=codec.is_batch)
     outputs = Outputs(
         settings.output_topic,
         codec,

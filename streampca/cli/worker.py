@@ -59,8 +59,9 @@ def run(settings: WorkerSettings) -> None:
         "kernels": kernels(),
         "forgets": halved[0] if halved else "nothing",
     }
-    saving = partial(could_save, settings), settings.checkpoint_interval_s
-    with member_process(settings, store, metrics, logged, shown, *saving) as process:
+    with member_process(
+        settings, store, metrics, logged, shown, partial(could_save, settings), settings.checkpoint_interval_s
+    ) as process:
         process.wait_for("the store", store.check)
         worker = _build(settings, store, process)
         log.info("worker started")
@@ -74,14 +75,13 @@ def _build(settings: WorkerSettings, store: Store, process: Process) -> Worker:
     """A worker whose source is about to join the group: every mistake that can be found earlier has been reported."""
     config = create_worker_config(settings)
     config.codec.decode([])  # raises if a package is missing
-    checkpoints = Checkpoints(store, settings.topic)
     client = process.wait_for("brokers", partial(create_client, settings))
     dead_letters = process.wait_for("brokers", partial(create_dead_letters, settings))
     # Not later: a group waits for members that do not poll.
     compile_kernels(config.fold.learning, partial(log.info, "compiling kernels", expected_seconds=_COMPILATION_S))
     source = prefetching(client, settings, process.traced(partial(decode_records, config.codec)))
     publisher = Publisher(Models(store, settings.topic, settings.keep_models), config.fold, time.time)
-    writer = CheckpointWriter(checkpoints, publisher)
+    writer = CheckpointWriter(Checkpoints(store, settings.topic), publisher)
     return Worker(config, source, dead_letters, writer, process.listener, process.started.threads.raise_first)
 
 

@@ -166,7 +166,13 @@ def _gather(names: Collection[str], options: Mapping[str, Any], config: Path | N
     otherwise go unnoticed until it is needed.
     """
     all_names, environment = all_fields(Settings), os.environ
-    mistakes = _misspelt_variables(environment, all_names)
+    # Variables that resemble no setting are ignored: they may belong to another program.
+    own = {v: v.removeprefix(PREFIX).lower() for v in sorted(environment) if v.startswith(PREFIX) and v != CONFIG}
+    mistakes = [
+        f"{stray} is not a setting: did you mean {PREFIX}{near.upper()}?"
+        for stray, name in own.items()
+        if name not in all_names and not _SERVICE_LINK.match(environment[stray]) and (near := _nearest(name, all_names))
+    ]
     path = _config_of(config)
     table = _table_of(path, all_names, mistakes) if path else {}
     variables = {name: PREFIX + name.upper() for name in names}
@@ -179,16 +185,6 @@ def _gather(names: Collection[str], options: Mapping[str, Any], config: Path | N
 def _config_of(option: Path | None) -> Path | None:
     path = option or os.environ.get(CONFIG)
     return Path(path) if path else None
-
-
-def _misspelt_variables(environment: Mapping[str, str], all_names: Collection[str]) -> list[str]:
-    """Variables whose names resemble a setting's. Others are ignored: they may belong to another program."""
-    own = {v: v.removeprefix(PREFIX).lower() for v in sorted(environment) if v.startswith(PREFIX) and v != CONFIG}
-    return [
-        f"{stray} is not a setting: did you mean {PREFIX}{near.upper()}?"
-        for stray, name in own.items()
-        if name not in all_names and not _SERVICE_LINK.match(environment[stray]) and (near := _nearest(name, all_names))
-    ]
 
 
 def _table_of(path: Path, all_names: Collection[str], mistakes: list[str]) -> dict[str, Any]:
