@@ -43,7 +43,7 @@ def run(options: Options) -> int:
             transform = opened.enter_context(settings_of("TransformSettings", options))
         if transform is None or _is_set(WorkerSettings, ("dimensions", "components"), options):
             worker = opened.enter_context(settings_of("WorkerSettings", options))
-        topic = opened.enter_context(contextlib.closing(TopicChecks(worker or transform)))
+        topic = TopicChecks(worker or transform, opened)
         failed = [_passes(name, check) for name, check in checks_of(worker, transform, topic)].count(False)
     failures = "1 check failed" if failed == 1 else f"{failed} checks failed"
     console().print(failures if failed else "all checks passed", style="bold")

@@ -6,7 +6,7 @@ Each returns what it found, or raises what has to be fixed, or `SkippedError` if
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import TypeVar
 
 import numpy as np
@@ -79,10 +79,10 @@ def require_writable(settings: ConsumerSettings, topic: str) -> int:
 
 
 class TopicChecks:
-    """The checks of one topic, and what they have found for others; close it."""
+    """The checks of one topic, and what they have found for others; `opened` closes what they open."""
 
-    def __init__(self, settings: ConsumerSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: ConsumerSettings, opened: ExitStack) -> None:
+        self._settings, self._opened = settings, opened
         self._topic_error: TopicError | None = None
         self.source: Source | None = None
         self._admin: Admin | None = None
@@ -91,18 +91,13 @@ class TopicChecks:
         self.bounds: dict[int, tuple[int, int]] | None = None
         """Partition → first offset and end; None: not known."""
 
-    def close(self) -> None:
-        for opened in (self.source, self._admin, self._reader):
-            if opened is not None:
-                opened.close()
-
     def broker(self) -> str:
         """A broker answers and accepts the login."""
         try:
-            self.source = create_client(self._settings)
+            self.source = self._opened.enter_context(closing(create_client(self._settings)))
         except TopicError as error:
             self._topic_error = error  # a broker answers: it is the check of the topic that fails
-        self._admin = create_admin(self._settings, self._settings.topic)
+        self._admin = self._opened.enter_context(closing(create_admin(self._settings, self._settings.topic)))
         if unreachable := [text for broker in self._admin.brokers() if (text := _why_unreachable(*broker))]:
             raise SourceError(
                 f"{'; '.join(unreachable)}: correct advertised.listeners of the broker, or this machine's names or "
@@ -123,7 +118,7 @@ class TopicChecks:
             raise SourceError(
                 f"partitions {leaderless} of {self._settings.topic} have no leader: start the brokers that hold them"
             )
-        self._reader = open_reader(self._settings, self._settings.topic)
+        self._reader = self._opened.enter_context(closing(open_reader(self._settings, self._settings.topic)))
         self.bounds = self._reader.bounds()
         count = sum(end - first for first, end in self.bounds.values())
         return (

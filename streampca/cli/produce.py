@@ -2,8 +2,8 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 from streampca.cli.console import console, progress
@@ -44,14 +44,24 @@ def run(
     rows = open_rows(file, files._replace(dimensions=d, names=names)) if file else generated(names, d)
     report(rows)
     started, sent, task = time.monotonic(), 0, f"to {settings.topic}"
-    with _sending(settings) as send, progress(task, None if repeat or synthetic else 1.0) as update:
-        for value, share in _paced(_values(rows, settings, layout, repeat), rate):
-            send(value)
-            sent += 1
-            if sent % 256 == 0:
-                per_s = sent / max(time.monotonic() - started, 1e-9)
-                update(completed=share, rows=sent, note=f"{per_s:,.0f} per second")
-        update(completed=1.0, rows=sent)
+    with closing(create_producer(settings)) as producer:
+        partitions = itertools.cycle(sorted(producer.partitions()))
+        with progress(task, None if repeat or synthetic else 1.0) as update:
+            for value, share in _paced(_values(rows, settings, layout, repeat), rate):
+                producer.produce(value, next(partitions))
+                producer.raise_refused()
+                sent += 1
+                if sent % 256 == 0:
+                    per_s = sent / max(time.monotonic() - started, 1e-9)
+                    update(completed=share, rows=sent, note=f"{per_s:,.0f} per second")
+            update(completed=1.0, rows=sent)
+        try:
+            producer.flush(_ACKNOWLEDGED_WITHIN_S)
+        except TimeoutError:
+            raise SourceError(
+                f"the broker has not acknowledged every message within {_ACKNOWLEDGED_WITHIN_S:.0f} s; "
+                "some may be missing from the topic"
+            ) from None
     seconds = time.monotonic() - started
     console().print(f"sent {sent:,} messages of {rows.dimensions} dimensions to {settings.topic} in {seconds:.1f} s")
 
@@ -75,23 +85,3 @@ def _paced(values: Iterator[tuple[bytes, float]], rate: float | None) -> Iterato
         while rate is not None and (ahead := n / rate - (time.monotonic() - started)) > 0:
             time.sleep(max(ahead, _TICK_S) if ahead < 1 else 1)
         yield value
-
-
-@contextmanager
-def _sending(settings: ProduceSettings) -> Iterator[Callable[[bytes], None]]:
-    """A function that sends a value to the next partition; the end waits until all are acknowledged."""
-    with closing(create_producer(settings)) as producer:
-        partitions = itertools.cycle(sorted(producer.partitions()))
-
-        def send(value: bytes) -> None:
-            producer.produce(value, next(partitions))
-            producer.raise_refused()
-
-        yield send
-        try:
-            producer.flush(_ACKNOWLEDGED_WITHIN_S)
-        except TimeoutError:
-            raise SourceError(
-                f"the broker has not acknowledged every message within {_ACKNOWLEDGED_WITHIN_S:.0f} s; "
-                "some may be missing from the topic"
-            ) from None

@@ -5,9 +5,10 @@ with Client("http://localhost:8000") as client:
 """
 
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
 from inspect import isawaitable
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from streampca.client import calls
 from streampca.client.calls import ProjectAnswer, ReconstructAnswer, ScoreAnswer, SidecarError
@@ -85,7 +86,7 @@ def _is_url(text: str) -> bool:
     return url.scheme in ("http", "https") and bool(url.host)
 
 
-class Client(_Sidecar):
+class Client(_Sidecar, AbstractContextManager["Client"]):
     """A client of one sidecar. Raises `SidecarError`, with status 0 if there is no answer.
 
     It retries for `retry_s` while the sidecar cannot be reached, or answers 503; other options are those of
@@ -98,9 +99,6 @@ class Client(_Sidecar):
     from_coordinates, score = _sent(calls.from_coordinates), _sent(calls.score)
     model, versions = _sent(calls.model), _sent(calls.versions)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -109,16 +107,13 @@ class Client(_Sidecar):
         self._http.close()
 
 
-class AsyncClient(_Sidecar):
+class AsyncClient(_Sidecar, AbstractAsyncContextManager["AsyncClient"]):
     """The same for asyncio."""
 
     _connect, _retrying = httpx.AsyncClient, tenacity.AsyncRetrying
     project, reconstruct = calls.project, calls.reconstruct
     from_coordinates, score = calls.from_coordinates, calls.score
     model, versions = calls.model, calls.versions
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -86,9 +86,11 @@ class SidecarMetrics(Collector):
         for field, text in _DRIFT.items():
             drifts = {name: drift[field] for name, drift in self._models.drifts.items()}
             yield _filled(GaugeMetricFamily(f"streampca_drift_{field}", text, labels=["pin"]), drifts)
-        text = "Failed model loads, by cause: damaged, store or bug."
-        failures = {cause: self._models.failures[cause] for cause in ("damaged", "store", "bug")}
-        yield _filled(CounterMetricFamily("streampca_model_load_failures_total", text, labels=["cause"]), failures)
+        failures = CounterMetricFamily(
+            "streampca_model_load_failures_total", "Failed model loads, by cause: damaged, store or bug.",
+            labels=["cause"],
+        )  # fmt: skip
+        yield _filled(failures, {cause: self._models.failures[cause] for cause in ("damaged", "store", "bug")})
 
 
 def _filled(family: Family, values: Mapping[str, float]) -> Family:

@@ -2,6 +2,7 @@
 
 import re
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from tests.example_models import TOPIC, models_in, numbered
 def checks_of(store: Path, **settings: str) -> dict[str, Check]:
     """The checks by name; they have no broker."""
     read = TransformSettings.read(topic=TOPIC, output_topic="projected", store=str(store), **settings)
-    return dict(doctor.checks_of(None, read, TopicChecks(read)))
+    return dict(doctor.checks_of(None, read, TopicChecks(read, ExitStack())))
 
 
 def test_the_model_and_what_transform_waits_for(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_committed_offsets_say_what_the_outputs_are_and_of_which_topic(
 ) -> None:
     models_in(tmp_path).save(numbered(7))
     read = TransformSettings.read(topic=TOPIC, output_topic="projected", store=str(tmp_path))
-    topic = TopicChecks(read)
+    topic = TopicChecks(read, ExitStack())
     topic.bounds, topic.topic_id = {0: (0, 9), 1: (0, 5)}, "former"
     committed = {0: Position(7, LastRecord(6, 0)).as_committed("k=2 d=5", "former"), 1: Committed(5, "k=2 d=5")}
     group = SimpleNamespace(committed=lambda partitions: committed, close=lambda: None)
@@ -99,7 +100,7 @@ def test_raw_numbers_of_another_type_fail_and_right_ones_are_shown(tmp_path: Pat
     kind = WorkerSettings if role == "worker" else TransformSettings
     read: Any = kind.read(topic=TOPIC, store=str(tmp_path), format="float64", **options)
     for wire in ("<f8", ">f8", "<i8"):
-        topic: Any = TopicChecks(read)
+        topic: Any = TopicChecks(read, ExitStack())
         topic.bounds, topic._reader = {0: (0, 100), 1: (7, 7)}, Newest(wire)
         roles = (read, None) if role == "worker" else (None, read)
         checks = dict(doctor.checks_of(*roles, topic))
@@ -120,7 +121,7 @@ def test_timestamps_in_another_unit_fail_if_a_half_life_needs_them(tmp_path: Pat
     options = {"dimensions": "5", "components": "2", "half_life_seconds": half_life}
     read = WorkerSettings.read(topic=TOPIC, store=str(tmp_path), format="float64", **options)
     for per_s, unit in ((1, "seconds"), (1000, ""), (10**6, "microseconds")):
-        topic: Any = TopicChecks(read)
+        topic: Any = TopicChecks(read, ExitStack())
         topic.bounds, topic._reader = {0: (0, 100)}, Newest("<f8", int(time.time() * per_s) // 99)
         check = dict(doctor.checks_of(read, None, topic))["newest record"]
         if half_life and unit:
