@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from streampca.consumer_group.rejects import ALL_DELETES, FIRST
+from streampca.consumer_group.policy import ALL_DELETES, FIRST
 from streampca.errors import BadRecordError, OffsetGapError, SourceError
 from streampca.formats.batch import Decoded
 from streampca.formats.codec import Codec

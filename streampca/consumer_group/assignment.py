@@ -5,12 +5,11 @@ stays in the group.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 from streampca.consumer_group import events
-from streampca.consumer_group.rejects import FirstRecords, V
-from streampca.errors import ForeignStoreError, OffsetGapError, StoreError
+from streampca.consumer_group.policy import FirstRecords, MemberPolicy, V
+from streampca.errors import ForeignStoreError, StoreError
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Source
 from streampca.sources.events import OutOfRange, Undecoded
@@ -18,38 +17,6 @@ from streampca.sources.events import OutOfRange, Undecoded
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0  # between attempts to restore
 _STORE_DELAY_S = 60.0  # longest time that network file systems may show a folder as it was, by default
 _PAUSE_S = 1.0  # of partitions whose records cannot be decoded for now, such as while the schema registry is away
-
-
-@dataclass(frozen=True)
-class OffsetGapPolicy:
-    """The position to resume at when the log of a partition does not hold the next record any more."""
-
-    topic: str
-    on_offset_gap: str  # fail, earliest or latest
-    start_over: str  # with these settings, for errors
-
-    def resolve(self, event: OutOfRange) -> int:
-        """The offset to resume at. Raises `OffsetGapError`."""
-        where = f"partition {event.partition} of {self.topic}: offset {event.position}"
-        if event.diverged is not None:
-            if self.on_offset_gap == "fail":
-                raise OffsetGapError(
-                    f"{where} follows records that are not in the log any more: it was cut at offset {event.diverged} "
-                    "or before and has grown again, so records that were read are gone and others were not read; start "
-                    f"over with {self.start_over}, or set on_offset_gap to earliest or latest to continue"
-                )
-            return event.position if self.on_offset_gap == "earliest" else event.latest
-        if event.position >= event.earliest:  # it was beyond the end of the log, which may have grown since
-            raise OffsetGapError(
-                f"{where} is beyond the end of the log (it holds {event.earliest} to {event.latest}): records that "
-                f"were read are gone from the broker (it lost data); start over with {self.start_over}"
-            )
-        if self.on_offset_gap == "fail":
-            raise OffsetGapError(
-                f"{where} was removed by retention, the log starts at {event.earliest}; set on_offset_gap to earliest "
-                "or latest to resume without the records between"
-            )
-        return event.earliest if self.on_offset_gap == "earliest" else event.latest
 
 
 class Progress(Protocol):
@@ -79,7 +46,7 @@ class Assignment(Generic[P]):
 
     def __init__(
         self,
-        gaps: OffsetGapPolicy,
+        policy: MemberPolicy,
         source: Source,
         restore: Callable[[Collection[int]], Mapping[int, P]],
         listener: events.Listener,
@@ -89,7 +56,7 @@ class Assignment(Generic[P]):
 
         It raises `StoreError` or `TimeoutError` when a retry can help, `ForeignStoreError` for another group's store.
         """
-        self._gaps, self._source, self._listener = gaps, source, listener
+        self._policy, self._source, self._listener = policy, source, listener
         self._restore, self._first_records = restore, first_records
         self._waiting: set[int] = set()  # to be restored
         self._retry_pause_s = _FIRST_PAUSE_S
@@ -153,7 +120,7 @@ class Assignment(Generic[P]):
         if before < 0 or event.position < event.earliest <= before:
             self.read([partition])  # nothing is lost: no record was read yet, or none was between these offsets
             return
-        position = max(self._gaps.resolve(event), before)
+        position = max(self._policy.resolve(event), before)
         lost_from = before if event.diverged is None else event.diverged
         self.progress[partition] = progress.skip(position, lost_from)
         self.read([partition])

@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
 
 from streampca.consumer_group import events
-from streampca.consumer_group.rejects import ALL_DELETES, FIRST
+from streampca.consumer_group.policy import ALL_DELETES, FIRST
 from streampca.errors import RETRY_MAY_HELP
 from streampca.process.metrics import LabelledRegistry, StoreMetrics
 from streampca.sources.events import SourceStatus

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from streampca.consumer_group import events
-from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
+from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.events import Listener
-from streampca.consumer_group.rejects import BadRecordPolicy, without_vectors
+from streampca.consumer_group.policy import MemberPolicy, without_vectors
 from streampca.errors import StreampcaError, TopicReplacedError, refuse_other_topic
 from streampca.process import watchdog
 from streampca.sources.base import Committed, RecordRefusedError, Source, TransactionFailedError, Transactions
@@ -22,20 +22,17 @@ from streampca.transform.outputs import Outputs, TransformedBatch
 from streampca.transform.position import Position, position_in, refuse_offset_of_other_topic
 
 _POLL_S = 0.1
-_START_OVER = "another output_topic and transform_group_id"
-_SUSPECTS = "format, field"
 CHECK_TOPIC_S = 1.0  # a topic may be deleted and created again without an error of either client
 TRANSACTION_S = 0.1  # delays readers of committed records; each transaction costs some milliseconds
 TRANSACTION_RECORDS = 10_000
 
 
 @dataclass(frozen=True)
-class TransformConfig:
+class TransformConfig(MemberPolicy):
     """Topic of one member, and how it treats bad records and gaps."""
 
-    topic: str
-    on_bad_record: str = "stop"  # stop, skip, or dead_letter
-    on_offset_gap: str = "fail"  # fail, earliest or latest
+    suspects = "format, field"
+    start_over = "another output_topic and transform_group_id"
 
 
 class Transformer:
@@ -56,14 +53,7 @@ class Transformer:
         self._model = outputs.model
         self._times = RecordTimes(outputs.topic, transactions)
         self._refused: dict[int, int] = {}  # partition → where the transactions ended that were refused
-        self._bad_records = BadRecordPolicy(config.topic, config.on_bad_record, _SUSPECTS)
-        self._assignment = Assignment[Position](
-            OffsetGapPolicy(config.topic, config.on_offset_gap, _START_OVER),
-            source,
-            self._restore,
-            listener,
-            outputs.first_records,
-        )
+        self._assignment = Assignment[Position](config, source, self._restore, listener, outputs.first_records)
         self._positions = self._assignment.progress
         self._is_first_start = True  # the group has committed no record, and this member has projected none
         self._topic_id = ""  # at the last assignment, or failure
@@ -145,13 +135,13 @@ class Transformer:
                 self._assignment.skip_gap(event)
 
     def _write(self, event: TransformedBatch) -> None:
-        if reject := self._bad_records.stops_at(event):
+        if reject := self._config.stops_at(event):
             self._write(self._outputs.project(event.before(reject.index)))
             self._commit()
-            raise self._bad_records.error(event, reject)
+            raise self._config.error(event, reject)
         dead_letters = [
             self._outputs.dead_letter(event.partition, event.records[reject.index], reject)
-            for reject in self._bad_records.dead_letters(event, accepted_any=not self._is_first_start)
+            for reject in self._config.dead_letters(event, accepted_any=not self._is_first_start)
         ]
         read, lag = len(event.timestamps), event.end - event.next
         self._is_first_start &= not read

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from streampca.consumer_group.rejects import FirstRecords
+from streampca.consumer_group.policy import FirstRecords
 from streampca.errors import SourceError
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields, Writer

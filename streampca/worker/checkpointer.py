@@ -7,24 +7,38 @@ disk. 4. The offsets are committed to the group. A save that fails is retried la
 import contextlib
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Literal
 
 import structlog
 
 from streampca.consumer_group.events import CheckpointPostponed, CheckpointSaved, Listener, SaveAwaited
+from streampca.consumer_group.policy import MemberPolicy
 from streampca.errors import SettingsError, StoreBusyError, listed, refuse_other_topic
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.fold import Fold
+from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.partitions import FIRST_BACKFILL
+from streampca.formats.codec import Codec
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
 from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
-from streampca.worker.config import WorkerConfig
 from streampca.worker.group_store import GroupStore
 
 log = structlog.get_logger()
 
 _FLUSH_S = 2.0  # longest wait for dead letters before a save is postponed
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig(MemberPolicy):
+    """What a worker learns, how it treats bad records and gaps, and how often it saves."""
+
+    suspects = "dimensions, format, field"
+    start_over = "another store folder and group_id"
+    fold: FoldConfig
+    codec: Codec
+    checkpoint_interval_s: float = 5.0
+    start: str | int = "earliest"  # of partitions without a checkpoint: latest, backfill, or a time in milliseconds
 
 
 class Checkpointer:

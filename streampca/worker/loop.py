@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from streampca.consumer_group import events
-from streampca.consumer_group.assignment import Assignment, OffsetGapPolicy
-from streampca.consumer_group.rejects import BadRecordPolicy, FirstRecords, without_vectors
+from streampca.consumer_group.assignment import Assignment
+from streampca.consumer_group.policy import FirstRecords, without_vectors
 from streampca.errors import StreampcaError
 from streampca.fold.fold import Fold
 from streampca.formats.epoch import odd_times
@@ -18,13 +18,10 @@ from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
 from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.checkpointer import Checkpointer
-from streampca.worker.config import WorkerConfig
+from streampca.worker.checkpointer import Checkpointer, WorkerConfig
 from streampca.worker.publisher import PublishSchedule
 
 _POLL_S = 0.2
-_START_OVER = "another store folder and group_id"
-_SUSPECTS = "dimensions, format, field"
 
 
 class Worker:
@@ -44,17 +41,12 @@ class Worker:
         `check_threads` raises the error of a thread that has died, which ends the loop.
         """
         self._config, self._source, self._dead_letters = config, source, dead_letters
-        self._bad_records = BadRecordPolicy(config.topic, config.on_bad_record, _SUSPECTS)
         self._schedule, self._check_threads = PublishSchedule(), check_threads
         self._listener = events.Listeners(self._schedule, listener)
         self._checkpointer = Checkpointer(config, source, dead_letters, writer, self._listener)
         self._first_records = FirstRecords(config.topic, config.codec.oddity)
         self._assignment = Assignment[Fold](
-            OffsetGapPolicy(config.topic, config.on_offset_gap, _START_OVER),
-            source,
-            self._checkpointer.restore,
-            self._listener,
-            self._first_records,
+            config, source, self._checkpointer.restore, self._listener, self._first_records
         )
         self._folds = self._assignment.progress
         self._next_save = 0.0
@@ -134,11 +126,11 @@ class Worker:
     def _learn(self, event: Vectors) -> None:
         started = time.perf_counter()
         partition, config = event.partition, self._config.fold
-        if reject := self._bad_records.stops_at(event):
+        if reject := self._config.stops_at(event):
             self._learn(event.before(reject.index))
-            raise self._bad_records.error(event, reject)
+            raise self._config.error(event, reject)
         # First: a fold is never past a record that could not be sent.
-        for reject in self._bad_records.dead_letters(event, accepted_any=self._has_learned()):
+        for reject in self._config.dead_letters(event, accepted_any=self._has_learned()):
             self._dead_letters.send(partition, event.records[reject.index], reject.reason, reject.message)
         self._folds[partition], losses = self._folds[partition].take(event, config)
         for without_vector in without_vectors(event, accepted_any=self._has_learned()):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from streampca.consumer_group.assignment import OffsetGapPolicy
 from streampca.consumer_group.events import OffsetsSkipped, PartitionResumed, PartitionsAssigned, PartitionStalled
 from streampca.errors import OffsetGapError, SourceError, TopicReplacedError
 from streampca.fold.checkpoint import encode
@@ -35,8 +34,8 @@ from tests.worker.harness import (
 @pytest.mark.parametrize("on_offset_gap", ["fail", "earliest", "latest"])
 @pytest.mark.parametrize("position", [50, 70, 90, 91])
 def test_a_log_that_lost_records_that_were_read_is_refused(on_offset_gap: str, position: int) -> None:
-    policy = OffsetGapPolicy("readings", on_offset_gap, "another store folder")
-    with pytest.raises(SourceError, match=rf"^partition 3 .* {position} .*50 to 90.* lost .* another store folder$"):
+    policy = worker_config(on_offset_gap=on_offset_gap)
+    with pytest.raises(SourceError, match=rf"^partition 3 .* {position} .*50 to 90.* lost .* group_id$"):
         policy.resolve(OutOfRange(partition=3, position=position, earliest=50, latest=90))
 
 

@@ -11,7 +11,7 @@ from streampca.consumer_group.events import BatchLearned
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.pca.arrays import Array
-from streampca.worker.config import WorkerConfig
+from streampca.worker.checkpointer import WorkerConfig
 from tests.fold.streams import vectors
 from tests.in_memory import Step
 from tests.transform.harness import DEAD, OUTPUT, Member, World

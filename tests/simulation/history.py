@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.fold import Fold
 from streampca.formats.record import Record
-from streampca.worker.config import WorkerConfig
+from streampca.worker.checkpointer import WorkerConfig
 from tests.simulation.cluster import Cluster
 
 

@@ -12,7 +12,7 @@ from unittest import mock
 
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.events import CheckpointSaved
-from streampca.consumer_group.rejects import FirstRecords
+from streampca.consumer_group.policy import FirstRecords
 from streampca.errors import DamagedFileError, SourceError, StaleListingError, StoreError
 from streampca.fold import npz
 from streampca.fold.checkpoint import Checkpoint

@@ -9,7 +9,7 @@ from streampca.fold.fold import FoldConfig
 from streampca.formats.judge import Judge
 from streampca.formats.schemas import Schemas
 from streampca.pca.learning import LearningConfig
-from streampca.worker.config import WorkerConfig
+from streampca.worker.checkpointer import WorkerConfig
 from tests.simulation.registry import FramedCodec, registry
 
 TOPIC = "readings"
@@ -107,8 +107,8 @@ class Plan(AnyPlan):
         codec = FramedCodec(self.kind, judge, schemas=registry())
         return WorkerConfig(
             TOPIC,
-            fold,
-            codec,
+            fold=fold,
+            codec=codec,
             on_bad_record="dead_letter",
             on_offset_gap=self.on_offset_gap,
             checkpoint_interval_s=self.interval_s,

@@ -25,7 +25,7 @@ from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.worker.checkpoint_writer import CheckpointWriter
-from streampca.worker.config import WorkerConfig
+from streampca.worker.checkpointer import WorkerConfig
 from streampca.worker.loop import Worker
 from streampca.worker.publisher import Publisher
 from tests.fold.streams import D, fold_config, learn, vectors
@@ -51,7 +51,7 @@ def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> Wo
     """A worker configuration that saves and publishes in every iteration of the loop; `options` override fields."""
     codec = Codec("<f8", Judge.of(fold_config.learning))  # whose first records need not wait for others
     defaults: dict[str, Any] = {"on_bad_record": "stop", "checkpoint_interval_s": 0.0}
-    return WorkerConfig(TOPIC, replace(fold_config, format="float64"), codec, **defaults | options)
+    return WorkerConfig(TOPIC, fold=replace(fold_config, format="float64"), codec=codec, **defaults | options)
 
 
 class SynchronousExecutor(Executor):

@@ -18,7 +18,7 @@ from streampca.errors import (
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
 from streampca.fold.partitions import backfill_partition
-from streampca.worker.config import WorkerConfig
+from streampca.worker.checkpointer import WorkerConfig
 from tests.errors import refusal
 from tests.fold.streams import fold_config, fold_of, vectors
 from tests.worker.environment import TOPIC, Environment, N, filled_with

@@ -1,4 +1,4 @@
-"""Records that cannot be learned or projected, and first records that are not what was sent.
+"""What a member does with records that it cannot use: bad ones, first ones that are not what was sent, and lost ones.
 
 A member stops at the first bad record, skips them, or sends them to the dead-letter topic. The first records of a
 partition wait until 100 of them were compared, or for a minute: raw bytes of another type are numbers too, and one
@@ -9,13 +9,13 @@ not wait.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from streampca.consumer_group.events import RecordRejected, RecordsSkipped
-from streampca.errors import BadRecordError, RejectLimitError
+from streampca.errors import BadRecordError, OffsetGapError, RejectLimitError
 from streampca.formats.batch import Reject
 from streampca.formats.record import Record
-from streampca.sources.events import Vectors
+from streampca.sources.events import OutOfRange, Vectors
 
 FIRST = 100  # records: if none of them has a vector, a setting is wrong
 ALL_DELETES = "all are tombstones or null at `field`: correct field if they should have vectors"
@@ -25,12 +25,14 @@ V = TypeVar("V", bound=Vectors)
 
 
 @dataclass(frozen=True)
-class BadRecordPolicy:
-    """What a member does with records that it can neither learn nor project."""
+class MemberPolicy:
+    """What a member does with records that it can neither learn nor project, or that the log does not hold any more."""
 
     topic: str
-    on_bad_record: str  # stop, skip or dead_letter
-    suspects: str  # settings that may be wrong if the first records are all rejected
+    on_bad_record: str = "stop"  # stop, skip, or dead_letter
+    on_offset_gap: str = "fail"  # fail, earliest or latest
+    suspects: ClassVar[str]  # settings that may be wrong if the first records are all rejected
+    start_over: ClassVar[str]  # with these settings, for errors
 
     def stops_at(self, event: Vectors) -> Reject | None:
         """The reject that ends the member, after the records before it; None if it may continue."""
@@ -68,6 +70,29 @@ class BadRecordPolicy:
             f"{example.message}; correct the settings ({self.suspects}) or the producer and start again, which reads "
             "all of them again; or leave such records out: on_bad_record=skip, without a dead_letter_topic"
         )
+
+    def resolve(self, event: OutOfRange) -> int:
+        """The offset to resume at when the log does not hold the next record. Raises `OffsetGapError`."""
+        where = f"partition {event.partition} of {self.topic}: offset {event.position}"
+        if event.diverged is not None:
+            if self.on_offset_gap == "fail":
+                raise OffsetGapError(
+                    f"{where} follows records that are not in the log any more: it was cut at offset {event.diverged} "
+                    "or before and has grown again, so records that were read are gone and others were not read; start "
+                    f"over with {self.start_over}, or set on_offset_gap to earliest or latest to continue"
+                )
+            return event.position if self.on_offset_gap == "earliest" else event.latest
+        if event.position >= event.earliest:  # it was beyond the end of the log, which may have grown since
+            raise OffsetGapError(
+                f"{where} is beyond the end of the log (it holds {event.earliest} to {event.latest}): records that "
+                f"were read are gone from the broker (it lost data); start over with {self.start_over}"
+            )
+        if self.on_offset_gap == "fail":
+            raise OffsetGapError(
+                f"{where} was removed by retention, the log starts at {event.earliest}; set on_offset_gap to earliest "
+                "or latest to resume without the records between"
+            )
+        return event.earliest if self.on_offset_gap == "earliest" else event.latest
 
 
 def without_vectors(event: Vectors, *, accepted_any: bool) -> Iterator[RecordRejected | RecordsSkipped]:

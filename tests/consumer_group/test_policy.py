@@ -7,7 +7,7 @@ import pytest
 
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
-from streampca.worker.config import WorkerConfig
+from streampca.worker.checkpointer import WorkerConfig
 from tests.fold.streams import D, fold_config, vectors
 from tests.worker.environment import POISON, Environment, environment_of, filled_with
 from tests.worker.harness import make_worker, refused, worker_config
