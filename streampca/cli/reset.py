@@ -14,7 +14,7 @@ from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.pca.learning import LearningConfig
 from streampca.settings.commands import ResetSettings, milliseconds_of
-from streampca.sources.kafka_python.admin import KafkaPythonAdmin
+from streampca.sources.kafka_python.connection import KafkaPythonAdmin
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 

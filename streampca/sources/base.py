@@ -101,14 +101,15 @@ class Source(Protocol):
         """Leave the group, within 3 seconds. Closing twice is harmless. No events are returned afterwards."""
 
 
-class DeadLetters(Protocol):
-    """Writes rejected records to the dead-letter topic."""
+class DeadLetters:
+    """Writes rejected records to the dead-letter topic; this one is for a worker without: it has nothing to send."""
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
         """Send one record; `reason` is a short name for the kind of error, `message` describes it.
 
         Raises `SourceError` if it cannot be kept until the brokers have it.
         """
+        raise NotImplementedError("there is no dead-letter topic")
 
     def flush(self, timeout_s: float) -> None:
         """Return when the brokers have acknowledged all records sent so far.
@@ -119,20 +120,6 @@ class DeadLetters(Protocol):
 
     def close(self) -> None:
         """Drop what is not flushed; within 2 seconds."""
-
-
-class NoDeadLetters:
-    """For a worker without a dead-letter topic, which stops at bad records or skips them."""
-
-    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        """Never called: the worker sends only if a dead-letter topic is set."""
-        raise NotImplementedError("there is no dead-letter topic")
-
-    def flush(self, timeout_s: float) -> None:
-        """Nothing to wait for."""
-
-    def close(self) -> None:
-        """Nothing to drop."""
 
 
 class TransactionFailedError(Exception):

@@ -11,7 +11,7 @@ import structlog
 
 from streampca.formats.record import NO_RECORDS, LastRecord, Record
 from streampca.settings.commands import ConsumerSettings
-from streampca.sources.base import MAX_POLL_INTERVAL_S, Committed
+from streampca.sources.base import MAX_POLL_INTERVAL_S, Committed, Source
 from streampca.sources.client_connection import ClientConnection, one_line
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked
 
@@ -22,7 +22,7 @@ FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once: many messages of any 
 log = structlog.get_logger()
 
 
-class ClientSource(ABC):
+class ClientSource(Source, ABC):
     """See `streampca.sources.base.Source`.
 
     Where the last record before a position is known, reading starts with it: a log that was cut and has grown again
@@ -78,10 +78,6 @@ class ClientSource(ABC):
     @abstractmethod
     def _leave(self) -> None:
         """Leave the group, and close the client."""
-
-    @abstractmethod
-    def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
-        """See `streampca.sources.base.Source`."""
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         fetched = {} if self._rebalances else self._fetch(timeout_s)

@@ -190,13 +190,10 @@ class ClientProducer(DeadLetters, ABC):
         self._settings, self._topic, self._room_s, self._is_idempotent = settings, topic, room_s, is_idempotent
 
     @abstractmethod
-    def _send(self, value: bytes | None, key: bytes | None, partition: int | None, headers: Sequence[Header]) -> None:
-        """See `produce`."""
-
-    @abstractmethod
     def _await(self, timeout_s: float) -> int:
         """Wait for acknowledgements; the number of records without one. Raises `SourceError` for what is refused."""
 
+    @abstractmethod
     def produce(
         self,
         value: bytes | None,
@@ -205,7 +202,6 @@ class ClientProducer(DeadLetters, ABC):
         headers: Sequence[Header] = (),
     ) -> None:
         """Send a record, without waiting for an answer; without a partition, its key decides. Raises `SourceError`."""
-        self._send(value, key, partition, headers)
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
         headers = dead_letter_headers(self._settings.topic, partition, record, reason, message)

@@ -1,7 +1,7 @@
-"""Creates the clients that the settings name."""
+"""Creates the clients that the settings name, and what uses them."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
@@ -9,14 +9,15 @@ from streampca.errors import StreampcaError
 from streampca.settings.commands import ConsumerSettings, DeadLettersSettings, ProduceSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
-from streampca.sources.base import Admin, DeadLetters, NoDeadLetters, Source, Transactions
+from streampca.sources.base import Admin, DeadLetters, OutgoingFields, RecordRefusedError, Source, Transactions
 from streampca.sources.client_transactions import ClientProducer, ClientTransactions
 from streampca.sources.events import Event, Records
 from streampca.sources.prefetch import Prefetch
-from streampca.sources.replay import COMMIT_S, ReplayProducer
+from streampca.sources.record_times import RecordTimes
 from streampca.sources.topic_reader import TopicReader
 
 _POLLS = 5  # prefetch at most as many records as this many polls return
+_REPLAY_S = 60.0  # a person waits; brokers abort the transaction of a killed replay after this time
 
 
 class _Client(NamedTuple):
@@ -26,6 +27,36 @@ class _Client(NamedTuple):
     source: Callable[[ConsumerSettings], Source]
     producer: Callable[..., ClientProducer]
     transactions: Callable[..., ClientTransactions]
+
+
+class ReplayProducer:
+    """Sends dead letters' records again, in transactions. Opening one ends those of any other with the same name.
+
+    All methods raise as `Transactions`; then nothing of the transaction is visible to readers of committed records,
+    unless `send` was in its end: then all of it may be.
+    """
+
+    def __init__(self, topic: str, transactions: ClientTransactions) -> None:
+        self._transactions, self.close = transactions, transactions.close
+        transactions.begin_s, transactions.commit_s = _REPLAY_S / 2, _REPLAY_S
+        self._times, self.replaced = RecordTimes(topic, transactions), 0  # records with the time of sending, so far
+        transactions.recover()
+        self.partitions = transactions.partitions(topic)
+
+    def send(self, records: Iterable[OutgoingFields]) -> None:
+        """Send records as one transaction, and return when it is committed."""
+        records = list(records)
+        while True:
+            sendable, replaced = self._times.sendable(records)
+            try:
+                self._transactions.send(sendable)
+                self._transactions.commit({})
+                break
+            except RecordRefusedError as error:
+                self._times.retry(error)
+                self._transactions.recover()
+        self._times.tries = 0
+        self.replaced += replaced
 
 
 def client_and_other(settings: KafkaSettings) -> str:
@@ -43,7 +74,7 @@ def _client(settings: KafkaSettings) -> _Client:
         from streampca.sources.confluent.transactions import ConfluentProducer, ConfluentTransactions
 
         return _Client(ConfluentAdmin, ConfluentSource, ConfluentProducer, ConfluentTransactions)
-    from streampca.sources.kafka_python.admin import KafkaPythonAdmin
+    from streampca.sources.kafka_python.connection import KafkaPythonAdmin
     from streampca.sources.kafka_python.source import KafkaPythonSource
     from streampca.sources.kafka_python.transactions import KafkaPythonProducer, KafkaPythonTransactions
 
@@ -85,7 +116,7 @@ def create_producer(settings: ProduceSettings) -> ClientProducer:
 def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:
     """Create the writer of dead letters; without a dead-letter topic, one that is never used. Raises `SourceError`."""
     if settings.dead_letter_topic is None:
-        return NoDeadLetters()
+        return DeadLetters()
     return _client(settings).producer(settings, settings.dead_letter_topic, is_idempotent=False)
 
 
@@ -98,7 +129,7 @@ def create_transactions(settings: ConsumerSettings, source: Any, topics: Sequenc
 def create_replay(settings: DeadLettersSettings) -> ReplayProducer:
     """Sends records to their topic again; ends any other replay of the dead-letter topic. Raises `SourceError`."""
     topics, name = [settings.topic, settings.dead_letter_topic], f"streampca-replay-{settings.dead_letter_topic}"
-    return ReplayProducer(settings.topic, _client(settings).transactions(settings, topics, name, COMMIT_S))
+    return ReplayProducer(settings.topic, _client(settings).transactions(settings, topics, name, _REPLAY_S))
 
 
 def prefetching(source: Source, settings: ConsumerSettings, decode: Callable[[Records], Event]) -> Source:

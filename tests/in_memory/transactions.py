@@ -4,7 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from streampca.formats.record import Record
-from streampca.sources.base import Committed, Outgoing, OutgoingFields, RecordRefusedError, TransactionFailedError
+from streampca.sources.base import (
+    Committed,
+    DeadLetters,
+    Outgoing,
+    OutgoingFields,
+    RecordRefusedError,
+    TransactionFailedError,
+)
 from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.record_size import record_size
 from tests.in_memory.source import MemorySource
@@ -78,7 +85,7 @@ class MemoryTransactions:
         raise TransactionFailedError(cause)
 
 
-class MemoryDeadLetters:
+class MemoryDeadLetters(DeadLetters):
     """See `streampca.sources.base.DeadLetters`. While `away` nothing is acknowledged."""
 
     def __init__(self, topic: str = "memory") -> None:

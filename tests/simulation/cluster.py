@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from streampca.errors import SourceError
 from streampca.formats.record import NO_RECORDS, LastRecord, Record
-from streampca.sources.base import Committed
+from streampca.sources.base import Committed, DeadLetters
 from streampca.sources.events import Event, Records, SourceStatus
 from tests.in_memory import MemorySource, MemoryTopic
 from tests.simulation.scheduler import Process, Scheduler, Task
@@ -139,7 +139,7 @@ class ClusterSource(MemorySource):
             raise TimeoutError("no broker answers")
 
 
-class ClusterDeadLetters:
+class ClusterDeadLetters(DeadLetters):
     """See `streampca.sources.base.DeadLetters`."""
 
     def __init__(self, source: ClusterSource) -> None:

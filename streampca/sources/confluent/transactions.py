@@ -2,14 +2,14 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from streampca.sources.base import Committed, OutgoingFields, TransactionFailedError
+from streampca.sources.base import Committed, Header, OutgoingFields, TransactionFailedError
 from streampca.sources.client_connection import one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientProducer, ClientTransactions
 from streampca.sources.confluent.connection import Connection, protocol_code
@@ -133,12 +133,18 @@ class ConfluentProducer(ClientProducer):
         for number, record in list(self._unacknowledged.items()):
             self._give(number, *record)
 
-    def _send(self, *record: Any) -> None:
+    def produce(
+        self,
+        value: bytes | None,
+        partition: int | None = None,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:
         if not self._unacknowledged:
             self._answered_at = time.monotonic()
         self._sent += 1
-        self._unacknowledged[self._sent] = record
-        self._give(self._sent, *record)
+        self._unacknowledged[self._sent] = value, key, partition, headers
+        self._give(self._sent, value, key, partition, headers)
 
     def _give(self, number: int, value: bytes | None, key: bytes | None, partition: int | None, headers: Any) -> None:
         """Add a record to the producer's queue; if that is full, once it has room."""

@@ -4,12 +4,12 @@ import base64
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from kafka import KafkaProducer, errors
-from kafka.admin import ACLOperation
+from kafka import KafkaProducer, TopicPartition, errors
+from kafka.admin import ACLOperation, ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
 from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
@@ -18,7 +18,7 @@ from kafka.protocol.metadata import MetadataRequest
 from streampca.errors import NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import TopicDescription
-from streampca.sources.client_connection import ClientConnection, key_password, one_line
+from streampca.sources.client_connection import EXISTS, ClientConnection, key_password, one_line
 from streampca.sources.kafka_python.patches import PatchedConnectionManager, PatchedNetClient, drop
 from streampca.sources.oauth_tokens import OAuthTokens, create_tokens
 
@@ -105,7 +105,7 @@ class Connection(ClientConnection):
 
     def _open(self, **configs: Any) -> KafkaNetClient:
         net = NetworkSelector(**configs)
-        self._manager = PatchedConnectionManager(net, **configs)
+        self._manager = PatchedConnectionManager(net, self, **configs)
         client = PatchedNetClient(net=net, manager=self._manager, **configs)
         try:
             # Here, since the consumer does it late and without a deadline if an api_version is given.
@@ -155,14 +155,6 @@ class Connection(ClientConnection):
     def connected(self) -> bool:
         return self._manager.connected
 
-    @property
-    def last_failure(self) -> str:
-        return self._manager.last_failure
-
-    @last_failure.setter
-    def last_failure(self, cause: str) -> None:
-        self._manager.last_failure = cause
-
     @contextmanager
     def answers(self, unknown: str = "") -> Iterator[None]:
         """Raise `SourceError`; for what a retry may end `TimeoutError`, if it is said what is `unknown` then."""
@@ -178,10 +170,48 @@ class Connection(ClientConnection):
         text = one_line(error)
         match error:
             case errors.KafkaTimeoutError() | TimeoutError():
-                return self.messages.no_broker(self._manager.last_failure)
+                return self.messages.no_broker(self.last_failure)
             case errors.UnsupportedCodecError():
                 return SourceError(
                     f"records of topic {self._topic} are compressed, and what reads them is not installed ({text}): "
                     "pip install 'kafka-python[lz4,snappy,zstd]'"
                 )
         return self.messages.of(getattr(error, "errno", None), text)
+
+
+class KafkaPythonAdmin(Connection):
+    """See `streampca.sources.base.Admin`."""
+
+    def __init__(self, settings: KafkaSettings, topic: str) -> None:
+        super().__init__(settings, topic)
+        self.client = self.connect(KafkaAdminClient)
+
+    def brokers(self) -> list[tuple[str, str, int]]:
+        with self.answers():
+            brokers = self.client.describe_cluster()["brokers"]
+        return [(str(b.get("broker_id", b.get("node_id"))), b["host"], b["port"]) for b in brokers]
+
+    def topic_configs(self) -> dict[str, str]:
+        resource, configs = ConfigResource(ConfigResourceType.TOPIC, self._topic), dict[str, Any]()
+        with suppress(errors.KafkaError):
+            configs = self.client.describe_configs([resource], config_filter="all")["topic"][self._topic]
+        return {name: config["value"] for name, config in configs.items() if config["value"] is not None}
+
+    def log_ends(self) -> dict[int, tuple[int, int]]:
+        tps = [TopicPartition(self._topic, partition) for partition in self.require_topic().in_sync]
+        with self.answers():
+            first, end = (
+                self.client.list_partition_offsets(dict.fromkeys(tps, at))
+                for at in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+            )
+        return {tp.partition: (first[tp].offset, end[tp].offset) for tp in tps}
+
+    def create(self, partitions: int, replicas: int, configs: Mapping[str, str]) -> None:
+        options = {"num_partitions": partitions, "replication_factor": replicas, "configs": configs}
+        with self.answers():
+            (answer,) = self.client.create_topics({self._topic: options}, raise_errors=False)["topics"]
+        if (code := answer["error_code"]) not in (0, EXISTS):
+            raise self.messages.not_created(code, answer["error_message"])
+
+    def close(self) -> None:
+        self.client.close()

@@ -56,7 +56,7 @@ from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport
 
 from streampca.sources.base import Committed
-from streampca.sources.client_connection import one_line
+from streampca.sources.client_connection import ClientConnection, one_line
 
 _REFUSALS = (
     errors.SaslAuthenticationFailedError,
@@ -88,12 +88,11 @@ class PatchedSSLTransport(KafkaSSLTransport):  # type: ignore[misc]
 
 
 class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
-    """Connections that keep refusals and the last failure."""
+    """Connections that keep refusals, and note the last failure in their `owner`."""
 
-    last_failure = ""
-
-    def __init__(self, net: NetworkSelector, **configs: Any) -> None:
+    def __init__(self, net: NetworkSelector, owner: ClientConnection, **configs: Any) -> None:
         super().__init__(net, **configs)
+        self._owner = owner
         self.cluster.config["allow_auto_create_topics"] = False
 
     async def _build_transport(self, *args: Any, **kwargs: Any) -> Any:
@@ -116,7 +115,7 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
             return
         if conn.init_future.failed():
             error = conn.init_future.exception
-            self.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
+            self._owner.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
             if isinstance(error, _REFUSALS):
                 self._auth_failures[node.node_id] = error
             if not self.connection_delay(node.node_id):

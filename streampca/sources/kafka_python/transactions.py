@@ -15,8 +15,7 @@ from streampca.errors import NoBrokerError, SourceError
 from streampca.sources.base import Committed, Header, OutgoingFields
 from streampca.sources.client_connection import one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientProducer, ClientTransactions
-from streampca.sources.kafka_python.admin import KafkaPythonAdmin
-from streampca.sources.kafka_python.connection import Connection
+from streampca.sources.kafka_python.connection import Connection, KafkaPythonAdmin
 from streampca.sources.kafka_python.patches import drop, transactional
 from streampca.sources.record_size import record_size
 
@@ -64,7 +63,13 @@ class KafkaPythonProducer(ClientProducer):
             self.close()
             raise
 
-    def _send(self, value: bytes | None, key: bytes | None, partition: int | None, headers: Sequence[Header]) -> None:
+    def produce(
+        self,
+        value: bytes | None,
+        partition: int | None = None,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:
         with self._connection.answers():
             self._unacknowledged.append(self._producer.send(self._topic, (value,), key, _sendable(headers), partition))
 
