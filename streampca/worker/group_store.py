@@ -33,8 +33,7 @@ class GroupStore:
         Not if the group does not answer: then it cannot assign any, and `check_assigned` follows.
         """
         with contextlib.suppress(TimeoutError):
-            if named := _metadata(self._committed()):
-                identity.refuse_other_store(self._checkpoints.topic, named, self._checkpoints.identity())
+            self._committed()
 
     def check_assigned(self, partitions: Collection[int]) -> None:
         """Raise `ForeignStoreError` if the group has another store, or is ahead of ours in one of these partitions.
@@ -42,8 +41,6 @@ class GroupStore:
         Raises `StoreError` or `TimeoutError` when a retry can help.
         """
         committed = self._committed()  # before the checkpoints: the group is never ahead of them
-        if named := _metadata(committed):
-            identity.refuse_other_store(self._checkpoints.topic, named, self._checkpoints.identity())
         moved: dict[int, int] = {}
         for partition in sorted(committed.keys() & set(partitions)):
             watchdog.tick(watchdog.STORE_S)
@@ -72,14 +69,13 @@ class GroupStore:
         """
         if self._ours and self._is_check_due:
             with contextlib.suppress(TimeoutError):
-                identity.refuse_other_store(self._checkpoints.topic, _metadata(self._committed()), self._ours)
+                self._committed(self._ours)
                 self._is_check_due = False
 
-    def _committed(self) -> Mapping[int, Committed]:
+    def _committed(self, ours: StoreIdentity | None = None) -> Mapping[int, Committed]:
+        """The offsets of the group. Raises `ForeignStoreError` if they name another store than `ours`, by default."""
         committed = self._source.committed(self._source.partitions())
         watchdog.tick(watchdog.STORE_S)  # which is compared next
+        if named := {partition: offset.metadata for partition, offset in committed.items() if offset.metadata}:
+            identity.refuse_other_store(self._checkpoints.topic, named, ours or self._checkpoints.identity())
         return committed
-
-
-def _metadata(committed: Mapping[int, Committed]) -> dict[int, str]:
-    return {partition: offset.metadata for partition, offset in committed.items() if offset.metadata}
