@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from streampca.consumer_group import events
 from streampca.process.listening import AccessError, BearerTokens, address_of, listen
-from streampca.sources.events import SourceStatus
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -52,7 +51,11 @@ class HealthListener(events.Listener):
             case events.LoopTicked():
                 self._last_tick, self._limit_s = self._clock(), _STUCK_AFTER_S
             case events.SourcePolled(status):
-                self._on_poll(status)
+                self._away = f": {status.cause or 'no broker answers'}" if status.cause or not status.connected else ""
+                if status.member != self._member:
+                    self._member, self._member_since = status.member, self._clock()
+                elif self._clock() - self._member_since >= _SETTLED_AFTER_S:  # a standby without partitions, too
+                    self._joined = self._member
             case events.PartitionsAssigned():
                 self._joined = True
             case events.PartitionsReleased(_, lost):
@@ -79,15 +82,6 @@ class HealthListener(events.Listener):
             return None
         kind = "certificate" if "certificate" in self._away else "broker" if self._away else "group"
         return Failure(kind, f"no place in the consumer group yet{self._away}")
-
-    def _on_poll(self, status: SourceStatus) -> None:
-        """A standby without partitions is ready too, once its membership has been stable for a while."""
-        now = self._clock()
-        self._away = f": {status.cause or 'no broker answers'}" if status.cause or not status.connected else ""
-        if status.member != self._member:
-            self._member, self._member_since = status.member, now
-        elif now - self._member_since >= _SETTLED_AFTER_S:
-            self._joined = self._member
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import starmap
+from itertools import product, starmap
 from typing import Any
 
 import prometheus_client
@@ -34,7 +34,7 @@ MEMBER_METRICS: tuple[Row, ...] = (
     (Gauge, "loop_last_tick_timestamp_seconds", (), "Time of the loop's last iteration."),
     (Gauge, "save_overdue_seconds", (), "Time since a save of records was due that has not happened; 0 if none is."),
 )
-_PARTITION = ("partition",)
+PARTITION = ("partition",)
 
 
 class MemberLog(events.Listener):
@@ -198,7 +198,7 @@ class MemberMetrics(events.Listener):
         self._metrics: dict[str, Any] = {
             name: kind(prefix + name, text, labels, registry=self.registry) for kind, name, labels, text in rows
         }
-        self._by_partition = [self._metrics[name] for _, name, labels, _ in rows if labels == _PARTITION]
+        self._by_partition = [self._metrics[name] for _, name, labels, _ in rows if labels == PARTITION]
         self._owned: set[int] = set()
 
     def notify(self, event: events.MemberEvent) -> None:
@@ -213,7 +213,9 @@ class MemberMetrics(events.Listener):
                 self._own(self._owned.union(positions))
             case events.PartitionsReleased(partitions):
                 self._own(self._owned.difference(partitions))
-                self._remove(partitions)
+                for partition, gauge in product(partitions, self._by_partition):
+                    with contextlib.suppress(KeyError):  # older prometheus_client: the gauge was never set
+                        gauge.remove(str(partition))
 
     def _set(self, partition: int, **values: float) -> None:
         for name, value in values.items():
@@ -222,9 +224,3 @@ class MemberMetrics(events.Listener):
     def _own(self, partitions: set[int]) -> None:
         self._owned = partitions
         self._metrics["partitions_owned"].set(len(partitions))
-
-    def _remove(self, partitions: Iterable[int]) -> None:
-        for partition in partitions:
-            for gauge in self._by_partition:
-                with contextlib.suppress(KeyError):  # older prometheus_client: the gauge was never set
-                    gauge.remove(str(partition))

@@ -20,7 +20,7 @@ from typing import Literal
 import structlog
 
 from streampca.errors import SettingsError
-from streampca.process.renewed import changed_at
+from streampca.process.renewed import changed_at, versions
 
 log = structlog.get_logger()
 
@@ -78,18 +78,15 @@ def server_context(folder: Path | None) -> ssl.SSLContext | None:
         context.verify_mode = ssl.CERT_REQUIRED if with_ca else ssl.CERT_NONE
         return context
 
-    def versions() -> list[tuple[int, int] | None]:
-        return [changed_at(path) for path in files]
-
     try:
-        version, current, context = versions(), read(), read()
+        version, current, context = versions(files), read(), read()
     except OSError as error:  # ssl.SSLError is one of them
         raise SettingsError(f"{cert} and {key} cannot be used for TLS: {error}") from None
 
     def choose(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
         nonlocal version, current
         try:
-            if (newest := versions()) != version:
+            if (newest := versions(files)) != version:
                 current, version = read(), newest
                 log.info("certificate read again", file=str(cert))
         except OSError as error:  # the files may be changed one after the other

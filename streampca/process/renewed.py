@@ -1,5 +1,6 @@
 """Files that are renewed while a process runs: certificates, tokens, settings."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -10,3 +11,8 @@ def changed_at(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_ino
+
+
+def versions(files: Iterable[Path]) -> list[tuple[int, int] | None]:
+    """What `changed_at` says of each."""
+    return [changed_at(path) for path in files]

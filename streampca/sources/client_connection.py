@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from streampca.errors import NO_ANSWER, CertificateError, NoBrokerError, SettingsError, SourceError
-from streampca.process.renewed import changed_at
+from streampca.process.renewed import versions
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import TopicDescription
 
@@ -114,7 +114,7 @@ class ClientConnection(ABC):
         self._files = [Path(settings.config_file)] if settings.config_file else []
         if not self.reads_files_again:
             self._files += filter(None, (settings.ssl_cafile, settings.ssl_certfile, settings.ssl_keyfile))
-        self._versions = self._versions_now()
+        self._versions = versions(self._files)
 
     @property
     @abstractmethod
@@ -169,25 +169,20 @@ class ClientConnection(ABC):
         elif self._away_since is None:
             self._away_since = now
         elif now - self._away_since > _GRACE_S:
-            self._log_outage(_NUMBERS.sub("", self.last_failure), now)
+            cause = _NUMBERS.sub("", self.last_failure)
+            if self._logged is None or (cause != self._logged and now - self._logged_at > _SAY_AGAIN_S):
+                log.warning("broker unreachable, waiting", bootstrap_servers=self._servers, cause=self.last_failure)
+                self._logged, self._logged_at = cause, now
             self._refuse_renewed_files()
-
-    def _log_outage(self, cause: str, now: float) -> None:
-        if self._logged is None or (cause != self._logged and now - self._logged_at > _SAY_AGAIN_S):
-            log.warning("broker unreachable, waiting", bootstrap_servers=self._servers, cause=self.last_failure)
-            self._logged, self._logged_at = cause, now
 
     def _refuse_renewed_files(self) -> None:
         """Raise `SourceError` if a file has changed since the start that this process does not read again."""
-        for path, before, after in zip(self._files, self._versions, self._versions_now(), strict=True):
+        for path, before, after in zip(self._files, self._versions, versions(self._files), strict=True):
             if after not in (None, before):
                 raise SourceError(
                     f"{NO_ANSWER} at {self._servers} ({self.last_failure or 'no cause is known'}), and {path} "
                     "was changed since the start; only a new process reads certificates and settings again: start it"
                 )
-
-    def _versions_now(self) -> list[tuple[int, int] | None]:
-        return [changed_at(path) for path in self._files]
 
 
 def check_certificates(settings: KafkaSettings) -> None:

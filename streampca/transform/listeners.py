@@ -47,7 +47,13 @@ class TransformLog(MemberLog):
         super().notify(event)
         match event:
             case events.BatchTransformed():
-                self._on_batch(event)
+                if event.version != self._version:
+                    write = log.debug if self._version is not None else log.info
+                    write("model in use", version=event.version)
+                self._version = event.version
+                self._written += event.outputs
+                if self._catches_up(event.partition, event.messages, event.lag):
+                    log.info("caught up", partitions=len(self._lags), read=self._messages)
             case events.TransactionEnded("committed"):
                 self._ends("transaction failed", "transactions committed again")
                 self._committed += event.counts["all"]
@@ -60,15 +66,6 @@ class TransformLog(MemberLog):
 
     def ended(self) -> None:
         log.info("transform ended", committed=self._committed, **self._state())
-
-    def _on_batch(self, event: events.BatchTransformed) -> None:
-        if event.version != self._version:
-            write = log.debug if self._version is not None else log.info
-            write("model in use", version=event.version)
-        self._version = event.version
-        self._written += event.outputs
-        if self._catches_up(event.partition, event.messages, event.lag):
-            log.info("caught up", partitions=len(self._lags), read=self._messages)
 
     def _state(self) -> dict[str, object]:
         return super()._state() | {"written": self._written, "model": self._version}
@@ -90,12 +87,9 @@ class TransformMetrics(MemberMetrics):
                 self._metrics["model_version"].set(event.version)
                 self._set(event.partition, lag_messages=event.lag)
             case events.TransactionEnded():
-                self._on_end(event)
-
-    def _on_end(self, event: events.TransactionEnded) -> None:
-        self._metrics["transactions"].labels(event.outcome).inc()
-        if event.outcome == "committed":
-            self._metrics["commit_duration_seconds"].observe(event.seconds)
-            self._metrics["timestamps_replaced"].inc(event.counts["replaced"])
-            for outcome in _OUTCOMES["records"]:
-                self._metrics["records"].labels(outcome).inc(event.counts[outcome])
+                self._metrics["transactions"].labels(event.outcome).inc()
+                if event.outcome == "committed":
+                    self._metrics["commit_duration_seconds"].observe(event.seconds)
+                    self._metrics["timestamps_replaced"].inc(event.counts["replaced"])
+                    for outcome in _OUTCOMES["records"]:
+                        self._metrics["records"].labels(outcome).inc(event.counts[outcome])

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from streampca.consumer_group import events
-from streampca.consumer_group.listeners import MemberLog, MemberMetrics, Row
+from streampca.consumer_group.listeners import PARTITION, MemberLog, MemberMetrics, Row
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.epoch import oddity
 from streampca.formats.packing import NO_VALUE
@@ -23,7 +23,6 @@ _RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0
 _P_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 _ODD_TIMES = "timestamps outside 1990 to 2100"
-_PARTITION = ("partition",)
 _TABLE: tuple[Row, ...] = (
     (Counter, "messages", ("outcome",), "Messages processed, by outcome: learned, rejected or skipped."),
     (Counter, "learn_seconds", (), "Time spent learning."),
@@ -37,18 +36,18 @@ _TABLE: tuple[Row, ...] = (
     (Counter, "publish_failures", (), "Attempts to publish a model that failed."),
     (Gauge, "published_version", (), "Version of the last model published: the number of messages learned."),
     (Gauge, "explained_variance_ratio", (), "Share of the variance explained by the last model published."),
-    (Gauge, "loss_ewma", _PARTITION, "Relative residual, exponentially weighted over about the last 1000 messages."),
-    (Gauge, "pinv_error", _PARTITION, "Largest entry of |S CᵀC − I| after the last block, S as updated through it."),
-    (Gauge, "clipped_messages", _PARTITION, "Messages that were too far from the mean to be learned as they are, and "
+    (Gauge, "loss_ewma", PARTITION, "Relative residual, exponentially weighted over about the last 1000 messages."),
+    (Gauge, "pinv_error", PARTITION, "Largest entry of |S CᵀC − I| after the last block, S as updated through it."),
+    (Gauge, "clipped_messages", PARTITION, "Messages that were too far from the mean to be learned as they are, and "
      "were moved towards it."),
-    (Gauge, "missing_entries_ratio", _PARTITION, "Share of entries that messages lack, forgotten as models forget."),
-    (Gauge, "consumer_lag_messages", _PARTITION, "Consumer lag: messages behind the log's end."),
-    (Gauge, "next_offset", _PARTITION, "Offset of the next message to learn."),
-    (Gauge, "event_time_lag_seconds", _PARTITION, "Age of the newest record, by its timestamp, when it was learned."),
-    (Gauge, "stalled", _PARTITION, "1 while the schema registry does not answer, so that records cannot be decoded."),
-    (Gauge, "timestamps_ahead", _PARTITION, "Records with a timestamp more than a day ahead of the event time."),
+    (Gauge, "missing_entries_ratio", PARTITION, "Share of entries that messages lack, forgotten as models forget."),
+    (Gauge, "consumer_lag_messages", PARTITION, "Consumer lag: messages behind the log's end."),
+    (Gauge, "next_offset", PARTITION, "Offset of the next message to learn."),
+    (Gauge, "event_time_lag_seconds", PARTITION, "Age of the newest record, by its timestamp, when it was learned."),
+    (Gauge, "stalled", PARTITION, "1 while the schema registry does not answer, so that records cannot be decoded."),
+    (Gauge, "timestamps_ahead", PARTITION, "Records with a timestamp more than a day ahead of the event time."),
     (Counter, "odd_timestamps", (), "Records with a timestamp outside 1990 to 2100, with half_life_seconds."),
-    (Gauge, "checkpoint_last_success_timestamp_seconds", _PARTITION, "Time of the last checkpoint written."),
+    (Gauge, "checkpoint_last_success_timestamp_seconds", PARTITION, "Time of the last checkpoint written."),
     (Histogram, "checkpoint_duration_seconds", (), "Time to write a checkpoint."),
     (Histogram, "publish_duration_seconds", (), "Time to merge the partitions' states and write a model."),
 )  # fmt: skip
@@ -69,7 +68,13 @@ class WorkerLog(MemberLog):
         super().notify(event)
         match event:
             case events.BatchLearned():
-                self._on_batch(event)
+                self._batches[event.partition] = event
+                if event.odd_times and _ODD_TIMES not in self._causes:  # once, whatever the others are
+                    self._fails(_ODD_TIMES, f"half_life_seconds depends on {oddity(event.odd_times[0])}", "warning")
+                if self._catches_up(event.partition, event.messages, event.lag) and (
+                    learned := sum(latest.fold.stats.learned for latest in self._batches.values())
+                ):
+                    log.info("caught up", partitions=len(self._lags), learned=learned)
             case events.CheckpointSaved(partition, fold, seconds):
                 self._ends("checkpoint postponed", "checkpoint saved again")
                 self._saved_positions[partition] = position = fold.position
@@ -96,15 +101,6 @@ class WorkerLog(MemberLog):
             saved_up_to={str(p): position for p, position in sorted(self._saved_positions.items())},
             last_model=self._model and self._model.version,
         )
-
-    def _on_batch(self, batch: events.BatchLearned) -> None:
-        self._batches[batch.partition] = batch
-        if batch.odd_times and _ODD_TIMES not in self._causes:  # once, whatever the others are
-            self._fails(_ODD_TIMES, f"half_life_seconds depends on {oddity(batch.odd_times[0])}", "warning")
-        if self._catches_up(batch.partition, batch.messages, batch.lag) and (
-            learned := sum(latest.fold.stats.learned for latest in self._batches.values())
-        ):
-            log.info("caught up", partitions=len(self._lags), learned=learned)
 
     def _on_model(self, model: PublishedModel, seconds: float) -> None:
         self._ends("publishing failed", "model published again")
