@@ -35,11 +35,10 @@ from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
 from streampca.stores.models import Models
-from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import WorkerConfig
 from streampca.worker.listeners import WorkerLog, WorkerMetrics
 from streampca.worker.loop import Worker
-from streampca.worker.publisher import Publisher
+from streampca.worker.writer import CheckpointWriter, Publisher
 
 log = structlog.get_logger()
 

@@ -21,8 +21,8 @@ from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.formats.codec import Codec
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
-from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.group_store import GroupStore
+from streampca.worker.writer import CheckpointWriter, SaveResult
 
 log = structlog.get_logger()
 

@@ -17,9 +17,8 @@ from streampca.pca.arrays import rows_with_missing
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
-from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import Checkpointer, WorkerConfig
-from streampca.worker.publisher import PublishSchedule
+from streampca.worker.writer import CheckpointWriter, PublishSchedule
 
 _POLL_S = 0.2
 

@@ -28,9 +28,9 @@ from streampca.stores import directory, identity, numbered
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache
 from streampca.worker import checkpointer
-from streampca.worker.checkpoint_writer import CheckpointWriter, SaveResult
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.loop import Worker
+from streampca.worker.writer import CheckpointWriter, SaveResult
 from tests.in_memory.topic import Log
 from tests.simulation.plan import plan_of
 from tests.simulation.run import PLANS, simulate

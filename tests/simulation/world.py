@@ -15,9 +15,8 @@ from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
-from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.loop import Worker
-from streampca.worker.publisher import Publisher
+from streampca.worker.writer import CheckpointWriter, Publisher
 from tests.simulation.cluster import Cluster, ClusterDeadLetters, ClusterSource
 from tests.simulation.plan import TOPIC, Plan
 from tests.simulation.registry import ProcessSchemas, value_of

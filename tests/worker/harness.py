@@ -24,10 +24,9 @@ from streampca.sources.decode import decode_records
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
-from streampca.worker.checkpoint_writer import CheckpointWriter
 from streampca.worker.checkpointer import WorkerConfig
 from streampca.worker.loop import Worker
-from streampca.worker.publisher import Publisher
+from streampca.worker.writer import CheckpointWriter, Publisher
 from tests.fold.streams import D, fold_config, learn, vectors
 from tests.formats.structured import arrow, avro, avro_datum, avro_schema
 from tests.in_memory import Step

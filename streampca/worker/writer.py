@@ -1,20 +1,31 @@
-"""Merges the newest checkpoints of all partitions into a model and writes it as the next version.
+"""Writes checkpoints in a thread, so that learning does not wait for the disk, and merges the newest into models.
+
+Folds are immutable, so a save writes the folds as they were when it started, while learning continues.
+
+A model is a function of the positions of its folds, and of the clock only if timestamps are ahead of it. The owner of
+the lowest partition publishes. Where this takes long, it publishes less often.
 
 Each request to a bucket costs money: a worker has its own checkpoints in memory, and caches what it reads of others.
-
-A model is a function of the positions of its folds, and of the clock only if timestamps are ahead of it.
-
-The owner of the lowest partition publishes. Where this takes long, it publishes less often.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from streampca.consumer_group.events import Listener, MemberEvent, ModelPublished
+from streampca.consumer_group.events import (
+    CheckpointPostponed,
+    CheckpointSaved,
+    Listener,
+    MemberEvent,
+    ModelPublished,
+    PublishFailed,
+)  # fmt: skip
+from streampca.errors import DamagedFileError, StoreError, StreampcaError
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
@@ -149,6 +160,74 @@ class Publisher:
 
     def _merged_folds(self) -> FoldMerger:
         return FoldMerger(self._fold_config, int(1000 * self._now()))
+
+
+class SaveResult(NamedTuple):
+    """Events of a save in their order, and an `error` that a retry cannot fix."""
+
+    events: list[CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed]
+    error: StreampcaError | None = None
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one worker, and models if the worker publishes."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        publisher: Publisher,
+        executor: Executor | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.checkpoints, self._publisher, self._clock = checkpoints, publisher, clock
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="writer")
+
+    def start(
+        self, checkpoints: Sequence[Checkpoint], *, publish: bool, saved_before: Sequence[Checkpoint] = ()
+    ) -> Future[SaveResult]:
+        """Start to write checkpoints, and then a model if `publish`.
+
+        Checkpoints `saved_before` are merged without being read from the store.
+        """
+        return self._executor.submit(self._write, checkpoints, publish, saved_before)
+
+    def _write(
+        self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint]
+    ) -> SaveResult:
+        result = SaveResult([])
+        try:
+            stored = self.checkpoints.snapshot()  # one listing for all partitions
+            saved = self._save(stored, checkpoints, result)
+            if publish:
+                self._publish([*saved_before, *saved], stored, result)
+        except StoreError as error:
+            result.events.extend([CheckpointPostponed(str(error))] if checkpoints else [])
+            result.events.extend([PublishFailed(str(error))] if publish else [])
+        except StreampcaError as error:
+            return result._replace(error=error)
+        return result
+
+    def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> Sequence[Checkpoint]:
+        """Write checkpoints up to the first that fails; returns those written."""
+        for i, checkpoint in enumerate(checkpoints):
+            started = self._clock()
+            try:
+                stored.save(checkpoint)
+            except StoreError as error:
+                result.events.append(CheckpointPostponed(str(error)))
+                return checkpoints[:i]
+            seconds = self._clock() - started
+            result.events.append(CheckpointSaved(checkpoint.partition, checkpoint.fold, seconds))
+        return checkpoints
+
+    def _publish(self, in_memory: Sequence[Checkpoint], stored: Checkpoints, result: SaveResult) -> None:
+        started = self._clock()
+        try:
+            if published := self._publisher.publish(stored, in_memory):
+                model, p_values = published
+                result.events.append(ModelPublished(model, self._clock() - started, p_values))
+        except (StoreError, DamagedFileError) as error:
+            result.events.append(PublishFailed(str(error)))
 
 
 def _arrived(fold: Fold, position: int) -> Array:
