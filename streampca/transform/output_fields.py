@@ -58,33 +58,22 @@ class OutputFields:
         self, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64], counts: NDArray[np.int64],
         in_batches: NDArray[np.bool_],
     ) -> Fields:  # fmt: skip
-        """The fields of the vectors of m records, which have `counts` (m,); as `of_each` where `in_batches` (m,)."""
-        if not in_batches.any():
-            return self.of(published, vectors, offsets)
-        if in_batches.all():
-            return self.of_each(published, vectors, counts)
-        rows = np.repeat(in_batches, counts)
-        several = self.of_each(published, vectors[rows], counts[in_batches])
-        single = self.of(published, vectors[~rows], offsets[~in_batches])
-        order = np.argsort(np.concatenate([np.flatnonzero(rows), np.flatnonzero(~rows)]))
-        return {name: np.concatenate([values, single[name]])[order] for name, values in several.items()}
+        """The fields of the vectors (n, d) of m records at ascending offsets (m,), which have `counts` (m,); n > 0.
 
-    def of(self, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64]) -> Fields:
-        """The fields of vectors (n, d) that are alone in the records at these offsets (n,), ascending; n > 0."""
-        first, n = int(offsets[0]) % GEMM_ROWS, len(offsets)
-        if offsets[-1] - offsets[0] == n - 1:
+        A record that is not in `in_batches` (m,) has one vector. It is in the block of the records whose offsets are
+        near, at the index that its own offset gives. Any other record begins a block.
+        """
+        n, at = len(vectors), offsets % GEMM_ROWS
+        if not in_batches.any() and offsets[-1] - offsets[0] == n - 1:
+            first = int(at[0])
             head = min(-first % GEMM_ROWS, n)  # the rest of a block, then whole ones, then the begin of one
             bounds = [0, head, max(head, n - (first + n) % GEMM_ROWS), n]
             runs = [(i, j) for i, j in pairwise(bounds) if i < j]
             return _joined([self._of_run(published, vectors[i:j], (first + i) % GEMM_ROWS) for i, j in runs])
-        height = GEMM_ROWS * np.unique(offsets // GEMM_ROWS, return_inverse=True)[1]
-        return self._at(published, vectors, height + offsets % GEMM_ROWS)
-
-    def of_each(self, published: PublishedModel, vectors: Array, counts: NDArray[np.int64]) -> Fields:
-        """As `of`, of vectors that are several in a record: `counts` (m,), whose sum is n."""
-        heights = -(-counts // GEMM_ROWS) * GEMM_ROWS
-        starts = np.cumsum(heights) - heights
-        within = np.arange(len(vectors)) - np.repeat(np.cumsum(counts) - counts, counts)
+        heights = GEMM_ROWS * np.where(in_batches, -(-counts // GEMM_ROWS), 1)
+        begins = in_batches | (np.diff(np.where(in_batches, -1, offsets - at), prepend=-1) != 0)
+        starts = np.cumsum(heights * begins) - heights + np.where(in_batches, 0, at)
+        within = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
         return self._at(published, vectors, np.repeat(starts, counts) + within)
 
     def _of_run(self, published: PublishedModel, vectors: Array, start: int) -> Fields:

@@ -23,7 +23,7 @@ from tests.example_models import models_in, numbered
 from tests.forked import ForkedProcess
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, D, K, as_json, vectors, with_polls_of
 from tests.kafka_broker import SASL, USER, Broker
-from tests.transform.harness import origin_of_output
+from tests.transform.harness import of, origin_of_output
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -130,7 +130,7 @@ def expected(partition: int, records: list[Any]) -> list[tuple[int, bytes]]:
     good = [record for record in records if record.value != BAD]
     vectors = CODEC.decode([record.value for record in good]).vectors
     offsets = [record.offset for record in good]
-    fields = OutputFields(FIELDS).of(numbered(7, d=D, k=K), vectors, np.array(offsets))
+    fields = of(OutputFields(FIELDS), numbered(7, d=D, k=K), vectors, np.array(offsets))
     return list(zip(offsets, writer_of("json").write(fields), strict=True))
 
 

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import orjson
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from streampca.consumer_group.events import Listener, Listeners, MemberEvent, SourcePolled
 from streampca.fold.model_file import PublishedModel
 from streampca.formats import writer_of
+from streampca.formats.base import Fields
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.pca.arrays import Array
@@ -46,6 +48,17 @@ class Origin(NamedTuple):
 def origin_of_output(headers: Iterable[tuple[str, bytes | None]]) -> Origin:
     (value,) = (value for name, value in headers if name == ORIGIN)
     return Origin(**orjson.loads(value or b""))
+
+
+def of(fields: OutputFields, published: PublishedModel, vectors: Array, offsets: NDArray[np.int64]) -> Fields:
+    """The fields of vectors that are alone in the records at these offsets."""
+    counts = np.ones(len(offsets), np.int64)
+    return fields.of_records(published, vectors, offsets, counts, counts > 1)
+
+
+def of_each(fields: OutputFields, published: PublishedModel, vectors: Array, counts: NDArray[np.int64]) -> Fields:
+    """The fields of vectors of which records hold so many each."""
+    return fields.of_records(published, vectors, np.zeros_like(counts), counts, counts > 0)
 
 
 class DecodingSource(MemorySource):

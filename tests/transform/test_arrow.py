@@ -26,7 +26,7 @@ from streampca.transform.listeners import TransformMetrics
 from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import Outputs, Packer, RecordPacker, TransformedBatch
 from tests.example_models import D, K, numbered
-from tests.transform.harness import Member, World, model_with_past_scores, origin_of_output
+from tests.transform.harness import Member, World, model_with_past_scores, of_each, origin_of_output
 
 FRAME = 4096  # bytes of a stream around its rows
 KEYS = st.none() | st.binary(max_size=8)
@@ -157,7 +157,7 @@ def test_a_worker_reads_the_vectors(name: str) -> None:
     assert len(values) > 1
     decoded = Codec("arrow", Judge({"coordinates": K, "reconstruction": D}[name], 1e150), name).decode(values)
     assert decoded.rejects == []
-    fields = OutputFields(EMITTED).of_each(model_with_past_scores(7), batch.decoded.vectors, batch.decoded.counts)
+    fields = of_each(OutputFields(EMITTED), model_with_past_scores(7), batch.decoded.vectors, batch.decoded.counts)
     np.testing.assert_array_equal(decoded.vectors, fields[name])
 
 

@@ -15,7 +15,7 @@ from streampca.settings.commands import EMITTED
 from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import RecordPacker
 from tests.example_models import numbered, standardised
-from tests.transform.harness import model_with_past_scores
+from tests.transform.harness import model_with_past_scores, of, of_each
 
 ALL = OutputFields((*EMITTED, "contributions:3"))
 model = partial(model_with_past_scores, 3)
@@ -36,12 +36,12 @@ def test_every_bit_is_the_same_however_records_are_batched(data: st.DataObject) 
     cuts = sorted(data.draw(st.sets(st.integers(0, count), max_size=5)))
     encode = writer_of("json").write
     with threadpool_limits(1):
-        whole = encode(ALL.of(published, vectors, offsets))
+        whole = encode(of(ALL, published, vectors, offsets))
         parts = [
             value
             for i, j in zip([0, *cuts], [*cuts, count], strict=True)
             if i < j
-            for value in encode(ALL.of(published, vectors[i:j], offsets[i:j]))
+            for value in encode(of(ALL, published, vectors[i:j], offsets[i:j]))
         ]
     assert parts == whole
 
@@ -53,7 +53,7 @@ def test_the_fields_are_those_of_the_model(gaps: bool, scaled: bool) -> None:
     published = standardised(published) if scaled else published
     if gaps:
         vectors[::3, 2] = np.nan
-    fields = ALL.of(published, vectors, np.arange(100, 140))
+    fields = of(ALL, published, vectors, np.arange(100, 140))
     projected = published.project(vectors)
     reconstruction = published.model.reconstruct(projected.coordinates)
     which, contributions = projected.contributions(3)
@@ -66,7 +66,7 @@ def test_the_fields_are_those_of_the_model(gaps: bool, scaled: bool) -> None:
 
 def test_whitened_coordinates_change_neither_score_nor_reconstruction() -> None:
     published, vectors = model(6, 2), np.random.default_rng(2).normal(size=(4, 6))
-    principal, whitened = (OutputFields(EMITTED, basis).of(published, vectors, np.arange(4)) for basis in BASES)
+    principal, whitened = (of(OutputFields(EMITTED, basis), published, vectors, np.arange(4)) for basis in BASES)
     np.testing.assert_allclose(whitened["coordinates"], published.model.whiten(principal["coordinates"]))
     for name in EMITTED[1:]:
         np.testing.assert_array_equal(whitened[name], principal[name])
@@ -80,11 +80,11 @@ BASES: tuple[Any, Any] = ("principal", "whitened")
 def test_records_of_several_vectors_give_what_they_give_alone(counts: list[int]) -> None:
     published, vectors = model(5, 2), np.random.default_rng(3).normal(size=(sum(counts), 5))
     encode = writer_of("json").write
-    together = encode(ALL.of_each(published, vectors, np.array(counts)), np.array(counts))
+    together = encode(of_each(ALL, published, vectors, np.array(counts)), np.array(counts))
     starts = np.cumsum([0, *counts])
     for i, count in enumerate(counts):
         own = np.array([count])
-        alone = encode(ALL.of_each(published, vectors[starts[i] : starts[i + 1]], own), own)
+        alone = encode(of_each(ALL, published, vectors[starts[i] : starts[i + 1]], own), own)
         assert [together[i]] == alone
         assert len(orjson.loads(together[i])["coordinates"]) == count
 
@@ -101,15 +101,15 @@ def test_records_of_one_vector_and_of_several_give_what_they_give_apart(counts: 
         own = vectors[starts[i] : starts[i + 1]]
         if count > 1:
             expected = writer_of("json").write(
-                ALL.of_each(published, own, of_records[i : i + 1]), of_records[i : i + 1]
+                of_each(ALL, published, own, of_records[i : i + 1]), of_records[i : i + 1]
             )
         else:
-            expected = writer_of("json").write(ALL.of(published, own, offsets[i : i + 1]))
+            expected = writer_of("json").write(of(ALL, published, own, offsets[i : i + 1]))
         assert [value] == expected
 
 
 def test_p_is_unknown_without_past_scores() -> None:
-    fields = OutputFields(("p",)).of(numbered(3), np.zeros((1, 5)), np.arange(1))
+    fields = of(OutputFields(("p",)), numbered(3), np.zeros((1, 5)), np.arange(1))
     assert writer_of("json").write(fields) == [b'{"p":null}']
     assert np.isnan(np.frombuffer(writer_of("float32").write(fields)[0], "<f4")).all()
 
@@ -118,20 +118,20 @@ def test_contributions_have_the_names_of_dimensions() -> None:
     names = ["temp", "hum", "press", "wind", "ünder"]
     published = replace(model(5, 2), names=names)
     fields = OutputFields(("contributions:9",), named=True)
-    computed = fields.of(published, np.random.default_rng(1).normal(size=(3, 5)), np.arange(3))
+    computed = of(fields, published, np.random.default_rng(1).normal(size=(3, 5)), np.arange(3))
     assert (
         list(computed)
         == list(fields.kinds)
-        == [f"{of}_{what}" for of in ("t2", "spe") for what in ("dimensions", "contributions", "names")]
+        == [f"{kind}_{what}" for kind in ("t2", "spe") for what in ("dimensions", "contributions", "names")]
     )
-    for of in ("t2", "spe"):
-        assert [[names[j] for j in row] for row in computed[f"{of}_dimensions"]] == computed[f"{of}_names"].tolist()
-        assert computed[f"{of}_names"].shape == (3, 5)
-    (nameless,) = fields.of(model(5, 2), np.ones((1, 5)), np.arange(1))["t2_names"]
+    for kind in ("t2", "spe"):
+        assert [[names[j] for j in row] for row in computed[f"{kind}_dimensions"]] == computed[f"{kind}_names"].tolist()
+        assert computed[f"{kind}_names"].shape == (3, 5)
+    (nameless,) = of(fields, model(5, 2), np.ones((1, 5)), np.arange(1))["t2_names"]
     assert sorted(nameless) == [*"01234"]  # of a model that has lost its names: the schema stays
 
 
 @pytest.mark.parametrize("fields", [("residual",), ("score", "residual")])
 def test_only_what_was_asked_for_is_written_in_that_order(fields: tuple[str, ...]) -> None:
-    (value,) = writer_of("json").write(OutputFields(fields).of(model(5, 2), np.zeros((1, 5)), np.arange(1)))
+    (value,) = writer_of("json").write(of(OutputFields(fields), model(5, 2), np.zeros((1, 5)), np.arange(1)))
     assert list(orjson.loads(value)) == list(fields)
