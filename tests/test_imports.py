@@ -47,7 +47,7 @@ MAY_IMPORT = {
     ],
     "transform": [
         "transform", "consumer_group", "fold", "formats", "pca", "settings.field_paths", "errors", "process",
-        "sources.base", "sources.dead_letters", "sources.decode", "sources.events", "sources.record_size",
+        "sources.base", "sources.dead_letters", "sources.events", "sources.record_size",
         "sources.record_times", "stores.model_cache", "stores.pins", "stores.process_status",
     ],
     "backfill": [

@@ -29,7 +29,7 @@ from streampca.sources.clients import (
     open_reader,
     prefetching,
 )
-from streampca.sources.decode import decode_records
+from streampca.sources.events import decode_records
 from streampca.sources.schema_registry import create_schemas
 from streampca.stores.base import Store
 from streampca.stores.checkpoints import Checkpoints

@@ -23,8 +23,16 @@ from typing import Any
 from streampca.formats.record import NO_RECORDS, LastRecord
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source
-from streampca.sources.event_queue import EventQueue, partition_of
-from streampca.sources.events import Event, Lost, Records, Revoked, SourceStatus, Vectors
+from streampca.sources.events import (
+    Event,
+    EventQueue,
+    Lost,
+    Records,
+    Revoked,
+    SourceStatus,
+    Vectors,
+    partition_of,
+)  # fmt: skip
 
 _POLL_S = 0.1  # longest time that a call waits for a poll without records
 _IDLE_S = 0.005  # pause after an empty poll: not every source waits for records

@@ -20,8 +20,7 @@ from streampca.formats.codec import Codec
 from streampca.formats.record import LastRecord, Record, headers_of, keys_of, last_of, offsets_of, values_of
 from streampca.sources.base import Outgoing, OutgoingFields, Transactions
 from streampca.sources.dead_letters import dead_letter_headers
-from streampca.sources.decode import decode_records
-from streampca.sources.events import Records, Undecoded, Vectors
+from streampca.sources.events import Records, Undecoded, Vectors, decode_records
 from streampca.sources.record_size import record_size
 from streampca.transform.models import CurrentModel
 from streampca.transform.output_fields import OutputFields

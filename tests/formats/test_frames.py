@@ -14,8 +14,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from hypothesis import given, strategies as st
 
 from streampca.formats.record import Record
-from streampca.sources.decode import decode_records
-from streampca.sources.events import Records
+from streampca.sources.events import Records, decode_records
 from tests.formats.structured import (
     ARRAY,
     READING,

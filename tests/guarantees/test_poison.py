@@ -17,8 +17,7 @@ from streampca.fold import checkpoint
 from streampca.fold.fold import Fold
 from streampca.formats.judge import Judge
 from streampca.pca import axes
-from streampca.sources.decode import decode_records
-from streampca.sources.events import Records
+from streampca.sources.events import Records, decode_records
 from tests.formats.structured import stream
 from tests.guarantees.harness import BOTH_CLIENTS, CODEC, CONFIG, D, K, as_json, group, vectors
 from tests.guarantees.worker_process import WorkerProcess

@@ -21,8 +21,7 @@ from streampca.formats.batch import Batch, Decoded
 from streampca.formats.packing import VectorError
 from streampca.formats.schemas import FRAME, SchemaCache
 from streampca.pca.compilation import compile_kernels
-from streampca.sources.event_queue import EventQueue
-from streampca.sources.events import Vectors
+from streampca.sources.events import EventQueue, Vectors
 from streampca.sources.prefetch import Prefetch
 from streampca.stores import directory, identity, numbered
 from streampca.stores.checkpoints import Checkpoints

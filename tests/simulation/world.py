@@ -10,7 +10,7 @@ from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
 from streampca.fold.partitions import FIRST_BACKFILL, offsets_in
 from streampca.formats.record import Record
-from streampca.sources.decode import decode_records
+from streampca.sources.events import decode_records
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache

@@ -4,8 +4,7 @@ import json
 
 from streampca.formats.record import Record
 from streampca.formats.schemas import WriterSchema
-from streampca.sources.decode import decode_records
-from streampca.sources.events import Records, Undecoded, Vectors
+from streampca.sources.events import Records, Undecoded, Vectors, decode_records
 from tests.formats.structured import (
     ARRAY,
     WIDE,

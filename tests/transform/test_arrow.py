@@ -19,8 +19,7 @@ from streampca.formats.judge import Judge
 from streampca.formats.record import Record
 from streampca.settings.commands import EMITTED
 from streampca.sources.base import Outgoing
-from streampca.sources.decode import decode_records
-from streampca.sources.events import Records, Vectors
+from streampca.sources.events import Records, Vectors, decode_records
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
 from streampca.transform.listeners import TransformMetrics
 from streampca.transform.output_fields import OutputFields

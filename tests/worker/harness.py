@@ -20,7 +20,7 @@ from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.formats.record import LastRecord
 from streampca.pca.arrays import Array
-from streampca.sources.decode import decode_records
+from streampca.sources.events import decode_records
 from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
