@@ -7,7 +7,6 @@ that sends them. So the two cannot disagree, and a log never loses a mark before
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
@@ -68,8 +67,7 @@ class LetterStatus(StrEnum):
     REPEATED = "repeated"  # an earlier letter is of the same record, which a worker has rejected twice after a crash
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(NamedTuple):
     """A dead letter and where it lies."""
 
     partition: int

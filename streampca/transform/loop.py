@@ -7,7 +7,6 @@ transaction that failed: nobody else knows which transactions were committed.
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment
@@ -27,7 +26,6 @@ TRANSACTION_S = 0.1  # delays readers of committed records; each transaction cos
 TRANSACTION_RECORDS = 10_000
 
 
-@dataclass(frozen=True)
 class TransformConfig(MemberPolicy):
     """Topic of one member, and how it treats bad records and gaps."""
 
