@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import structlog
 
@@ -101,11 +101,7 @@ class AccessError(Exception):
     """A request is refused; status and header follow RFC 6750."""
 
     status = 401
-    challenge = "Bearer"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"WWW-Authenticate": self.challenge}
+    headers: ClassVar = {"WWW-Authenticate": "Bearer"}
 
 
 class NoTokenError(AccessError):
@@ -115,14 +111,14 @@ class NoTokenError(AccessError):
 class UnknownTokenError(AccessError):
     """The file does not hold the token (any more)."""
 
-    challenge = 'Bearer error="invalid_token"'
+    headers: ClassVar = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
 
 
 class MissingScopeError(AccessError):
     """The token has another scope."""
 
     status = 403
-    challenge = 'Bearer error="insufficient_scope"'
+    headers: ClassVar = {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
 
 
 class BearerTokens:

@@ -44,7 +44,7 @@ class ArrowPacker:
             offsets, timestamps = selection.offsets[of_rows], selection.timestamps[of_rows]
             columns = {
                 "key": keys.take(pa.array(of_rows)),
-                "timestamp": _times(timestamps),
+                "timestamp": pa.array(timestamps, pa.int64(), mask=timestamps < 0).view(pa.timestamp("ms", "UTC")),
                 "headers": headers.take(pa.array(of_rows)),
                 "partition": pa.array(np.full(len(of_rows), selection.partition, np.int32)),
                 "offset": pa.array(offsets),
@@ -62,10 +62,6 @@ def _messages(sizes: NDArray[np.int64], most: int) -> Iterator[slice]:
         stop = max(int(np.searchsorted(ends, before + most, "right")), start + 1)
         yield slice(start, stop)
         start = stop
-
-
-def _times(timestamps: NDArray[np.int64]) -> Column:
-    return pa.array(timestamps, pa.int64(), mask=timestamps < 0).view(pa.timestamp("ms", "UTC"))
 
 
 def _headers(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> Column:
