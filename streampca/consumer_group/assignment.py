@@ -120,7 +120,7 @@ class Assignment(Generic[P]):
         if before < 0 or event.position < event.earliest <= before:
             self.read([partition])  # nothing is lost: no record was read yet, or none was between these offsets
             return
-        position = max(self._policy.resolve(event), before)
+        position = max(self._policy.resume_at(event), before)
         lost_from = before if event.diverged is None else event.diverged
         self.progress[partition] = progress.skip(position, lost_from)
         self.read([partition])

@@ -71,7 +71,7 @@ class MemberPolicy:
             "all of them again; or leave such records out: on_bad_record=skip, without a dead_letter_topic"
         )
 
-    def resolve(self, event: OutOfRange) -> int:
+    def resume_at(self, event: OutOfRange) -> int:
         """The offset to resume at when the log does not hold the next record. Raises `OffsetGapError`."""
         where = f"partition {event.partition} of {self.topic}: offset {event.position}"
         if event.diverged is not None:

@@ -73,7 +73,7 @@ class GroupStore:
                 self._is_check_due = False
 
     def _committed(self, ours: StoreIdentity | None = None) -> Mapping[int, Committed]:
-        """The offsets of the group. Raises `ForeignStoreError` if they name another store than `ours`, by default."""
+        """The group's offsets. Raises `ForeignStoreError` if they name another store than ours."""
         committed = self._source.committed(self._source.partitions())
         watchdog.tick(watchdog.STORE_S)  # which is compared next
         if named := {partition: offset.metadata for partition, offset in committed.items() if offset.metadata}:
