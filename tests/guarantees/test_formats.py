@@ -27,8 +27,6 @@ from tests.kafka_broker import Broker
 from tests.registry_process import RegistryProcess
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.broker
-
 ROWS = 700
 GUID = "9c6e7f40-1d3a-4f7b-8a55-0123456789ab"
 
