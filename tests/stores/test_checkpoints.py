@@ -89,13 +89,6 @@ def assert_falls_back(three: Checkpoints, logs: Logs, cause: str = "") -> None:
     assert cause in line["error"]
 
 
-def test_the_last_saved_is_the_newest(checkpoints: Checkpoints, store: StaleStore) -> None:
-    for position in (5, 20, 100):
-        save(checkpoints, position)
-        assert newest_position(checkpoints) == position
-    assert store.read(name_of(100)) == encode(checkpoint(100))
-
-
 def test_topics_and_partitions_are_separate_and_listed_in_order(store: StaleStore, checkpoints: Checkpoints) -> None:
     for partition in (10, 2, 0):
         checkpoints.save(checkpoint(7 + partition, partition))
