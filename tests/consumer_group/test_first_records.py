@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from streampca.consumer_group.events import BatchLearned
 from streampca.formats.codec import Codec
@@ -82,27 +81,6 @@ def test_a_stop_ends_the_wait() -> None:
     env.assert_complete()
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    counts=st.lists(st.integers(0, 130), min_size=1, max_size=2),
-    steps=st.lists(st.sampled_from([1, 7, 60, None, "evict"]), max_size=30),
-)
-def test_the_bits_do_not_depend_on_what_waits(counts: list[int], steps: list[Any]) -> None:
-    """What waits when a partition is lost, or read again, is read again."""
-    env = filled_with(*counts)
-    for partition in range(len(counts)):
-        env.send(partition, [POISON, None])
-
-    def lose() -> None:
-        env.topic.evict(worker.source)
-
-    script = [lose if step == "evict" else step for step in steps]
-    worker = make_worker(env, config(env, on_bad_record="dead_letter"), script)
-    worker.run()
-    env.assert_complete()
-    assert sorted(set(env.dead_letters)) == [(p, count, "wrong_length") for p, count in enumerate(counts)]
-
-
 @pytest.mark.parametrize("batch", [5, 1000])
 def test_transform_ends_before_it_writes(batch: int) -> None:
     world = World(0)
@@ -111,20 +89,3 @@ def test_transform_ends_before_it_writes(batch: int) -> None:
     assert "plausible as >f8, " in message
     assert not world.written[OUTPUT] + world.written[DEAD]
     assert not world.topic.committed.get(0)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    counts=st.lists(st.integers(1, 130), min_size=1, max_size=2),
-    steps=st.lists(st.sampled_from([1, 7, 60, None, "evict"]), max_size=12),
-    failures=st.lists(st.sampled_from(["", "before", "after"]), max_size=4),
-)
-def test_transform_writes_each_output_once_whatever_waits(
-    counts: list[int], steps: list[Any], failures: list[str]
-) -> None:
-    world = World(*counts)
-    script = [(lambda: world.topic.evict(member.source)) if step == "evict" else step for step in steps]
-    member = Member(world, script, kind="float64")
-    member.transactions.failures = failures
-    member.run()
-    world.assert_each_once()

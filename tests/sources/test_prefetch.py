@@ -163,20 +163,6 @@ def test_the_source_is_not_polled_until_a_rebalance_is_handled(change: type[Even
         wait_until(lambda: inner.polls > polls)
 
 
-def test_queued_records_are_dropped_by_a_seek() -> None:
-    inner = filled(100)
-    with reading(inner) as source:
-        source.poll(0)
-        final_polls(source, inner)
-        assert len(source._queue) > 2
-        source.seek({0: 50})
-        event = next_event(source)
-        assert (type(event), event.records[0].offset) == (Records, 50)
-        final_polls(source, inner)
-        source.pause(frozenset({0}))
-        assert source.poll(0.05) == []
-
-
 def test_a_seek_to_a_lost_partition_is_ignored() -> None:
     topic = topic_with([b"x"] * 9)
     topic.trim(0, 5)
