@@ -331,14 +331,11 @@ def test_ids_that_appear_while_it_runs_are_no_replacement(two: Environment) -> N
 
 def test_ids_that_appear_or_vanish_between_runs_are_no_replacement(two: Environment) -> None:
     make_worker(two).run()
-    two.topic.id = "id-1"
-    two.send(1, vectors(50, seed=9))
-    make_worker(two).run()
-    assert (two.models.versions()[-1], two.newest(1).topic_id) == (650, "id-1")
-    two.topic.id = ""
-    two.send(1, vectors(50, seed=8))
-    make_worker(two).run()
-    assert two.models.versions()[-1] == 700
+    for topic_id, version in (("id-1", 650), ("", 700)):
+        two.topic.id = topic_id
+        two.send(1, vectors(50, seed=version))
+        make_worker(two).run()
+        assert (two.models.versions()[-1], two.newest(1).topic_id) == (version, topic_id)
 
 
 def test_another_id_after_the_first_is_a_replacement(two: Environment) -> None:
