@@ -123,12 +123,6 @@ def test_the_rate_covers_the_last_ten_seconds(member: Member) -> None:
         assert (idle.messages_per_second, idle.state) == (0, "waiting")
 
 
-def test_released_partitions_are_removed_immediately(member: Member) -> None:
-    report = member.report(events.PartitionsAssigned({0: 1, 1: 2}), events.PartitionsReleased([0], lost=False))
-    assert list(report.partitions) == ["1"]
-    assert member.report(events.PartitionsReleased([1, 5], lost=True)).partitions == {}
-
-
 def test_written_every_few_seconds_at_any_loop_speed(member: Member, store: CountingStore) -> None:
     with member.listener:
         before = store.writes
@@ -252,7 +246,7 @@ def test_the_status_of_transform_from_waiting_for_a_model_to_the_end(store: Coun
             output_topic="projected", model_version=7, awaits=None, written=3, rejected=1, committed_at=1e9 + 505
         )
         assert [(p.position, p.lag) for p in report.partitions.values()] == [(9, 5), (3, None)]
-        released = events.PartitionsReleased([0], lost=False)
+        released = events.PartitionsReleased([0, 5], lost=False)  # 5 had no figures yet
         report = member.report(committed, batch, released)
         assert (report.state, report.trouble, list(report.partitions)) == ("transforming", None, ["1"])
         assert report.transform.written == 6
