@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from tests.command_line import assert_one_line, printed, run, variables
