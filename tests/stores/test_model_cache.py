@@ -96,6 +96,14 @@ def test_a_damaged_newest_model_is_skipped_logged_once_and_retried_after_a_minut
     assert warnings(logs) == ["model damaged, not served"]
 
 
+def test_a_model_pruned_between_listing_and_reading_is_skipped(cache: ModelCache, models: Models) -> None:
+    models.save(numbered(1))
+    versions = models.versions
+    models.versions = lambda: [*versions(), 2]  # type: ignore[method-assign]
+    cache.poll()
+    assert in_use(cache) == 1
+
+
 def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
     cache: ModelCache, models: Models, store: FaultyStore, logs: list[EventDict]
 ) -> None:
@@ -224,6 +232,16 @@ def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_
     publish(cache, models, 3)
     assert in_use(cache) == 3
     assert warnings(logs) == ["store has older models only"]
+
+
+def test_a_listing_that_goes_back_changes_nothing(cache: ModelCache, models: Models, store: FaultyStore) -> None:
+    publish(cache, models, 1, 2)
+    models.versions = lambda: [1]  # type: ignore[method-assign]
+    cache.poll()
+    assert in_use(cache) == 2
+    store.delete(file_of(2))
+    cache.poll()
+    assert in_use(cache) == 1
 
 
 def test_the_poller_loads_newer_models_until_it_is_stopped(cache: ModelCache, models: Models) -> None:
