@@ -1,5 +1,6 @@
 """Checkpoints in a store: the newest intact one, pruning, concurrent readers, and listings that are stale."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -128,15 +129,30 @@ def test_old_checkpoints_are_pruned_and_other_files_are_ignored(checkpoints: Che
     assert all(store.read(f"checkpoints/readings/0/{other}") == b"?" for other in others)
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
-def test_a_damaged_newest_checkpoint_falls_back_is_logged_and_replaced_when_reached_again(
-    three: Checkpoints, store: StaleStore, damage: str, logs: Logs
+NO_CHECKPOINTS: dict[str, tuple[Callable[[StaleStore], None], str]] = {
+    "flip": (lambda store: store.damage(name_of(30), 400), ""),
+    "cut": (lambda store: store.cut(name_of(30), 1000), ""),
+    "empty": (lambda store: store.cut(name_of(30), 0), ""),
+    **{
+        differs: (
+            lambda store, other=other: store.write(name_of(30), encode(other)),
+            "it holds the checkpoint of topic",
+        )
+        for differs, other in {
+            "offset": checkpoint(29),
+            "partition": checkpoint(30, partition=1),
+            "topic": replace(checkpoint(30), topic="other"),
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize(("put", "cause"), NO_CHECKPOINTS.values(), ids=NO_CHECKPOINTS)
+def test_a_newest_file_that_is_damaged_or_anothers_falls_back_is_logged_and_replaced_when_reached_again(
+    three: Checkpoints, store: StaleStore, put: Callable[[StaleStore], None], cause: str, logs: Logs
 ) -> None:
-    if damage == "flip":
-        store.damage(name_of(30), 400)
-    else:
-        store.cut(name_of(30), 1000 if damage == "cut" else 0)
-    assert_falls_back(three, logs)
+    put(store)
+    assert_falls_back(three, logs, cause)
     save(three, 30)
     assert newest_position(three) == 30
 
@@ -147,21 +163,6 @@ def test_an_unreadable_newest_falls_back_to_the_one_before(three: Checkpoints, s
     store.unreadable.clear()  # it was one failed read
     save(three, 25)
     assert three.offsets(0) == [10, 20, 25, 30]
-
-
-OTHERS = {
-    "offset": encode(checkpoint(29)),
-    "partition": encode(checkpoint(30, partition=1)),
-    "topic": encode(replace(checkpoint(30), topic="other")),
-}
-
-
-@pytest.mark.parametrize("differs", OTHERS)
-def test_a_checkpoint_in_anothers_place_is_skipped(
-    three: Checkpoints, store: StaleStore, differs: str, logs: Logs
-) -> None:
-    store.write(name_of(30), OTHERS[differs])
-    assert_falls_back(three, logs, "it holds the checkpoint of topic")
 
 
 def test_a_newer_release_s_checkpoint_is_waited_for(three: Checkpoints, store: StaleStore, logs: Logs) -> None:
