@@ -47,6 +47,19 @@ def test_fewer_bad_records_are_sent_at_once(bad: int, good: int) -> None:
     env.assert_complete()
 
 
+@pytest.mark.parametrize("counts", [(300, 0), (0, 300)])
+def test_bad_records_end_no_worker_that_has_learned(counts: tuple[int, int]) -> None:
+    """In this partition or in another one; after a restart, the model has the bytes of the undisturbed run."""
+    env = filled_with(*counts)
+    make_worker(env, SENDING).run()
+    env.send(0, [POISON] * 120)
+    for partition in (0, 1):
+        env.send(partition, vectors(50, seed=partition))
+    make_worker(env, SENDING).run()
+    assert env.dead_letters == [(0, offset, "wrong_length") for offset in range(counts[0], counts[0] + 120)]
+    env.assert_complete()
+
+
 @pytest.mark.parametrize("good", [0, 1])
 def test_deletes_between_the_first_bad_records_do_not_hide_a_wrong_setting(good: int) -> None:
     """A vector before the hundredth bad record does: then the setting is right."""
