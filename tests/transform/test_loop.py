@@ -145,6 +145,16 @@ def test_it_ends_before_anything_is_written_when_the_first_records_are_all_bad()
     assert not world.topic.committed.get(0)
 
 
+def test_bad_records_do_not_end_a_group_that_has_committed() -> None:
+    world = World(200, 0)
+    Member(world, on_bad_record="dead_letter").run()
+    world.topic.append(1, *[b"no vector"] * 120)
+    world.append(1, 50)
+    Member(world, on_bad_record="dead_letter").run()
+    assert [int(dict(r.headers)["__connect.errors.offset"] or b"") for r in world.written[DEAD]] == [*range(120)]
+    assert world.origins()[1] == [*range(120, 170)]
+
+
 def test_it_stops_at_a_bad_record_after_those_before_it() -> None:
     world = World(3)
     world.topic.append(0, b"no vector")
