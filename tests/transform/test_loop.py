@@ -272,6 +272,19 @@ def test_a_new_topic_of_the_same_name_is_read_from_its_start() -> None:
         Member(world).run()
 
 
+@pytest.mark.parametrize("count", [2, 8])
+def test_a_topic_that_is_created_again_while_it_is_read_is_read_from_its_start(count: int) -> None:
+    """It may be as long already as the old one was read."""
+    world = World(6)
+
+    def replace_topic() -> None:
+        world.topic.create(1)
+        world.append(0, count, seed=1)
+
+    Member(world, [1, 3, replace_topic, 3]).run()
+    assert world.origins() == {0: [0, 1, 2, *range(count)]}
+
+
 def test_only_unusual_records_are_written_on_request_and_all_are_committed() -> None:
     world = World()
     vectors = world.append(0, 200)
