@@ -87,6 +87,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         if place == "page":
             item.add_marker("browser")
+        if not {"broker", "registry"}.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("broker")
         if is_hypothesis_test(item.obj) and settings.get_current_profile_name() == "fast":
             limit_examples(item.function)
     longest = {(TESTS / name).resolve(strict=True): place for place, name in enumerate(LONGEST)}

@@ -16,8 +16,6 @@ from tests.example_models import models_in
 from tests.guarantees.harness import D, Group, K, as_json, group, vectors
 from tests.kafka_broker import Broker
 
-pytestmark = pytest.mark.broker
-
 
 def filled(broker: Broker, topic: str, folder: Path) -> np.ndarray:
     """A topic with the rows 400 to 2,000 and a lake with the rows 0 to 1,200, a second apart."""

@@ -2,15 +2,11 @@
 
 from pathlib import Path
 
-import pytest
-
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from tests.command_line import assert_one_line, printed, run, variables
 from tests.guarantees.harness import D, K, as_json, group, vectors
 from tests.kafka_broker import Broker
-
-pytestmark = pytest.mark.broker
 
 
 def test_an_audit_finds_the_same_bytes_and_notices_others(

@@ -9,7 +9,7 @@ from tests.cli.test_doctor_on_broker import worker_doctor
 from tests.command_line import assert_one_line, printed, run
 from tests.kafka_broker import Broker
 
-pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("client")]
+pytestmark = pytest.mark.usefixtures("client")
 
 
 def partitions(broker: Broker, *names: str) -> dict[str, int]:

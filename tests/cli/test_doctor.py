@@ -19,6 +19,7 @@ from streampca.settings.commands import TransformSettings, WorkerSettings
 from streampca.sources.base import Committed
 from streampca.transform.position import Position
 from tests.command_line import assert_one_line, run
+from tests.errors import refusal
 from tests.example_models import TOPIC, models_in, numbered
 
 
@@ -42,12 +43,13 @@ def test_the_model_and_what_transform_waits_for(tmp_path: Path) -> None:
 
 def test_a_model_that_transform_cannot_use_is_a_mistake(tmp_path: Path) -> None:
     models_in(tmp_path).save(numbered(7))
-    with pytest.raises(InputError, match="there is no model version 6"):
-        checks_of(tmp_path, model_version="6")["model"]()
-    with pytest.raises(InputError, match="version 7 has no past scores"):
-        checks_of(tmp_path, model_version="7", only_p_below="0.1")["model"]()
-    with pytest.raises(StoreError, match=f"there is no store at {tmp_path}/absent: start a worker first"):
-        checks_of(tmp_path / "absent")["model"]()
+    assert "there is no model version 6" in refusal(InputError, checks_of(tmp_path, model_version="6")["model"])
+    assert "version 7 has no past scores" in refusal(
+        InputError, checks_of(tmp_path, model_version="7", only_p_below="0.1")["model"]
+    )
+    assert f"there is no store at {tmp_path}/absent: start a worker first" in refusal(
+        StoreError, checks_of(tmp_path / "absent")["model"]
+    )
     assert not (tmp_path / "absent").exists()
 
 
@@ -128,7 +130,6 @@ def test_timestamps_in_another_unit_fail_if_a_half_life_needs_them(tmp_path: Pat
             with pytest.raises(BadRecordError, match=f"offset 99: half_life_seconds depends .* a time in {unit}$"):
                 check()
         elif per_s > 1000:
-            with pytest.raises(BadRecordError, match="in the future"):
-                check()
+            assert "in the future" in refusal(BadRecordError, check)
         else:
             assert "is a vector of 5 numbers" in check()

@@ -22,7 +22,7 @@ from tests.example_models import models_in, numbered
 from tests.kafka_broker import PASSWORD, USER, Broker
 from tests.ports import free_ports
 
-pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("client")]
+pytestmark = pytest.mark.usefixtures("client")
 
 
 @pytest.fixture

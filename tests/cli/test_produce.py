@@ -10,7 +10,7 @@ import pytest
 from tests.command_line import assert_fatal, printed, run
 from tests.kafka_broker import Broker
 
-pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("client")]
+pytestmark = pytest.mark.usefixtures("client")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from kafka import TopicPartition
 from kafka.errors import CoordinatorNotAvailableError, NoError
 from kafka.structs import OffsetAndMetadata
@@ -11,8 +10,6 @@ from tests.command_line import assert_one_line, printed, run
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
 from tests.kafka_broker import Broker
 from tests.waiting import PATIENCE_S, wait_until
-
-pytestmark = pytest.mark.broker
 
 
 def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int], metadata: str = "") -> None:

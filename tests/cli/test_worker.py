@@ -21,6 +21,7 @@ from streampca.process.start import Started, ThreadFailures
 from streampca.settings.commands import WorkerSettings
 from streampca.stores.directory import DirectoryStore
 from tests.command_line import output_of
+from tests.errors import refusal
 
 COMPARE = """
 import gc, json, sys
@@ -73,8 +74,9 @@ def test_a_path_for_each_dimension_names_it(field: str, names: list[str] | None)
 
 @pytest.mark.parametrize(("field", "d"), [(f"a,{'b' * 256}", 2), ("`a.b`,a.b,b", 3)], ids=["long", "equal"])
 def test_names_that_are_too_long_or_do_not_differ_are_refused(field: str, d: int) -> None:
-    with pytest.raises(SettingsError, match="field: names must differ and have at most 255 characters"):
-        worker.create_worker_config(WorkerSettings(topic="t", dimensions=d, components=1, field=field))
+    assert "field: names must differ and have at most 255 characters" in refusal(
+        SettingsError, worker.create_worker_config, WorkerSettings(topic="t", dimensions=d, components=1, field=field)
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -131,7 +133,6 @@ def test_kernels_are_compiled_before_the_worker_joins_and_after_what_may_fail(
     monkeypatch.setattr(worker, "create_client", lambda settings: order.append("broker"))
     monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
     monkeypatch.setattr(worker, "prefetching", join)
-    with pytest.raises(JoiningError):
-        worker._build(settings, DirectoryStore(tmp_path), process)
+    refusal(JoiningError, worker._build, settings, DirectoryStore(tmp_path), process)
     assert order == ["reader of json", "broker", "kernels"]
     assert [line["event"] for line in logs] == ["compiling kernels"]

@@ -15,6 +15,7 @@ from streampca.sources.events import OutOfRange
 from tests.errors import refusal
 from tests.fold.streams import vectors
 from tests.formats.structured import memory
+from tests.in_memory import MemoryTopic
 from tests.in_memory.schemas import MemorySchemas
 from tests.worker.environment import TOPIC, Environment, N, environment_of, filled_with
 from tests.worker.harness import (
@@ -144,22 +145,18 @@ def test_the_worker_resumes_as_on_offset_gap_allows(
     assert make_worker(env).run().recorder.of_type(OffsetsSkipped) == []
 
 
-def test_a_log_that_was_cut_behind_the_last_record_is_the_same(env: Environment) -> None:
-    """It has lost offsets without a record only."""
-    env.topic.skip(0, 5)
-    make_worker(env).run()
-    env.topic.truncate(0, 100)
-    env.topic.skip(0, 5)
-    env.send(0, vectors(50, seed=3))
-    make_worker(env).run()
-    env.assert_complete()
-
-
-def test_retention_may_remove_the_offsets_without_a_record_behind_the_last_one(env: Environment) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [lambda topic: (topic.truncate(0, 100), topic.skip(0, 5)), lambda topic: topic.trim(0, 103)],
+    ids=["cut", "retention"],
+)
+def test_offsets_without_a_record_behind_the_last_one_may_vanish(
+    env: Environment, change: Callable[[MemoryTopic], object]
+) -> None:
     env.topic.skip(0, 5)
     make_worker(env).run()
     assert env.position() == 105
-    env.topic.trim(0, 103)
+    change(env.topic)
     env.send(0, vectors(50, seed=3))
     make_worker(env).run()
     assert figures(env) == (155, 150, 0)

@@ -19,7 +19,8 @@ from tests.ports import free_ports
 from tests.waiting import Clock, wait_until
 from tests.worker.environment import notify
 
-MEMBER, NON_MEMBER = SourceStatus(connected=True, member=True), SourceStatus(connected=True, member=False)
+MEMBER, NON_MEMBER = (events.SourcePolled(SourceStatus(connected=True, member=is_one)) for is_one in (True, False))
+ASSIGNED = events.PartitionsAssigned({0: 5})
 
 
 @pytest.fixture
@@ -53,71 +54,54 @@ def test_metrics_expose_the_registry(server: HealthServer) -> None:
     assert 'streampca_trials_total{outcome="ok",topic="readings"} 3.0' in text.splitlines()
 
 
-def test_healthy_while_the_loop_has_run_within_a_minute(
+def test_healthy_while_the_loop_has_run_within_a_minute_and_five_minutes_before_it_starts(
     server: HealthServer, health: HealthListener, clock: Clock
 ) -> None:
-    health.notify(events.LoopTicked())
-    assert get(server, "/healthz")[0] == 200
-    clock.now += 59
-    assert get(server, "/healthz")[0] == 200
-    clock.now += 2
-    assert get(server, "/healthz")[::2] == (503, "the loop has not run for 61 s\n")
-    health.notify(events.LoopTicked())
-    assert get(server, "/healthz")[0] == 200
-
-
-def test_compiling_before_the_loop_starts_may_take_five_minutes(health: HealthListener, clock: Clock) -> None:
-    clock.now += 299
-    assert health.why_unhealthy() is None
-    clock.now += 2
-    assert health.why_unhealthy()
-    health.notify(events.LoopTicked())
-    assert health.why_unhealthy() is None
-    clock.now += 61
-    assert health.why_unhealthy()
+    """Compiling takes long."""
+    for seconds, has_run, *expected in (
+        (299, False, 200, "ok\n"),
+        (2, False, 503, "the loop has not run for 301 s\n"),
+        (0, True, 200, "ok\n"),
+        (59, False, 200, "ok\n"),
+        (2, False, 503, "the loop has not run for 61 s\n"),
+        (0, True, 200, "ok\n"),
+    ):
+        clock.now += seconds
+        notify(health, *[events.LoopTicked()] * has_run)
+        assert [*get(server, "/healthz")[::2]] == expected
 
 
 def test_ready_from_the_first_assignment_until_it_stops(server: HealthServer, health: HealthListener) -> None:
     status, _, text = get(server, "/readyz")
     assert status == 503
     assert "group" in text
-    health.notify(events.PartitionsAssigned({0: 5}))
+    health.notify(ASSIGNED)
     assert get(server, "/readyz")[0] == 200
     health.notify(events.MemberStopping("SIGTERM"))
     assert get(server, "/readyz")[::2] == (503, "stopping: SIGTERM\n")
     assert get(server, "/healthz")[0] == 200
 
 
-def test_a_standby_worker_is_ready_after_ten_seconds_of_membership(health: HealthListener, clock: Clock) -> None:
-    """More workers than partitions: the worker is a member without partitions."""
-    health.notify(events.SourcePolled(MEMBER))
-    assert health.why_not_ready() is not None  # an empty assignment that may be followed by another
-    clock.now += 9
-    notify(health, *map(events.SourcePolled, (MEMBER, NON_MEMBER, MEMBER)))
-    clock.now += 9
-    health.notify(events.SourcePolled(MEMBER))
-    assert health.why_not_ready() is not None
-    clock.now += 1
-    health.notify(events.SourcePolled(MEMBER))
-    assert health.why_not_ready() is None
-    health.notify(events.SourcePolled(NON_MEMBER))
-    assert health.why_not_ready() is None  # a rebalance
-    clock.now += 10
-    health.notify(events.SourcePolled(NON_MEMBER))
-    assert health.why_not_ready() == ("group", "no place in the consumer group yet")
-
-
-def test_revoked_partitions_leave_it_ready_and_lost_ones_do_not(health: HealthListener, clock: Clock) -> None:
-    notify(health, events.SourcePolled(MEMBER), events.PartitionsAssigned({0: 5}))
-    clock.now += 100
-    health.notify(events.PartitionsReleased([0], lost=False))
-    assert health.why_not_ready() is None
-    health.notify(events.PartitionsReleased([0], lost=True))
-    assert health.why_not_ready() is not None
-    health.notify(events.SourcePolled(MEMBER))  # it has rejoined since the last poll
-    assert health.why_not_ready() is not None
-    health.notify(events.PartitionsAssigned({0: 5}))
-    assert health.why_not_ready() is None
+@pytest.mark.parametrize(
+    "timeline",
+    [
+        # More workers than partitions: after ten seconds as a member, an empty assignment is the last one.
+        [(0, MEMBER, False), (9, MEMBER, False), (0, NON_MEMBER, False), (0, MEMBER, False), (9, MEMBER, False),
+         (1, MEMBER, True), (0, NON_MEMBER, True), (10, NON_MEMBER, False)],
+        # Partitions that are lost must come back; it has rejoined at the next poll already.
+        [(0, MEMBER, False), (0, ASSIGNED, True), (100, events.PartitionsReleased([0], lost=False), True),
+         (0, events.PartitionsReleased([0], lost=True), False), (0, MEMBER, False), (0, ASSIGNED, True)],
+    ],
+    ids=["standby", "lost partitions"],
+)  # fmt: skip
+def test_when_a_worker_is_ready(
+    health: HealthListener, clock: Clock, timeline: list[tuple[float, events.MemberEvent, bool]]
+) -> None:
+    for seconds, event, is_ready in timeline:
+        clock.now += seconds
+        health.notify(event)
+        assert (health.why_not_ready() is None) == is_ready
+    assert is_ready or health.why_not_ready() == ("group", "no place in the consumer group yet")
 
 
 def test_other_paths_are_not_found_and_queries_are_ignored(server: HealthServer) -> None:

@@ -24,6 +24,7 @@ from streampca import StreamingPCA, merge
 from streampca.estimator import checks
 from streampca.estimator.threads import one_thread
 from tests.command_line import succeeded
+from tests.errors import refusal
 from tests.pca.streams import close, covariance, excess, gaussian, remaining_weights
 
 X = gaussian(0, 3000, 1 / np.arange(1, 13.0), offset=2.0)
@@ -61,16 +62,16 @@ def test_rows_with_gaps_are_learned_and_projected() -> None:
     for batch in np.array_split(holes, 7):
         batches.partial_fit(batch)
     assert batches.components_.tobytes() == pca.components_.tobytes()
-    with pytest.raises(ValueError, match="row 1: 0 of 20 entries are there, at least 6 are needed"):
-        pca.partial_fit([[1.0] * 20, [np.nan] * 20])
-    with pytest.raises(ValueError, match="scale the data"):
-        pca.partial_fit([[1e160] * 8 + [np.nan] * 12])
-    with pytest.raises(ValueError, match="row 0: 5 of 20 entries are there, at least 6 are needed"):
-        StreamingPCA(2, missing="impute").fit([[1.0] * 5 + [np.nan] * 15] * 9)
+    assert "row 1: 0 of 20 entries are there, at least 6 are needed" in refusal(
+        ValueError, pca.partial_fit, [[1.0] * 20, [np.nan] * 20]
+    )
+    assert "scale the data" in refusal(ValueError, pca.partial_fit, [[1e160] * 8 + [np.nan] * 12])
+    assert "row 0: 5 of 20 entries are there, at least 6 are needed" in refusal(
+        ValueError, StreamingPCA(2, missing="impute").fit, [[1.0] * 5 + [np.nan] * 15] * 9
+    )
     complete = StreamingPCA(2).fit(Y)
     for refusing in (StreamingPCA(2).fit, complete.partial_fit, complete.transform, complete.score_samples):
-        with pytest.raises(ValueError, match='NaN: StreamingPCA fills it with missing="impute"'):
-            refusing(holes)
+        assert 'NaN: StreamingPCA fills it with missing="impute"' in refusal(ValueError, refusing, holes)
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=7))
@@ -120,8 +121,7 @@ def test_merged_estimators_have_the_names_of_their_features() -> None:
     for parts in ([named, named], [unnamed, named]):
         assert merge(parts).feature_names_in_.tolist() == names
     assert not hasattr(merge([unnamed, unnamed]), "feature_names_in_")
-    with pytest.raises(ValueError, match="same feature names"):
-        merge([named, unnamed, other])
+    assert "same feature names" in refusal(ValueError, merge, [named, unnamed, other])
 
 
 def test_incompatible_estimators_are_not_merged() -> None:
@@ -131,10 +131,8 @@ def test_incompatible_estimators_are_not_merged() -> None:
         StreamingPCA(4).fit(X[:, :6]),
         StreamingPCA(4, half_life=9).fit(X),
     ):
-        with pytest.raises(ValueError, match="same parameters"):
-            merge([one, other])
-    with pytest.raises(ValueError, match="nothing"):
-        merge([])
+        assert "same parameters" in refusal(ValueError, merge, [one, other])
+    assert "nothing" in refusal(ValueError, merge, [])
 
 
 @pytest.mark.parametrize(
@@ -162,8 +160,7 @@ def test_errors_name_the_wrong_parameter(parameters: dict[str, object], words: s
 )
 def test_scales_that_cannot_be_learned_are_refused(dtype: str, scale: float) -> None:
     estimator = StreamingPCA(2, dtype=dtype)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="scale the data"):
-        estimator.fit(X * scale)
+    assert "scale the data" in refusal(ValueError, estimator.fit, X * scale)
 
 
 def test_refused_data_are_not_learned_and_tiny_ones_are() -> None:
@@ -402,8 +399,7 @@ def test_one_row_has_no_variance(whiten: bool) -> None:
     ours = StreamingPCA(whiten=whiten).fit(X[:1])
     assert (ours.n_components_, ours.explained_variance_.tolist(), ours.noise_variance_) == (1, [0.0], 0.0)
     assert ours.inverse_transform(ours.transform(X[:1])) == pytest.approx(X[:1])
-    with pytest.raises(ValueError, match="n_components"):
-        StreamingPCA(13).fit(X[:1])
+    assert "n_components" in refusal(ValueError, StreamingPCA(13).fit, X[:1])
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,6 @@ from tests.kafka_broker import Broker
 from tests.registry_process import RegistryProcess
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.broker
-
 ROWS = 700
 GUID = "9c6e7f40-1d3a-4f7b-8a55-0123456789ab"
 
@@ -200,8 +198,7 @@ def test_passwords_and_errors_of_a_registry(new_client: NewClient, monkeypatch: 
         refusal(KeyError, good.get, 500)
         expired = new_client(url, schema_registry_login="ann:expired")
         for refused in (lambda: good.get(403), lambda: expired.get(1), lambda: new_client(url).get(1)):
-            with pytest.raises(TimeoutError, match=r"refuses access \(40[13]\): check schema_registry_login"):
-                refused()
+            assert re.search(r"refuses access \(40[13]\): check schema_registry_login", refusal(TimeoutError, refused))
         assert "schema_registry_login" in refusal(
             SourceError, new_client(url, schema_registry_login="bob:secret").get, 1
         )

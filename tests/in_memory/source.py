@@ -28,8 +28,7 @@ class MemorySource:
         self.granted: frozenset[int] | None = None  # assigned by the group, not returned yet
 
     def topic_id(self) -> str:
-        if self._topic.away:
-            raise TimeoutError("no broker answers")
+        self._topic.require_broker()
         return self._topic.id
 
     def partitions(self) -> frozenset[int]:
@@ -78,14 +77,12 @@ class MemorySource:
             self._topic.metadata.update(dict.fromkeys(positions, metadata))
 
     def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
-        if self._topic.away:
-            raise TimeoutError("no broker answers")
+        self._topic.require_broker()
         offsets = {p: offset for p, offset in self._topic.committed.items() if p in partitions}
         return {p: Committed(offset, self._topic.metadata.get(p, "")) for p, offset in offsets.items()}
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
-        if self._topic.away:
-            raise TimeoutError("no broker answers")
+        self._topic.require_broker()
 
         def offset(log: Log) -> int:
             later = (r.offset for r in log.records if time_ms is not None and r.timestamp >= time_ms)

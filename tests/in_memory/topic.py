@@ -47,6 +47,11 @@ class MemoryTopic:
         self.committed: dict[int, int] = {}  # partition → offset
         self.metadata: dict[int, str] = {}  # of the committed offsets
 
+    def require_broker(self) -> None:
+        """Raise `TimeoutError` while the broker is away."""
+        if self.away:
+            raise TimeoutError("no broker answers")
+
     def append(self, partition: int, *values: bytes | None, timestamp: int = -1, key: bytes | None = None) -> None:
         """Append records with these values."""
         with self.lock:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import NoReturn
 
 from streampca.formats.record import Record
 from streampca.sources.base import (
@@ -30,16 +31,14 @@ class MemoryTransactions:
         self.failures: list[str] = []  # what the next commits fail with: "before", or "after" they have happened
 
     def partitions(self, topic: str) -> int:
-        if self._topic.away:
-            raise TimeoutError("no broker answers")
+        self._topic.require_broker()
         return len(self._topic.logs)
 
     def topic_configs(self) -> Mapping[str, str]:
         return self.configs
 
     def recover(self) -> None:
-        if self._topic.away:
-            raise TimeoutError("no broker answers")
+        self._topic.require_broker()
         self._sent, self._ready = [], True
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
@@ -49,23 +48,21 @@ class MemoryTransactions:
     def commit(self, offsets: Mapping[int, Committed]) -> None:
         self._check()
         if any(record.timestamp >= 0 and record.timestamp not in self.takes for record in self._sent):
-            self._ready = False
-            raise RecordRefusedError("invalid timestamp", 32)
+            self._fail(RecordRefusedError("invalid timestamp", 32))
         sizes = [record_size(r.value, r.key, r.headers) for r in self._sent if r.topic == "projected"]
         if too_large := [size for size in sizes if size > self.takes_bytes]:
-            self._ready = False
-            raise RecordRefusedError("a record is too large", 10, too_large[0])
+            self._fail(RecordRefusedError("a record is too large", 10, too_large[0]))
         failure = self.failures.pop(0) if self.failures else ""
         with self._topic.lock:
             if failure == "before" or not self._source.may_commit(offsets.keys()):
-                self._fail(failure or "the group has given this member up")
+                self._fail(TransactionFailedError(failure or "the group has given this member up"))
             for record in self._sent:
                 self._written[record.topic].append(record)
             for partition, (offset, metadata) in offsets.items():
                 self._source.commit({partition: offset}, metadata)
         self._sent = []
         if failure:
-            self._fail(failure)
+            self._fail(TransactionFailedError(failure))
 
     def abort(self) -> None:
         self._sent = []
@@ -78,11 +75,11 @@ class MemoryTransactions:
         if not self._ready:
             raise TransactionFailedError("the last transaction has failed")
         if self._topic.away:
-            self._fail("no broker answers")
+            self._fail(TransactionFailedError("no broker answers"))
 
-    def _fail(self, cause: str) -> None:
+    def _fail(self, error: TransactionFailedError) -> NoReturn:
         self._ready = False
-        raise TransactionFailedError(cause)
+        raise error
 
 
 class MemoryDeadLetters(DeadLetters):

@@ -41,8 +41,6 @@ from tests.sources.backends import OnConfluent, OnKafka, settings_for
 from tests.sources.reader import Reader, joined, reading, values
 from tests.waiting import PATIENCE_S, wait_until
 
-pytestmark = pytest.mark.broker
-
 
 def login(mechanism: str, **more: Any) -> dict[str, Any]:
     """The settings for authentication by this mechanism."""

@@ -1,7 +1,7 @@
 """Prefetching keeps the contract of sources, on the in-memory source with queues that are often full."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
@@ -78,19 +78,6 @@ def final_polls(source: Prefetch, inner: CountingSource) -> int:
     return inner.polls
 
 
-@pytest.mark.parametrize(("records", "size"), [(40, 10_000), (10_000, 200)])
-def test_prefetching_is_limited_in_records_and_bytes(records: int, size: int) -> None:
-    inner = filled(5000, b"five5")
-    with reading(inner, records, size) as source:
-        source.poll(0)
-        final_polls(source, inner)
-        assert inner.returned <= 60
-        events = [next_event(source) for _ in range(50)]
-    offsets = [record.offset for event in events if isinstance(event, Records) for record in event.records]
-    assert offsets == list(range(500))
-    assert inner.threads == {"prefetch"}
-
-
 def decoded_to_100(event: Records, most: int = 1000) -> Vectors:
     """Decode each record, or the first ones, to a vector of 100 numbers."""
     records = event.records[:most]
@@ -100,19 +87,30 @@ def decoded_to_100(event: Records, most: int = 1000) -> Vectors:
     return Vectors(decoded, np.zeros(n, np.int64), records, after, event.partition, event.end)
 
 
-def test_prefetching_is_limited_in_decoded_bytes() -> None:
-    inner = filled(5000)
+@pytest.mark.parametrize(
+    ("records", "size", "decode", "returned"),
+    [
+        (40, 10_000, unchanged, range(40, 61)),
+        (10_000, 200, unchanged, range(40, 61)),
+        (10_000, 20_000, decoded_to_100, [30]),  # 24,000 bytes
+    ],
+)
+def test_prefetching_is_limited_in_records_and_bytes(
+    records: int, size: int, decode: Callable[[Records], Event], returned: Collection[int]
+) -> None:
+    """As they are read, or as they are decoded."""
+    inner = filled(5000, b"five5")
 
-    def decode(event: Records) -> Vectors:
+    def decoded(event: Records) -> Event:
         inner.threads.add(threading.current_thread().name)
-        return decoded_to_100(event)
+        return decode(event)
 
-    with reading(inner, 10_000, 20_000, decode) as source:
+    with reading(inner, records, size, decoded) as source:
         source.poll(0)
         final_polls(source, inner)
-        assert inner.returned == 30  # 24,000 bytes
+        assert inner.returned in returned
         events = [next_event(source) for _ in range(50)]
-    assert [e.next for e in events if isinstance(e, Vectors)] == list(range(10, 501, 10))
+    assert [record.offset for event in events for record in event.records] == list(range(500))
     assert inner.threads == {"prefetch"}
 
 
@@ -161,20 +159,6 @@ def test_the_source_is_not_polled_until_a_rebalance_is_handled(change: type[Even
         assert inner.polls == polls
         source.poll(0)
         wait_until(lambda: inner.polls > polls)
-
-
-def test_queued_records_are_dropped_by_a_seek() -> None:
-    inner = filled(100)
-    with reading(inner) as source:
-        source.poll(0)
-        final_polls(source, inner)
-        assert len(source._queue) > 2
-        source.seek({0: 50})
-        event = next_event(source)
-        assert (type(event), event.records[0].offset) == (Records, 50)
-        final_polls(source, inner)
-        source.pause(frozenset({0}))
-        assert source.poll(0.05) == []
 
 
 def test_a_seek_to_a_lost_partition_is_ignored() -> None:

@@ -24,8 +24,6 @@ from tests.sources.reader import Reader
 from tests.token_server import SECRET, TokenServer
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.broker
-
 MSK = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "AWS_MSK_IAM"}
 
 

@@ -31,22 +31,21 @@ def test_the_last_status_of_each_worker_is_read_in_order_of_name(statuses: Proce
     assert statuses.all() == [status("A.1"), status("a"), status("a-1"), status("b")]
 
 
+WRITTEN = status("a").model_dump_json()
+
+
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"name": "a"}',
-     status("a").model_dump_json().replace("learning", "x").encode(),
-     status("a").model_dump_json().replace("100.0", '"100"').encode(),
-     status("a").model_dump_json().replace('"a"', '"../a"').encode()],
+    ("content", "is_valid"),
+    [*((invalid, False) for invalid in (b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"name": "a"}')),
+     (WRITTEN.replace("learning", "x").encode(), False), (WRITTEN.replace("100.0", '"100"').encode(), False),
+     (WRITTEN.replace('"a"', '"../a"').encode(), False), (WRITTEN.replace("{", '{"novelty": 1,', 1).encode(), True)],
 )  # fmt: skip
-def test_invalid_status_files_are_skipped(statuses: ProcessStatuses, store: FaultyStore, content: bytes) -> None:
+def test_invalid_status_files_are_skipped_and_unknown_fields_ignored(
+    statuses: ProcessStatuses, store: FaultyStore, content: bytes, is_valid: bool
+) -> None:
     store.write(f"{FOLDER}/a.json", content)
     statuses.write(status("b"))
-    assert statuses.all() == [status("b")]
-
-
-def test_unknown_fields_are_ignored(statuses: ProcessStatuses, store: FaultyStore) -> None:
-    store.write(f"{FOLDER}/a.json", status("a").model_dump_json().replace("{", '{"novelty": 1,', 1).encode())
-    assert statuses.all() == [status("a")]
+    assert statuses.all() == [*[status("a")] * is_valid, status("b")]
 
 
 def test_other_files_are_ignored(statuses: ProcessStatuses, store: FaultyStore) -> None:

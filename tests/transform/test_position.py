@@ -26,19 +26,16 @@ def test_what_is_committed_can_be_read_back(data: st.DataObject, topic_id: str, 
 
 
 def test_the_text_is_legible() -> None:
-    committed = Position(42, LastRecord(41, 3)).as_committed("k=2 d=5", "5fJx-41Z")
-    assert committed == (42, "k=2 d=5 topic=5fJx-41Z last=41@3")
+    position, text = Position(42, LastRecord(41, 3)), "k=2 d=5 topic=5fJx-41Z last=41@3"
+    assert position.as_committed("k=2 d=5", "5fJx-41Z") == (42, text)
+    assert position_in(Committed(42, text)) == position
 
 
-@pytest.mark.parametrize("metadata", ["", "k=2 d=5", "by another tool", "last=x@y topic= "])
+@pytest.mark.parametrize("metadata", ["", "k=2 d=5", "by another tool", "last=x@y topic= ", "k=2 d=5 last=42@3"])
 def test_offsets_of_other_tools_are_positions(metadata: str) -> None:
-    assert position_in(Committed(7, metadata)) == Position(7)
-    refuse_offset_of_other_topic("readings", 0, Committed(7, metadata), "id")
-
-
-def test_a_last_record_behind_the_offset_says_nothing() -> None:
-    assert position_in(Committed(41, "k=2 d=5 last=41@3")) == Position(41)
-    assert position_in(Committed(42, "k=2 d=5 last=41@3")) == Position(42, LastRecord(41, 3))
+    """Also where the last record would be behind the offset."""
+    assert position_in(Committed(42, metadata)) == Position(42)
+    refuse_offset_of_other_topic("readings", 0, Committed(42, metadata), "id")
 
 
 def test_offsets_of_another_topic_of_that_name_are_refused() -> None:

@@ -14,7 +14,6 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from tests.errors import refusal
 from tests.fold.streams import vectors
-from tests.in_memory import Step
 from tests.worker.environment import TOPIC, Environment, filled_with
 from tests.worker.harness import WorkerFixture, make_worker
 
@@ -140,15 +139,6 @@ def test_the_worker_waits_a_while_for_the_store_before_it_refuses(env: Environme
     assert worker.recorder.of_type(RestoreFailed)
     assert worker.recorder.of_type(PartitionsAssigned) == [PartitionsAssigned({0: 100})]
     env.assert_complete()
-
-
-@two_partitions
-def test_partitions_that_are_revoked_while_they_wait_are_dropped(env: Environment) -> None:
-    env.store = without_checkpoints(env)
-    script: list[Step] = [1, 1, env.topic.rebalance, 1, 1, 1, lambda: worker.stop("enough"), 1, 1]
-    worker: WorkerFixture = make_worker(env, script=script, stop_when_idle=False)
-    worker.run()
-    assert worker.recorder.of_type(PartitionsAssigned) == []
 
 
 def test_a_worker_saves_nothing_while_its_volume_is_unmounted(env: Environment) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from streampca.consumer_group.events import (
     BatchLearned,
@@ -19,10 +19,10 @@ from streampca.errors import BadRecordError, SourceError
 from streampca.fold.checkpoint import encode
 from streampca.sources.events import Assigned
 from tests.errors import refusal
-from tests.fold.streams import fold_config, vectors
+from tests.fold.streams import vectors
 from tests.in_memory import MemorySource, Step
 from tests.in_memory.store import Crash
-from tests.worker.environment import POISON, Environment, N
+from tests.worker.environment import Environment, N
 from tests.worker.harness import (
     WorkerFixture,
     arrows,
@@ -124,14 +124,16 @@ def test_bad_records_are_counted_and_become_dead_letters_if_asked_for(
 
 
 @pytest.mark.parametrize("policy", ["stop", "dead_letter"])
-@pytest.mark.parametrize("batch", [1, 13, 1000])
-def test_deletes_are_counted_and_stop_no_worker(env: Environment, policy: str, batch: int) -> None:
+@pytest.mark.parametrize(("batch", "prefetch"), [(1, None), (13, None), (1000, None), (13, 1), (13, 30)])
+def test_deletes_are_counted_and_stop_no_worker(
+    env: Environment, policy: str, batch: int, prefetch: int | None
+) -> None:
     """At the beginning, in between, and at the end: the position is after them."""
     for seed in range(3):
         env.send(0, [None] * 20)
         env.send(0, vectors(50, seed=seed))
     env.send(0, [None] * 20)
-    worker = make_worker(env, worker_config(on_bad_record=policy), batch=batch).run()
+    worker = make_worker(env, worker_config(on_bad_record=policy), batch=batch, prefetch=prefetch).run()
     assert (env.position(), env.newest().fold.stats.skipped) == (230, 80)
     assert sum(event.count for event in worker.recorder.of_type(RecordsSkipped)) == 80
     assert (worker.recorder.of_type(RecordRejected), env.dead_letters) == ([], [])
@@ -169,37 +171,6 @@ def test_an_unexpected_exception_saves_nothing_and_leaves_the_group(filled: Envi
     assert filled.calls("save", "commit", "publish") == []
     assert filled.journal[-1] == ("close",)
     assert worker.recorder.of_type(MemberStopping) == [MemberStopping("crashed")]
-
-
-PARTITIONS = 3
-
-
-@pytest.mark.slow
-# Nothing is shrunk: an example that runs into the harness's deadline takes long enough once.
-@settings(deadline=None, max_examples=25, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-@given(
-    counts=st.lists(st.integers(0, 200), min_size=PARTITIONS, max_size=PARTITIONS),
-    polls=st.lists(st.integers(1, 40), max_size=8),
-    prefetch=st.sampled_from([1, 30, 10_000]),
-    rebalances=st.booleans(),
-)
-def test_same_checkpoints_for_any_polls_and_queue(
-    counts: list[int], polls: list[int], prefetch: int, rebalances: bool
-) -> None:
-    env, bad = Environment(PARTITIONS, fold_config(half_life_seconds=2.0)), (POISON, None)
-    for partition, count in enumerate(counts):
-        for start in range(0, count, 20):
-            env.send(partition, vectors(count, seed=partition)[start : start + 20], 10**12 + 30 * start)
-            env.send(partition, bad, 10**12 + 50 * start)
-    script: list[Step] = []
-    for poll in polls:
-        script += [poll, *[env.topic.rebalance] * rebalances, poll]
-    # Without a limit: rejects that come first after a rebalance would be held back at the end.
-    make_worker(env, worker_config(env.fold_config, on_bad_record="dead_letter"), script, prefetch=prefetch).run()
-    env.assert_complete()
-    logs = enumerate(env.topic.logs)
-    rejected = {(p, record.offset) for p, log in logs for record in log.records if record.value == POISON}
-    assert {(p, offset) for p, offset, _ in env.dead_letters} == rejected
 
 
 @settings(deadline=None, max_examples=30)
