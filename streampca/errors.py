@@ -113,7 +113,7 @@ def naming_the_worker() -> AbstractContextManager[None]:
     return naming_the_extra("this", "worker", "kafka", "numba", "scipy")
 
 
-def exit_code_of(error: StreampcaError) -> int:
+def exit_code_of(error: Exception) -> int:
     """The exit code of a command that the error ends: 2 for settings, 3 if all first records are rejected, else 1."""
     if isinstance(error, RejectLimitError):
         return 3

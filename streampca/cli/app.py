@@ -241,7 +241,7 @@ def main() -> None:
     try:
         with naming_the_worker():
             app()  # raises SystemExit
-    except StreampcaError as error:
+    except (StreampcaError, OSError) as error:  # the latter of stdout, on a full disk
         print("streampca:", " ".join(str(error).split()), file=sys.stderr)  # noqa: T201
         code = exit_code_of(error)
     except SystemExit as end:

@@ -98,10 +98,10 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
 
 def create_current_model(settings: TransformSettings, cache: ModelCache, pins: Pins) -> CurrentModel:
     """The model that records are projected with, from a cache of the topic's models."""
+    p_below = settings.only_p_below or 1.0 if _output_fields(settings).needs_past_scores else None
     return CurrentModel(
-        cache, settings.model_version, settings.output_topic,
-        needs_past_scores=_output_fields(settings).needs_past_scores, field=settings.field, pins=pins.all,
-    )  # fmt: skip
+        cache, settings.model_version, settings.output_topic, p_below=p_below, field=settings.field, pins=pins.all
+    )
 
 
 def _output_fields(settings: TransformSettings, *, named: bool = False) -> OutputFields:

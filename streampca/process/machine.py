@@ -71,5 +71,10 @@ def open_standard_streams() -> None:
 def end_process(code: int) -> NoReturn:
     """End at once: while Python is finalised, a client's thread that wants to run Python ends it by a signal."""
     atexit._run_exitfuncs()
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except OSError as error:  # the disk is full
+        if not code:
+            print("streampca:", error, file=sys.stderr)  # noqa: T201
+            code = 1
     os._exit(code)

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable, Mapping
 
+import structlog
+
 from streampca.errors import InputError
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.names import agreed
@@ -15,6 +17,8 @@ _SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")
 _VERSION = re.compile(r"\bversion=([0-9]+)")
 _START_OVER = "write to another output_topic with another transform_group_id"
 
+log = structlog.get_logger()
+
 
 class CurrentModel:
     """The model in use, from a cache that somebody polls."""
@@ -25,17 +29,18 @@ class CurrentModel:
         version: int | str | None,
         output: str,
         *,
-        needs_past_scores: bool,
+        p_below: float | None,
         field: str = "",
         pins: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """`output` is the topic that the outputs are written to, for errors; `field` may name the dimensions.
 
-        `version` may be the name of one of the `pins`, which are read once.
+        Only outputs with p-values below `p_below` are written, 1: all; None: p-values are not needed. `version` may be
+        the name of one of the `pins`, which are read once.
         """
         self._cache, self._output, self._pins = cache, output, pins
         self._name, self.version = (version, None) if isinstance(version, str) else ("", version)
-        self._needs_past_scores, self._field = needs_past_scores, field
+        self._p_below, self._field = p_below, field
         self._model: PublishedModel | None = None
 
     @property
@@ -64,7 +69,7 @@ class CurrentModel:
             return str(error)
         except (UnknownVersionError, UnknownPinError) as error:
             raise InputError(str(error)) from None
-        if self._needs_past_scores and model.past_scores is None:
+        if self._p_below is not None and model.past_scores is None:
             if self.version is not None:
                 raise InputError(f"model version {self.version} has no past scores, which p-values need")
             return "" if self._model else _NO_PAST_SCORES
@@ -73,6 +78,10 @@ class CurrentModel:
         if model is not self._model:
             names = dimension_names(self._field, model.model.dimensions)
             agreed(names, model.names, "`field`", f"model version {model.version}")
+        if self._model is None and self._p_below is not None and model.past_scores is not None:
+            least = 1 / (1 + model.past_scores.weight)
+            if least >= self._p_below:
+                log.warning("too few past scores", version=model.version, least_p=least, only_p_below=self._p_below)
         self._model = model  # not earlier: another thread projects with it
         return ""
 

@@ -362,6 +362,13 @@ def test_closed_standard_streams_stop_nothing(vectors: Path, tmp_path: Path) -> 
         model.unlink()
 
 
+def test_a_full_disk_under_stdout_is_an_error_of_one_line(vectors: Path, tmp_path: Path) -> None:
+    printed("fit", vectors, "-o", tmp_path / "model.npz")
+    for words in ("--help", f"inspect {tmp_path}/model.npz"):
+        command = f"{sys.executable} -m streampca {words} >/dev/full"
+        assert_one_line(subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60), "No space")
+
+
 def test_produce_needs_either_a_file_of_the_right_length_or_synthetic(vectors: Path) -> None:
     for words in ([], [vectors, "--synthetic"]):
         assert_fatal(run("produce", *words, "--topic", "readings"), "give either a file to send or --synthetic")

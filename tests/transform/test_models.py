@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from streampca.errors import InputError, SettingsError
 from streampca.fold.model_file import PublishedModel
+from streampca.pca.projection import Scores
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
@@ -33,9 +35,11 @@ def publish(models: Models, cache: ModelCache, *published: PublishedModel) -> No
     cache.poll()
 
 
-def following(cache: ModelCache, version: int | str | None = None, *, p: bool = False, field: str = "") -> CurrentModel:
+def following(
+    cache: ModelCache, version: int | str | None = None, *, p_below: float | None = None, field: str = ""
+) -> CurrentModel:
     pins = Pins(cache._models.store, TOPIC)
-    return CurrentModel(cache, version, "output", needs_past_scores=p, field=field, pins=pins.all)
+    return CurrentModel(cache, version, "output", p_below=p_below, field=field, pins=pins.all)
 
 
 def test_it_is_the_newest(models: Models, cache: ModelCache) -> None:
@@ -78,13 +82,28 @@ def test_the_names_that_are_read_are_those_of_the_model(
 
 def test_p_values_need_past_scores(models: Models, cache: ModelCache) -> None:
     publish(models, cache, numbered(3))
-    model = following(cache, p=True)
+    model = following(cache, p_below=1.0)
     assert "no past scores yet" in model.refresh()
-    assert "version 3 has no past scores" in refusal(InputError, following(cache, 3, p=True).refresh)
+    assert "version 3 has no past scores" in refusal(InputError, following(cache, 3, p_below=1.0).refresh)
     publish(models, cache, with_past_scores(numbered(8), np.ones((3, 5))))
     assert (model.refresh(), model.published.version) == ("", 8)
     publish(models, cache, numbered(9))  # without any: the one before stays in use
     assert (model.refresh(), model.published.version) == ("", 8)
+
+
+@pytest.mark.parametrize(("p_below", "warnings"), [(0.26, 0), (0.25, 1)])
+def test_too_few_past_scores_for_the_limit_are_a_warning(
+    models: Models, cache: ModelCache, p_below: float, warnings: int
+) -> None:
+    """No p-value is below 1/(1 + their number)."""
+    publish(models, cache, with_past_scores(numbered(3), np.ones((3, 5))))
+    model = following(cache, p_below=p_below)
+    with capture_logs() as logged:
+        model.refresh()
+        publish(models, cache, with_past_scores(numbered(8), np.ones((3, 5))))
+        model.refresh()
+    assert [event["version"] for event in logged if event["event"] == "too few past scores"] == [3] * warnings
+    assert (model.published.past_scores.p_values(Scores(*np.full((3, 1), 1e9))).score >= 0.25).all()
 
 
 def test_another_shape_is_refused(models: Models, cache: ModelCache) -> None:

@@ -92,7 +92,7 @@ class TransformWorld(Site):
         machine.worker = machine.source = None
         models = Models(self._store(machine), TOPIC)
         cache = ModelCache(models, self._wall)
-        model = CurrentModel(cache, self.plan.version, OUTPUT, needs_past_scores=False)
+        model = CurrentModel(cache, self.plan.version, OUTPUT, p_below=None)
         cache.poll()
         process.start(lambda: self._poll_models(cache))
         while model.refresh():
