@@ -13,10 +13,9 @@ from pydantic import Field
 from streampca.errors import DamagedFileError, SettingsError, refuse_other_topic
 from streampca.fold import npz
 from streampca.fold.event_time import EventTime
-from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.fold import Fold, FoldConfig, FoldStats
 from streampca.fold.names import Names, agreed, difference
 from streampca.fold.partitions import FIRST_BACKFILL, offsets_in, partition_name
-from streampca.fold.stats import FoldStats
 from streampca.formats.record import LastRecord
 from streampca.pca.arrays import Array, not_finite
 from streampca.pca.learning import LearningConfig
