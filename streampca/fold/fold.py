@@ -16,8 +16,7 @@ from pydantic import ConfigDict
 from streampca.fold import npz
 from streampca.fold.event_time import EventTime
 from streampca.fold.names import Names
-from streampca.formats.batch import Batch
-from streampca.formats.record import LastRecord
+from streampca.formats.record import Batch, LastRecord
 from streampca.pca import learning
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LEARN_BLOCK, BeforeBlock, LearningConfig, Messages, learn_whole_blocks
