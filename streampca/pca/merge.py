@@ -41,60 +41,65 @@ class PooledCovariance:
         """Pools states of up to `columns` columns. More than twice `columns` (at least 40) and `uncut` rows are cut."""
         self._cut = max(columns, SPARE)
         self._most = max(2 * self._cut, uncut)
-        self._covariance: F64 | None = None  # packed; None: not kept
-        self._rows: list[tuple[float, Array]] = []  # else: factors and rows (r, d), one above the other Jᵀ with JJᵀ = Σ
-        self._mean: F64 = np.zeros(0)
-        self._total_variance, self._count, self._concentration, self._clipped = 0.0, 0, 0.0, 0
-        self._missing: MissingShares | None = None
+        self._pooled = State.empty(0)  # without C and D
+        self._rows: list[tuple[float, Array]] = []  # where Σ is not kept: factors and rows (r, d) of Jᵀ with JJᵀ = Σ
         self._scale: F64 | None = None  # D of the rows; None: not standardised
-        self._variances: F64 | None = None  # (d,): of the entries, where factors are standardised
-        self.weight = 0.0  # W
+
+    @property
+    def weight(self) -> float:
+        """W."""
+        return self._pooled.weight
 
     def fade(self, share: float) -> None:
         """Multiply the weights of all states so far by `share`."""
-        self.weight *= share
+        self._pooled = replace(self._pooled, weight=self.weight * share)
 
     def add(self, state: State, share: float = 1.0) -> None:
-        """Add a state with this share of its weight; one without weight is left out."""
-        added = state.weight * share
-        if added <= 0:
-            return
+        """Add a state with this share of its weight; neither may be 0."""
+        pooled, added = self._pooled, state.weight * share
         W = self.weight + added
         past, new = self.weight / W, added / W
         mean, other = self._means(state) if past else (state.mean, state.mean)
         between = np.sqrt(past * new) * (other - mean)
         self._scale = state.scale if self._scale is None else self._scale
-        if state.covariance is not None:
-            d = len(mean)
-            before = np.zeros(d * (d + 1) // 2) if self._covariance is None else past * self._covariance
-            self._covariance = before + new * state.covariance + triangle.outer(between)
+        covariance, variances = pooled.covariance, pooled.variances
+        if state.covariance is None:
+            variances = self._add_rows(state, past, new, between)
         else:
-            self._add_rows(state, past, new, between)
-        self._total_variance = past * self._total_variance + new * state.total_variance + float(between @ between)
-        self._missing = _pooled(self._missing, past, state.missing, new)
-        self._concentration = past**2 * self._concentration + new**2 * state.concentration
-        self._mean, self.weight = mean + new * (other - mean), W
-        self._count += state.count
-        self._clipped += state.clipped
+            before = 0.0 if covariance is None else past * covariance
+            covariance = before + new * state.covariance + triangle.outer(between)
+        self._pooled = State(
+            pooled.C,
+            mean + new * (other - mean),
+            W,
+            past * pooled.total_variance + new * state.total_variance + float(between @ between),
+            pooled.count + state.count,
+            past**2 * pooled.concentration + new**2 * state.concentration,
+            pooled.clipped + state.clipped,
+            _pooled_shares(pooled.missing, past, state.missing, new),
+            covariance,
+            variances=variances,
+        )
         if sum(len(part) for _, part in self._rows) > self._most:
             cut = self.state()
             self._rows, self._scale = [(1.0, cut.C.T)], cut.scale
 
-    def _add_rows(self, state: State, past: float, new: float, between: F64) -> None:
-        """Add a factor and the rank-one part of the means."""
-        rows = state.C.T
+    def _add_rows(self, state: State, past: float, new: float, between: F64) -> F64 | None:
+        """Add a factor and the rank-one part of the means. Returns the variances of the entries, if standardised."""
+        rows, variances = state.C.T, self._pooled.variances
         if self._scale is not None and state.scale is not None and state.variances is not None:
-            before = 0.0 if self._variances is None else past * self._variances
-            self._variances = before + new * state.variances + np.square(between)
+            before = 0.0 if variances is None else past * variances
+            variances = before + new * state.variances + np.square(between)
             rows, between = rows * (self._scale / state.scale), between * self._scale
         self._rows = [(np.sqrt(past) * factor, part) for factor, part in self._rows]
         self._rows += [(np.sqrt(new), rows), (1.0, between[None])][: 2 if past else 1]
+        return variances
 
     def _means(self, state: State) -> tuple[F64, F64]:
         """The mean so far and that of a state; an entry that one of them has never seen has the other's."""
-        mean, other = self._mean, state.mean
-        if self._missing:
-            mean = np.where(self._missing.never, other, mean)
+        mean, other, missing = self._pooled.mean, state.mean, self._pooled.missing
+        if missing:
+            mean = np.where(missing.never, other, mean)
         if state.missing:
             other = np.where(state.missing.never, mean, other)
         return mean, other
@@ -104,13 +109,11 @@ class PooledCovariance:
 
         With up to `columns` columns; None: without axes of a covariance, or with as many columns as a cut leaves.
         """
-        d, rows = len(self._mean), self._rows
-        numbers = self.weight, self._total_variance, self._count, self._concentration, self._clipped
-        state = State(np.zeros((d, 0)), self._mean, *numbers, self._missing, self._covariance, None, self._variances)
+        state, rows = replace(self._pooled, C=np.zeros((len(self._pooled.mean), 0))), self._rows
         if self._scale is not None:
             state, scale = rescaled(state)
             rows = [(factor, part * (scale / self._scale)) for factor, part in rows]
-        if self._covariance is None:
+        if state.covariance is None:
             state = replace(state, C=_leading(rows, columns or self._cut))
         elif columns:
             state = axes.decomposed(state, columns)
@@ -153,7 +156,9 @@ class StateMerger:
         return pool.state(most, dtype)
 
 
-def _pooled(before: MissingShares | None, past: float, added: MissingShares | None, new: float) -> MissingShares | None:
+def _pooled_shares(
+    before: MissingShares | None, past: float, added: MissingShares | None, new: float
+) -> MissingShares | None:
     """The pooled shares; None: nothing was missing."""
     none = MissingShares.none(1, seen=True)
     return (before or none).times(past).plus((added or none).times(new)) if before or added else None
