@@ -17,9 +17,8 @@ from streampca.fold import npz
 from streampca.fold.event_time import EventTime
 from streampca.fold.names import Names
 from streampca.formats.record import Batch, LastRecord
-from streampca.pca import learning
 from streampca.pca.arrays import Array
-from streampca.pca.learning import LEARN_BLOCK, BeforeBlock, LearningConfig, Messages, learn_whole_blocks
+from streampca.pca.learning import LEARN_BLOCK, BeforeBlock, LearningConfig, Messages, learn, learn_whole_blocks
 from streampca.pca.state import Losses, State
 
 _EWMA_MESSAGES = 1000
@@ -172,7 +171,7 @@ class Fold:
 
     def provisional(self, learning_config: LearningConfig) -> State:
         """The state after the pending messages too, for publishing."""
-        return learning.learn(self.state, self.pending, self.retention, learning_config)[0]
+        return learn(self.state, self.pending, self.retention, learning_config)[0]
 
 
 @dataclass(frozen=True)
