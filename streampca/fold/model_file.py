@@ -88,18 +88,23 @@ def encode(published: PublishedModel) -> bytes:
     if published.names is None:
         del header["names"]
     arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
-    calibration = None if published.past_scores is None else published.past_scores.table()
-    optional = {"scale": model.scale, "calibration": calibration, "learned": published.learned}
-    optional |= {"names": None if published.names is None else np.array(published.names)}
+    optional = {
+        "scale": model.scale,
+        "calibration": None if published.past_scores is None else published.past_scores.table(),
+        "learned": published.learned,
+        "names": None if published.names is None else np.array(published.names),
+    }
     return npz.encode(header, arrays | _for_others(published) | {n: a for n, a in optional.items() if a is not None})
 
 
 def _for_others(published: PublishedModel) -> dict[str, Array]:
     """What only other readers of the file use, `numpy.load` above all; the header has it, or it follows from it."""
-    model, arrays = published.model, dict[str, Any]()
-    arrays |= {"explained_variance_ratio": model.explained_variance_ratio, "noise_variance": model.noise_variance}
-    arrays |= {"version": published.version, "topic": published.topic}
-    return {name: np.asarray(value) for name, value in arrays.items()}
+    return {
+        "explained_variance_ratio": np.asarray(published.model.explained_variance_ratio),
+        "noise_variance": np.asarray(published.model.noise_variance),
+        "version": np.asarray(published.version),
+        "topic": np.asarray(published.topic),
+    }
 
 
 def decode(data: bytes) -> PublishedModel:
