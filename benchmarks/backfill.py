@@ -27,7 +27,7 @@ from streampca.files.chunks import Chunk, chunks_of
 from streampca.files.columns import FileOptions
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.arrow import column_of
-from streampca.formats.batch import batch_of_rows
+from streampca.formats.record import batch_of_rows
 from streampca.pca.compilation import compile_kernels
 from streampca.pca.learning import LearningConfig
 from streampca.process.machine import keep_freed_memory

@@ -19,7 +19,7 @@ from benchmarks import workers
 from benchmarks.report import Bar, in_turn, publish
 from experiments.report import table
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.formats.batch import batch_of_rows
+from streampca.formats.record import batch_of_rows
 from streampca.pca.learning import LearningConfig
 from streampca.process.machine import usable_cores
 from tests.broker_client import BrokerClient

@@ -19,7 +19,7 @@ from experiments.report import table
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.model_file import PublishedModel
-from streampca.formats.batch import batch_of_rows
+from streampca.formats.record import batch_of_rows
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LearningConfig
 from streampca.pca.projection import Scores

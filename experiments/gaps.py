@@ -15,7 +15,7 @@ from experiments.datasets import Data
 from experiments.plan import Job, Plan, Results, complete
 from experiments.report import table
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.formats.batch import batch_of_rows
+from streampca.formats.record import batch_of_rows
 from streampca.pca.arrays import F64
 from streampca.pca.axes import model_of
 from streampca.pca.learning import LearningConfig

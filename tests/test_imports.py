@@ -13,7 +13,7 @@ ROOT = Path(streampca.__file__).parent
 SHARED_BY_SOURCES = [
     "sources.base", "sources.client_connection", "sources.client_source", "sources.client_transactions",
     "sources.dead_letters", "sources.events", "sources.oauth_tokens", "sources.record_size", "sources.record_times",
-    "formats.record", "errors", "settings",
+    "formats.record.Columns", "formats.record.Record", "errors", "settings",
 ]  # fmt: skip
 
 # Module prefix → prefixes of the modules that it may import; the longest matching entry applies.
@@ -25,8 +25,8 @@ MAY_IMPORT = {
     "pca": ["pca"],
     "formats": ["formats", "pca", "settings.field_paths", "errors"],
     "files": ["files", "formats", "pca.arrays", "settings.field_paths", "errors"],
-    "fold": ["fold", "formats.batch", "formats.record", "pca", "errors"],
-    "estimator": ["estimator", "fold", "formats.batch", "formats.judge", "pca"],
+    "fold": ["fold", "formats.record", "pca", "errors"],
+    "estimator": ["estimator", "fold", "formats.record.batch_of_rows", "formats.judge", "pca"],
     "client": ["client", "errors"],
     "export": ["fold.model_file", "StreamingPCA"],
     "river": ["StreamingPCA"],
@@ -38,7 +38,7 @@ MAY_IMPORT = {
     ],
     "stores": ["stores", "fold", "pca.drift", "settings.pins", "settings.store_url", "errors"],
     "consumer_group": [
-        "consumer_group", "fold", "formats.batch", "formats.record", "pca.arrays", "pca.state.Losses", "errors",
+        "consumer_group", "fold", "formats.record", "pca.arrays", "pca.state.Losses", "errors",
         "process", "settings.commands", "sources.base", "sources.events", "stores.base", "stores.process_status",
     ],
     "worker": [

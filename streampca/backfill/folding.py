@@ -22,10 +22,10 @@ from streampca.fold.checkpoint import Checkpoint, decode, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.partitions import backfill_partition
-from streampca.formats.batch import Batch, Reject
 from streampca.formats.epoch import odd_times, oddity
 from streampca.formats.judge import Judge
 from streampca.formats.packing import VectorError
+from streampca.formats.record import Batch, Reject
 
 _TEXTS = (pa.int64(), *(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in ("UTC", None)))
 _UNCLEAR = "it may be history or the topic's"

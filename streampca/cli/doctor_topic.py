@@ -13,9 +13,9 @@ import numpy as np
 
 from streampca.consumer_group.policy import ALL_DELETES, FIRST
 from streampca.errors import BadRecordError, OffsetGapError, SourceError
-from streampca.formats.batch import Decoded
 from streampca.formats.codec import Codec
 from streampca.formats.epoch import odd_times, oddity
+from streampca.formats.record import Decoded
 from streampca.settings.commands import ConsumerSettings, WorkerSettings
 from streampca.sources import schema_registry
 from streampca.sources.base import Admin, Committed, Source

@@ -16,8 +16,8 @@ from streampca.fold import model_file
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import MergedFold
 from streampca.fold.past_scores import PastScoresBuilder
-from streampca.formats.batch import batch_of_rows
 from streampca.formats.judge import Judge
+from streampca.formats.record import batch_of_rows
 from streampca.pca import axes
 from streampca.pca.learning import LearningConfig
 from streampca.pca.model import Model

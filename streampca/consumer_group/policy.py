@@ -13,8 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from streampca.consumer_group.events import RecordRejected, RecordsSkipped
 from streampca.errors import BadRecordError, OffsetGapError, RejectLimitError
-from streampca.formats.batch import Reject
-from streampca.formats.record import Record
+from streampca.formats.record import Record, Reject
 from streampca.sources.events import OutOfRange, Vectors
 
 FIRST = 100  # records: if none of them has a vector, a setting is wrong

@@ -12,7 +12,7 @@ from streampca.estimator.threads import one_thread
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import MergedFold
 from streampca.fold.past_scores import PastScoresBuilder, number_of_components
-from streampca.formats.batch import batch_of_rows
+from streampca.formats.record import batch_of_rows
 from streampca.pca.arrays import F64, Array
 from streampca.pca.axes import model_of
 from streampca.pca.model import Model

@@ -13,12 +13,11 @@ from pydantic import Field
 from streampca.errors import DamagedFileError, SettingsError, refuse_other_topic
 from streampca.fold import npz
 from streampca.fold.event_time import EventTime
-from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.fold import Fold, FoldConfig, FoldStats
 from streampca.fold.names import Names, agreed, difference
 from streampca.fold.partitions import FIRST_BACKFILL, offsets_in, partition_name
-from streampca.fold.stats import FoldStats
 from streampca.formats.record import LastRecord
-from streampca.pca.arrays import Array, not_finite
+from streampca.pca.arrays import Array, not_finite, packed_diagonal
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import MissingShares, State
 
@@ -198,25 +197,24 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
         if not_finite(array, impute=name in with_gaps).any():
             raise DamagedFileError(f"{name} holds values that are not finite")
     limit = LearningConfig(arrays["C"].shape[0], 1, dtype=arrays["C"].dtype.name).largest_value
-    if max(np.fmax.reduce(np.abs(arrays[name]), axis=None, initial=0) for name in ("pending", "mean")) > limit:
-        raise DamagedFileError("pending or mean holds values that are too large to have been learned")
-    if header.incomplete is not None:
-        shares = np.stack([arrays["missing"], arrays["unseen"]])
-        if not ((shares >= 0) & (shares <= header.incomplete + 1e-6)).all():
-            raise DamagedFileError("missing or unseen holds shares that are larger than that of incomplete messages")
-    if "scale" in arrays and (arrays["scale"].min() <= 0 or arrays.get("variances", arrays["scale"]).min() < 0):
-        raise DamagedFileError("scale or variances hold values that are negative, or a scale of zero")
-    if (covariance := arrays.get("covariance")) is not None:
-        variances = covariance[np.cumsum(np.arange(1, len(arrays["mean"]) + 1)) - 1]
-        if np.abs(covariance).max() > 1.01 * variances.max():  # up to rounding
-            raise DamagedFileError("covariance holds values that are larger than its variances")
-    retention = arrays["pending_retention"]
-    if not ((retention >= 0) & (retention <= 1)).all():
-        raise DamagedFileError("pending_retention holds values that are not between 0 and 1")
+    variances = arrays.get("covariance", np.zeros(packed))[packed_diagonal(len(arrays["mean"]))]
+    most = 1.01 * float(variances.max())  # up to rounding
+    shares = "shares that are larger than that of incomplete messages"
+    negative = "scale or variances hold values that are negative, or a scale of zero"
+    ranges = [
+        (["pending", "mean"], -limit, limit, "pending or mean holds values that are too large to have been learned"),
+        (["missing", "unseen"], 0.0, (header.incomplete or 0.0) + 1e-6, f"missing or unseen holds {shares}"),
+        (["scale"], np.nextafter(0.0, 1.0), np.inf, negative),
+        (["variances"], 0.0, np.inf, negative),
+        (["covariance"], -most, most, "covariance holds values that are larger than its variances"),
+        (["pending_retention"], 0.0, 1.0, "pending_retention holds values that are not between 0 and 1"),
+    ]
     with np.errstate(all="ignore"):
-        agree = not inverse or r == 0 or _agree(arrays["C"], arrays["C_pinv"])
-    if not agree:
-        raise DamagedFileError("C and its pseudo-inverse do not agree")
+        for names, low, high, problem in ranges:
+            if any(((arrays[name] < low) | (arrays[name] > high)).any() for name in names if name in arrays):
+                raise DamagedFileError(problem)
+        if inverse and r and not _agree(arrays["C"], arrays["C_pinv"]):
+            raise DamagedFileError("C and its pseudo-inverse do not agree")
 
 
 def _agree(C: Array, C_pinv: Array) -> bool:

@@ -88,18 +88,23 @@ def encode(published: PublishedModel) -> bytes:
     if published.names is None:
         del header["names"]
     arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
-    calibration = None if published.past_scores is None else published.past_scores.table()
-    optional = {"scale": model.scale, "calibration": calibration, "learned": published.learned}
-    optional |= {"names": None if published.names is None else np.array(published.names)}
+    optional = {
+        "scale": model.scale,
+        "calibration": None if published.past_scores is None else published.past_scores.table(),
+        "learned": published.learned,
+        "names": None if published.names is None else np.array(published.names),
+    }
     return npz.encode(header, arrays | _for_others(published) | {n: a for n, a in optional.items() if a is not None})
 
 
 def _for_others(published: PublishedModel) -> dict[str, Array]:
     """What only other readers of the file use, `numpy.load` above all; the header has it, or it follows from it."""
-    model, arrays = published.model, dict[str, Any]()
-    arrays |= {"explained_variance_ratio": model.explained_variance_ratio, "noise_variance": model.noise_variance}
-    arrays |= {"version": published.version, "topic": published.topic}
-    return {name: np.asarray(value) for name, value in arrays.items()}
+    return {
+        "explained_variance_ratio": np.asarray(published.model.explained_variance_ratio),
+        "noise_variance": np.asarray(published.model.noise_variance),
+        "version": np.asarray(published.version),
+        "topic": np.asarray(published.topic),
+    }
 
 
 def decode(data: bytes) -> PublishedModel:
@@ -139,20 +144,26 @@ def _problem(published: PublishedModel) -> str | None:
     scale = np.ones(d) if model.scale is None else model.scale
     if scale.shape != (d,) or scale.dtype != np.float64 or not (np.isfinite(scale) & (scale > 0)).all():
         return "the scale is not one positive number for each dimension"
-    if not npz.are_names(published.names, d):
-        return f"the names of the dimensions are not {d} that differ"
-    if (learned := published.learned) is not None:
-        shapes = ((d, learned.shape[-1]), (d * (d + 1) // 2,)) if learned.ndim else ()
-        if learned.shape not in shapes or learned.dtype != np.float32 or not np.isfinite(learned).all():
-            return "what continuing needs does not fit the model"
-    if not np.isfinite([model.total_variance, model.weight]).all():
-        return "the total variance or the weight is not finite"
-    if min(model.explained_variance.min(), model.total_variance, model.weight) < 0:
-        return "a variance or the weight is negative"
-    if (published.subspace_error is None) != (published.axis_errors is None):
-        return "it holds the error of the subspace or of the axes, but not both"
-    if published.axis_errors is not None and len(published.axis_errors) != k:
-        return f"it holds the errors of {len(published.axis_errors)} axes instead of {k}"
+    learned, errors = published.learned, published.axis_errors
     with np.errstate(all="ignore"):
         orthonormal = np.abs(model.components @ model.components.T - np.eye(k)).max() <= 1e-3
-    return None if orthonormal else "the components are not orthonormal"
+    rules = {
+        f"the names of the dimensions are not {d} that differ": npz.are_names(published.names, d),
+        "what continuing needs does not fit the model": learned is None or _continues(learned, d),
+        "the total variance or the weight is not finite": np.isfinite([model.total_variance, model.weight]).all(),
+        "a variance or the weight is negative": (
+            min(model.explained_variance.min(), model.total_variance, model.weight) >= 0
+        ),
+        "it holds the error of the subspace or of the axes, but not both": (
+            (published.subspace_error is None) == (errors is None)
+        ),
+        f"it holds the errors of {len(errors or [])} axes instead of {k}": errors is None or len(errors) == k,
+        "the components are not orthonormal": orthonormal,
+    }
+    return next((problem for problem, holds in rules.items() if not holds), None)
+
+
+def _continues(learned: Array, d: int) -> bool:
+    """Whether an array can be the `axes.continuation` of a model of d dimensions."""
+    shapes = ((d, learned.shape[-1]), (d * (d + 1) // 2,)) if learned.ndim else ()
+    return learned.shape in shapes and learned.dtype == np.float32 and bool(np.isfinite(learned).all())

@@ -1,7 +1,6 @@
 """Arrow IPC: a value is a stream of record batches, whose rows hold vectors."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ from streampca.formats.packing import (
     RowVectors,
     VectorBytes,
     VectorError,
+    bounds,
     check_length,
     check_size,
     listed,
@@ -136,10 +136,9 @@ def _is_null_before(batch: Any, path: Path) -> NDArray[np.bool_]:
 
 class ArrowWriter(Writer):
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        ends = range(1, len(next(iter(fields.values()))) + 1) if counts is None else np.cumsum(counts).tolist()
         return [
             stream_of(self._inside({name: column_of(values[i:j]) for name, values in fields.items()}))
-            for i, j in pairwise([0, *ends])
+            for i, j in bounds(counts, len(next(iter(fields.values()))))
         ]
 
     def _inside(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:

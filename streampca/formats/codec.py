@@ -12,10 +12,9 @@ from numpy.typing import ArrayLike
 from streampca.errors import StreampcaError
 from streampca.formats import plausible, reader_of
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Reader
-from streampca.formats.batch import Batch, Decoded, Reject
 from streampca.formats.judge import Judge
 from streampca.formats.packing import NO_VALUE, NOTED, VectorBytes, VectorError, check_size
-from streampca.formats.record import Record, headers_of, timestamps_of, values_of
+from streampca.formats.record import Batch, Decoded, Record, Reject, headers_of, timestamps_of, values_of
 from streampca.formats.schemas import HEADER, Schemas
 from streampca.pca.arrays import Array
 

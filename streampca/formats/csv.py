@@ -3,13 +3,11 @@
 import math
 import struct
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
-import numpy as np
 import orjson
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
-from streampca.formats.packing import VectorBytes, VectorError, check_length, side_by_side
+from streampca.formats.packing import VectorBytes, VectorError, bounds, check_length, side_by_side
 
 MISSING = ("", "na", "nan", "null")
 _BOOLEANS = {"true": 1.0, "false": 0.0}
@@ -35,8 +33,7 @@ class CsvWriter(Writer):
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         rows = side_by_side(fields).tolist()
         lines = [",".join("" if number != number else repr(number) for number in row) for row in rows]
-        ends = range(1, len(lines) + 1) if counts is None else np.cumsum(counts).tolist()
-        return ["\n".join(lines[i:j]).encode() for i, j in pairwise([0, *ends])]
+        return ["\n".join(lines[i:j]).encode() for i, j in bounds(counts, len(lines))]
 
 
 def packed(cells: Sequence[str], describe: Callable[[int, str], str]) -> bytes:

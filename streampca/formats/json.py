@@ -3,15 +3,13 @@
 import base64
 import codecs
 import json
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
-from streampca.formats.packing import NULL_HINT, VectorBytes, VectorError
+from streampca.formats.packing import NULL_HINT, VectorBytes, VectorError, bounds
 from streampca.formats.schemas import foreign_frame, frame_size
 
 _MAX_CANDIDATES = 16  # letters to check one by one before searching the text for the whole word
@@ -46,8 +44,8 @@ class JsonWriter(Writer):
     """
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        bounds = None if counts is None else list(pairwise([0, *np.cumsum(counts).tolist()]))
-        names, columns = list(fields), [_column(values, bounds) for values in fields.values()]
+        groups = None if counts is None else bounds(counts, 0)
+        names, columns = list(fields), [_column(values, groups) for values in fields.values()]
         rows = (
             columns[0] if names == [""] else [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         )
@@ -56,13 +54,13 @@ class JsonWriter(Writer):
         return [orjson.dumps(row) for row in rows]
 
 
-def _column(values: NDArray[Any], bounds: list[tuple[int, int]] | None) -> list[Any]:
-    """The values of a field. With bounds, each is the list of a record's rows; bytes are spliced, once for a record."""
+def _column(values: NDArray[Any], groups: list[tuple[int, int]] | None) -> list[Any]:
+    """The values of a field. With groups, each is the list of a record's rows; bytes are spliced, once for a record."""
     column: list[Any] = values.tolist()
     if values.dtype.kind == "O" and values.ndim == 1:
-        firsts = column if bounds is None else [column[i] for i, _ in bounds]
+        firsts = column if groups is None else [column[i] for i, _ in groups]
         return [None if value is None else spliced(value) for value in firsts]
-    return column if bounds is None else [column[i:j] for i, j in bounds]
+    return column if groups is None else [column[i:j] for i, j in groups]
 
 
 def spliced(value: bytes) -> Any:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.formats.batch import Decoded, Reject
 from streampca.formats.packing import NO_VALUE, NULL_HINT
+from streampca.formats.record import Decoded, Reject
 from streampca.pca.arrays import Array, not_finite
 
 if TYPE_CHECKING:  # transform judges what it does not learn, and need not wait for what learning imports

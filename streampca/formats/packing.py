@@ -178,8 +178,14 @@ def bytes_of_rows(rows: NDArray[Any], counts: NDArray[np.int64] | None = None) -
     if counts is None:
         values: list[bytes] = rows.view(f"V{rows.strides[0]}")[:, 0].tolist()
         return values
-    data, ends = rows.tobytes(), (np.cumsum(counts) * rows.strides[0]).tolist()
-    return [data[i:j] for i, j in itertools.pairwise([0, *ends])]
+    data, size = rows.tobytes(), rows.strides[0]
+    return [data[i * size : j * size] for i, j in bounds(counts, len(rows))]
+
+
+def bounds(counts: NDArray[np.int64] | None, n: int) -> list[tuple[int, int]]:
+    """Where the rows of each value begin and end, of n rows: one a value, or as many as `counts` says."""
+    ends = range(1, n + 1) if counts is None else np.cumsum(counts).tolist()
+    return list(itertools.pairwise([0, *ends]))
 
 
 def interleaved(parts: Sequence[bytes | Array]) -> list[bytes]:

@@ -1,13 +1,15 @@
-"""Records as sources read them, one by one and by columns."""
+"""Records as sources read them, one by one and by columns; and as vectors: batches, which a fold takes in one step."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from streampca.pca.arrays import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +76,84 @@ def last_of(records: Sequence[Record]) -> LastRecord | None:
 
 def _column(records: Sequence[Record], name: str) -> list[Any]:
     return records.column(name) if isinstance(records, Columns) else [getattr(record, name) for record in records]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Reject:
+    """A value that is not a vector: its index in the batch, the short name of the reason, and a message."""
+
+    index: int
+    reason: str
+    message: str
+
+
+class Decoded(NamedTuple):
+    """The vectors (n, d) of a batch in order, the rejected values in order, and those that are deletes.
+
+    `indices` (m,) list the values that hold vectors, and `counts` (m,) how many vectors each holds: 1, except in
+    formats whose values hold several. `skipped` are the indices of deletes: tombstones and nulls in place of a vector.
+    A valid batch of no vectors is in none of these.
+    """
+
+    vectors: Array
+    indices: NDArray[np.int64]
+    rejects: list[Reject]
+    counts: NDArray[np.int64]
+    skipped: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """The next records of a stream, decoded: what a fold takes in one step.
+
+    `timestamps` (m,) has the time of each record that holds vectors, in milliseconds; -1: unknown. `records` are all
+    records of the batch; none, if the vectors come from a file. `next` is the position after them.
+    """
+
+    decoded: Decoded
+    timestamps: NDArray[np.int64]
+    records: Sequence[Record]
+    next: int
+
+    @property
+    def count(self) -> int:
+        """Number of records that hold vectors, are rejected, or are deletes."""
+        return len(self.timestamps) + len(self.decoded.rejects) + len(self.decoded.skipped)
+
+    @property
+    def last(self) -> LastRecord | None:
+        return last_of(self.records)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all vectors and values."""
+        return self.decoded.vectors.nbytes + sum(map(len, filter(None, values_of(self.records))))
+
+    def rejecting(self, reason: str, messages: Mapping[int, str]) -> Self:
+        """The same batch with records rejected, by their offsets."""
+        vectors, indices, rejects, counts, skipped = self.decoded
+        offsets = offsets_of(self.records)
+        new = [Reject(i, reason, messages[o]) for i in indices.tolist() if (o := int(offsets[i])) in messages]
+        kept = ~np.isin(indices, [reject.index for reject in new])
+        rest = vectors[np.repeat(kept, counts)], indices[kept], sorted([*rejects, *new]), counts[kept], skipped
+        return replace(self, decoded=Decoded(*rest), timestamps=self.timestamps[kept])
+
+    def before(self, index: int) -> Self:
+        """The records before this one of the batch; `next` is its offset."""
+        vectors, indices, rejects, counts, skipped = self.decoded
+        m = int(np.searchsorted(indices, index))
+        rejects = [reject for reject in rejects if reject.index < index]
+        skipped = [i for i in skipped if i < index]
+        return replace(
+            self,
+            decoded=Decoded(vectors[: counts[:m].sum()], indices[:m], rejects, counts[:m], skipped),
+            timestamps=self.timestamps[:m],
+            records=self.records[:index],
+            next=self.records[index].offset,
+        )
+
+
+def batch_of_rows(vectors: Array, end: int) -> Batch:
+    """Vectors (n, d) of a file or an array as a batch before the position `end`, without times."""
+    n = len(vectors)
+    return Batch(Decoded(vectors, np.arange(n), [], np.ones(n, np.int64)), np.full(n, -1), (), end)

@@ -6,7 +6,6 @@ import numpy as np
 
 from streampca.pca.arrays import F32, F64, Array
 from streampca.pca.blocked import ritz, triangle
-from streampca.pca.blocked.ritz import Limits
 from streampca.pca.learning import LearningConfig
 from streampca.pca.model import Model
 from streampca.pca.state import State
@@ -16,7 +15,7 @@ def decomposed(state: State, columns: int) -> State:
     """The state with up to `columns` leading axes of its covariance, where that is kept, to the last digit."""
     if state.covariance is None:
         return state
-    limits = Limits(columns, ritz.RANK_TOLERANCE, float(np.sqrt(np.finfo(np.float64).tiny)))
+    limits = ritz.Limits(columns, ritz.RANK_TOLERANCE, float(np.sqrt(np.finfo(np.float64).tiny)))
     return replace(state, C=ritz.of_covariance(_covariance(state, state.covariance), limits))
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numba.core import event
 
-from streampca.pca import learning
-from streampca.pca.learning import LearningConfig
+from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.state import State
 
 _MESSAGES = 20  # sizes are not part of the compiled code, so small ones will do
@@ -27,7 +26,7 @@ def compile_kernels(config: LearningConfig, on_compile: Callable[[], None] = lam
     if config.impute:
         V[-1, 0] = np.nan
     with event.install_listener("numba:compile", _Listener(cache(on_compile))):
-        learning.learn(State.empty(3, config.dtype), V, retention, small)
+        learn(State.empty(3, config.dtype), V, retention, small)
 
 
 class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types

@@ -15,7 +15,6 @@ import numpy as np
 from streampca.pca import missing, scaling
 from streampca.pca.arrays import F64, Array, of_one_type, packed_diagonal, rows_with_missing
 from streampca.pca.blocked import block, centring, ritz, triangle
-from streampca.pca.blocked.centring import Weights
 from streampca.pca.state import NO_LOSSES, Losses, State
 
 LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept
@@ -243,7 +242,7 @@ def _learn_factor(
     return replace(state, C=ritz.on_rows(A, start, config.limits, units))
 
 
-def _losses(learned: block.BlockResult, weights: Weights, surplus: F64, config: LearningConfig) -> Losses:
+def _losses(learned: block.BlockResult, weights: centring.Weights, surplus: F64, config: LearningConfig) -> Losses:
     """The losses of a block; `surplus` (n,) is what filling has added to each squared distance from the mean."""
     explained = learned.explained / np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
     outside = 1 - config.components / config.dimensions

@@ -3,22 +3,30 @@
 With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the pooled covariance is Σ w_i/W (Σ_i + (m_i − m)(m_i − m)ᵀ). Where
 Σ_i is kept this is a sum, and exact. Elsewhere Σ_i is [C | F][C | F]ᵀ; the columns of all states are put side by side,
 and cuts keep the memory constant (docs/mathematics.md, section 7). Shares of missing entries are pooled like the mean.
+
+The sampling error of the merged model is estimated by a jackknife: the streams are dealt into G groups of weights w_j,
+and the model is compared with those of all groups but one, whose axes Rayleigh–Ritz finds near its own:
+
+    error² = 1/G Σ_j (W/w_j − 1) sin²(model without group j, model),
+
+which for equal weights is (G − 1)/G Σ_j sin². The covariance without group j is Σ_−j = Σ_{i≠j} w_i/(W − w_j)
+(Σ_i + δ_i δ_iᵀ) − ε εᵀ, with the distances δ_i of the groups' means from m, and ε = δ_j w_j/(W − w_j).
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from streampca.pca import axes
-from streampca.pca.arrays import F64, Array
+from streampca.pca.arrays import F64, Array, power_of_two
 from streampca.pca.blocked import ritz, triangle
-from streampca.pca.jackknife import FEWEST
 from streampca.pca.learning import SPARE
 from streampca.pca.scaling import rescaled
 from streampca.pca.state import MissingShares, State
 
+FEWEST = 4  # streams, and groups; fewer say little about an error
 _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
 _GROUPED = 640  # columns of all groups, if the fewest groups do not have more: their cost grows with its cube
 _RANK_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # larger than ritz's: sums of many states
@@ -33,60 +41,65 @@ class PooledCovariance:
         """Pools states of up to `columns` columns. More than twice `columns` (at least 40) and `uncut` rows are cut."""
         self._cut = max(columns, SPARE)
         self._most = max(2 * self._cut, uncut)
-        self._covariance: F64 | None = None  # packed; None: not kept
-        self._rows: list[tuple[float, Array]] = []  # else: factors and rows (r, d), one above the other Jᵀ with JJᵀ = Σ
-        self._mean: F64 = np.zeros(0)
-        self._total_variance, self._count, self._concentration, self._clipped = 0.0, 0, 0.0, 0
-        self._missing: MissingShares | None = None
+        self._pooled = State.empty(0)  # without C and D
+        self._rows: list[tuple[float, Array]] = []  # where Σ is not kept: factors and rows (r, d) of Jᵀ with JJᵀ = Σ
         self._scale: F64 | None = None  # D of the rows; None: not standardised
-        self._variances: F64 | None = None  # (d,): of the entries, where factors are standardised
-        self.weight = 0.0  # W
+
+    @property
+    def weight(self) -> float:
+        """W."""
+        return self._pooled.weight
 
     def fade(self, share: float) -> None:
         """Multiply the weights of all states so far by `share`."""
-        self.weight *= share
+        self._pooled = replace(self._pooled, weight=self.weight * share)
 
     def add(self, state: State, share: float = 1.0) -> None:
-        """Add a state with this share of its weight; one without weight is left out."""
-        added = state.weight * share
-        if added <= 0:
-            return
+        """Add a state with this share of its weight; neither may be 0."""
+        pooled, added = self._pooled, state.weight * share
         W = self.weight + added
         past, new = self.weight / W, added / W
         mean, other = self._means(state) if past else (state.mean, state.mean)
         between = np.sqrt(past * new) * (other - mean)
         self._scale = state.scale if self._scale is None else self._scale
-        if state.covariance is not None:
-            d = len(mean)
-            before = np.zeros(d * (d + 1) // 2) if self._covariance is None else past * self._covariance
-            self._covariance = before + new * state.covariance + triangle.outer(between)
+        covariance, variances = pooled.covariance, pooled.variances
+        if state.covariance is None:
+            variances = self._add_rows(state, past, new, between)
         else:
-            self._add_rows(state, past, new, between)
-        self._total_variance = past * self._total_variance + new * state.total_variance + float(between @ between)
-        self._missing = _pooled(self._missing, past, state.missing, new)
-        self._concentration = past**2 * self._concentration + new**2 * state.concentration
-        self._mean, self.weight = mean + new * (other - mean), W
-        self._count += state.count
-        self._clipped += state.clipped
+            before = 0.0 if covariance is None else past * covariance
+            covariance = before + new * state.covariance + triangle.outer(between)
+        self._pooled = State(
+            pooled.C,
+            mean + new * (other - mean),
+            W,
+            past * pooled.total_variance + new * state.total_variance + float(between @ between),
+            pooled.count + state.count,
+            past**2 * pooled.concentration + new**2 * state.concentration,
+            pooled.clipped + state.clipped,
+            _pooled_shares(pooled.missing, past, state.missing, new),
+            covariance,
+            variances=variances,
+        )
         if sum(len(part) for _, part in self._rows) > self._most:
             cut = self.state()
             self._rows, self._scale = [(1.0, cut.C.T)], cut.scale
 
-    def _add_rows(self, state: State, past: float, new: float, between: F64) -> None:
-        """Add a factor and the rank-one part of the means."""
-        rows = state.C.T
+    def _add_rows(self, state: State, past: float, new: float, between: F64) -> F64 | None:
+        """Add a factor and the rank-one part of the means. Returns the variances of the entries, if standardised."""
+        rows, variances = state.C.T, self._pooled.variances
         if self._scale is not None and state.scale is not None and state.variances is not None:
-            before = 0.0 if self._variances is None else past * self._variances
-            self._variances = before + new * state.variances + np.square(between)
+            before = 0.0 if variances is None else past * variances
+            variances = before + new * state.variances + np.square(between)
             rows, between = rows * (self._scale / state.scale), between * self._scale
         self._rows = [(np.sqrt(past) * factor, part) for factor, part in self._rows]
         self._rows += [(np.sqrt(new), rows), (1.0, between[None])][: 2 if past else 1]
+        return variances
 
     def _means(self, state: State) -> tuple[F64, F64]:
         """The mean so far and that of a state; an entry that one of them has never seen has the other's."""
-        mean, other = self._mean, state.mean
-        if self._missing:
-            mean = np.where(self._missing.never, other, mean)
+        mean, other, missing = self._pooled.mean, state.mean, self._pooled.missing
+        if missing:
+            mean = np.where(missing.never, other, mean)
         if state.missing:
             other = np.where(state.missing.never, mean, other)
         return mean, other
@@ -96,13 +109,11 @@ class PooledCovariance:
 
         With up to `columns` columns; None: without axes of a covariance, or with as many columns as a cut leaves.
         """
-        d, rows = len(self._mean), self._rows
-        numbers = self.weight, self._total_variance, self._count, self._concentration, self._clipped
-        state = State(np.zeros((d, 0)), self._mean, *numbers, self._missing, self._covariance, None, self._variances)
+        state, rows = replace(self._pooled, C=np.zeros((len(self._pooled.mean), 0))), self._rows
         if self._scale is not None:
             state, scale = rescaled(state)
             rows = [(factor, part * (scale / self._scale)) for factor, part in rows]
-        if self._covariance is None:
+        if state.covariance is None:
             state = replace(state, C=_leading(rows, columns or self._cut))
         elif columns:
             state = axes.decomposed(state, columns)
@@ -112,7 +123,7 @@ class PooledCovariance:
 class StateMerger:
     """Merges states of K = `columns`, one by one; a function of their sequence, whose memory does not grow with it.
 
-    They are dealt into groups, like cards, so that the groups can be compared (jackknife.py).
+    They are dealt into groups, like cards, so that the groups can be compared.
     """
 
     def __init__(self, columns: int) -> None:
@@ -145,7 +156,9 @@ class StateMerger:
         return pool.state(most, dtype)
 
 
-def _pooled(before: MissingShares | None, past: float, added: MissingShares | None, new: float) -> MissingShares | None:
+def _pooled_shares(
+    before: MissingShares | None, past: float, added: MissingShares | None, new: float
+) -> MissingShares | None:
     """The pooled shares; None: nothing was missing."""
     none = MissingShares.none(1, seen=True)
     return (before or none).times(past).plus((added or none).times(new)) if before or added else None
@@ -164,3 +177,67 @@ def _leading(parts: Sequence[tuple[float, Array]], most: int) -> F64:
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
     r = int(np.sum(sigma[:most] > max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST))) if whole else 0
     return np.ascontiguousarray((sigma[:r, None] * axes_of_rows[:r]).T)
+
+
+@dataclass(frozen=True, eq=False)
+class SamplingError:
+    """Estimated errors of a model's axes: their distance from the axes of the distribution of its messages."""
+
+    subspace: float  # expected Σ sin² of the principal angles between the two subspaces, at most k
+    axes: F64  # (k,) standard error of each axis: an angle in radians, at most π/2
+
+
+def sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
+    """The error of the leading axes of the merged groups of a `StateMerger`; `merged` has `GUARD` more, if there are.
+
+    None with fewer than four groups or without variance. Axes without variance are arbitrary: their error is π/2, and
+    the subspace is that of the others.
+    """
+    rank = min(components, merged.rank)
+    if len(groups) < FEWEST or not rank:
+        return None
+    weights = np.array([group.weight for group in groups])
+    weights /= weights.sum()
+    U, unit = np.asarray(ritz.orthonormal(merged.C.astype(np.float64)), np.float64), power_of_two(merged.total_variance)
+    covariances = [_Covariance(group, merged, unit) for group in groups]
+    subspace, squares = 0.0, np.zeros(rank)
+    for j, w in enumerate(weights):
+        cosines = U[:, :rank].T @ _axes_without(j, covariances, weights, U, rank)
+        factor = (1 / w - 1) / len(weights)
+        subspace += factor * max(rank - float((cosines**2).sum()), 0.0)
+        squares += factor * (1 - cosines.diagonal() ** 2).clip(0)
+    angles = np.arcsin(np.sqrt(squares.clip(0, 1)))
+    return SamplingError(min(subspace, float(rank)), np.append(angles, np.full(components - rank, np.pi / 2)))
+
+
+class _Covariance:
+    """The covariance of a group about the mean of all, in units of the total variance, and of the entries of all."""
+
+    def __init__(self, group: State, merged: State, unit: float) -> None:
+        scale = 1.0 if merged.scale is None else merged.scale
+        self.step = scale * (group.mean - merged.mean) / np.sqrt(unit)
+        root = group.C if group.scale is None else group.C * (scale / group.scale)[:, None]
+        self._root = root.astype(np.float64, copy=False) / np.sqrt(unit)
+        self._square = None
+        if group.covariance is not None:
+            self._square = triangle.square(group.covariance, len(merged.mean), merged.scale) / unit
+
+    def times(self, X: F64) -> F64:
+        """(Σ_j + δ_j δ_jᵀ) X."""
+        of_group = self._root @ (self._root.T @ X) if self._square is None else self._square @ X
+        return np.asarray(of_group + self.step[:, None] * (self.step @ X))
+
+
+def _axes_without(j: int, covariances: Sequence[_Covariance], weights: F64, U: F64, rank: int) -> F64:
+    """The leading axes (d, rank) of all groups but one; U (d, m) are those of all."""
+    rest = 1 - weights[j]
+    moved = covariances[j].step * weights[j] / rest
+
+    def times(X: F64) -> F64:
+        others = [w * c.times(X) for i, (w, c) in enumerate(zip(weights, covariances, strict=True)) if i != j]
+        return np.asarray(np.sum(others, axis=0) / rest - moved[:, None] * (moved @ X))
+
+    small = 2 * U.shape[1] < len(U)
+    basis = np.asarray(ritz.orthonormal(np.hstack([U, times(U)])) if small else np.eye(len(U)), np.float64)
+    vectors = np.linalg.eigh(basis.T @ times(basis))[1]
+    return np.asarray(basis @ vectors[:, ::-1][:, :rank])

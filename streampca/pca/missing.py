@@ -21,7 +21,6 @@ from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import ritz
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
-from streampca.pca.blocked.ritz import Limits
 from streampca.pca.projection import noise_variance
 from streampca.pca.state import MissingShares, State
 
@@ -110,7 +109,7 @@ def _by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) 
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         Y = (filled - mean) / np.sqrt(n)
-        C = ritz.strongest(Y, Limits(components, ritz.RANK_TOLERANCE, 0.0))
+        C = ritz.strongest(Y, ritz.Limits(components, ritz.RANK_TOLERANCE, 0.0))
         predictor = _predictor(mean, C, np.vecdot(C.T, C.T), float(np.vdot(Y, Y)))
     return predictor
 

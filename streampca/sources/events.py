@@ -4,9 +4,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streampca.formats.batch import Batch
 from streampca.formats.codec import LARGE_BATCH, Codec
-from streampca.formats.record import Record, values_of
+from streampca.formats.record import Batch, Record, values_of
 
 
 @dataclass(frozen=True, slots=True)

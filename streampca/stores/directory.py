@@ -197,13 +197,11 @@ def _flush_folder(folder: Path) -> None:
 
 def _remove_abandoned(root: Path, before: float) -> None:
     """Remove temporary files written before that time, where possible."""
-    for folder, _, files in os.walk(root):
-        for file in files:
-            if file.startswith(_TEMPORARY):
-                path = Path(folder, file)
-                with contextlib.suppress(OSError):
-                    if path.stat().st_mtime < before:
-                        path.unlink()
+    every = (Path(folder, file) for folder, _, files in os.walk(root) for file in files)
+    for path in every:
+        with contextlib.suppress(OSError):
+            if path.name.startswith(_TEMPORARY) and path.stat().st_mtime < before:
+                path.unlink()
 
 
 @contextlib.contextmanager

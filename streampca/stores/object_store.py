@@ -68,7 +68,6 @@ class ObjectStore(Store):
             )
 
     def write(self, name: str, data: bytes) -> None:
-        check_name(name)
         with self._request("write", name) as request:
             request.count = _uploads(len(data))
             obstore.put(self._bucket, name, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
@@ -77,7 +76,6 @@ class ObjectStore(Store):
 
     def create(self, name: str, data: bytes) -> bool:
         """Upload the object unless it exists. If the server is able to decide that in one request, it does."""
-        check_name(name)
         created = None if len(data) > _PART_BYTES else self._put_if_missing(name, data)
         if created is None:
             created = self._write_if_missing(name, data)
@@ -107,7 +105,6 @@ class ObjectStore(Store):
         return False
 
     def read(self, name: str) -> bytes:
-        check_name(name)
         with self._request("read", name):
             return bytes(obstore.get(self._bucket, name).bytes())
 
@@ -125,7 +122,6 @@ class ObjectStore(Store):
         return sorted(f"{start}{part}" for part in below if is_part(part))
 
     def times(self, folder: str) -> dict[str, float]:
-        check_name(folder)
         with self._request("list", folder) as request:
             objects = obstore.list_with_delimiter(self._bucket, folder)["objects"]
             request.count = _pages(len(objects))
@@ -133,7 +129,6 @@ class ObjectStore(Store):
 
     def snapshot(self, folder: str) -> "ObjectStore":
         """A copy that answers listings of the folder and all that is in it from a single one, made now."""
-        check_name(folder)
         same = copy.copy(self)
         with self._request("list", folder) as request:
             names = [entry["path"] for entry in obstore.list(self._bucket, folder).collect()]
@@ -142,7 +137,6 @@ class ObjectStore(Store):
         return same
 
     def delete(self, name: str) -> None:
-        check_name(name)
         with suppress(FileNotFoundError), self._request("delete", name):
             obstore.delete(self._bucket, name)
         if self._listed:
@@ -163,6 +157,7 @@ class ObjectStore(Store):
     @contextmanager
     def _request(self, action: Action, name: str) -> Iterator["_Request"]:
         """Observe a request, and raise its errors as `StoreError`; but `FileNotFoundError` if an object is missing."""
+        check_name(name)
         request, started, outcome = _Request(), time.perf_counter(), "error"
         try:
             with self._errors(action, name):

@@ -15,9 +15,8 @@ from streampca.consumer_group.policy import FirstRecords
 from streampca.errors import SourceError
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields, Writer
-from streampca.formats.batch import Reject
 from streampca.formats.codec import Codec
-from streampca.formats.record import LastRecord, Record, headers_of, keys_of, last_of, offsets_of, values_of
+from streampca.formats.record import LastRecord, Record, Reject, headers_of, keys_of, last_of, offsets_of, values_of
 from streampca.sources.base import Outgoing, OutgoingFields, Transactions
 from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.events import Records, Undecoded, Vectors, decode_records

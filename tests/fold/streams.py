@@ -7,7 +7,7 @@ import numpy as np
 
 from streampca.fold import checkpoint as files
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.formats.batch import Batch, Decoded
+from streampca.formats.record import Batch, Decoded
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import Losses

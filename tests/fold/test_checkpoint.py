@@ -16,9 +16,8 @@ from streampca.errors import DamagedFileError, SettingsError
 from streampca.fold import npz
 from streampca.fold.checkpoint import FORMAT_VERSION, KIND, Checkpoint, decode, encode
 from streampca.fold.event_time import EventTime
-from streampca.fold.fold import Fold, FoldConfig
+from streampca.fold.fold import Fold, FoldConfig, FoldStats
 from streampca.fold.partitions import FIRST_BACKFILL
-from streampca.fold.stats import FoldStats
 from streampca.formats.record import LastRecord
 from streampca.pca.state import State
 from tests.errors import refusal

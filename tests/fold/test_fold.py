@@ -10,10 +10,9 @@ from hypothesis import given, settings, strategies as st
 
 from streampca.fold import checkpoint as files, npz
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.formats.batch import Batch, Decoded, Reject, batch_of_rows
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
-from streampca.formats.record import Record
+from streampca.formats.record import Batch, Decoded, Record, Reject, batch_of_rows
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LEARN_BLOCK
 from tests.fold.streams import CONFIG, WARM_UP, D, bits, fold_config, fold_of, learn, vectors

@@ -13,10 +13,10 @@ import pyarrow as pa
 from google.protobuf import descriptor_pool, message_factory
 from hypothesis import strategies as st
 
-from streampca.formats.batch import Decoded
 from streampca.formats.codec import REASONS, Codec
 from streampca.formats.judge import Judge
 from streampca.formats.protobuf import compiled
+from streampca.formats.record import Decoded
 from streampca.formats.schemas import WriterSchema
 from tests.in_memory.schemas import MemorySchemas
 

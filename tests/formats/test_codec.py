@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from streampca.formats.batch import Decoded, Reject
 from streampca.formats.codec import REASONS, Codec
+from streampca.formats.record import Decoded, Reject
 from streampca.pca.learning import LearningConfig
 from tests.formats.structured import (
     ARRAY,

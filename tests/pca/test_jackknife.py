@@ -8,8 +8,8 @@ from hypothesis import given, settings, strategies as st
 
 from streampca.pca import axes
 from streampca.pca.arrays import F64
-from streampca.pca.jackknife import FEWEST, SamplingError
 from streampca.pca.learning import LearningConfig
+from streampca.pca.merge import FEWEST, SamplingError
 from streampca.pca.state import State
 from tests.pca.streams import covariance, gaussian, jackknife, merge, one_pass
 

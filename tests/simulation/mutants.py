@@ -17,8 +17,8 @@ from streampca.errors import DamagedFileError, SourceError, StaleListingError, S
 from streampca.fold import npz
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
-from streampca.formats.batch import Batch, Decoded
 from streampca.formats.packing import VectorError
+from streampca.formats.record import Batch, Decoded
 from streampca.formats.schemas import FRAME, SchemaCache
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.events import EventQueue, Vectors

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from streampca.errors import SourceError
-from streampca.formats.batch import Decoded
-from streampca.formats.record import offsets_of
+from streampca.formats.record import Decoded, offsets_of
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
 from streampca.sources.prefetch import Prefetch
 from tests.errors import refusal

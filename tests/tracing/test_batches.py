@@ -11,8 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from streampca.consumer_group.events import BatchTransformed
 from streampca.consumer_group.tracing import TracingListener
-from streampca.formats.batch import Decoded
-from streampca.formats.record import Record
+from streampca.formats.record import Decoded, Record
 from streampca.sources.events import Records, Vectors
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
 from tests.guarantees.test_transform import PARTITIONS, members

@@ -13,10 +13,9 @@ from hypothesis import given, settings, strategies as st
 
 from streampca.fold.model_file import PublishedModel
 from streampca.formats import writer_of
-from streampca.formats.batch import Decoded
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
-from streampca.formats.record import Record
+from streampca.formats.record import Decoded, Record
 from streampca.settings.commands import EMITTED
 from streampca.sources.base import Outgoing
 from streampca.sources.events import Records, Vectors, decode_records
