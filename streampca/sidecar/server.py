@@ -43,6 +43,12 @@ from streampca.version import __version__
 
 log = structlog.get_logger()
 
+_FINISH_WITHIN_S = 5  # for requests in flight at shutdown
+_KEEP_ALIVE_S = 620  # longer than load balancers do, so that they close idle connections and we do not
+REQUEST_WITHIN_S = 10.0  # of a new connection
+_MAX_FILES = 1024  # also of connections that send nothing: some 20 MB
+_FILES_PER_CONNECTION = 2  # for each connection that is answered: some remain for the store
+
 # Level 1, as numbers compress little, however long it takes; half a millisecond's work is done at once.
 _GZIP: dict[str, Any] = {
     "minimum_size": 1000, "compresslevel": 1, "thread_minimum_size": 32 * 1024,
@@ -112,13 +118,6 @@ def _allowed_hosts(settings: ServeSettings) -> list[str]:
     if settings.allowed_hosts is not None:
         return [name.strip() for name in settings.allowed_hosts.split(",")]
     return ["localhost", "127.0.0.1", "[::1]", settings.host] if is_loopback(settings.host) else []
-
-
-_FINISH_WITHIN_S = 5  # for requests in flight at shutdown
-_KEEP_ALIVE_S = 620  # longer than load balancers do, so that they close idle connections and we do not
-REQUEST_WITHIN_S = 10.0  # of a new connection
-_MAX_FILES = 1024  # also of connections that send nothing: some 20 MB
-_FILES_PER_CONNECTION = 2  # for each connection that is answered: some remain for the store
 
 
 class Connection(H11Protocol):
