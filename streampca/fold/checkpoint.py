@@ -197,8 +197,9 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
         if not_finite(array, impute=name in with_gaps).any():
             raise DamagedFileError(f"{name} holds values that are not finite")
     limit = LearningConfig(arrays["C"].shape[0], 1, dtype=arrays["C"].dtype.name).largest_value
-    variances = arrays.get("covariance", np.zeros(packed))[packed_diagonal(len(arrays["mean"]))]
-    most = 1.01 * float(variances.max())  # up to rounding
+    most = 0.0  # of the covariance: its largest variance, up to rounding
+    if "covariance" in arrays:
+        most = 1.01 * float(arrays["covariance"][packed_diagonal(len(arrays["mean"]))].max())
     shares = "shares that are larger than that of incomplete messages"
     negative = "scale or variances hold values that are negative, or a scale of zero"
     ranges = [
