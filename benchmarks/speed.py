@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
+from unittest.mock import patch
 
 import numpy as np
 from sklearn.decomposition import IncrementalPCA
@@ -89,9 +90,8 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--only", default="", help="only this size; writes nothing")
     options = arguments.parse_args()
-    learning.OLD = 0  # so that the longest blocks come right after the young ones
     rows = []
-    with threadpool_limits(1):
+    with threadpool_limits(1), patch.object(learning, "OLD", 0):  # the longest blocks follow right on the young ones
         for d, k in SMALLEST if options.smallest else SIZES:
             if options.only in f"{d} × {k}":
                 rounds = 1 if options.smallest else ROUNDS if k <= WIDE else 3
