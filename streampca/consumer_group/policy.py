@@ -1,4 +1,4 @@
-"""What a member does with records that it cannot use: bad ones, first ones that are not what was sent, and lost ones.
+"""Decides what a member does with bad records, first records that are not what was sent, and records that are lost.
 
 A member stops at the first bad record, skips them, or sends them to the dead-letter topic. The first records of a
 partition wait until 100 of them were compared, or for a minute: raw bytes of another type are numbers too, and one
@@ -25,7 +25,7 @@ V = TypeVar("V", bound=Vectors)
 
 @dataclass(frozen=True)
 class MemberPolicy:
-    """What a member does with records that it can neither learn nor project, or that the log does not hold any more."""
+    """Decides what a member does with bad records, and where it resumes if the log has lost the next one."""
 
     topic: str
     on_bad_record: str = "stop"  # stop, skip, or dead_letter

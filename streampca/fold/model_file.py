@@ -164,6 +164,6 @@ def _problem(published: PublishedModel) -> str | None:
 
 
 def _continues(learned: Array, d: int) -> bool:
-    """Whether an array can be the `axes.continuation` of a model of d dimensions."""
+    """Return whether an array can be the `axes.continuation` of a model of d dimensions."""
     shapes = ((d, learned.shape[-1]), (d * (d + 1) // 2,)) if learned.ndim else ()
     return learned.shape in shapes and learned.dtype == np.float32 and bool(np.isfinite(learned).all())

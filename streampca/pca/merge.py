@@ -191,7 +191,7 @@ def sampling_error(groups: Sequence[State], merged: State, components: int) -> S
     """The error of the leading axes of the merged groups of a `StateMerger`; `merged` has `GUARD` more, if there are.
 
     None with fewer than four groups or without variance. Axes without variance are arbitrary: their error is π/2, and
-    the subspace is that of the others.
+    the error of the subspace counts the others alone.
     """
     rank = min(components, merged.rank)
     if len(groups) < FEWEST or not rank:

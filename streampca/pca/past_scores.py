@@ -58,6 +58,11 @@ class PastScores:
         """The effective number of scores."""
         return float(self.weights[0].sum())
 
+    @property
+    def least_p(self) -> float:
+        """No p-value is smaller: 1/(1 + weight), of a score beyond all past ones."""
+        return 1 / (1 + self.weight)
+
     def with_scores(self, scores: Scores, kept: float = 1.0) -> "PastScores":
         """Add n scores; older ones are multiplied by `kept` and decay by n/WINDOW."""
         older = self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score))

@@ -14,5 +14,5 @@ def changed_at(path: Path) -> tuple[int, int] | None:
 
 
 def versions(files: Iterable[Path]) -> list[tuple[int, int] | None]:
-    """What `changed_at` says of each."""
+    """Return `changed_at` of each file."""
     return [changed_at(path) for path in files]

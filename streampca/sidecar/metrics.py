@@ -94,7 +94,7 @@ class SidecarMetrics(Collector):
 
 
 def _filled(family: Family, values: Mapping[str, float]) -> Family:
-    """The family with a sample for each value of its label."""
+    """Add a sample for each value of the label, and return the family."""
     for label, value in values.items():
         family.add_metric([label], value)
     return family

@@ -55,7 +55,7 @@ _GZIP: dict[str, Any] = {
     "exclude_content_types": (NPY, NPZ, BYTES, "image/png"),  # a short list: each request reads it
 }  # fmt: skip
 
-# One span for each request, if there is a provider.
+# OpenTelemetry records one span for each request, if it has a provider.
 _TELEMETRY: Any = {
     "metrics": False, "logs": False, "auto_configure": False, "operation_spans": False,
     "exclude": lambda scope: scope["path"] in {*PROBES, "/metrics"},

@@ -78,10 +78,9 @@ class CurrentModel:
         if model is not self._model:
             names = dimension_names(self._field, model.model.dimensions)
             agreed(names, model.names, "`field`", f"model version {model.version}")
-        if self._model is None and self._p_below is not None and model.past_scores is not None:
-            least = 1 / (1 + model.past_scores.weight)
-            if least >= self._p_below:
-                log.warning("too few past scores", version=model.version, least_p=least, only_p_below=self._p_below)
+        past, limit = model.past_scores, self._p_below
+        if self._model is None and past is not None and limit is not None and past.least_p >= limit:
+            log.warning("too few past scores", version=model.version, least_p=past.least_p, only_p_below=limit)
         self._model = model  # not earlier: another thread projects with it
         return ""
 

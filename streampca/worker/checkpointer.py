@@ -31,7 +31,7 @@ _FLUSH_S = 2.0  # longest wait for dead letters before a save is postponed
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig(MemberPolicy):
-    """What a worker learns, how it treats bad records and gaps, and how often it saves."""
+    """Holds what a worker learns, how it treats bad records and gaps, and how often it saves."""
 
     suspects = "dimensions, format, field"
     start_over = "another store folder and group_id"

@@ -95,7 +95,6 @@ def test_p_values_need_past_scores(models: Models, cache: ModelCache) -> None:
 def test_too_few_past_scores_for_the_limit_are_a_warning(
     models: Models, cache: ModelCache, p_below: float, warnings: int
 ) -> None:
-    """No p-value is below 1/(1 + their number)."""
     publish(models, cache, with_past_scores(numbered(3), np.ones((3, 5))))
     model = following(cache, p_below=p_below)
     with capture_logs() as logged:
