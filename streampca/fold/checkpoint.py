@@ -19,11 +19,11 @@ from streampca.fold.partitions import FIRST_BACKFILL, offsets_in, partition_name
 from streampca.formats.record import LastRecord
 from streampca.pca.arrays import Array, not_finite, packed_diagonal
 from streampca.pca.learning import LearningConfig
-from streampca.pca.state import MissingShares, State
+from streampca.pca.state import State
 
 KIND = "checkpoint"
-FORMAT_VERSION = 3
-_OPTIONAL = ("covariance", "scale", "variances")  # arrays that a state may lack
+FORMAT_VERSION = 4
+_OPTIONAL = ("missing", "covariance", "scale", "variances", "known")  # arrays that a state may lack
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,6 @@ class CheckpointHeader(npz.Header):
     count: npz.Count
     concentration: npz.Share
     clipped: npz.Count
-    incomplete: npz.Share | None
     event_time: EventTimeHeader
     stats: FoldStats
     until: Annotated[str, Field(pattern=r"^(-?\d{1,18}|\d{1,10}:\d{1,19}(,\d{1,10}:\d{1,19})*)?$")] = ""
@@ -128,7 +127,6 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "next_offset": fold.position,
         "last_record": fold.last and fold.last._asdict(),
         **{name: getattr(state, name) for name in ("weight", "total_variance", "count", "concentration", "clipped")},
-        "incomplete": state.missing and state.missing.messages,
         "event_time": asdict(fold.event_time),
         "stats": {name: value for name, value in stats.items() if value or name != "skipped"},
         **{name: value for name in ("until", "names") if (value := getattr(checkpoint, name))},
@@ -140,8 +138,6 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "pending": fold.pending,
         "pending_retention": fold.retention,
     }
-    if state.missing is not None:
-        arrays |= {"missing": state.missing.entries, "unseen": state.missing.unseen}
     arrays |= {name: array for name in _OPTIONAL if (array := getattr(state, name)) is not None}
     return npz.encode(header, arrays)
 
@@ -155,10 +151,7 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
     header = npz.validate(CheckpointHeader, fields)
     _verify(header, arrays, inverse=not trusted)
     numbers = header.weight, header.total_variance, header.count, header.concentration, header.clipped
-    share = header.incomplete
-    missing = None if share is None else MissingShares(share, arrays["missing"], arrays["unseen"])
-    covariance, scale, variances = (arrays.get(name) for name in _OPTIONAL)
-    state = State(arrays["C"], arrays["mean"], *numbers, missing, covariance, scale, variances)
+    state = State(arrays["C"], arrays["mean"], *numbers, *(arrays.get(name) for name in _OPTIONAL))
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
     time, pending = EventTime(**dict(header.event_time)), (arrays["pending"], arrays["pending_retention"])
     fold = Fold(header.next_offset, state, *pending, time, header.stats, last)
@@ -174,8 +167,7 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
     standardised = bool(header.settings.get("standardize") and header.count)
     of_entries = {
         "mean": True,
-        "missing": header.incomplete is not None,
-        "unseen": header.incomplete is not None,
+        "missing": "missing" in arrays,
         "scale": standardised,
         "variances": standardised and "covariance" not in arrays,
     }
@@ -186,6 +178,7 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
         "pending_retention": ((n,), "float64"),
         **{name: ((d,), "float64") for name, kept in of_entries.items() if kept},
         **({"covariance": ((packed,), "float64")} if "covariance" in arrays else {}),
+        **({"known": ((packed if "covariance" in arrays else d,), "float64")} if "known" in arrays else {}),
     }
     actual = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     if actual != expected or not all(a.dtype.isnative and a.flags.c_contiguous for a in arrays.values()):
@@ -200,11 +193,10 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
     most = 0.0  # of the covariance: its largest variance, up to rounding
     if "covariance" in arrays:
         most = 1.01 * float(arrays["covariance"][packed_diagonal(len(arrays["mean"]))].max())
-    shares = "shares that are larger than that of incomplete messages"
     negative = "scale or variances hold values that are negative, or a scale of zero"
     ranges = [
         (["pending", "mean"], -limit, limit, "pending or mean holds values that are too large to have been learned"),
-        (["missing", "unseen"], 0.0, (header.incomplete or 0.0) + 1e-6, f"missing or unseen holds {shares}"),
+        (["missing", "known"], 0.0, 1.0 + 1e-6, "missing or known holds values that are not shares"),
         (["scale"], np.nextafter(0.0, 1.0), np.inf, negative),
         (["variances"], 0.0, np.inf, negative),
         (["covariance"], -most, most, "covariance holds values that are larger than its variances"),

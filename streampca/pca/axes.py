@@ -20,9 +20,8 @@ def decomposed(state: State, columns: int) -> State:
 
 
 def _covariance(state: State, packed: F64) -> F64:
-    """Σ (d, d) in the units of C, by the messages since both entries had been seen."""
-    covariance = triangle.square(packed, len(state.mean), state.scale)
-    return state.missing.normalised(covariance) if state.missing else covariance
+    """Σ (d, d) in the units of C."""
+    return triangle.square(packed, len(state.mean), state.scale)
 
 
 def principal(state: State, k: int) -> tuple[F64, F64]:

@@ -87,10 +87,6 @@ class LearningConfig:
         """Entries that an incomplete message must have: with fewer, filling them is worse than taking the mean."""
         return min(max(2 * self.components, math.ceil(0.3 * self.dimensions)), self.dimensions)
 
-    def first_block(self, V: Array) -> int:
-        """Messages in the first block of a stream that begins with V (n, d); more than n if it lacks some."""
-        return missing.first_block(V, self.next_block(0)) if self.impute else self.next_block(0)
-
     def next_block(self, weight: float) -> int:
         """Messages in the block that follows messages of this weight."""
         if not weight:
@@ -151,7 +147,7 @@ def learn_whole_blocks(
     if not state.count:
         pending, new = none, pending.followed_by(new)
     while True:
-        size = config.next_block(state.weight) if state.count else config.first_block(new.V)
+        size = config.next_block(state.weight)
         missing = size - len(pending.V)
         if missing > len(new.V):
             return state, pending.followed_by(new), losses
@@ -167,73 +163,98 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
     """Learn one block, whose messages may lack entries: filled, they cost no second algorithm."""
     d, past_rows = config.dimensions, 0 if config.keeps_covariance else state.rank
     A = np.empty((past_rows + len(V), d), config.dtype)
-    weights = centring.weights(state, retention, config.center, state.missing.age(V) if state.missing else 1.0)
+    weights = centring.weights(state, retention, config.center, state.age(V))
     if config.impute and config.center:
         state = missing.initialise_new_means(state, V)
     origin, scale = state.mean, scaling.scale_for(state, V) if config.standardize else None
     if scale is not None:  # from here on, messages are D(v − m), in the memory of the Y that will replace them
         V = scaling.standardised(of_one_type(V), origin, scale, A[past_rows:])
         state = replace(state, mean=np.zeros(d))
-    surplus, of_messages, of_entries = None, np.zeros(len(V)), np.zeros(d)
-    shares = state.missing and state.missing.times(weights.past)
+    filled, lacking = None, state.missing if state.missing is None else weights.past * state.missing
     if config.impute and rows_with_missing(V).any():
-        V, surplus, shares = missing.fill(state, V, weights, config.components, config.center)
+        lacking = (0.0 if lacking is None else lacking) + weights.c @ np.isnan(V)
+        filled = missing.fill(state, V, weights, config.components, config.center)
+        V = filled.V
     C, smallest = state.C[:, : config.components], config.smallest_value**2
     learned = block.learn(V, C, state.mean, state.total_variance, weights, smallest, A[past_rows:])
-    if surplus is not None:
-        kept = np.square(learned.kept)
-        of_messages = kept * surplus.sum(axis=1, dtype=np.float64)
-        of_entries = (weights.c * (1 - weights.a) * kept) @ surplus.astype(np.float64, copy=False)
     after = replace(
         state,
         mean=learned.mean if scale is None else origin + learned.mean / scale,
         weight=weights.total,
-        total_variance=max(learned.total_variance - float(of_entries.sum()), 0.0),
+        total_variance=learned.total_variance,
         count=state.count + len(V),
         concentration=weights.concentration,
         clipped=state.clipped + int((learned.kept < 1).sum()),
-        missing=shares,
+        missing=lacking,
         pinv_error=learned.pinv_error,
     )
-    losses = _losses(learned, weights, of_messages, config) if state.count else NO_LOSSES
+    losses = _losses(learned, weights, config) if state.count else NO_LOSSES
+    gaps = None if filled is None and state.known is None else Gaps(state, filled, origin)
     if config.keeps_covariance:
-        return _learn_covariance(after, learned, of_entries, scale, weights.past, config), losses
-    return _learn_factor(after, learned, A, of_entries, scale, weights.past, config), losses
+        return _learn_covariance(after, learned, gaps, scale, weights, config), losses
+    return _learn_factor(after, learned, A, gaps, scale, weights, config), losses
+
+
+class Gaps(NamedTuple):
+    """What learning needs to know where entries are missing, or have begun late."""
+
+    before: State  # before the block, in the units that are learned
+    filled: missing.Filled | None
+    origin: F64  # (d,): what was taken off the messages before they were learned
+
+    def mean(self, moved: F64, scale: F64 | None) -> F64:
+        """The mean (d,) that has `moved` from that before the block."""
+        start = self.filled.mean if self.filled else self.before.mean
+        return start + moved if scale is None else self.origin + (start + moved) / scale
 
 
 def _learn_covariance(
-    state: State, learned: block.BlockResult, surplus: F64, scale: F64 | None, past: float, config: LearningConfig
-) -> State:
-    """Σ with the rows Y of the block, less what filling has added to its diagonal (d,), and the next [C | F]."""
-    d, product = config.dimensions, triangle.of_rows(learned.Y)
+    state: State, learned: block.BlockResult, gaps: Gaps | None, scale: F64 | None, weights: centring.Weights,
+    config: LearningConfig,
+) -> State:  # fmt: skip
+    """Σ with the rows Y of the block, and the next [C | F]."""
+    d, product, past = config.dimensions, triangle.of_rows(learned.Y), weights.past
     before = np.zeros(d * (d + 1) // 2) if state.covariance is None else state.covariance
-    np.einsum("ii->i", product)[:] -= surplus
     sketch = learned.sketch[:, ::2] + learned.sketch[:, 1::2]  # half as many do, as Σ is multiplied twice
     start = np.hstack([learned.C, state.C[:, config.components :], sketch])
     units = new_units = np.ones(d)
+    if gaps:
+        units, S = units if scale is None else scale, triangle.square(before, d, scale)
+        S, mean, N = missing.moved(gaps.before, S, product, gaps.filled, learned, weights, config.components)
+        before, past, product = (S / np.outer(units, units))[np.tril_indices(d)], 1.0, np.zeros_like(product)
+        state = replace(state, mean=gaps.mean(mean, scale) if config.center else state.mean, known=N, total_variance=max(float(S.trace()), 0.0))
     if scale is not None:
         variances = past * before[packed_diagonal(d)] + product.diagonal() / scale**2
         state, new_units = scaling.rescaled(replace(state, covariance=None, variances=variances))
         units, start = scale, start * (new_units / scale)[:, None].astype(config.dtype)
     covariance, square = triangle.plus(before, past, product, 1.0 / units, new_units)
-    if state.missing and state.missing.unseen.any():
-        square = state.missing.normalised(square)
-        state = replace(state, total_variance=max(float(square.trace()), 0.0))
     CF = ritz.on_covariance(square, start, config.limits) if state.rank else ritz.of_covariance(square, config.limits)
     return replace(state, C=CF.astype(config.dtype, copy=False), covariance=covariance, variances=None)
 
 
 def _learn_factor(
-    state: State, learned: block.BlockResult, A: Array, surplus: F64, scale: F64 | None, past: float,
+    state: State, learned: block.BlockResult, A: Array, gaps: Gaps | None, scale: F64 | None, weights: centring.Weights,
     config: LearningConfig,
 ) -> State:  # fmt: skip
     """The next [C | F] where Σ is not kept: from the rows A, those of the block below room for those of the past."""
+    past, variances = weights.past, None
     A[: state.rank] = np.sqrt(past) * state.C.T
+    if scale is not None:
+        squares = scaling.squares(learned.Y)
+        before = np.zeros(len(scale)) if state.variances is None else state.variances
+        variances = past * before + squares / scale**2
+    if gaps:
+        start = gaps.filled.mean if gaps.filled else gaps.before.mean
+        of_rows, begun = learned.mean - start, gaps.before.count > 0
+        step = missing.move_mean(state.known, of_rows, gaps.filled, learned, weights, begun)
+        mean = step.eta * step.estimate
+        if scale is not None:
+            estimate = (squares + np.square(of_rows)) / (1 - past)
+            variances = before + (step.eta * (estimate - before * scale**2) - np.square(mean)) / scale**2
+        state = replace(state, mean=gaps.mean(mean, scale) if config.center else state.mean, known=step.known)
     start = np.hstack([learned.C, state.C[:, config.components :], learned.sketch])
     units: Array | float = 1.0
-    if scale is not None:
-        added = (scaling.squares(learned.Y) - surplus) / scale**2
-        variances = added if state.variances is None else past * state.variances + added
+    if scale is not None and variances is not None:
         state, new_scale = scaling.rescaled(replace(state, variances=np.maximum(variances, 0.0)))
         units = (new_scale / scale).astype(config.dtype)
     few = state.count <= WHOLE_UNTIL or len(A) <= FEW_ROWS
@@ -242,9 +263,7 @@ def _learn_factor(
     return replace(state, C=ritz.on_rows(A, start, config.limits, units))
 
 
-def _losses(learned: block.BlockResult, weights: centring.Weights, surplus: F64, config: LearningConfig) -> Losses:
-    """The losses of a block; `surplus` (n,) is what filling has added to each squared distance from the mean."""
+def _losses(learned: block.BlockResult, weights: centring.Weights, config: LearningConfig) -> Losses:
+    """The losses of a block."""
     explained = learned.explained / np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
-    outside = 1 - config.components / config.dimensions
-    norm = np.maximum(learned.norm - surplus, 0.0)
-    return Losses(np.clip(norm + surplus * (1 - outside) - explained, 0.0, norm), norm)
+    return Losses(np.clip(learned.norm - explained, 0.0, learned.norm), learned.norm)

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from streampca.pca import axes
-from streampca.pca.arrays import F64, Array, power_of_two
+from streampca.pca import axes, missing
+from streampca.pca.arrays import F64, Array, packed_diagonal, power_of_two
 from streampca.pca.blocked import ritz, triangle
 from streampca.pca.learning import SPARE
 from streampca.pca.scaling import rescaled
-from streampca.pca.state import MissingShares, State
+from streampca.pca.state import State
 
 FEWEST = 4  # streams, and groups; fewer say little about an error
 _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
@@ -59,7 +59,9 @@ class PooledCovariance:
         pooled, added = self._pooled, state.weight * share
         W = self.weight + added
         past, new = self.weight / W, added / W
-        mean, other = self._means(state) if past else (state.mean, state.mean)
+        if pooled.known is not None or state.known is not None:
+            return self._add_late(state, past, new, W)
+        mean, other = (pooled.mean, state.mean) if past else (state.mean, state.mean)
         between = np.sqrt(past * new) * (other - mean)
         self._scale = state.scale if self._scale is None else self._scale
         covariance, variances = pooled.covariance, pooled.variances
@@ -76,10 +78,43 @@ class PooledCovariance:
             pooled.count + state.count,
             past**2 * pooled.concentration + new**2 * state.concentration,
             pooled.clipped + state.clipped,
-            _pooled_shares(pooled.missing, past, state.missing, new),
+            _pooled(pooled.missing, past, state.missing, new, 0.0),
             covariance,
             variances=variances,
         )
+        self._shorten()
+
+    def _add_late(self, state: State, past: float, new: float, W: float) -> None:
+        """Add a state where entries have begun late: pairs count by N, the share of the weight that knows them."""
+        pooled, d = self._pooled if past else replace(state, weight=0.0), len(state.mean)
+        size = d if state.covariance is None else d * (d + 1) // 2
+        ones = np.ones(size)
+        old, add = past * (ones if pooled.known is None else pooled.known), new * (ones if state.known is None else state.known)
+        known = old + add
+        part = np.where(known > 0, add / np.where(known > 0, known, 1.0), 0.0)
+        of_entries = part if size == d else part[packed_diagonal(d)]
+        step = state.mean - pooled.mean
+        near, far = of_entries * step, (1 - of_entries) * step
+        covariance, variances = None, None
+        self._scale = state.scale if self._scale is None else self._scale
+        if state.covariance is None or pooled.covariance is None:
+            variances = self._add_rows(state, past, new, np.sqrt(past * new) * step)
+            if variances is not None:
+                b = 0.0 if pooled.variances is None else pooled.variances
+                variances = (1 - part) * (b + near**2) + part * (state.variances + far**2)
+            total = past * pooled.total_variance + new * state.total_variance + past * new * float(step @ step)
+        else:
+            covariance = (1 - part) * (pooled.covariance + triangle.outer(near)) + part * (state.covariance + triangle.outer(far))
+            total = float(covariance[packed_diagonal(d)].sum())
+        self._pooled = replace(
+            pooled, mean=pooled.mean + near, weight=W, total_variance=total, count=self._pooled.count + state.count,
+            concentration=past**2 * pooled.concentration + new**2 * state.concentration,
+            clipped=self._pooled.clipped + state.clipped, missing=_pooled(self._pooled.missing, past, state.missing, new, 0.0),
+            covariance=covariance, variances=variances, known=None if known.min() > 1 - 1e-9 else known,
+        )  # fmt: skip
+        self._shorten()
+
+    def _shorten(self) -> None:
         if sum(len(part) for _, part in self._rows) > self._most:
             cut = self.state()
             self._rows, self._scale = [(1.0, cut.C.T)], cut.scale
@@ -95,21 +130,16 @@ class PooledCovariance:
         self._rows += [(np.sqrt(new), rows), (1.0, between[None])][: 2 if past else 1]
         return variances
 
-    def _means(self, state: State) -> tuple[F64, F64]:
-        """The mean so far and that of a state; an entry that one of them has never seen has the other's."""
-        mean, other, missing = self._pooled.mean, state.mean, self._pooled.missing
-        if missing:
-            mean = np.where(missing.never, other, mean)
-        if state.missing:
-            other = np.where(state.missing.never, mean, other)
-        return mean, other
-
     def state(self, columns: int | None = None, dtype: Any = np.float64) -> State:
         """The pooled state. There must be weight.
 
         With up to `columns` columns; None: without axes of a covariance, or with as many columns as a cut leaves.
         """
         state, rows = replace(self._pooled, C=np.zeros((len(self._pooled.mean), 0))), self._rows
+        if state.known is not None and state.covariance is not None:
+            d = len(state.mean)
+            S, known = (triangle.square(part, d) for part in (state.covariance, state.known))
+            state = replace(state, covariance=missing.cut(missing.completed(S, known))[np.tril_indices(d)])
         if self._scale is not None:
             state, scale = rescaled(state)
             rows = [(factor, part * (scale / self._scale)) for factor, part in rows]
@@ -156,12 +186,11 @@ class StateMerger:
         return pool.state(most, dtype)
 
 
-def _pooled_shares(
-    before: MissingShares | None, past: float, added: MissingShares | None, new: float
-) -> MissingShares | None:
-    """The pooled shares; None: nothing was missing."""
-    none = MissingShares.none(1, seen=True)
-    return (before or none).times(past).plus((added or none).times(new)) if before or added else None
+def _pooled(before: F64 | None, past: float, added: F64 | None, new: float, none: float) -> F64 | None:
+    """Pooled shares (n,), of which None are all `none`."""
+    if before is None and added is None:
+        return None
+    return np.asarray(past * (none if before is None else before) + new * (none if added is None else added))
 
 
 def _leading(parts: Sequence[tuple[float, Array]], most: int) -> F64:
@@ -221,6 +250,13 @@ class _Covariance:
         self._square = None
         if group.covariance is not None:
             self._square = triangle.square(group.covariance, len(merged.mean), merged.scale) / unit
+        self._known = 1.0 if group.known is None or self._square is None else triangle.square(group.known, len(merged.mean))
+        self.is_late = self._square is not None and group.known is not None
+
+    def part(self, weight: float) -> tuple[F64, F64]:
+        """N and N times the covariance about the mean of all, of this weight, where entries have begun late."""
+        known = weight * self._known * np.ones((len(self.step), len(self.step)))
+        return known, known * (self._square + np.outer(self.step, self.step))
 
     def times(self, X: F64) -> F64:
         """(Σ_j + δ_j δ_jᵀ) X."""
@@ -237,6 +273,13 @@ def _axes_without(j: int, covariances: Sequence[_Covariance], weights: F64, U: F
         others = [w * c.times(X) for i, (w, c) in enumerate(zip(weights, covariances, strict=True)) if i != j]
         return np.asarray(np.sum(others, axis=0) / rest - moved[:, None] * (moved @ X))
 
+    if any(c.is_late for c in covariances):
+        parts = [c.part(w) for i, (w, c) in enumerate(zip(weights, covariances, strict=True)) if i != j]
+        known, square = sum(N for N, _ in parts), sum(S for _, S in parts)
+        step = sum(N.diagonal() * c.step for (N, _), c in zip(parts, (c for i, c in enumerate(covariances) if i != j)))
+        step = step / np.where(known.diagonal() > 0, known.diagonal(), 1.0)
+        without = square / np.where(known > 0, known, 1.0) - np.outer(step, step)
+        return np.asarray(np.linalg.eigh(without)[1][:, ::-1][:, :rank])
     small = 2 * U.shape[1] < len(U)
     basis = np.asarray(ritz.orthonormal(np.hstack([U, times(U)])) if small else np.eye(len(U)), np.float64)
     vectors = np.linalg.eigh(basis.T @ times(basis))[1]

@@ -5,60 +5,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.pca.arrays import F64, Array, packed_diagonal
-
-
-@dataclass(frozen=True, eq=False)
-class MissingShares:
-    """Running shares, by weight, of messages that lack entries."""
-
-    messages: float  # that lack any
-    entries: F64  # (d,): that lack this one
-    unseen: F64  # (d,): before the first message that has this one; 1: there was none
-
-    @classmethod
-    def none(cls, d: int, *, seen: bool) -> "MissingShares":
-        """Of a stream whose messages are complete; not `seen`: of one without messages."""
-        return cls(0.0, np.zeros(d), np.zeros(d) if seen else np.ones(d))
-
-    def times(self, share: float) -> "MissingShares":
-        """These shares as parts of a larger weight, of which theirs is `share`."""
-        return MissingShares(share * self.messages, share * self.entries, share * self.unseen)
-
-    @property
-    def never(self) -> NDArray[np.bool_]:
-        """Entries that no message had, (d,)."""
-        return np.asarray(self.unseen > 1 - 1e-12)
-
-    def normalised(self, covariance: Array) -> F64:
-        """Σ_ij/(1 − max(u_i, u_j)) with u = `unseen`: Σ (d, d) by the messages since both entries had been seen.
-
-        Eigenvalues may be negative.
-        """
-        return covariance / np.minimum.outer(self.seen, self.seen)
-
-    @property
-    def seen(self) -> F64:
-        """The weight since an entry was first seen, (d,); 1 for one that was never seen, of which all sums are 0."""
-        return np.where(self.never, 1.0, 1.0 - self.unseen)
-
-    @property
-    def observed(self) -> F64:
-        """π, the share of the incomplete messages since an entry was first seen that have it, (d,)."""
-        lacking, incomplete = self.entries - self.unseen, self.messages - self.unseen
-        return 1.0 - lacking / np.where(incomplete > 1e-12, incomplete, 1.0)
-
-    def age(self, V: Array) -> float:
-        """The share of the weight since the newest entry was first seen; 0 if it appears in V (n, d)."""
-        shown = ~self.never
-        shown[~shown] = (~np.isnan(V[:, self.never])).any(axis=0)
-        return 1.0 - float(self.unseen[shown].max(initial=0.0))
-
-    def plus(self, other: "MissingShares") -> "MissingShares":
-        """The sum of shares of one weight."""
-        return MissingShares(self.messages + other.messages, self.entries + other.entries, self.unseen + other.unseen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +25,11 @@ class State:
     count: int  # messages learned
     concentration: float = 1.0  # κ, the sum of the squares of their shares: 1/weight if nothing is forgotten
     clipped: int = 0  # of these, the messages that were moved towards the mean
-    missing: MissingShares | None = None  # None: every message was complete
+    missing: F64 | None = None  # (d,): share of messages that lack each entry; None: every message was complete
     covariance: F64 | None = None  # (d(d + 1)/2,): Σ of v, packed as in blocked/triangle.py; None: not kept, or empty
     scale: F64 | None = None  # (d,): D, where the stream is standardised: C and the total variance are those of Dv
     variances: F64 | None = None  # (d,): of the entries of v, where the stream is standardised and Σ is not kept
+    known: F64 | None = None  # N, packed: share of the weight since two entries were seen; (d,) without Σ; None: 1
     pinv_error: float = 0.0  # of the last block: how far S had moved from (CᵀC)⁻¹; not part of a checkpoint
 
     @classmethod
@@ -94,7 +43,18 @@ class State:
         variances = np.zeros(len(self.mean)) if self.variances is None else self.variances
         if self.covariance is not None:
             variances = self.covariance[packed_diagonal(len(self.mean))]
-        return variances / self.missing.seen if self.missing else variances
+        return variances
+
+    @property
+    def known_entries(self) -> F64 | None:
+        """The diagonal of N, (d,); None: 1."""
+        d = len(self.mean)
+        return self.known if self.known is None or len(self.known) == d else self.known[packed_diagonal(d)]
+
+    def age(self, V: Array) -> float:
+        """The least share of the weight for which an entry that V (n, d) shows was known."""
+        known = self.known_entries
+        return 1.0 if known is None else float(known[~np.isnan(V).all(axis=0)].min(initial=1.0))
 
     @property
     def rank(self) -> int:

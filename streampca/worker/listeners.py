@@ -198,7 +198,7 @@ class WorkerMetrics(MemberMetrics):
         self._metrics["vectors_with_gaps"].inc(batch.incomplete)
         self._metrics["odd_timestamps"].inc(len(batch.odd_times))
         if fold.state.missing is not None:
-            self._set(batch.partition, missing_entries_ratio=float(fold.state.missing.entries.mean()))
+            self._set(batch.partition, missing_entries_ratio=float(fold.state.missing.mean()))
         if stats.last_ms >= 0:
             self._set(batch.partition, event_time_lag_seconds=time.time() - stats.last_ms / 1000)
         if (loss := stats.recent_loss) is not None:

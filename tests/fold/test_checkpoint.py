@@ -97,14 +97,12 @@ def test_arrays_with_non_finite_values_are_refused(name: str, value: float) -> N
 @pytest.mark.parametrize(
     ("header", "arrays"),
     [
-        ({"incomplete": -0.1}, {}),
-        ({"incomplete": float("nan")}, {}),
-        ({"incomplete": 0.1}, {"missing": np.full(D, 0.5)}),
-        ({"incomplete": 0.1}, {"unseen": np.full(D, 0.5)}),
+        ({}, {"missing": np.full(D, 1.1)}),
         ({}, {"missing": np.zeros(D - 1)}),
         ({}, {"missing": np.full(D, np.nan)}),
-        ({}, {"unseen": np.full(D, -0.1)}),
-        ({"incomplete": None}, {}),
+        ({}, {"known": np.full(D * (D + 1) // 2, -0.1)}),
+        ({}, {"known": np.full(D * (D + 1) // 2, 1.1)}),
+        ({}, {"known": np.ones(D - 1)}),
         ({}, {"mean": np.full(D, np.nan)}),
         ({}, {"pending": np.full((1, D), np.inf), "pending_retention": np.ones(1)}),
     ],

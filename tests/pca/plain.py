@@ -4,18 +4,19 @@ Start reading here. A test compares the two block for block.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.pca import algorithm1, learning
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import block, triangle
 from streampca.pca.blocked.centring import ORDINARY, SHARE, SHORT
-from streampca.pca.state import Losses, MissingShares, State
+from streampca.pca.state import Losses, State
 
 
 def learn_block(state: State, V: F64, retention: F64, config: learning.LearningConfig) -> tuple[State, Losses]:
     """Learn one block V (B, d) that is not the first; `retention` (B,) holds each message's ρ."""
     (B, d), k, w, total, kappa = V.shape, config.components, state.weight, state.total_variance, state.concentration
-    C, F, shares = state.C[:, :k].astype(np.float64), state.C[:, k:], state.missing
+    C, F = state.C[:, :k].astype(np.float64), state.C[:, k:]
     mean = mean_of_new_entries(state, V) if config.impute else state.mean  #                            section 11
     origin, D = (mean, scale_for(state, V, mean)) if config.standardize else (np.zeros(d), np.ones(d))  # section 15
     V, m = D * (V - origin), D * (mean - origin)
@@ -23,11 +24,14 @@ def learn_block(state: State, V: F64, retention: F64, config: learning.LearningC
     eta = 1 / (before + 1)
     c = eta * np.append(np.cumprod((1 - eta)[::-1])[::-1][1:], 1.0)
     past, a = 1 - c.sum(), eta if config.center else np.zeros(B)
-    shown = ~np.isnan(V).all(axis=0) if shares is None else ~np.isnan(V).all(axis=0) | ~shares.never
-    age = 1.0 if shares is None else 1 - shares.unseen[shown].max()  # of the newest entry
-    surplus, shares = np.zeros((B, d)), shares and shares.times(past)
-    if np.isnan(V).any():
-        V, surplus, shares = fill(state, V, m, c, past, config)
+    N, shown = known_before(state), ~np.isnan(V)  #                                                     section 11
+    age = N.diagonal()[shown.any(axis=0)].min(initial=1.0)  # of the newest entry
+    lacking = None if state.missing is None else past * state.missing
+    fits, gaps, m0 = np.tile(m, (B, 1)), not shown.all(), m
+    if gaps:
+        lacking = (0.0 if lacking is None else lacking) + c @ ~shown
+        fits = fits_of(V, m, C, state.total_variance)
+        V = np.where(shown, fits + (V - fits) / root_of(shown, c), fits)
     Y, kept, residual, norm = np.empty((B, d)), np.ones(B), np.empty(B), np.empty(B)
     S = np.linalg.inv(C.T @ C)
     for s, v in enumerate(V):
@@ -36,42 +40,55 @@ def learn_block(state: State, V: F64, retention: F64, config: learning.LearningC
         if y @ y > limit > 0 and state.count + s >= SHORT:
             kept[s] = np.sqrt(limit / (y @ y))
         y *= kept[s]
-        norm[s] = y @ y - kept[s] ** 2 * surplus[s].sum()  #                                            section 9
-        of_surplus = kept[s] ** 2 * surplus[s].sum() * (1 - k / d)
-        residual[s] = y @ y - np.sum((np.linalg.qr(C)[0].T @ y) ** 2) - of_surplus  # ‖r‖²
+        norm[s] = y @ y  #                                                                              section 9
+        residual[s] = y @ y - np.sum((np.linalg.qr(C)[0].T @ y) ** 2)  # ‖r‖²
         m = m + a[s] * y  # the running mean                                                            section 3
         Y[s] = np.sqrt(1 - a[s]) * y
         total = (1 - eta[s]) * total + eta[s] * (Y[s] @ Y[s])  # tr Σ
         kappa = (1 - eta[s]) ** 2 * kappa + eta[s] ** 2
         C, S = algorithm1.sherman_morrison(C, S, Y[s], eta[s])[:2]  #                                   section 1
-    rows, of_entries = np.sqrt(c)[:, None] * Y, (c * (1 - a) * kept**2) @ surplus
+    rows = np.sqrt(c)[:, None] * Y
     numbers = {"weight": before[-1] + 1, "count": state.count + B, "concentration": kappa}
     numbers["clipped"] = state.clipped + int(np.sum(kept < 1))
-    seen, after = (np.ones(d) if shares is None else shares.seen), origin + m / D
+    after = origin + m / D
     of_rows = sketch(rows)
     start = np.hstack([C, F, of_rows[:, ::2] + of_rows[:, 1::2] if config.keeps_covariance else of_rows])
     if config.keeps_covariance:
         old = triangle.square(state.covariance, d)  # type: ignore[arg-type]
-        raw = past * old + (rows.T @ rows - np.diag(of_entries)) / np.outer(D, D)  #                    section 4
-        new_D = one_over_deviation(raw.diagonal() / seen) if config.standardize else D
-        covariance = raw * np.outer(new_D, new_D) / np.minimum.outer(seen, seen)
+        raw = past * old + rows.T @ rows / np.outer(D, D)  #                                            section 4
+        if gaps or state.known is not None:
+            second = rows.T @ rows + np.outer(m - m0, m - m0)
+            f, r = kept[:, None] * (fits - m0), kept[:, None] * (V - fits)
+            of_axes = predicted(state, k), bool((kept < 1).any())
+            raw, moved, N = with_late(old * np.outer(D, D), N, second, m - m0, f, r, shown, c, past, *of_axes)
+            raw, after = raw / np.outer(D, D), origin + (m0 + moved * config.center) / D
+            numbers["known"] = None if (N > 1 - 1e-9).all() else N[np.tril_indices(d)]
+        new_D = one_over_deviation(raw.diagonal()) if config.standardize else D
+        covariance = raw * np.outer(new_D, new_D)
         basis = covariance @ unit(start * (new_D / D)[:, None])
         numbers |= {"covariance": raw[np.tril_indices(d)], "total_variance": float(np.trace(covariance))}
     else:
         covariance, new_D, basis = past * state.C @ state.C.T + rows.T @ rows, D, np.eye(d)
-        numbers["total_variance"] = total - of_entries.sum()
+        numbers["total_variance"], variances = total, past * (0.0 if state.variances is None else state.variances)
+        variances = variances + np.square(rows).sum(axis=0) / D**2
+        if gaps or state.known is not None:
+            f, r, old = kept[:, None] * (fits - m0), kept[:, None] * (V - fits), np.zeros(d) if state.variances is None else state.variances
+            estimate, eta, N = of_entries(N.diagonal(), m - m0, f, r, shown, c, past)
+            moved, square = eta * estimate, (np.square(rows).sum(axis=0) + np.square(m - m0)) / (1 - past) / D**2
+            variances = old + eta * (square - old) - np.square(moved / D)
+            after = origin + (m0 + moved * config.center) / D
+            numbers["known"] = None if (N > 1 - 1e-9).all() else N
         if config.standardize:
-            old = 0.0 if state.variances is None else past * state.variances
-            numbers["variances"] = old + (np.square(rows).sum(axis=0) - of_entries) / D**2
-            new_D = one_over_deviation(numbers["variances"] / seen)
+            numbers["variances"] = variances
+            new_D = one_over_deviation(variances)
             covariance, start = covariance * np.outer(new_D / D, new_D / D), start * (new_D / D)[:, None]
-            numbers["total_variance"] = float(np.sum(new_D**2 * numbers["variances"] / seen))
+            numbers["total_variance"] = float(np.sum(new_D**2 * variances))
         few = state.count + B <= learning.WHOLE_UNTIL or state.rank + B <= learning.FEW_ROWS
         if not few and past >= learning.SHORT_MEMORY and state.rank >= k:
             covariance, basis = nystrom(covariance, start)
     CF = axes_within(covariance, basis)[:, : config.columns]
     scale = new_D if config.standardize else None
-    return State(CF, after, missing=shares, scale=scale, **numbers), Losses(np.clip(residual, 0, norm), norm)
+    return State(CF, after, missing=lacking, scale=scale, **numbers), Losses(np.clip(residual, 0, norm), norm)
 
 
 def weights_before(w: float, retention: F64) -> F64:
@@ -84,12 +101,77 @@ def weights_before(w: float, retention: F64) -> F64:
 
 
 def mean_of_new_entries(state: State, V: F64) -> F64:
-    """The mean (d,); entries that hardly any message has shown have that of the block V (B, d)."""
-    if state.missing is None:
-        return state.mean
-    shown = (1 - state.missing.entries) * state.weight
-    new = (shown < 0.5) | (shown < 32) & (state.missing.unseen > 0.5)
-    return np.where(new & ~np.isnan(V).all(axis=0), mean_shown(V), state.mean)
+    """The mean (d,); entries that no message has shown have that of the block V (B, d)."""
+    new = (known_before(state).diagonal() <= 0) & ~np.isnan(V).all(axis=0)
+    return np.where(new, mean_shown(V), state.mean)
+
+
+def known_before(state: State) -> F64:
+    """N (d, d), the share of the weight since two entries were seen; without Σ only its diagonal counts."""
+    d = len(state.mean)
+    if state.known is None:
+        return np.ones((d, d))
+    return np.diag(state.known) if len(state.known) == d else triangle.square(state.known, d)
+
+
+def root_of(shown: NDArray[np.bool_], c: F64) -> F64:
+    """√q (d,), q the share of the block's messages that have an entry."""
+    return np.asarray(np.sqrt(np.maximum(c @ shown / c.sum(), 0.1)))
+
+
+def share_of(known: F64, weight: F64, past: float) -> tuple[F64, F64]:
+    """η and N after a block that shows entries, or pairs, with this weight."""
+    counts = np.minimum(1 - past, weight / 0.1)
+    after = past * known + np.where((weight <= 0) & (known > 0), 1 - past, counts)
+    return counts / np.where(after > 0, after, 1.0), after
+
+
+def of_entries(
+    known: F64, moved: F64, f: F64, r: F64, shown: NDArray[np.bool_], c: F64, past: float
+) -> tuple[F64, F64, F64]:
+    """How far the mean is from the one before (d,) by this block, its share in the next one, and N's next diagonal."""
+    weight = c @ shown
+    of_fits, share = c @ f, np.where(weight > 0, root_of(shown, c) / np.maximum(weight, 1e-300), 0.0)
+    estimate = of_fits / (1 - past) + (moved - of_fits) * share
+    return np.where(weight > 0, estimate, 0.0), *share_of(known, weight, past)
+
+
+def with_late(
+    old: F64, known: F64, second: F64, moved: F64, f: F64, r: F64, shown: NDArray[np.bool_], c: F64, past: float,
+    axes: tuple[F64, F64], clipped: bool,
+) -> tuple[F64, F64, F64]:  # fmt: skip
+    """Σ, how far the mean has moved, and N after a block whose rows have these `second` moments."""
+    new, root = 1 - past, root_of(shown, c)
+    pairs = (c[:, None] * shown).T @ shown
+    FF, FR = (c[:, None] * f).T @ f, (c[:, None] * f).T @ r
+    RR = (second - FF - FR - FR.T) * np.outer(root, root)
+    per_pair, per_entry = (np.where(p > 0, 1 / np.maximum(p, 1e-300), 0.0) for p in (pairs, pairs.diagonal()))
+    estimate = FF / new + FR * (root * per_entry) + FR.T * (root * per_entry)[:, None] + RR * per_pair
+    eta, after = share_of(known, pairs, past)
+    of_mean, share, _ = of_entries(known.diagonal(), moved, f, r, shown, c, past)
+    change, mean = eta * (estimate - old), share * of_mean
+    on = (share > 0) & (share <= 1.5 * new)
+    if on.any() and not on.all():  # what the axes say of the others
+        C, ridge = axes
+        K = C @ np.linalg.inv(C[on].T @ C[on] + np.diag(ridge)) @ C[on].T
+        K[on] = np.eye(on.sum())
+        of_pairs, of_entry = K @ change[np.ix_(on, on)] @ K.T, K @ mean[on]
+        of_pairs[np.ix_(on, on)] = of_entry[on] = 0.0
+        most, added = second.diagonal()[~on].sum(), of_pairs.diagonal().clip(0).sum()
+        of_pairs *= most / added if added > most and clipped else 1.0  # a clipped message adds no more than its fits
+        change = change + (known > 0) * (1 - eta / new) * of_pairs
+        mean = mean + (known.diagonal() > 0) * (1 - share / new) * of_entry
+    covariance = old + change - np.outer(mean, mean)
+    largest = np.sqrt(np.outer(covariance.diagonal().clip(0), covariance.diagonal().clip(0)))
+    return np.clip(covariance, -largest, largest), mean, after
+
+
+def predicted(state: State, k: int) -> tuple[F64, F64]:
+    """C (d, k) and the ridge σ²λ/(λ − σ²)."""
+    C = state.C[:, :k].astype(np.float64)
+    variance = np.square(C).sum(axis=0)
+    noise = max((state.total_variance - variance.sum()) / (len(C) - k), 1e-10 * variance.max())
+    return np.where(np.abs(C) > 1e-14 * np.abs(C).max(), C, 0.0), noise / (1 - noise / variance)
 
 
 def mean_shown(V: F64) -> F64:
@@ -109,26 +191,10 @@ def one_over_deviation(variance: F64) -> F64:
     return np.asarray(1 / np.sqrt(np.where(variance > 0, variance, 1.0)))
 
 
-def fill(
-    state: State, V: F64, mean: F64, c: F64, past: float, config: learning.LearningConfig
-) -> tuple[F64, F64, MissingShares]:
-    """V (B, d) filled; what that adds to the squares of its entries; and the next shares. Section 11."""
-    absent = np.isnan(V)
-    incomplete, old = absent.any(axis=1), state.missing or MissingShares.none(V.shape[1], seen=True)
-    first = np.where(absent.all(axis=0), len(V), absent.argmin(axis=0))  # message that shows an entry
-    unseen = past * old.unseen + old.never * np.append(0.0, np.cumsum(c))[first]
-    shares = MissingShares(past * old.messages + c @ incomplete, past * old.entries + c @ absent, unseen)
-    since = np.maximum(shares.messages - unseen, 1e-300)
-    pi = np.maximum(1 - (shares.entries - unseen) / since, 0.3)
-    fits = fits_of(V, mean, state.C[:, : config.components].astype(np.float64), state.total_variance)
-    r = np.where(absent | ~incomplete[:, None], 0.0, V - fits)
-    return np.where(absent, fits, V + r * (1 / pi - 1)), r**2 * (1 / pi**2 - 1 / pi), shares
-
-
 def fits_of(V: F64, mean: F64, C: F64, total_variance: float) -> F64:
     """Conditional means of probabilistic PCA with the axes C (d, k), of all entries of V (B, d), and clipped."""
     (d, k), variance = C.shape, np.square(C).sum(axis=0)
-    noise = (total_variance - variance.sum()) / (d - k)
+    noise = max((total_variance - variance.sum()) / (d - k), 1e-10 * variance.max())
     C = np.where(np.abs(C) > 1e-14 * np.abs(C).max(), C, 0.0)  # of constant entries
     W = C * np.sqrt(1 - noise / variance)
     sigma = W @ W.T + noise * np.eye(d)

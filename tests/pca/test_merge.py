@@ -111,7 +111,7 @@ def test_an_entry_that_a_stream_never_shows_has_the_mean_of_the_others(factor: b
     state = merge([states[i] for i in order], 5)
     assert state.mean[3] == pytest.approx(streams[1][:, 3].mean(), rel=1e-9)
     assert state.mean[:3] == pytest.approx(np.vstack(streams)[:, :3].mean(axis=0), rel=1e-9)
-    assert state.missing.unseen[3] == pytest.approx(0.8)
+    assert state.known_entries[3] == pytest.approx(0.2)
     if not factor:
         assert state.entry_variances[3] == pytest.approx(streams[1][:, 3].var(), rel=1e-9)
 

@@ -10,7 +10,7 @@ from sklearn import datasets
 from streampca.pca import missing as missing_entries
 from streampca.pca.arrays import F64
 from streampca.pca.axes import decomposed, model_of, principal
-from streampca.pca.blocked import centring
+from streampca.pca.blocked import centring, triangle
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.state import State
 from tests.pca import plain
@@ -25,10 +25,9 @@ def stream(n: int, seed: int = 0, offset: float = 3.0) -> F64:
     return gaussian(seed, n, SPECTRUM, offset)
 
 
-def filled(state: State, V: F64) -> tuple[F64, F64]:
-    """The block V (B, d), filled, and what that adds to the squares of its entries (B, d)."""
-    rows, surplus, _ = missing_entries.fill(state, V, centring.weights(state, np.ones(len(V))), K, center=True)
-    return rows, surplus
+def filled(state: State, V: F64) -> F64:
+    """The block V (B, d), filled."""
+    return missing_entries.fill(state, V, centring.weights(state, np.ones(len(V))), K, center=True).V
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.5))
@@ -37,29 +36,22 @@ def test_missing_entries_get_their_conditional_mean(seed: int, share: float) -> 
     state, _ = one_pass(stream(600, seed), CONFIG)
     V = with_gaps(stream(30, seed + 1), share, seed)
     fits = plain.fits_of(V, state.mean, state.C[:, :K], state.total_variance)
-    assert filled(state, V)[0][np.isnan(V)] == pytest.approx(fits[np.isnan(V)], rel=1e-9, abs=1e-9)
+    assert filled(state, V)[np.isnan(V)] == pytest.approx(fits[np.isnan(V)], rel=1e-9, abs=1e-9)
 
 
-def test_observed_residuals_are_divided_by_the_share_of_messages_that_show_them() -> None:
+def test_observed_residuals_are_divided_by_the_root_of_the_share_of_messages_that_show_them() -> None:
+    """So squares are right on average."""
     state, _ = one_pass(stream(600), CONFIG)
     V = with_gaps(stream(100, 1), 0.3)
     V[::4] = stream(25, 2)
-    shares = np.maximum((~np.isnan(V[np.isnan(V).any(axis=1)])).mean(axis=0), 0.3)
+    c = centring.weights(state, np.ones(100)).c
+    root = np.sqrt(c @ ~np.isnan(V) / c.sum())
     fits = plain.fits_of(V, state.mean, state.C[:, :K], state.total_variance)
-    for v, fit, row, surplus in zip(V, fits, *filled(state, V), strict=True):
-        o = ~np.isnan(v)
-        assert not surplus[~o].any()
-        if o.all():
-            assert row.tobytes() == v.tobytes()
-            assert not surplus.any()
-            continue
-        r = (v - fit)[o]
-        assert row[o] == pytest.approx(fit[o] + r / shares[o], rel=1e-9)
-        assert surplus[o] == pytest.approx(r**2 * (1 / shares[o] ** 2 - 1 / shares[o]), rel=1e-9, abs=1e-12)
+    assert filled(state, V) == pytest.approx(np.where(np.isnan(V), fits, fits + (V - fits) / root), rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("center", [True, False])
-def test_the_first_block_is_filled_by_em(center: bool) -> None:
+def test_the_first_block_is_learned_by_the_axes_that_em_finds(center: bool) -> None:
     V = with_gaps(stream(40, 5, offset=2.0), 0.3)
     state, _ = learn(State.empty(D), V, np.ones(40), replace(CONFIG, center=center))
     missing = np.isnan(V)
@@ -69,17 +61,14 @@ def test_the_first_block_is_filled_by_em(center: bool) -> None:
         sigma = (X - mean).T @ (X - mean) / len(X)
         fits = plain.fits_of(V, mean, plain.axes_within(sigma, np.eye(D))[:, :K], float(np.trace(sigma)))
         X = np.where(missing, fits, V)
-    since = missing.argmin(axis=0)  # the first message that has each entry
-    gone = [missing[first:, j].sum() / missing[first:].any(axis=1).sum() for j, first in enumerate(since)]
-    shares = np.maximum(1 - np.array(gone), 0.3)
-    r = np.where(missing | ~missing.any(axis=1)[:, None], 0.0, V - fits)
-    X = X + r * (1 / shares - 1)
-    a = 1 / np.arange(1, 41.0) if center else np.zeros(40)
-    surplus = (1 - a) @ (r**2 * (1 / shares**2 - 1 / shares)) / 40
-    seen = 1 - since / 40
-    exact = covariance(X, center=center) - np.diag(surplus)
+    f, r, shown = fits - mean, np.where(missing, 0.0, V - fits), ~missing * 1.0
+    moved = (f.mean(axis=0) + r.sum(axis=0) / shown.sum(axis=0)) * center
+    cross = f.T @ r / shown.sum(axis=0)
+    exact = f.T @ f / 40 + cross + cross.T + r.T @ r / (shown.T @ shown) - np.outer(moved, moved)
     assert close(learned(state), exact, 1e-9)
-    assert state.total_variance == pytest.approx(np.trace(exact / np.minimum.outer(seen, seen)), rel=1e-9)
+    assert state.mean == pytest.approx(mean + moved)
+    assert state.total_variance == pytest.approx(np.trace(exact), rel=1e-9)
+    assert state.known is None
 
 
 def test_blocks_without_gaps_are_learned_as_ever_after_some_with_gaps() -> None:
@@ -92,23 +81,22 @@ def test_blocks_without_gaps_are_learned_as_ever_after_some_with_gaps() -> None:
     after, _ = learn(state, V[552:], np.full(256, 0.99), CONFIG)
     assert values_in(replace(after, missing=None)) == values_in(other)
     past = centring.weights(state, np.full(256, 0.99)).past
-    assert after.missing.messages == pytest.approx(past * state.missing.messages)
-    assert after.missing.entries == pytest.approx(past * state.missing.entries)
-    assert not after.missing.unseen.any()
+    assert after.missing == pytest.approx(past * state.missing)
+    assert after.known is None
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1.0, 0.99]))
 @settings(max_examples=20, deadline=None)
 def test_shares_are_those_of_the_weighted_messages(seed: int, retention: float) -> None:
-    V = with_gaps(stream(700, seed), 0.2, seed)
+    V = with_gaps(stream(808, seed), 0.2, seed)
     V[100:400] = stream(300, seed)
+    V[:296, 3] = V[:552, 5] = np.nan
     state, _ = one_pass(V, CONFIG, retention)
-    weights = retention ** np.arange(699, -1, -1.0)
+    weights = retention ** np.arange(807, -1, -1.0)
     weights /= weights.sum()
-    assert state.missing.messages == pytest.approx(weights @ np.isnan(V).any(axis=1), rel=1e-9)
-    assert state.missing.entries == pytest.approx(weights @ np.isnan(V), rel=1e-9)
-    before_first = np.append(0.0, np.cumsum(weights))[np.isnan(V).argmin(axis=0)]
-    assert state.missing.unseen == pytest.approx(before_first, rel=1e-9)
+    assert state.missing == pytest.approx(weights @ np.isnan(V), rel=1e-9)
+    known = np.where(np.arange(D) == 3, weights[296:].sum(), np.where(np.arange(D) == 5, weights[552:].sum(), 1.0))
+    assert triangle.square(state.known, D) == pytest.approx(np.minimum.outer(known, known), rel=1e-9)
 
 
 @given(st.permutations(range(4)), st.integers(1, 3))
@@ -120,11 +108,9 @@ def test_neither_order_nor_grouping_of_a_merge_matters(order: list[int], cut: in
     plain, turned = merge(states, D), [states[i] for i in order]
     grouped = merge([merge(turned[:cut], D), merge(turned[cut:], D)], D)
     W = sum(state.weight for state in states)
-    shares = [(state.weight, state.missing) for state in states if state.missing]
+    shares = [(state.weight, state.missing) for state in states if state.missing is not None]
     for merged in (plain, merge(turned, D), grouped):
-        for name in ("messages", "entries", "unseen"):
-            pooled = sum(weight * getattr(missing, name) for weight, missing in shares) / W
-            assert getattr(merged.missing, name) == pytest.approx(pooled)
+        assert merged.missing == pytest.approx(sum(weight * missing for weight, missing in shares) / W)
         assert close(learned(merged), learned(plain), 1e-10)
         assert merged.mean == pytest.approx(plain.mean, rel=1e-10)
         assert merged.total_variance == pytest.approx(plain.total_variance, rel=1e-10)
@@ -179,20 +165,6 @@ def test_an_entry_that_is_shown_for_the_first_time_brings_its_mean() -> None:
     assert state.mean[5] == pytest.approx(1000, abs=3)
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(40, 3000))
-@settings(max_examples=20, deadline=None)
-def test_the_first_block_waits_until_every_entry_was_seen(seed: int, off: int) -> None:
-    """As often as without gaps, but not for ever."""
-    V = with_gaps(stream(4000), 0.2, seed)
-    V[:off, seed % D] = np.nan
-    n = CONFIG.first_block(V)
-    seen = (~np.isnan(V[:n])).sum(axis=0)
-    assert 40 <= n <= 2000
-    assert n == 2000 or seen.min() == 40
-    assert CONFIG.first_block(V[: n - 1]) >= n
-    assert replace(CONFIG, impute=False).first_block(V) == 40
-
-
 @pytest.mark.parametrize("gone", [[], [4], [0, 1, 2, 3]])
 @pytest.mark.parametrize("n", [1, 2, 7, 40, 300, 900])
 def test_hostile_gaps_give_finite_states(n: int, gone: list[int]) -> None:
@@ -237,7 +209,6 @@ def test_a_late_sensor_that_others_determine_leaves_no_negative_variance() -> No
     V = gaussian(4, 3000, np.concatenate([[3.0, 2.0], np.full(8, 1e-3)]), offset=1.0)
     V[:2400, 5:] = np.nan
     state, _ = one_pass(V, LearningConfig(10, 4, impute=True))
-    assert np.linalg.eigvalsh(state.missing.normalised(learned(state)))[0] < 0
     model = model_of(decomposed(state, 4), 4)
     assert (model.explained_variance >= 0).all()
     assert model.noise_variance > 0

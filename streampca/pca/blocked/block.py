@@ -52,8 +52,8 @@ def learn(
     S, total = _learn(rows, CY, np.diag(1 / N), mean, weights, scale, combinations(n), Y, sketch, of_messages)
     explained, norm, kept = of_messages
     explained = norm * (1 - weights.a) if C.shape[1] == d else explained
-    C = CY[:K].T
-    return BlockResult(Y, C, sketch.T, explained, norm, begun * kept, mean, total, _inverse_error(S[:K, :K], C))
+    C = CY[:K].T if K else C
+    return BlockResult(Y, C, sketch.T, explained, norm, begun * kept, mean, total, _inverse_error(S[:K, :K], C[:, :K]))
 
 
 def part_of(columns: int) -> int:
