@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Generic, Protocol, Self, TypeVar
 
 from streampca.consumer_group import events
-from streampca.consumer_group.policy import FirstRecords, MemberPolicy, V
+from streampca.consumer_group.policy import FirstRecords, MemberPolicy
 from streampca.errors import ForeignStoreError, StoreError
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Source
-from streampca.sources.events import OutOfRange, Undecoded
+from streampca.sources.events import OutOfRange, Undecoded, Vectors
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0  # between attempts to restore
 _STORE_DELAY_S = 60.0  # longest time that network file systems may show a folder as it was, by default
@@ -78,7 +78,8 @@ class Assignment(Generic[P]):
         self._stalled -= set(partitions)
         restored = [p for p in partitions if p in self.progress]
         self._forget(partitions)
-        self._listener.notify(events.PartitionsReleased(restored, lost))
+        # All of them: a partition that waits to be restored again has been reported as assigned before, or as stalled.
+        self._listener.notify(events.PartitionsReleased(sorted(partitions), lost))
         return restored
 
     def restart(self) -> None:
@@ -90,11 +91,9 @@ class Assignment(Generic[P]):
 
     def read(self, partitions: Collection[int]) -> None:
         """Read partitions from where their progress ends, if the log still holds the last records of these."""
-        progress = {p: self.progress[p] for p in partitions}
-        last = {p: reached.last for p, reached in progress.items() if reached.last}
         self._first_records.forget(partitions)
-        self._first_records.begin([p for p, reached in progress.items() if reached.is_first_start])
-        self._source.seek({p: at.position if at.position >= 0 else None for p, at in progress.items()}, last)
+        self._first_records.begin([p for p in partitions if self.progress[p].is_first_start])
+        self._seek(partitions)
 
     def pause(self, event: Undecoded) -> None:
         """Read no more records of a partition until it is time to retry, since they cannot be decoded for now."""
@@ -103,22 +102,23 @@ class Assignment(Generic[P]):
         self._stalled.add(event.partition)
         self._listener.notify(events.PartitionStalled(event.partition, event.end - event.position, event.cause))
 
-    def decoded(self, event: V) -> list[V]:
-        """Records of a partition have been decoded: return the events that may be handled now.
+    def decoded(self, event: Vectors) -> bool:
+        """Records of a partition have been decoded: return whether they may be handled now, or come again later.
 
         Raises `RejectLimitError` if the first records of the partition are not what was sent.
         """
         if event.partition in self._stalled:
             self._stalled.discard(event.partition)
             self._listener.notify(events.PartitionResumed(event.partition))
-        return self._first_records.after(event)
+        return self._first_records.may_handle(event)
 
     def skip_gap(self, event: OutOfRange) -> None:
         """Continue behind records that are lost, if the policy allows it. Raises `OffsetGapError`."""
         partition, progress = event.partition, self.progress[event.partition]
         before = progress.position
-        if before < 0 or event.position < event.earliest <= before:
-            self.read([partition])  # nothing is lost: no record was read yet, or none was between these offsets
+        is_nothing_lost = before < 0 or event.position < event.earliest <= before  # no record, or none between these
+        if is_nothing_lost or self._first_records.withholds(partition):  # the source has read on from `before`
+            self.read([partition])
             return
         position = max(self._policy.resume_at(event), before)
         lost_from = before if event.diverged is None else event.diverged
@@ -127,12 +127,14 @@ class Assignment(Generic[P]):
         self._listener.notify(events.OffsetsSkipped(partition, lost_from, position, event.diverged is not None))
 
     def retry_when_due(self, now: float) -> None:
-        """Restore what could not be restored, and read what could not be decoded, when their pauses are over.
+        """Restore what could not be restored, and read what could not be decoded or handled, when it is time.
 
         Raises `ForeignStoreError` if the group is still ahead of the store after a minute.
         """
         self._retry_restore(now)
         self._read_paused(now)
+        if compared := self._first_records.take_due(now):
+            self._seek(compared)
 
     def _begin(self, partitions: Collection[int]) -> None:
         self._waiting |= set(partitions)
@@ -159,6 +161,11 @@ class Assignment(Generic[P]):
         else:
             self._waiting = set()
             self._start_reading(progress)
+
+    def _seek(self, partitions: Collection[int]) -> None:
+        progress = {p: self.progress[p] for p in partitions}
+        last = {p: reached.last for p, reached in progress.items() if reached.last}
+        self._source.seek({p: at.position if at.position >= 0 else None for p, at in progress.items()}, last)
 
     def _read_paused(self, now: float) -> None:
         """Read all paused partitions when the pause is over, which starts with the first call after `pause`."""

@@ -2,25 +2,26 @@
 
 A member stops at the first bad record, skips them, or sends them to the dead-letter topic. The first records of a
 partition wait until 100 of them were compared, or for a minute: raw bytes of another type are numbers too, and one
-vector does not show it. So nothing is learned, sent or rejected before. Formats that name the type of their numbers do
+vector does not show it. So nothing is learned, sent or rejected before. Records that name the type of their numbers do
 not wait.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import ClassVar
 
 from streampca.consumer_group.events import RecordRejected, RecordsSkipped
 from streampca.errors import BadRecordError, OffsetGapError, RejectLimitError
-from streampca.formats.record import Record, Reject
+from streampca.formats.codec import Codec
+from streampca.formats.record import Reject
+from streampca.pca.arrays import Array
 from streampca.sources.events import OutOfRange, Vectors
 
 FIRST = 100  # records: if none of them has a vector, a setting is wrong
 ALL_DELETES = "all are tombstones or null at `field`: correct field if they should have vectors"
 _WAIT_S = 60.0
-
-V = TypeVar("V", bound=Vectors)
 
 
 @dataclass(frozen=True)
@@ -102,50 +103,81 @@ def without_vectors(event: Vectors, *, accepted_any: bool) -> Iterator[RecordRej
         yield RecordsSkipped(len(event.decoded.skipped), accepted_any)
 
 
-class FirstRecords:
-    """Holds back the events of partitions at their start."""
+@dataclass
+class _Start:
+    """What is known of the first records of one partition."""
 
-    def __init__(self, topic: str, oddity: Callable[[Sequence[Record]], str | None]) -> None:
-        """`oddity` says why records are not what was sent: "" if they may be, None if they name their type."""
-        self._topic, self._oddity = topic, oddity
-        self._records: dict[int, list[Record]] = {}  # of partitions at their start, the first
-        self._waiting: dict[int, list[Any]] = {}
-        self._until: dict[int, float] = {}  # from the first `due` on
+    numbers: list[Array] = field(default_factory=list)  # of the records that do not name their type
+    compared: int = 0  # records
+    position: int = 0  # of the first record that was not compared
+    is_withheld: bool = False  # records were compared and not handled: they must be read again
+    is_overdue: bool = False  # it has waited for a minute: the next records are compared, and handled at once
+    due_at: float | None = None  # when the minute is over
+
+
+class FirstRecords:
+    """Compares the first records of partitions before any of them is handled.
+
+    Only their numbers are kept. Records that cannot be handled yet are dropped, and read again later.
+    """
+
+    def __init__(self, topic: str, codec: Codec) -> None:
+        self._topic, self._codec = topic, codec
+        self._starts: dict[int, _Start] = {}
 
     def __contains__(self, partition: int) -> bool:
         """Whether a partition's next records are needed. Any thread may ask."""
-        return partition in self._records
+        return partition in self._starts
 
     def begin(self, partitions: Collection[int]) -> None:
         """The next events of these partitions are their first ones."""
-        self._records |= {partition: [] for partition in partitions}
+        self._starts |= {partition: _Start() for partition in partitions}
 
     def forget(self, partitions: Collection[int]) -> None:
-        """Drop what waits: it will be read again."""
+        """Compare no more records of these partitions."""
         for partition in partitions:
-            for of_partitions in (self._records, self._waiting, self._until):
-                of_partitions.pop(partition, None)
+            self._starts.pop(partition, None)
 
-    def after(self, event: V) -> list[V]:
-        """The events that may be handled now that this one has come. Raises `RejectLimitError`."""
-        if (records := self._records.get(event.partition)) is None:
-            return [event]
+    def withholds(self, partition: int) -> bool:
+        """Whether records of this partition were compared and not handled."""
+        return partition in self._starts and self._starts[partition].is_withheld
+
+    def may_handle(self, event: Vectors) -> bool:
+        """Compare the records of an event; returns False if it must be dropped. Raises `RejectLimitError`."""
+        if (start := self._starts.get(event.partition)) is None:
+            return True
+        self._compare(start, event)
+        if not start.is_withheld and start.compared >= FIRST:
+            self.forget([event.partition])
+            return True
+        start.is_withheld = start.is_withheld or (bool(start.numbers) and not start.is_overdue)
+        return not start.is_withheld
+
+    def take_due(self, now: float) -> list[int]:
+        """The partitions to be read again from where they began: 100 records were compared, or a minute is over."""
+        due = []
+        for partition, start in self._starts.items():
+            if start.is_withheld and start.due_at is None:
+                start.due_at = now + _WAIT_S
+            start.is_overdue = start.due_at is not None and now >= start.due_at
+            if start.is_withheld and (start.is_overdue or start.compared >= FIRST):
+                start.is_withheld = False
+                due.append(partition)
+        return due
+
+    def _compare(self, start: _Start, event: Vectors) -> None:
+        """Compare those of the first 100 records that were not compared yet."""
         unknown = {reject.index for reject in event.decoded.rejects if reject.reason == "unknown_schema"}  # yet
-        first = event.records[: FIRST - len(records)]
-        records += [record for index, record in enumerate(first) if index not in unknown]
-        if odd := self._oddity(records):
+        new = (
+            record
+            for index, record in enumerate(event.records)
+            if record.offset >= start.position and index not in unknown
+        )
+        first = list(islice(new, FIRST - start.compared))
+        start.compared += len(first)
+        start.position = max(start.position, event.next)
+        start.numbers += self._codec.untyped(first)
+        if odd := self._codec.oddity_of(start.numbers):
             raise RejectLimitError(
                 f"partition {event.partition} of {self._topic}: the first records are not what was sent: {odd}"
             )
-        ready = [*self._waiting.pop(event.partition, []), event]
-        if len(records) >= FIRST:
-            self.forget([event.partition])
-        elif odd is not None:
-            self._waiting[event.partition] = ready
-            return []
-        return ready
-
-    def due(self, now: float) -> list[Any]:
-        """The events that have waited for a minute."""
-        over = [partition for partition in self._waiting if now >= self._until.setdefault(partition, now + _WAIT_S)]
-        return [event for partition in over for event in self._waiting.pop(partition)]

@@ -80,14 +80,25 @@ class Codec:
 
         The bytes of other numbers are numbers too, in formats that do not name their type (`formats.plausible`).
         """
+        return self.oddity_of(self.untyped(records))
+
+    def untyped(self, records: Sequence[Record]) -> list[Array]:
+        """Numbers of those vectors in records whose type is not named: all, or a sample, of each (d,)."""
         noted = list[Array]()
         before = NOTED.set(noted)
         for value in filter(None, self.values_of(records)):
             with suppress(Exception):  # it is rejected, for whatever reason
                 self._reader.read(value)
         NOTED.reset(before)
-        rows = [row for row in noted if row.dtype == noted[0].dtype]
-        return plausible.explained(np.stack(rows), raw=self._reader.size is not None) if rows else None
+        return [plausible.sample(row) for row in noted]
+
+    def oddity_of(self, numbers: Sequence[Array]) -> str | None:
+        """Why the numbers that `untyped` returns are odd; "" if they are not, None if there are none."""
+        rows = [row for row in numbers if row.dtype == numbers[0].dtype]
+        if not rows:
+            return None
+        is_raw = self._reader.size is not None
+        return plausible.explained(np.stack(rows), raw=is_raw, dimensions=self.judge.dimensions)
 
     @np.errstate(invalid="ignore")  # NumPy warns about signalling NaNs, which are rejected
     def decode_some(self, values: Sequence[bytes | None], enough: int = LARGE_BATCH) -> tuple[Decoded, int]:

@@ -14,8 +14,17 @@ _TINY = 2.0**16  # times the smallest normal number: big-endian prices, read as 
 _MAX_DIMENSIONS = 4096  # to look at
 
 
-def explained(rows: Array, *, raw: bool) -> str:
-    """What is odd about vectors (n, d) of floats, and the remedy; "" if nothing is.
+def sample(row: Array) -> Array:
+    """At most 4,096 numbers of a vector (d,): every so many-th eight, whose bytes are whole numbers of any type."""
+    if len(row) <= _MAX_DIMENSIONS:
+        return row
+    eights = row[: len(row) - len(row) % 8].reshape(-1, 8)
+    every = -(-len(eights) * 8 // _MAX_DIMENSIONS)
+    return eights[::every].ravel()
+
+
+def explained(rows: Array, *, raw: bool, dimensions: int) -> str:
+    """What is odd about vectors of floats (n, d), or samples of them, and the remedy; "" if nothing is.
 
     If they are not `raw`, they lie in bytes of a record, whose floats are little-endian in any format.
     """
@@ -23,9 +32,10 @@ def explained(rows: Array, *, raw: bool) -> str:
         return ""
     found = f"read as {rows.dtype.name}, {found}"
     if raw:
+        formats = ", ".join(alternatives(rows, dimensions))
         return (
-            f"{found}; the same bytes are plausible as {', '.join(alternatives(rows))}: correct format, or skip this "
-            f"test with format={rows.dtype.str} if the numbers are right"
+            f"{found}; the same bytes are plausible as {formats}: correct format, or skip this test with "
+            f"format={rows.dtype.str} if the numbers are right"
         )
     order = "" if oddity(rows.view(rows.dtype.newbyteorder(">"))) else " (in the other byte order they are plausible)"
     return f"{found}{order}; the producer must write little-endian floats, or arrays of numbers instead of bytes"
@@ -49,9 +59,13 @@ def oddity(rows: Array) -> str:
     return ""
 
 
-def alternatives(rows: Array) -> list[str]:
-    """The formats in which the bytes of vectors (n, d) are no odd numbers; the integers last, all of which can be."""
-    widths = [width for width in (rows.dtype.itemsize, 8, 4, 2, 1) if rows[0].nbytes % width == 0]
+def alternatives(rows: Array, dimensions: int) -> list[str]:
+    """The formats in which the bytes of vectors (n, d) are no odd numbers; the integers last, all of which can be.
+
+    The vectors are samples of those that have so many `dimensions`, if these are more than d.
+    """
+    nbytes = rows.dtype.itemsize * dimensions
+    widths = [width for width in (rows.dtype.itemsize, 8, 4, 2, 1) if nbytes % width == 0]
     floats = [rows.view(f"{order}f{width}") for width in widths if width > 1 for order in "<>"]
     floats = [read for read in floats if read.dtype != rows.dtype and np.isfinite(read).all() and not oddity(read)]
     # The median size is less in the byte order in which integers were written.
@@ -64,7 +78,7 @@ def alternatives(rows: Array) -> list[str]:
     ]
     unsigned = [read.view(read.dtype.str.replace("i", "u")) for read in signed]
     names = {
-        read.dtype.str if read.dtype.str[0] == ">" else read.dtype.name: read.shape[1]
+        read.dtype.str if read.dtype.str[0] == ">" else read.dtype.name: nbytes // read.dtype.itemsize
         for read in (*floats, *signed, *unsigned)
     }
-    return [name if d == rows.shape[1] else f"{name} (dimensions={d})" for name, d in names.items()]
+    return [name if d == dimensions else f"{name} (dimensions={d})" for name, d in names.items()]

@@ -94,8 +94,6 @@ class Transformer:
                 if not self._pending:
                     self._begun_at = clock()
                 self._handle(event)
-            for event in self._outputs.first_records.due(clock()):
-                self._write(event)
             is_due = clock() - self._begun_at >= TRANSACTION_S or self._counts["all"] >= TRANSACTION_RECORDS
             if self._pending and is_due:
                 if clock() >= self._next_check:
@@ -118,8 +116,8 @@ class Transformer:
             case TransformedBatch() | Undecoded() | OutOfRange() if event.partition not in self._positions:
                 pass  # read before the partition was released
             case TransformedBatch():
-                for decoded in self._assignment.decoded(event):
-                    self._write(decoded)
+                if self._assignment.decoded(event):
+                    self._write(event)
             case Undecoded():
                 self._assignment.pause(event)
             case Assigned(partitions):

@@ -144,7 +144,7 @@ class Outputs:
     @cached_property
     def first_records(self) -> FirstRecords:
         """The partitions whose first records are compared before any output of them is written."""
-        return FirstRecords(self.source_topic, self.codec.oddity)
+        return FirstRecords(self.source_topic, self.codec)
 
     def read(self, event: Records) -> TransformedBatch | Undecoded:
         """Decode records and project their vectors. Any thread may call it."""

@@ -43,10 +43,8 @@ class Worker:
         self._schedule, self._check_threads = PublishSchedule(), check_threads
         self._listener = events.Listeners(self._schedule, listener)
         self._checkpointer = Checkpointer(config, source, dead_letters, writer, self._listener)
-        self._first_records = FirstRecords(config.topic, config.codec.oddity)
-        self._assignment = Assignment[Fold](
-            config, source, self._checkpointer.restore, self._listener, self._first_records
-        )
+        first_records = FirstRecords(config.topic, config.codec)
+        self._assignment = Assignment[Fold](config, source, self._checkpointer.restore, self._listener, first_records)
         self._folds = self._assignment.progress
         self._next_save = 0.0
         self._stop_cause: str | None = None
@@ -72,16 +70,12 @@ class Worker:
                     self._handle(event)
                 self._listener.notify(events.SourcePolled(self._source.status()))
                 now = clock()
-                for event in self._first_records.due(now):
-                    self._learn(event)
                 self._assignment.retry_when_due(now)
                 if not self._checkpointer.busy and now >= self._next_save:
                     publish = self._schedule.begin_if_due(self._folds, self._source.partitions(), now)
                     self._checkpointer.start_save(self._folds, publish=publish)
                     self._next_save = clock() + self._config.checkpoint_interval_s
                 self._checkpointer.finish_save(wait=False)
-            for event in self._first_records.due(math.inf):
-                self._learn(event)
         except StreampcaError as error:
             self.stop(str(error))
             raise
@@ -108,8 +102,8 @@ class Worker:
             self._checkpointer.finish_save(wait=True)  # commits offsets while the partitions are still ours
         match event:
             case Vectors():
-                for decoded in self._assignment.decoded(event):
-                    self._learn(decoded)
+                if self._assignment.decoded(event):
+                    self._learn(event)
             case Undecoded():
                 self._assignment.pause(event)
             case Assigned(partitions):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampca.consumer_group.events import BatchLearned
+from streampca.consumer_group.events import BatchLearned, PartitionsReleased
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.pca.arrays import Array
@@ -113,10 +113,18 @@ def test_a_worker_ends_before_it_learns_saves_or_sends(batch: int, policy: str) 
 
 def test_the_first_records_are_learned_when_100_were_seen() -> None:
     env = filled_with(250)
-    worker = make_worker(env, config(env), [40, 40, 40, 40]).run()
-    assert [event.fold.position for event in worker.recorder.of_type(BatchLearned)] == [40, 80, 120, 160, 250]
-    assert [entry[2] for entry in env.calls("save")] == [120, 160, 250]
+    worker = make_worker(env, config(env), [40, 40, 40, 90]).run()  # the last one reads them again
+    assert env.calls("seek") == [("seek", {0: None})] * 2
+    assert [event.fold.position for event in worker.recorder.of_type(BatchLearned)] == [90, 250]
+    assert [entry[2] for entry in env.calls("save")] == [90, 250]
     env.assert_complete()
+
+
+def test_100_records_at_once_are_learned_at_once() -> None:
+    env = filled_with(250)
+    make_worker(env, config(env), [100]).run()
+    assert env.calls("seek") == [("seek", {0: None})]
+    assert [entry[2] for entry in env.calls("save")] == [100, 250]
 
 
 def test_they_wait_for_a_minute_at_most() -> None:
@@ -139,13 +147,27 @@ def test_what_comes_after_the_minute_is_compared_with_the_first() -> None:
     assert env.position(0) is not None
 
 
-def test_a_stop_ends_the_wait() -> None:
+def test_what_waits_when_a_worker_stops_is_left_to_the_next_one() -> None:
     env = environment_of([*[row.tobytes() for row in vectors(20)], POISON])
     script: list[Step] = [21, lambda: worker.stop("SIGTERM"), None]
     worker: WorkerFixture = make_worker(env, config(env, on_bad_record="dead_letter"), script)
     worker.run()
+    assert env.calls("send", "save", "commit") == []
+    make_worker(env, config(env, on_bad_record="dead_letter"), [21, *[None] * 80]).run()
     assert env.dead_letters == [(0, 20, "wrong_length")]
     env.assert_complete()
+
+
+@pytest.mark.parametrize("again", ["rebalance", "eviction"])
+def test_the_minute_begins_anew_when_the_partition_comes_back(again: str) -> None:
+    """The clock advances by two seconds in a turn: each wait is shorter than a minute, and both together are longer."""
+    env = filled_with(15)
+    give_up = env.topic.rebalance if again == "rebalance" else lambda: env.topic.evict(worker.source)
+    script: list[Step] = [15, *[None] * 22, give_up, *[15] * 4, *[None] * 18, lambda: worker.stop("SIGTERM"), None]
+    worker: WorkerFixture = make_worker(env, config(env), script)
+    worker.run()
+    assert worker.recorder.of_type(PartitionsReleased)
+    assert worker.recorder.of_type(BatchLearned) == []
 
 
 @pytest.mark.parametrize("batch", [5, 1000])

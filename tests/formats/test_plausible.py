@@ -69,7 +69,7 @@ def test_honest_numbers_are_not_odd(name: str, kind: str) -> None:
 def test_numbers_of_another_type_are_odd_and_their_type_is_named(name: str, wire: str, read: str) -> None:
     rows = as_read({**WHOLE, **REALS}[name], wire, read)
     assert oddity(rows)
-    named = alternatives(rows)
+    named = alternatives(rows, rows.shape[1])
     kind = np.dtype(wire)
     d = "" if rows.shape[1] == D else f" (dimensions={D})"
     assert (kind.str if wire[0] == ">" else kind.name) + d in named
@@ -80,11 +80,11 @@ def test_numbers_of_another_type_are_odd_and_their_type_is_named(name: str, wire
 
 def test_the_sentence_says_how_to_continue() -> None:
     rows = as_read(REALS["reals"], ">f8", "<f8")
-    assert explained(REALS["reals"], raw=True) == ""
-    raw = explained(rows, raw=True)
+    assert explained(REALS["reals"], raw=True, dimensions=D) == ""
+    raw = explained(rows, raw=True, dimensions=D)
     assert re.search(r"read as float64, the middle 80 % .* span \d+ decades; .* plausible as >f8, .*format=<f8 if", raw)
     assert "(in the other byte order they are plausible); the producer must write little-end" in explained(
-        rows, raw=False
+        rows, raw=False, dimensions=D
     )
 
 
@@ -98,7 +98,8 @@ def test_neither_zeros_nor_signs_nor_the_order_of_records_say_anything(rows: Arr
 
 @given(st.binary(min_size=48, max_size=48), st.sampled_from([4, 8]), st.integers(1, 3), st.booleans())
 def test_any_bytes_have_a_sentence_or_none(data: bytes, width: int, n: int, raw: bool) -> None:
-    assert isinstance(explained(np.frombuffer(data, f"<f{width}").reshape(n, -1), raw=raw), str)
+    rows = np.frombuffer(data, f"<f{width}").reshape(n, -1)
+    assert isinstance(explained(rows, raw=raw, dimensions=rows.shape[1]), str)
 
 
 def test_dimensions_without_20_numbers_have_no_spread() -> None:
