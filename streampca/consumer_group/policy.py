@@ -168,12 +168,8 @@ class FirstRecords:
     def _compare(self, start: _Start, event: Vectors) -> None:
         """Compare those of the first 100 records that were not compared yet."""
         unknown = {reject.index for reject in event.decoded.rejects if reject.reason == "unknown_schema"}  # yet
-        new = (
-            record
-            for index, record in enumerate(event.records)
-            if record.offset >= start.position and index not in unknown
-        )
-        first = list(islice(new, FIRST - start.compared))
+        new = (i for i, record in enumerate(event.records) if record.offset >= start.position)
+        first = [event.records[i] for i in islice(new, FIRST - start.compared) if i not in unknown]
         start.compared += len(first)
         start.position = max(start.position, event.next)
         start.numbers += self._codec.untyped(first)

@@ -1,23 +1,35 @@
 """Where reading resumes: a log that lost records, and partitions whose records cannot be decoded for now."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from streampca.consumer_group.events import OffsetsSkipped, PartitionResumed, PartitionsAssigned, PartitionStalled
-from streampca.errors import OffsetGapError, SourceError, TopicReplacedError
+from streampca.consumer_group.assignment import Assignment
+from streampca.consumer_group.events import (
+    OffsetsSkipped,
+    PartitionResumed,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PartitionStalled,
+)  # fmt: skip
+from streampca.consumer_group.policy import FirstRecords
+from streampca.errors import OffsetGapError, SourceError, StoreError, TopicReplacedError
 from streampca.fold.checkpoint import encode
+from streampca.fold.fold import Fold
+from streampca.formats.codec import Codec
+from streampca.formats.judge import Judge
 from streampca.formats.schemas import WriterSchema
-from streampca.sources.events import OutOfRange
+from streampca.sources.events import OutOfRange, Undecoded
+from streampca.worker.checkpointer import WorkerConfig
 from tests.errors import refusal
 from tests.fold.streams import vectors
 from tests.formats.structured import memory
-from tests.in_memory import MemoryTopic
+from tests.in_memory import MemorySource, MemoryTopic
 from tests.in_memory.schemas import MemorySchemas
-from tests.worker.environment import TOPIC, Environment, N, environment_of, filled_with
+from tests.worker.environment import POISON, TOPIC, Environment, EventRecorder, N, environment_of, filled_with
 from tests.worker.harness import (
     SCHEMA,
     WorkerFixture,
@@ -253,3 +265,74 @@ def test_a_flaky_registry_loses_no_record(prefetch: int, failures: int) -> None:
     assert "does not answer" in stalled.cause
     assert worker.recorder.of_type(PartitionResumed)[0] == PartitionResumed(0)
     assert encode(env.newest()) == learned_in_one_batch(env, V, [1] * 100, 100)
+
+
+# --- what was read, and not handled -----------------------------------------------------------------------------------
+
+
+def with_guessed_type(env: Environment, **options: Any) -> WorkerConfig:
+    """Whose first records are compared: bad ones, which hold no numbers, do not wait."""
+    return replace(worker_config(**options), codec=Codec("float64", Judge.of(env.fold_config.learning)))
+
+
+@pytest.mark.parametrize("on_offset_gap", ["fail", "earliest", "latest"])
+@pytest.mark.parametrize("handled", [0, 5])
+@pytest.mark.parametrize("end", [5, 20, 39])
+def test_a_log_that_is_cut_behind_what_was_handled_loses_nothing(on_offset_gap: str, handled: int, end: int) -> None:
+    """Records that were compared, and not handled, are read again, as the log holds them now."""
+    env = environment_of([POISON] * handled)
+    env.topic.skip(0, 5 - handled)
+
+    def cut_and_grow() -> None:
+        env.topic.truncate(0, end)
+        env.send(0, vectors(150, seed=7))
+
+    script = [1000, lambda: env.send(0, vectors(35)), 1000, None, cut_and_grow, *[1000] * 4]
+    config = with_guessed_type(env, on_bad_record="skip", on_offset_gap=on_offset_gap)
+    worker = make_worker(env, config, script).run()
+    assert worker.recorder.of_type(OffsetsSkipped) == []
+    assert figures(env) == (end + 150, end - 5 + 150, 0)
+    env.assert_complete()
+
+
+@pytest.mark.parametrize(("policy", "learned"), [("earliest", 150), ("latest", 0)])
+def test_where_handled_records_are_lost_only_those_count(policy: str, learned: int) -> None:
+    env = environment_of([POISON] * 5)
+
+    def cut_and_grow() -> None:
+        env.topic.truncate(0, 3)
+        env.send(0, vectors(152, seed=7))
+
+    script = [5, lambda: env.send(0, vectors(35)), 35, None, cut_and_grow, *[1000] * 4]
+    config = with_guessed_type(env, on_bad_record="skip", on_offset_gap=policy)
+    worker = make_worker(env, config, script).run()
+    position = 5 if policy == "earliest" else 155
+    assert worker.recorder.of_type(OffsetsSkipped) == [OffsetsSkipped(0, 3, position, truncated=True)]
+    assert figures(env) == (155, learned, position - 3)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("restored", [frozenset(), frozenset({1}), frozenset({0, 1})])
+def test_all_that_is_released_is_reported_whether_it_was_restored_or_not(restored: frozenset[int], lost: bool) -> None:
+    """A partition that stalls may be revoked while it waits to be restored again: its stall is over, too."""
+    env, recorder = filled_with(10, 10), EventRecorder()
+    source, config = MemorySource(env.topic), with_guessed_type(env)
+    source.poll(0), source.poll(0)
+    answers = iter([frozenset({0, 1}), restored])
+
+    def restore(partitions: Collection[int]) -> dict[int, Fold]:
+        found = next(answers)
+        if partitions - found:
+            raise StoreError("away")
+        return {p: Fold.empty(env.fold_config.learning) for p in found}
+
+    first_records = FirstRecords(TOPIC, config.codec)
+    assignment = Assignment[Fold](config, source, restore, recorder, first_records)
+    assignment.assign({0, 1})
+    assignment.pause(Undecoded(0, 0, 5, 10, "the registry is away"))
+    assignment.restart()
+    assignment.retry_when_due(0.0)
+    assignment.retry_when_due(100.0)
+    was_restored = restored == {0, 1}
+    assert sorted(assignment.release({0, 1}, lost=lost)) == ([0, 1] if was_restored else [])
+    assert recorder.of_type(PartitionsReleased) == [PartitionsReleased([0, 1], lost)]

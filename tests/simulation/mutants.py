@@ -21,7 +21,7 @@ from streampca.formats.packing import VectorError
 from streampca.formats.record import Batch, Decoded
 from streampca.formats.schemas import FRAME, SchemaCache
 from streampca.pca.compilation import compile_kernels
-from streampca.sources.events import EventQueue, Vectors
+from streampca.sources.events import EventQueue, Lost, Vectors
 from streampca.sources.prefetch import Prefetch
 from streampca.stores import directory, identity, numbered
 from streampca.stores.checkpoints import Checkpoints
@@ -35,6 +35,7 @@ from tests.simulation.plan import plan_of
 from tests.simulation.run import PLANS, simulate
 from tests.simulation.transform.mutants import LOADS_OLDER_MODELS, TRANSFORM_MUTANTS, Mutants, nothing, patched
 
+_handle = Worker._handle
 _start_save, _load = Checkpointer.start_save, Checkpointer._load
 _write_numbered = numbered.write
 _learn, _take, _schema_of = Worker._learn, Fold.take, SchemaCache.get
@@ -58,6 +59,13 @@ def _learns_before_it_sends(self: Worker, event: Vectors) -> None:
     except SourceError:
         self._folds[event.partition], _ = self._folds[event.partition].take(event, self._config.fold)
         raise
+
+
+def _drops_before_it_has_saved(self: Worker, event: Any) -> None:
+    if isinstance(event, Lost):
+        self._checkpointer.forget(self._assignment.release(event.partitions, lost=True))
+    else:
+        _handle(self, event)
 
 
 def _seeks_to_the_start(self: Assignment[Fold], folds: Mapping[int, Fold]) -> None:
@@ -168,7 +176,9 @@ MUTANTS: Mutants = {
     "polling continues before a rebalance is handled":
         (1, patched(Prefetch, _may_poll=lambda self: self._begun),
          patched(EventQueue, released=lambda self: frozenset())),
-    "the first records are kept when they are read again": (8, patched(FirstRecords, forget=nothing)),
+    "the first records are kept when they are read again": (2, patched(FirstRecords, forget=nothing)),
+    "records that were only compared are not read again": (2, patched(FirstRecords, take_due=lambda self, now: [])),
+    "a save is not finished when partitions are lost": (3, patched(Worker, _handle=_drops_before_it_has_saved)),
     "where a partition begins is not saved": (2, patched(Checkpointer, _begun=_begins_unsaved)),
     "the offsets of a backfill are ignored": (11, patched(Checkpointer, _starts=lambda self, partitions: {})),
     "pending vectors are forgotten": (3, patched(Checkpointer, _load=_forgets_pending)),

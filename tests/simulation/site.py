@@ -224,6 +224,7 @@ class MemberListener(events.Listener):
     def __init__(self, site: Site, mount: Mount) -> None:
         self._site, self._mount, self._positions = site, mount, dict[int, int]()
         self._versions: dict[int, int] = {}  # by partition: first records wait with the outputs of their model
+        self._owned: set[int] = set()
         self._stalled: set[int] = set()
         self.has_continued = False  # from a position that is saved
 
@@ -235,10 +236,14 @@ class MemberListener(events.Listener):
                 self._stalled.discard(partition)
             case events.PartitionsReleased(partitions):
                 self._stalled -= set(partitions)
+                self._owned -= set(partitions)
+            case events.CheckpointSaved(partition) if partition not in self._owned:
+                self._site.report(f"a save of partition {partition} ended after it was released")
             case events.BatchLearned(partition) | events.BatchTransformed(partition) if partition in self._stalled:
                 self._site.report(f"partition {partition} was decoded, and is still reported as stalled")
             case events.PartitionsAssigned(positions):
                 self._positions |= positions
+                self._owned |= positions.keys()
                 self.has_continued |= max(positions.values(), default=0) > 0
                 self._site.assigned(self._mount, positions)
             case events.BatchLearned(partition, fold):

@@ -1,7 +1,7 @@
 """How librdkafka is configured and which of its errors are final; without a broker."""
 
 import base64
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError, Message, Uuid
@@ -9,9 +9,12 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Kafk
 from streampca.formats.record import headers_of, timestamps_of, values_of
 from streampca.settings.commands import WorkerSettings
 from streampca.sources.client_connection import BrokerErrors
+from streampca.sources.confluent import transactions
 from streampca.sources.confluent.connection import is_final, printed_id, protocol_code
 from streampca.sources.confluent.source import ConfluentBatch
+from tests.waiting import Clock
 
+SILENT_S = 15.0
 SETTINGS = WorkerSettings(topic="t", dimensions=3, components=1, kafka_client="confluent")
 
 
@@ -77,3 +80,78 @@ def test_headers_whose_names_are_not_utf8_leave_a_mark() -> None:
     batch = ConfluentBatch([Odd(offset=5)])
     assert headers_of(batch) == [batch[0].headers]
     assert [name for name, _ in batch[0].headers] == ["__connect.errors.headers"]
+
+
+class UnansweredProducer:
+    """Takes records and acknowledges them when it is told to."""
+
+    def __init__(self, options: Any) -> None:
+        self.records: list[tuple[bytes, Any]] = []  # values, and what hears that they are acknowledged
+
+    def produce(self, topic: str, value: bytes, key: bytes, partition: int, report: Any, headers: Any) -> None:
+        self.records.append((value, report))
+
+    def acknowledge(self) -> None:
+        _, report = self.records.pop(0)
+        report(None, None)
+
+    def poll(self, timeout_s: float) -> None:
+        pass
+
+    def purge(self) -> None:
+        self.records.clear()
+
+
+class ConnectedTo:
+    """A connection to brokers that answer, with which a client is silent after 15 s."""
+
+    connected = True
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def start(self) -> Self:
+        return self
+
+    def topic_configs(self) -> dict[str, str]:
+        return {}
+
+    def is_silent(self, answered_at: float) -> bool:
+        return self._clock.now - answered_at > SILENT_S
+
+
+def test_a_producer_is_silent_from_its_oldest_unanswered_letter_or_last_answer_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An hour without letters is no silence; a replaced producer sends again what is not acknowledged."""
+    clock, producers = Clock(1000.0), list[UnansweredProducer]()
+
+    def create(kind: Any, options: Any) -> UnansweredProducer:
+        producers.append(UnansweredProducer(options))
+        return producers[-1]
+
+    monkeypatch.setattr(transactions, "Connection", lambda settings, topic: ConnectedTo(clock))
+    monkeypatch.setattr(transactions, "create", create)
+    monkeypatch.setattr(transactions.time, "monotonic", clock)
+    letters = transactions.ConfluentProducer(SETTINGS, "dead", is_idempotent=False)
+
+    def replaced_after(seconds: float) -> bool:
+        before = len(producers)
+        clock.now += seconds
+        letters.raise_refused()
+        return len(producers) > before
+
+    assert not replaced_after(3600.0)
+    letters.produce(b"first")
+    assert not replaced_after(SILENT_S - 1)
+    letters.produce(b"second")  # does not begin the time anew
+    assert replaced_after(2.0)
+    assert [value for value, _ in producers[-1].records] == [b"first", b"second"]
+    assert not replaced_after(SILENT_S - 1)
+    producers[-1].acknowledge()
+    assert not replaced_after(0.0) or [value for value, _ in producers[-1].records] == [b"second"]
+    producers[-1].acknowledge()
+    assert not replaced_after(3600.0)
+    letters.produce(b"third")
+    assert not replaced_after(SILENT_S)
+    assert replaced_after(0.1)

@@ -1,5 +1,7 @@
 """The model in use is the newest undamaged one in the store, and polling finds it."""
 
+from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -270,3 +272,53 @@ def test_a_bug_does_not_stop_the_polling(cache: ModelCache, models: Models, logs
     cache.stop()
     assert cache.failures["bug"] == 1
     assert "polling for models failed" in warnings(logs)
+
+
+class _Guarded(OrderedDict[int, Any]):
+    """The older models, which may be used only under the lock: requests and polls come from many threads."""
+
+    def __init__(self, cache: ModelCache) -> None:
+        self._cache, self.uses = cache, 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_") and name != "uses":
+            self._note()
+        return super().__getattribute__(name)
+
+    def _note(self) -> None:
+        assert self._cache._lock.locked()
+        self.uses += 1
+
+    def __contains__(self, key: object) -> bool:
+        self._note()
+        return super().__contains__(key)
+
+    def __getitem__(self, key: int) -> Any:
+        self._note()
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: int, value: Any) -> None:
+        self._note()
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: int) -> None:
+        self._note()
+        super().__delitem__(key)
+
+    def __iter__(self) -> Iterator[int]:
+        self._note()
+        return super().__iter__()
+
+
+def test_older_models_are_used_only_under_the_lock(cache: ModelCache, models: Models, store: FaultyStore) -> None:
+    publish(cache, models, *range(1, 9))
+    guarded = cache._older = _Guarded(cache)
+    for version in (1, 2, 3, 4, 5, 6, 1, 7):  # more than are kept
+        cache.get(version)
+    refusal(NotLoadedError, cache.get_loaded, 2)
+    assert cache.get_loaded(7).version == 7
+    store.delete(file_of(7))
+    used = guarded.uses
+    cache.poll()
+    assert guarded.uses > used
+    refusal(NotLoadedError, cache.get_loaded, 7)

@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 
 from streampca.consumer_group.assignment import Assignment
+from streampca.consumer_group.policy import FirstRecords
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields
 from streampca.pca.arrays import Array
@@ -47,6 +48,7 @@ _write = Transformer._write
 _fields = OutputFields._fields
 _start_over, _skip_gap, _send = Transformer._start_over, Assignment.skip_gap, ClusterTransactions.send
 _restart = Assignment.restart
+_release_partitions = Assignment.release
 
 
 def _commits_offsets_apart(self: Transformer) -> None:
@@ -106,6 +108,12 @@ def _skips_silently(self: Assignment[Position], event: OutOfRange) -> None:
         _skip_gap(self, event)
 
 
+def _reports_what_is_restored(self: Assignment[Position], partitions: Collection[int], *, lost: bool) -> list[int]:
+    self._waiting -= set(partitions)
+    self._stalled -= set(partitions)
+    return _release_partitions(self, [p for p in partitions if p in self.progress], lost=lost)
+
+
 def _forgets_stalls(self: Assignment[Position]) -> None:
     self._stalled.clear()
     _restart(self)
@@ -128,6 +136,10 @@ TRANSFORM_MUTANTS: Mutants = {
     "a transaction that failed counts as not committed":
         (34, patched(Transformer, _commit=_commits_and_remembers), KEEPS_POSITIONS),
     "a stall is forgotten when all partitions are restored": (188, patched(Assignment, restart=_forgets_stalls)),
+    "partitions that wait to be restored are released without a word":
+        (238, patched(Assignment, release=_reports_what_is_restored)),
+    "records that were only compared count as written when the log is cut":
+        (900710, patched(FirstRecords, withholds=lambda self, partition: False)),
     "a revocation does not abort the transaction": (1, patched(Transformer, _release=_releases_without_abort)),
     "members begin at the earliest record":
         (1, patched(Transformer, _restore=lambda self, owned: dict.fromkeys(_restore(self, owned), Position(-1)))),
