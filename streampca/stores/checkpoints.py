@@ -25,7 +25,7 @@ class Checkpoints:
 
     def __init__(self, store: Store, topic: str, keep: int = 3) -> None:
         self._store, self.topic, self._folder, self._keep = store, topic, f"checkpoints/{topic}", keep
-        self._skipped: set[tuple[int, int]] = set()  # partition, offset: damaged, so an older one was used
+        self._skipped: set[tuple[int, int]] = set()  # partition, offset: not usable, so an older one was used
         self._held: dict[int, int] = {}  # partition → offset of the newest checkpoint loaded or saved
 
     def snapshot(self) -> "Checkpoints":
@@ -112,7 +112,8 @@ class Checkpoints:
         for offset, error in failures.items():
             if not isinstance(error, FileNotFoundError):
                 self._skipped.add((partition, offset))
-                log.error("checkpoint damaged, falling back", file=self._path(partition, offset), error=str(error))
+                state = "damaged" if isinstance(error, DamagedFileError) else "unreadable"  # it may be readable later
+                log.error(f"checkpoint {state}, falling back", file=self._path(partition, offset), error=str(error))
 
     def _raise_unusable(self, partition: int, failures: Mapping[int, Exception]) -> NoReturn:
         for error in failures.values():

@@ -1,20 +1,23 @@
-"""Hanging code ends a process, whatever it is; waiting does not."""
+"""Hanging code ends a process, whatever it is; waiting does not, nor does a stop."""
 
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from streampca.process import watchdog
 
-BEGIN = """
+HANG_S = 7.0
+BEGIN = f"""
     import ctypes, threading, time
     from concurrent.futures import Future, ThreadPoolExecutor
     from streampca.process import watchdog
-    watchdog.HANG_S = 7.0
-    watchdog._EXACT_S = 0.1
+    watchdog.HANG_S = {HANG_S}
+    watchdog._WAIT_S = 0.1
 
     def tick_for(seconds):
         end = time.monotonic() + seconds
@@ -24,15 +27,24 @@ BEGIN = """
 """
 
 
-def run(body: str) -> tuple[int, str, str]:
-    """The exit code of a process, what it prints, and its log."""
+def started(body: str) -> "subprocess.Popen[str]":
+    """A process whose output is read at its end."""
     code = textwrap.dedent(BEGIN) + textwrap.dedent(body)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    return done.returncode, done.stdout, done.stderr
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("library", ["PyDLL", "CDLL"])
-def test_hanging_code_ends_the_process_although_another_thread_goes_on(library: str) -> None:
+def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    """The exit code of a process, what it prints, and its log."""
+    output, log = process.communicate(timeout=60)
+    return process.returncode, output, log
+
+
+def run(body: str) -> tuple[int, str, str]:
+    return ended(started(body))
+
+
+@pytest.mark.parametrize(("library", "exit_code"), [("PyDLL", 14), ("CDLL", 1)])
+def test_hanging_code_ends_the_process_although_another_thread_goes_on(library: str, exit_code: int) -> None:
     """With PyDLL, C code hangs with the GIL held: no signal is heard, and no other thread runs."""
     code, _, log = run(f"""
         def hang():
@@ -43,8 +55,7 @@ def test_hanging_code_ends_the_process_although_another_thread_goes_on(library: 
             tick_for(0.5)
             hang()
     """)
-    assert code == 1
-    assert "Timeout" in log
+    assert code == exit_code
     assert "in hang" in log
     assert "in tick_for" in log
 
@@ -60,6 +71,30 @@ ALIVE = (
 def test_what_ticks_waits_or_has_ended_does_not_hang() -> None:
     with ThreadPoolExecutor(len(ALIVE)) as threads:
         assert [*threads.map(run, ALIVE)] == [(0, "", "")] * len(ALIVE)
+
+
+STOPPED = (
+    "threading.Thread(target=tick_for, args=(100,), daemon=True).start(); tick_for(13)",
+    "watchdog.tick()\n    for _ in range(25): time.sleep(0.1)",  # a step that takes less than the limit, but for stops
+)
+
+
+def test_time_in_which_a_process_was_stopped_does_not_count() -> None:
+    """As in a frozen container: when it runs again, the time since its last tick is longer than the limit."""
+    processes = [
+        started(f"with watchdog.watching():\n    print('ready', flush=True)\n    {work}\n    watchdog.tick()")
+        for work in STOPPED
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    time.sleep(0.5)  # the alarm is renewed meanwhile
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    time.sleep(HANG_S + 1)  # the length of the stop is what is tested
+    for process in processes:
+        process.send_signal(signal.SIGCONT)
+    assert [ended(process) for process in processes] == [(0, "", "")] * len(processes)
 
 
 def test_results_and_errors_are_those_of_the_thread() -> None:

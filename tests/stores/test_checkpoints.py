@@ -81,12 +81,12 @@ def newest_position(checkpoints: Checkpoints, partition: int = 0) -> int | None:
     return None if newest is None else newest.fold.position
 
 
-def assert_falls_back(three: Checkpoints, logs: Logs, cause: str = "") -> None:
+def assert_falls_back(three: Checkpoints, logs: Logs, cause: str = "", state: str = "damaged") -> None:
     """From the checkpoint at 30 to that at 20."""
     assert newest_position(three) == 20
     [line] = logs
     assert (line["log_level"], line["file"]) == ("error", name_of(30))
-    assert "fall" in line["event"]
+    assert line["event"] == f"checkpoint {state}, falling back"
     assert cause in line["error"]
 
 
@@ -159,7 +159,7 @@ def test_a_newest_file_that_is_damaged_or_anothers_falls_back_is_logged_and_repl
 
 def test_an_unreadable_newest_falls_back_to_the_one_before(three: Checkpoints, store: StaleStore, logs: Logs) -> None:
     store.unreadable.add(name_of(30))
-    assert_falls_back(three, logs, "Input/output error")
+    assert_falls_back(three, logs, "Input/output error", "unreadable")
     store.unreadable.clear()  # it was one failed read
     save(three, 25)
     assert three.offsets(0) == [10, 20, 25, 30]

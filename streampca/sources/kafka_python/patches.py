@@ -25,6 +25,8 @@ A consumer's membership in its group (`KafkaConsumer._coordinator`).
 - A member that another one with its `group_instance_id` has replaced only stops its heartbeats
   (`_handle_heartbeat_response`): the next poll raises the error.
 - Of members with and without a `group_instance_id`, `RangePartitionAssignor.assign` forgets some: they are sorted.
+- While a heartbeat is due or unanswered, a poll does not wait, and each turn of its loop leaves a task behind until the
+  pending fetch ends (`time_to_next_poll`): it waits, since the client's own thread sends the heartbeats.
 - A request for offsets that timed out answers the next call (`_offset_fetch_futures`): it is forgotten.
 - `committed()` asks for one partition a request (`fetch_committed_offsets`): all are asked for at once.
 - No public method says whether the group counts the consumer as a member (`stable`).
@@ -40,6 +42,7 @@ Producers.
 """
 
 import contextlib
+import math
 import ssl
 import time
 from collections.abc import Iterable
@@ -171,6 +174,10 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     async def _on_join_complete_async(self, *args: Any) -> None:
         self._waiting = None, None
         await super()._on_join_complete_async(*args)
+
+    def time_to_next_poll(self) -> float:
+        """Return the time that the next heartbeat allows a poll: any, since another thread sends it."""
+        return math.inf
 
     def _handle_heartbeat_response(self, *args: Any) -> None:
         try:
