@@ -8,7 +8,7 @@ from typing import Any
 from streampca.cli import files
 from streampca.cli.console import console, iso_time, table
 from streampca.errors import DamagedFileError, StoreError
-from streampca.fold import checkpoint as checkpoints, model_file as models, npz
+from streampca.fold import checkpoint as checkpoints, earlier_format, model_file as models, npz
 from streampca.fold.partitions import partition_name
 from streampca.stores.base import Store, topics_in
 from streampca.stores.checkpoints import Checkpoints
@@ -42,7 +42,7 @@ def _facts_of_file(path: str, data: bytes) -> dict[str, Any]:
 
 def _model(data: bytes) -> dict[str, Any]:
     model = models.decode(data).model
-    header, _ = npz.decode(data, models.KIND, models.FORMAT_VERSION)
+    header, _ = npz.decode(data, models.KIND, models.FORMAT_VERSION, earlier_format.model)
     return {
         **header,
         "dimensions": model.dimensions,
@@ -55,7 +55,7 @@ def _model(data: bytes) -> dict[str, Any]:
 
 def _checkpoint(data: bytes) -> dict[str, Any]:
     fold = checkpoints.decode(data).fold
-    header, _ = npz.decode(data, checkpoints.KIND, checkpoints.FORMAT_VERSION)
+    header, _ = npz.decode(data, checkpoints.KIND, checkpoints.FORMAT_VERSION, earlier_format.checkpoint)
     del header["event_time"]  # mostly its last timestamps
     C, stats = fold.state.C, fold.stats
     return {

@@ -126,7 +126,7 @@ def audit(settings: WorkerSettings, partition: int, start: int | None, end: int 
             f"--from and --to must be two checkpoints of partition {partition}, or 0; there are: "
             f"{', '.join(map(str, kept)) or 'none'}"
         )
-    written = files.decode(stored := checkpoints.at(partition, end))
+    written = files.decode(checkpoints.at(partition, end))
     written.refuse_other_settings(config.fold)
     before = files.decode(checkpoints.at(partition, start)).fold if start in kept else Fold.empty(config.fold.learning)
     with closing(open_reader(settings, settings.topic)) as reader, threadpool_limits(1):
@@ -135,9 +135,9 @@ def audit(settings: WorkerSettings, partition: int, start: int | None, end: int 
             fold = fold.take(config.codec.batch_of(some, some[-1].offset + 1), config.fold)[0]
             count += len(some)
     where = f"partition {partition}, offsets {start} to {end}: {count:,} records learned again"
-    if files.encode(replace(written, fold=fold.at(end))) != stored:
+    if files.encode(replace(written, fold=fold.at(end))) != files.encode(written):  # in the format of this release
         raise StreampcaError(
-            f"{where}, and the checkpoint has other bytes. The worker that wrote it may have had another processor or "
-            "other libraries; if not, records were lost or learned twice: please report it"
+            f"{where}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
+            "other libraries or an earlier release; if not, records were lost or learned twice: please report it"
         )
     console().print(f"{where}; the checkpoint has the same bytes")

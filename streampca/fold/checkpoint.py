@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from streampca.errors import DamagedFileError, SettingsError, refuse_other_topic
-from streampca.fold import npz
+from streampca.fold import earlier_format, npz
 from streampca.fold.event_time import EventTime
 from streampca.fold.fold import Fold, FoldConfig, FoldStats
 from streampca.fold.names import Names, agreed, difference
 from streampca.fold.partitions import FIRST_BACKFILL, offsets_in, partition_name
 from streampca.formats.record import LastRecord
-from streampca.pca.arrays import Array, not_finite, packed_diagonal
-from streampca.pca.learning import LearningConfig
+from streampca.pca.arrays import not_finite, packed_diagonal
 from streampca.pca.state import State
 
 KIND = "checkpoint"
@@ -133,7 +132,6 @@ def encode(checkpoint: Checkpoint) -> bytes:
     }
     arrays: dict[str, NDArray[Any]] = {
         "C": state.C,
-        "C_pinv": state.C_pinv,
         "mean": state.mean,
         "pending": fold.pending,
         "pending_retention": fold.retention,
@@ -142,14 +140,11 @@ def encode(checkpoint: Checkpoint) -> bytes:
     return npz.encode(header, arrays)
 
 
-def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
-    """The checkpoint that `encode` wrote. Raises `DamagedFileError` for anything else.
-
-    `trusted`: the writer has decoded it, as `Checkpoints.save` does, so that with an intact digest C† needs no check.
-    """
-    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, without=["C_pinv"] if trusted else [])
+def decode(data: bytes) -> Checkpoint:
+    """The checkpoint that `encode` wrote, in this release or the one before. Raises `DamagedFileError` for others."""
+    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.checkpoint)
     header = npz.validate(CheckpointHeader, fields)
-    _verify(header, arrays, inverse=not trusted)
+    _verify(header, arrays)
     numbers = header.weight, header.total_variance, header.count, header.concentration, header.clipped
     state = State(arrays["C"], arrays["mean"], *numbers, *(arrays.get(name) for name in _OPTIONAL))
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
@@ -159,7 +154,12 @@ def decode(data: bytes, *, trusted: bool = False) -> Checkpoint:
     return Checkpoint(*origin, fold, header.settings, header.until, header.names)
 
 
-def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, inverse: bool) -> None:
+def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]]) -> None:
+    """Raise `DamagedFileError` for content that no release of this format can have written.
+
+    `Checkpoints.save` asks this before it writes, so each rule holds for every state that can be learned or merged: a
+    state that is refused ends the worker, and again at each of its starts.
+    """
     d, dtype = header.settings.get("dimensions"), header.settings.get("dtype")
     r = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
     packed = d * (d + 1) // 2 if isinstance(d, int) else 0
@@ -173,7 +173,6 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
     }
     expected = {
         "C": ((d, r), dtype),
-        **({"C_pinv": ((r, d), dtype)} if inverse else {}),
         "pending": ((n, d), dtype),
         "pending_retention": ((n,), "float64"),
         **{name: ((d,), "float64") for name, kept in of_entries.items() if kept},
@@ -189,34 +188,33 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]], *, invers
     for name, array in arrays.items():
         if not_finite(array, impute=name in with_gaps).any():
             raise DamagedFileError(f"{name} holds values that are not finite")
-    limit = LearningConfig(arrays["C"].shape[0], 1, dtype=arrays["C"].dtype.name).largest_value
-    most = 0.0  # of the covariance: its largest variance, up to rounding
-    if "covariance" in arrays:
-        most = 1.01 * float(arrays["covariance"][packed_diagonal(len(arrays["mean"]))].max())
-    negative = "scale or variances hold values that are negative, or a scale of zero"
-    ranges = [
-        (["pending", "mean"], -limit, limit, "pending or mean holds values that are too large to have been learned"),
-        (["missing", "known"], 0.0, 1.0 + 1e-6, "missing or known holds values that are not shares"),
-        (["scale"], np.nextafter(0.0, 1.0), np.inf, negative),
-        (["variances"], 0.0, np.inf, negative),
-        (["covariance"], -most, most, "covariance holds values that are larger than its variances"),
-        (["pending_retention"], 0.0, 1.0, "pending_retention holds values that are not between 0 and 1"),
-    ]
-    with np.errstate(all="ignore"):
-        for names, low, high, problem in ranges:
-            if any(((arrays[name] < low) | (arrays[name] > high)).any() for name in names if name in arrays):
-                raise DamagedFileError(problem)
-        if inverse and r and not _agree(arrays["C"], arrays["C_pinv"]):
-            raise DamagedFileError("C and its pseudo-inverse do not agree")
+    _verify_ranges(arrays)
 
 
-def _agree(C: Array, C_pinv: Array) -> bool:
-    """Check that C†C = I, up to rounding, with the columns of C scaled to length one.
+def _verify_ranges(arrays: dict[str, NDArray[Any]]) -> None:
+    """Raise `DamagedFileError` for numbers that nothing learns: shares beyond 0 … 1, or whose squares overflow.
 
-    The tolerance grows with the ratio of the longest column to the shortest: constant sensors and exact linear
-    relations make ratios of 1e10.
+    Vectors are rejected from the root of the type's largest number on, divided by 128 √d, so what is learned of them is
+    far below the limits here.
     """
-    tolerance, rounding = (1e-6 if C.dtype == np.float64 else 1e-2), 100 * float(np.finfo(C.dtype).eps)
-    unit = np.sqrt(np.square(C, dtype=np.float64).sum(axis=0))
-    error = np.abs((unit[:, None] * C_pinv) @ (C / unit) - np.eye(len(unit))).max()
-    return bool((unit > 0).all() and error <= tolerance + rounding * (unit.max() / unit.min()) ** 2)
+    largest_square = float(np.finfo(arrays["C"].dtype).max)
+    largest = np.sqrt(largest_square) / 8
+    largest_variance, covariance = 0.0, arrays.get("covariance")
+    if covariance is not None:  # no product is larger than the largest square, up to rounding: correlations are cut
+        variances = covariance[packed_diagonal(len(arrays["mean"]))]
+        largest_variance = min(1.01 * float(variances.max()), largest_square / 64)
+    ranges = {
+        "C": (-largest, largest),
+        "mean": (-largest, largest),
+        "pending": (-largest, largest),
+        "pending_retention": (0.0, 1.0),
+        "missing": (0.0, 1.0 + 1e-6),
+        "known": (0.0, 1.0 + 1e-6),
+        "scale": (np.nextafter(0.0, 1.0), np.inf),
+        "variances": (0.0, np.inf),
+        "covariance": (-largest_variance, largest_variance),
+    }
+    for name, array in arrays.items():
+        low, high = ranges[name]
+        if ((array < low) | (array > high)).any():
+            raise DamagedFileError(f"{name} holds values outside {low:g} … {high:g}, which cannot have been learned")

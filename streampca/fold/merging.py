@@ -7,6 +7,8 @@ does not make the other partitions count for nothing. A fold without a time coun
 import sys
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.event_time import EventTime
 from streampca.fold.fold import Fold, FoldConfig, FoldStats
@@ -122,7 +124,11 @@ class FoldMerger:
 
     def fold(self, position: int) -> Fold:
         """The fold that continues all merged folds, at this position."""
-        empty = Fold.empty(self._config.learning)
-        state = self.state(self._config.learning.columns) or empty.state
+        learning = self._config.learning
+        empty = Fold.empty(learning)
+        state = self.state(learning.columns) or empty.state
+        ascending = state.variance[::-1]
+        longest_first = state.rank - 1 - learning.limits.of(ascending)  # merging keeps shorter columns than learning does
+        state = replace(state, C=np.ascontiguousarray(state.C[:, longest_first]))
         stats = FoldStats.total(self._stats)
         return replace(empty, position=position, state=state, event_time=EventTime(self._time_ms), stats=stats)

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from streampca.errors import DamagedFileError
-from streampca.fold import npz
+from streampca.fold import earlier_format, npz
 from streampca.fold.names import Names
 from streampca.pca.arrays import Array
 from streampca.pca.model import Model, Projected
@@ -108,8 +108,8 @@ def _for_others(published: PublishedModel) -> dict[str, Array]:
 
 
 def decode(data: bytes) -> PublishedModel:
-    """The model that `encode` wrote. Raises `DamagedFileError` for anything else."""
-    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION)
+    """The model that `encode` wrote, in this release or the one before. Raises `DamagedFileError` for others."""
+    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.model)
     header = npz.validate(ModelHeader, fields)
     try:
         past_scores = PastScores.from_table(arrays.pop("calibration")) if "calibration" in arrays else None

@@ -7,7 +7,7 @@ zip's comment is the SHA-256 of all bytes before it: the zip's directory has no 
 import hashlib
 import io
 import zipfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -45,6 +45,7 @@ class Header(Strict):
 
 
 H = TypeVar("H", bound=Header)
+Content = tuple[dict[str, Any], dict[str, NDArray[Any]]]  # header and arrays
 
 
 def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
@@ -61,12 +62,12 @@ def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
     return body + hashlib.sha256(body).hexdigest().encode()
 
 
-def decode(
-    data: bytes, kind: str, format_version: int, without: Collection[str] = ()
-) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Header and arrays, except those that are named in `without`.
+def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., Content] | None = None) -> Content:
+    """Header and arrays of a file that `encode` wrote, of this kind and in the format of this version.
 
-    Raises `DamagedFileError` unless `encode` wrote `data`, with this kind, and `NewerFormatError` for another version.
+    If `upgrade` is given, a file of the version before is read, too, and its header and arrays are passed through it.
+    Raises `DamagedFileError` for other bytes and kinds, `NewerFormatError` for a newer version, and `SettingsError`
+    for an older one.
     """
     body, digest = memoryview(data)[:-_DIGEST_LENGTH], data[-_DIGEST_LENGTH:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
@@ -75,7 +76,7 @@ def decode(
         with np.load(io.BytesIO(data), allow_pickle=False) as members:
             if any(member.compress_type != zipfile.ZIP_STORED for member in members.zip.infolist()):
                 raise ValueError("a member is compressed")  # it might unpack to any size
-            arrays = {name: members[name] for name in members.files if name not in without}
+            arrays = {name: members[name] for name in members.files}
         header = orjson.loads(arrays.pop("header").tobytes())
         found, version = header["kind"], header.get("format_version")
     except Exception as error:  # zipfile and NumPy raise a dozen kinds for foreign bytes with a valid digest
@@ -83,19 +84,21 @@ def decode(
     if found != kind:
         raise DamagedFileError(f"this is a {found} file, not a {kind} file")
     number = version if isinstance(version, int) and not isinstance(version, bool) else 0
+    if number == format_version:
+        return header, arrays
+    if number == format_version - 1 > 0 and upgrade:
+        return upgrade(header, arrays)
     if number > format_version:
         raise NewerFormatError(
             f"a newer release has written this {kind} file (format version {version}, this release reads "
             f"{format_version}); nothing is damaged: upgrade this process"
         )
-    if 0 < number < format_version:
+    if number > 0:
         raise SettingsError(
-            f"an earlier release, which learned in another way, has written this {kind} file (format version "
-            f"{version}): start over with another store folder and another group_id, or continue with that release"
+            f"an earlier release has written this {kind} file (format version {version}, too old for this release): "
+            "start over with another store folder and another group_id, or continue with that release"
         )
-    if number != format_version:
-        raise DamagedFileError(f"format version {version} of this {kind} file is not {format_version}")
-    return header, arrays
+    raise DamagedFileError(f"format version {version} of this {kind} file is not {format_version}")
 
 
 def are_names(names: Sequence[str] | None, dimensions: Any) -> bool:

@@ -13,17 +13,20 @@ from streampca.pca.blocked.jit import compiled_without_lock
 from streampca.pca.state import State
 
 _EPS = float(np.finfo(np.float64).eps)
+_SMALLEST = 2.0**8 * float(np.finfo(np.float64).tiny)  # of variances: the squares of their D must not overflow
 _MOST_ROUNDING = 2.0**20  # messages: the rounding of a running mean does not grow with an endless stream
 
 
 def scale_of(variance: F64, mean: F64, weight: float) -> F64:
     """D by these variances and means of the entries (d,); 1 for a constant entry.
 
-    scikit-learn's StandardScaler decides what is constant: the rounding of a large mean is no variance.
+    scikit-learn's StandardScaler decides what is constant: the rounding of a large mean is no variance. An entry whose
+    squares underflow is constant, too.
     """
     n = min(weight, _MOST_ROUNDING)
     rounding = n * _EPS * variance + (n * _EPS * mean) ** 2
-    return np.asarray(1.0 / np.sqrt(np.where(variance > rounding, variance, 1.0)))
+    varies = variance > np.maximum(rounding, _SMALLEST)
+    return np.asarray(1.0 / np.sqrt(np.where(varies, variance, 1.0)))
 
 
 def scale_for(state: State, V: Array) -> F64:

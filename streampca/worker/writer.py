@@ -81,7 +81,7 @@ class NewestCheckpoints:
             in_cache = [c for c in (ours.get(partition), self._cache.get(partition)) if c and c.fold.position == offset]
             if in_cache:
                 yield in_cache[0].with_settings(self._fold_config)
-            elif read := stored.newest(partition, trusted=True):  # an older one, if the newest is damaged
+            elif read := stored.newest(partition):  # an older one, if the newest is damaged
                 read = read.with_settings(self._fold_config)
                 learned = replace(read.fold, state=read.fold.provisional(self._fold_config.learning)).without_pending()
                 self._put(replace(read, fold=learned))  # as it is merged; what was pending need not be scored again

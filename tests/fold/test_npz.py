@@ -145,7 +145,7 @@ PLAIN = b'{"kind": "test", "format_version": 1}'
         (DATA, "model", 1, DamagedFileError, "this is a test file, not a model file"),
         (npz.encode(HEADER | {"format_version": 0}, {}), "test", 1, DamagedFileError,
          "format version 0 of this test file is not 1"),
-        (DATA, "test", 2, SettingsError, "an earlier release, .* has written this test.*another store folder"),
+        (DATA, "test", 2, SettingsError, "an earlier release has written this test.*another store folder"),
         (npz.encode(HEADER | {"format_version": 2}, {}), "test", 1, NewerFormatError,
          "a newer release has written this test file.*nothing is damaged"),
     ],

@@ -122,7 +122,7 @@ def test_every_block_equals_the_plain_one(case: str, factor: bool) -> None:
             assert_same(after, expected)
             assert losses.norm == pytest.approx(of_plain.norm, rel=1e-9, abs=1e-12 * of_plain.norm.max())
             assert losses.residual == pytest.approx(of_plain.residual, rel=1e-7, abs=1e-8 * of_plain.norm.max())
-        assert np.abs(after.C_pinv @ after.C - np.eye(after.rank)).max() <= 1e-10
+        assert (after.variance > 0).all()
         assert (np.diff(after.variance) <= 0).all()
         assert np.abs(after.C.T @ after.C - np.diag(after.variance)).max() <= 1e-9 * after.variance[0]
         state, start = after, end

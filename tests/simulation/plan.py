@@ -23,6 +23,7 @@ CALLS = (
 
 OUTPUT, DEAD = "projected", "dead"
 FIRST_VERSION, D, K = 7, 3, 1
+D_CORRELATED = 6  # dimensions of correlated vectors
 
 TRANSFORM_CALLS = (
     *("send", "sent", "add offsets", "commit", "committed") * 3,  # while a transaction is open
@@ -69,6 +70,7 @@ class AnyPlan:
     faults: tuple[Fault, ...]
     gaps: bool = False  # whether vectors lack entries
     quiet: int = 0  # vectors at the beginning of each partition that are nearly constant
+    correlated: bool = False  # whether entries are correlated in a pair and a triple that the components leave out
 
     def without_faults(self) -> Self:
         """The calm run."""
@@ -98,7 +100,8 @@ class Plan(AnyPlan):
 
     def fold_config(self) -> FoldConfig:
         options: dict[str, Any] = {"seconds": {"half_life_seconds": 3.0}, "messages": {"half_life_messages": 50.0}}
-        learning = LearningConfig(3, 1, oversampling=1, warm_up=20, impute=self.gaps, standardize=self.standardize)
+        d = D_CORRELATED if self.correlated else D
+        learning = LearningConfig(d, K, oversampling=1, warm_up=20, impute=self.gaps, standardize=self.standardize)
         return FoldConfig(learning, format="float64", **options.get(self.half_life, {}))
 
     def worker_config(self) -> WorkerConfig:
@@ -167,7 +170,8 @@ def plan_of(seed: int) -> Plan:
         half_life=random.choice(["none", "none", "seconds", "messages"]),
         on_offset_gap=random.choice(["fail", "earliest", "latest"]),
         standardize=seed % 4 == 1,
-        gaps=seed % 5 == 2,
+        gaps=seed % 5 == 2 or seed % 7 == 4,
+        correlated=seed % 7 == 4,
         quiet=60 if seed % 7 == 3 else 0,
         start=start,
         until=until,

@@ -15,18 +15,38 @@ from tests.simulation.cluster import Cluster, ClusterSource
 from tests.simulation.disk import Mount, Volume
 from tests.simulation.history import History, Jump
 from tests.simulation.mounted_path import MountedPath
-from tests.simulation.plan import Burst
+from tests.simulation.plan import AnyPlan, Burst, D
 from tests.simulation.registry import poison_of, registry, value_of
 from tests.simulation.scheduler import Process, Scheduler
 
-VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, 3)) * [3, 2, 1] + [1, 0, 5]]
-_WITH_GAPS = [np.where(np.arange(3) == i % 5, np.nan, np.frombuffer(v)).tobytes() for i, v in enumerate(VECTORS)]
+_VECTORS = [row.tobytes() for row in np.random.default_rng(0).standard_normal((4099, D)) * [3, 2, 1] + [1, 0, 5]]
+_WITH_GAPS = [np.where(np.arange(D) == i % 5, np.nan, np.frombuffer(v)).tobytes() for i, v in enumerate(_VECTORS)]
 _QUIET = [row.tobytes() for row in np.random.default_rng(1).standard_normal((31, 3)) * 1e-4 + [1, 0, 5]]
-_IMPLAUSIBLE = np.array([1e9, 0.0, -1e9]).tobytes()  # if the model has begun
+_IMPLAUSIBLE = np.array([1e9, 0.0, -1e9])  # if the model has begun
 _LATER = 1000  # numbers of bursts that are not the plan's
 _SAME_TIME = 10  # records with the same timestamp
 _WALL_S = 1.8e9
 _RESTART_S, _CHECK_SESSIONS_S = 1.0, 0.5
+
+
+def _correlated() -> list[bytes]:
+    """A pair and a triple of entries, and one alone, with heavy tails; a fifth of the entries is missing."""
+    random = np.random.default_rng(2)
+    common = np.repeat(random.standard_t(3, (4099, 3)), [3, 2, 1], axis=1)
+    V = common + 0.1 * random.standard_normal(common.shape)
+    is_missing = random.random(V.shape) < 0.2
+    is_missing[is_missing.all(axis=1)] = False
+    return [row.tobytes() for row in np.where(is_missing, np.nan, V)]
+
+
+_CORRELATED = _correlated()
+
+
+def vectors_of(plan: AnyPlan) -> list[bytes]:
+    """The vectors of a plan's records."""
+    if plan.correlated:
+        return _CORRELATED
+    return _WITH_GAPS if plan.gaps else _VECTORS
 
 
 class Machine:
@@ -116,7 +136,7 @@ class Site(ABC):
             places = range(start, min(start + _SAME_TIME, burst.records))
             first = number * 401 + self.plan.seed
             is_quiet = self.cluster.logs[burst.partition].end < self.plan.quiet
-            vectors = _QUIET if is_quiet else _WITH_GAPS if self.plan.gaps else VECTORS
+            vectors = _QUIET if is_quiet else vectors_of(self.plan)
             values = [_value(burst, number, place, vectors[(first + place) % len(vectors)]) for place in places]
             stamp = 10**12 + int(1000 * burst.at) + 50 * start if start % 3 else -1
             self.cluster.append(burst.partition, *values, timestamp=stamp)
@@ -261,4 +281,5 @@ class MemberListener(events.Listener):
 def _value(burst: Burst, number: int, place: int, vector: bytes) -> bytes:
     if burst.poison and place % burst.poison == burst.poison - 1:
         return poison_of(number * 1000 + place)
-    return value_of(_IMPLAUSIBLE if burst.poison and place % 37 == 36 else vector, number)
+    is_implausible = burst.poison and place % 37 == 36
+    return value_of(np.resize(_IMPLAUSIBLE, len(vector) // 8).tobytes() if is_implausible else vector, number)

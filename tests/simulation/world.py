@@ -21,7 +21,7 @@ from tests.simulation.cluster import Cluster, ClusterDeadLetters, ClusterSource
 from tests.simulation.plan import TOPIC, Plan
 from tests.simulation.registry import ProcessSchemas, value_of
 from tests.simulation.scheduler import Process
-from tests.simulation.site import VECTORS, Machine, MemberListener, Site
+from tests.simulation.site import Machine, MemberListener, Site, vectors_of
 from tests.simulation.threads import ProcessExecutor, threads_of
 
 _READ_MODELS_S = 1.0
@@ -55,7 +55,7 @@ class World(Site):
 
     def _save_backfill(self) -> None:
         """What `streampca backfill` has saved before the workers start, and where they begin then."""
-        records = [Record(place, value_of(vector, place)) for place, vector in enumerate(VECTORS[:50])]
+        records = [Record(place, value_of(vector, place)) for place, vector in enumerate(vectors_of(self.plan)[:50])]
         batch = self.config.codec.batch_of(records, len(records))
         fold, _ = Fold.empty(self.config.fold.learning).take(batch, self.config.fold)
         backfill = Checkpoint(TOPIC, "", FIRST_BACKFILL, fold, self.config.fold.as_dict(), self.plan.until)
