@@ -32,6 +32,7 @@ _GROUPED = 640  # columns of all groups, if the fewest groups do not have more: 
 _RANK_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # larger than ritz's: sums of many states
 _SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller singular values are subnormal
 _WHOLE = 1 - 1e-9  # N of pairs that were always known, less rounding
+_FILLED = 1e-9  # of the weight of a pair that messages show: what a pair counts that no message shows
 _RARE = 0.1  # share of the messages: an entry that fewer show counts less in a merge
 _GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
 
@@ -89,13 +90,12 @@ class PooledCovariance:
         """The pooled state with the means, the covariance, N and shares of missing entries of one more state."""
         before, d = self._pooled, len(state.mean)
         step, part = state.mean - before.mean, _part_of_new(before, state, past, new)
-        if part is None:
-            kept, taken = past, new
-            between = np.sqrt(past * new) * step
-        else:
+        kept: F64 | float = past  # shares of each entry, as `part` is of each pair
+        taken: F64 | float = new
+        if part is not None:
             taken = part if len(part) == d else part[packed_diagonal(d)]
             kept = 1 - taken
-            between = np.sqrt(kept * taken) * step
+        between = np.sqrt(kept * taken) * step
         total = past * before.total_variance + new * state.total_variance + float(between @ between)
         covariance, variances = None, None
         if before.variances is not None and state.variances is not None:
@@ -150,31 +150,22 @@ class PooledCovariance:
 def _part_of_new(before: State, state: State, past: float, new: float) -> F64 | None:
     """The part of the pooled moments that a state contributes to each pair, packed, or without Σ to each entry.
 
-    None: `new` everywhere. Pairs that messages show count by N; where no message of either state shows a pair, Σ may
-    hold what filled messages say of it, and then its entries count.
+    None: `new` everywhere.
     """
     of_before, of_state = _counted(before), _counted(state)
     if of_before is None and of_state is None:
         return None
-    shape = state.mean.shape if state.covariance is None else state.covariance.shape
-    shown_before, filled_before = (np.ones(shape), np.zeros(shape)) if of_before is None else of_before
-    shown_new, filled_new = (np.ones(shape), np.zeros(shape)) if of_state is None else of_state
-    by_shown = _ratio(new * shown_new, past * shown_before)
-    by_filled = _ratio(new * filled_new, past * filled_before)
-    return np.where(shown_before + shown_new > 0, by_shown, by_filled)
+    added = new * (1.0 if of_state is None else of_state)
+    both = added + past * (1.0 if of_before is None else of_before)
+    return np.asarray(added / np.where(both > 0, both, 1.0))
 
 
-def _ratio(new: F64, past: F64) -> F64:
-    """new/(past + new); 0 where both are 0."""
-    both = past + new
-    return new / np.where(both > 0, both, 1.0)
+def _counted(state: State) -> F64 | None:
+    """How much each pair, or without Σ each entry, counts in a merge; None: all fully.
 
-
-def _counted(state: State) -> tuple[F64, F64] | None:
-    """How much each pair, or without Σ each entry, counts in a merge: as shown by messages, and as filled.
-
-    None: all fully. An entry that less than a tenth of the messages show counts by the square of ten times that share:
-    N says for how long it has been known, and a single message begins that.
+    A pair counts by N, which says for how long it has been known. But a single message begins that, so an entry that
+    less than a tenth of the messages show counts no more than the square of ten times their share. A pair that no
+    message shows together counts only beside another such pair: Σ holds what filled messages say of it.
     """
     d = len(state.mean)
     entries = np.ones(d) if state.known_entries is None else state.known_entries
@@ -183,10 +174,12 @@ def _counted(state: State) -> tuple[F64, F64] | None:
     if state.known is None and entries.min() >= 1:
         return None
     if state.covariance is None:
-        return entries, np.zeros(d)
+        return entries
     least = np.minimum.outer(entries, entries)[np.tril_indices(d)]
-    known = np.ones(len(least)) if state.known is None else state.known
-    return np.minimum(known, least), np.where(state.covariance != 0, least, 0.0)
+    if state.known is None:
+        return least
+    filled = np.where(state.covariance != 0, _FILLED * least, 0.0)
+    return np.where(state.known > 0, np.minimum(state.known, least), filled)
 
 
 def _completed(state: State) -> State:
