@@ -61,9 +61,28 @@ def model_of(state: State, components: int, reference: Array | None = None) -> M
     rows, variance = principal(state, components)
     if reference is not None and reference.shape[1] == rows.shape[1]:
         rows = signed(rows, reference)
-    known = state.known_entries
+    known, total = state.known_entries, state.total_variance
     seen = None if known is None or known.min() > 0 else known > 0
-    return Model(rows, variance, state.mean, state.total_variance, state.weight, state.scale, seen)
+    if state.missing is not None:
+        variance, total = _definite(variance, total, rows.shape[1] if seen is None else int(seen.sum()))
+    return Model(rows, variance, state.mean, total, state.weight, state.scale, seen)
+
+
+def _definite(variance: F64, total_variance: float, dimensions: int) -> tuple[F64, float]:
+    """The variances (k,) and the total variance of a covariance that is positive definite.
+
+    Where pairs of entries were known for different messages, Σ may have negative eigenvalues. If then the variances sum
+    to more than the total, the negative ones are the rest: their mean size says how far variances are off, and smaller
+    variances count as that. Otherwise rows of no other kind than the learned ones would be very unusual along them.
+    """
+    positive = int((variance > 0).sum())
+    excess = float(variance.sum()) - total_variance
+    if excess <= 0 or positive == dimensions:
+        return variance, total_variance
+    error = excess / (dimensions - positive)
+    there_are = np.arange(len(variance)) < dimensions
+    variance = np.where(there_are, np.maximum(variance, error), 0.0)
+    return variance, float(variance.sum()) + error * max(dimensions - len(variance), 0)
 
 
 def continuation(state: State) -> F32:
