@@ -59,7 +59,8 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, wa
             raise InputError(f"{file} holds only one vector; at least two are needed")
         merged = MergedFold.alone(fold, fold_config)
     model = merged.published(fold_config, past_scores.entered, time.time())
-    files.write(output, model_file.encode(replace(model, learned=axes.continuation(merged.state))))
+    model = replace(model, learned=axes.continuation(merged.state), known=merged.state.known)
+    files.write(output, model_file.encode(model))
     learned = fold.stats.learned - (before.version if before else 0)
     _report(model.model, output, seconds, learned, merged.state.clipped)
 
@@ -82,7 +83,7 @@ def _learn(
     learning_config = fold_config.learning
     fold, past_scores = Fold.empty(learning_config), PastScoresBuilder(learning_config.components)
     if before:
-        state = axes.continued(before.model, before.learned, before.version, learning_config)
+        state = axes.continued(before.model, before.learned, before.known, before.version, learning_config)
         fold = replace(fold, state=state, stats=replace(fold.stats, learned=before.version))
         past_scores.entered = before.past_scores or past_scores.entered
     absent, started = 0, time.perf_counter()

@@ -114,7 +114,7 @@ class FittedAttributes:
     @property
     def noise_variance_(self) -> float:
         """Mean variance, ddof=1, along the directions orthogonal to the components; 0 if rows vary along no other."""
-        there_are = min(self.n_samples_seen_, self.model_.dimensions)
+        there_are = min(self.n_samples_seen_, self.model_.seen_dimensions)
         return self._fitted.unbiased.noise_variance if self.n_components_ < there_are else 0.0
 
     def get_covariance(self) -> F64:

@@ -9,12 +9,12 @@ from pydantic import Field
 from streampca.errors import DamagedFileError
 from streampca.fold import earlier_format, npz
 from streampca.fold.names import Names
-from streampca.pca.arrays import Array
+from streampca.pca.arrays import F64, Array
 from streampca.pca.model import Model, Projected
 from streampca.pca.past_scores import PastScores
 
 KIND = "model"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _ARRAYS = {"components", "explained_variance", "mean"}  # of every file
 
 
@@ -40,6 +40,7 @@ class PublishedModel:
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
     past_scores: PastScores | None = None  # of messages by the versions before this one
     learned: Array | None = None  # of `streampca fit`: what continuing needs beyond the model, `axes.continuation`
+    known: F64 | None = None  # N of `learned`, `State.known`; None: 1, or not from `streampca fit`
     names: Names = None
 
     @property
@@ -90,8 +91,10 @@ def encode(published: PublishedModel) -> bytes:
     arrays = {"components": model.components, "explained_variance": model.explained_variance, "mean": model.mean}
     optional = {
         "scale": model.scale,
+        "seen": model.seen,
         "calibration": None if published.past_scores is None else published.past_scores.table(),
         "learned": published.learned,
+        "known": published.known,
         "names": None if published.names is None else np.array(published.names),
     }
     return npz.encode(header, arrays | _for_others(published) | {n: a for n, a in optional.items() if a is not None})
@@ -115,15 +118,16 @@ def decode(data: bytes) -> PublishedModel:
         past_scores = PastScores.from_table(arrays.pop("calibration")) if "calibration" in arrays else None
     except ValueError as error:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
-    learned, scale = arrays.get("learned"), arrays.get("scale")
     if not arrays.keys() >= _ARRAYS:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
     own = {name: arrays[name] for name in _ARRAYS}
-    model = Model(**own, total_variance=header.total_variance, weight=header.weight, scale=scale)
+    scale, seen = arrays.get("scale"), arrays.get("seen")
+    model = Model(**own, total_variance=header.total_variance, weight=header.weight, scale=scale, seen=seen)
     values = {name: value for name, value in header if name in PublishedModel.__dataclass_fields__}
     for name in ("positions", "partition_losses"):
         values[name] = {int(partition): value for partition, value in getattr(header, name).items()}
-    published = PublishedModel(model=model, past_scores=past_scores, learned=learned, **values)
+    learned, known = arrays.get("learned"), arrays.get("known")
+    published = PublishedModel(model=model, past_scores=past_scores, learned=learned, known=known, **values)
     if problem := _problem(published):
         raise DamagedFileError(problem)
     return published
@@ -144,12 +148,14 @@ def _problem(published: PublishedModel) -> str | None:
     scale = np.ones(d) if model.scale is None else model.scale
     if scale.shape != (d,) or scale.dtype != np.float64 or not (np.isfinite(scale) & (scale > 0)).all():
         return "the scale is not one positive number for each dimension"
-    learned, errors = published.learned, published.axis_errors
+    if model.seen is not None and (model.seen.shape != (d,) or model.seen.dtype != np.bool_):
+        return "which dimensions were seen is not one truth value for each"
+    errors = published.axis_errors
     with np.errstate(all="ignore"):
         orthonormal = np.abs(model.components @ model.components.T - np.eye(k)).max() <= 1e-3
     rules = {
         f"the names of the dimensions are not {d} that differ": npz.are_names(published.names, d),
-        "what continuing needs does not fit the model": learned is None or _continues(learned, d),
+        "what continuing needs does not fit the model": _continues(published.learned, published.known, d),
         "the total variance or the weight is not finite": np.isfinite([model.total_variance, model.weight]).all(),
         "a variance or the weight is negative": (
             min(model.explained_variance.min(), model.total_variance, model.weight) >= 0
@@ -163,7 +169,11 @@ def _problem(published: PublishedModel) -> str | None:
     return next((problem for problem, holds in rules.items() if not holds), None)
 
 
-def _continues(learned: Array, d: int) -> bool:
-    """Return whether an array can be the `axes.continuation` of a model of d dimensions."""
-    shapes = ((d, learned.shape[-1]), (d * (d + 1) // 2,)) if learned.ndim else ()
-    return learned.shape in shapes and learned.dtype == np.float32 and bool(np.isfinite(learned).all())
+def _continues(learned: Array | None, known: Array | None, d: int) -> bool:
+    """Return whether arrays can be the `axes.continuation` and N of a model of d dimensions, where it has them."""
+    if learned is None or not learned.ndim:
+        return learned is None and known is None
+    pairs = d * (d + 1) // 2
+    shape, of_known = ((pairs,), (pairs,)) if learned.ndim == 1 else ((d, learned.shape[1]), (d,))
+    fits = learned.shape == shape and learned.dtype == np.float32 and bool(np.isfinite(learned).all())
+    return fits and (known is None or (known.shape == of_known and bool(((known >= 0) & (known <= 1 + 1e-6)).all())))

@@ -61,7 +61,28 @@ def model_of(state: State, components: int, reference: Array | None = None) -> M
     rows, variance = principal(state, components)
     if reference is not None and reference.shape[1] == rows.shape[1]:
         rows = signed(rows, reference)
-    return Model(rows, variance, state.mean, state.total_variance, state.weight, state.scale)
+    known, total = state.known_entries, state.total_variance
+    seen = None if known is None or known.min() > 0 else known > 0
+    if state.missing is not None:
+        variance, total = _definite(variance, total, rows.shape[1] if seen is None else int(seen.sum()))
+    return Model(rows, variance, state.mean, total, state.weight, state.scale, seen)
+
+
+def _definite(variance: F64, total_variance: float, dimensions: int) -> tuple[F64, float]:
+    """The variances (k,) and the total variance of a covariance that is positive definite.
+
+    Where pairs of entries were known for different messages, Σ may have negative eigenvalues. If then the variances sum
+    to more than the total, the negative ones are the rest: their mean size says how far variances are off, and smaller
+    variances count as that. Otherwise rows of no other kind than the learned ones would be very unusual along them.
+    """
+    positive = int((variance > 0).sum())
+    excess = float(variance.sum()) - total_variance
+    if excess <= 0 or positive == dimensions:
+        return variance, total_variance
+    error = excess / (dimensions - positive)
+    there_are = np.arange(len(variance)) < dimensions
+    variance = np.where(there_are, np.maximum(variance, error), 0.0)
+    return variance, float(variance.sum()) + error * max(dimensions - len(variance), 0)
 
 
 def continuation(state: State) -> F32:
@@ -72,15 +93,18 @@ def continuation(state: State) -> F32:
     return np.asarray(_covariance(state, state.covariance)[np.tril_indices(d)] / total, np.float32)
 
 
-def continued(model: Model, learned: Array | None, count: int, config: LearningConfig) -> State:
-    """The state from which a model of `count` messages is continued; `learned` is its `continuation`.
+def continued(model: Model, learned: Array | None, known: F64 | None, count: int, config: LearningConfig) -> State:
+    """The state from which a model of `count` messages is continued; `learned` is its `continuation`, `known` its N.
 
-    None: a model as workers publish it, continued where Σ is kept as in probabilistic PCA: with the noise variance in
-    all other directions.
+    Without `learned` the model is one that a worker has published. Where Σ is kept, it is continued as in probabilistic
+    PCA: with the noise variance in all other directions, and N of 1 for dimensions that were seen.
     """
     d, total, kappa = model.dimensions, model.total_variance or 1.0, 1 / max(model.weight, 1.0)
     U, mean = model.components.T.astype(np.float64), model.mean.astype(np.float64)
-    state = State(np.zeros((d, 0)), mean, model.weight, total, count, kappa, scale=model.scale)
+    seen = np.ones(d) if model.seen is None else model.seen.astype(np.float64)
+    if learned is None and model.seen is not None:
+        known = np.outer(seen, seen)[np.tril_indices(d)] if config.keeps_covariance else seen
+    state = State(np.zeros((d, 0)), mean, model.weight, total, count, kappa, scale=model.scale, known=known)
     D = np.ones(d) if model.scale is None else model.scale
     if not config.keeps_covariance:
         C = U * np.sqrt(model.explained_variance) if learned is None else learned * np.sqrt(total)
@@ -88,7 +112,7 @@ def continued(model: Model, learned: Array | None, count: int, config: LearningC
         return replace(state, C=C, variances=None if model.scale is None else _varies(C, D) / D**2)
     if learned is None:
         noise = model.noise_variance
-        covariance = noise * np.eye(d) + (U * (model.explained_variance - noise)) @ U.T
+        covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
         if model.scale is not None:
             np.fill_diagonal(covariance, _varies(U, D))
     else:

@@ -31,17 +31,25 @@ _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling err
 _GROUPED = 640  # columns of all groups, if the fewest groups do not have more: their cost grows with its cube
 _RANK_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # larger than ritz's: sums of many states
 _SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller singular values are subnormal
+_WHOLE = 1 - 1e-9  # N of pairs that were always known, less rounding
+_FILLED = 1e-9  # of the weight of a pair that messages show: what a pair counts that no message shows
+_RARE = 0.1  # share of the messages: an entry that fewer show counts less in a merge
 _GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
 
 
 class PooledCovariance:
-    """The pooled covariance and mean of the states added so far."""
+    """The pooled covariance and mean of the states added so far.
+
+    Where entries have begun late or are shown by few messages, states weigh differently in each pair of entries. Then
+    the order in which states are added changes the result, because each is pooled with the sum of those before it.
+    """
 
     def __init__(self, columns: int, uncut: int = 0) -> None:
         """Pools states of up to `columns` columns. More than twice `columns` (at least 40) and `uncut` rows are cut."""
         self._cut = max(columns, SPARE)
         self._most = max(2 * self._cut, uncut)
         self._pooled = State.empty(0)  # without C and D
+        self._is_sum = False  # whether more than one state was added
         self._rows: list[tuple[float, Array]] = []  # where Σ is not kept: factors and rows (r, d) of Jᵀ with JJᵀ = Σ
         self._scale: F64 | None = None  # D of the rows; None: not standardised
 
@@ -56,90 +64,79 @@ class PooledCovariance:
 
     def add(self, state: State, share: float = 1.0) -> None:
         """Add a state with this share of its weight; neither may be 0."""
-        pooled, added = self._pooled, state.weight * share
-        W = self.weight + added
-        past, new = self.weight / W, added / W
-        if pooled.known is not None or state.known is not None:
-            return self._add_late(state, past, new, W)
-        mean, other = (pooled.mean, state.mean) if past else (state.mean, state.mean)
-        between = np.sqrt(past * new) * (other - mean)
-        self._scale = state.scale if self._scale is None else self._scale
-        covariance, variances = pooled.covariance, pooled.variances
-        if state.covariance is None:
-            variances = self._add_rows(state, past, new, between)
+        before, added = self._pooled, state.weight * share
+        weight = before.weight + added
+        past, new = before.weight / weight, added / weight
+        if past:
+            self._is_sum = True
+            moments = self._with_moments(state, past, new)
         else:
-            before = 0.0 if covariance is None else past * covariance
-            covariance = before + new * state.covariance + triangle.outer(between)
-        self._pooled = State(
-            pooled.C,
-            mean + new * (other - mean),
-            W,
-            past * pooled.total_variance + new * state.total_variance + float(between @ between),
-            pooled.count + state.count,
-            past**2 * pooled.concentration + new**2 * state.concentration,
-            pooled.clipped + state.clipped,
-            _pooled(pooled.missing, past, state.missing, new, 0.0),
-            covariance,
-            variances=variances,
-        )
-        self._shorten()
-
-    def _add_late(self, state: State, past: float, new: float, W: float) -> None:
-        """Add a state where entries have begun late: pairs count by N, the share of the weight that knows them."""
-        pooled, d = self._pooled if past else replace(state, weight=0.0), len(state.mean)
-        size = d if state.covariance is None else d * (d + 1) // 2
-        ones = np.ones(size)
-        old, add = past * (ones if pooled.known is None else pooled.known), new * (ones if state.known is None else state.known)
-        known = old + add
-        part = np.where(known > 0, add / np.where(known > 0, known, 1.0), 0.0)
-        of_entries = part if size == d else part[packed_diagonal(d)]
-        step = state.mean - pooled.mean
-        near, far = of_entries * step, (1 - of_entries) * step
-        covariance, variances = None, None
-        self._scale = state.scale if self._scale is None else self._scale
-        if state.covariance is None or pooled.covariance is None:
-            variances = self._add_rows(state, past, new, np.sqrt(past * new) * step)
-            if variances is not None:
-                b = 0.0 if pooled.variances is None else pooled.variances
-                variances = (1 - part) * (b + near**2) + part * (state.variances + far**2)
-            total = past * pooled.total_variance + new * state.total_variance + past * new * float(step @ step)
-        else:
-            covariance = (1 - part) * (pooled.covariance + triangle.outer(near)) + part * (state.covariance + triangle.outer(far))
-            total = float(covariance[packed_diagonal(d)].sum())
+            self._scale, self._rows = state.scale, [(1.0, state.C.T)]
+            moments = state
         self._pooled = replace(
-            pooled, mean=pooled.mean + near, weight=W, total_variance=total, count=self._pooled.count + state.count,
-            concentration=past**2 * pooled.concentration + new**2 * state.concentration,
-            clipped=self._pooled.clipped + state.clipped, missing=_pooled(self._pooled.missing, past, state.missing, new, 0.0),
-            covariance=covariance, variances=variances, known=None if known.min() > 1 - 1e-9 else known,
-        )  # fmt: skip
-        self._shorten()
-
-    def _shorten(self) -> None:
+            moments,
+            C=before.C,
+            scale=None,
+            weight=weight,
+            count=before.count + state.count,
+            concentration=past**2 * before.concentration + new**2 * state.concentration,
+            clipped=before.clipped + state.clipped,
+        )
         if sum(len(part) for _, part in self._rows) > self._most:
             cut = self.state()
             self._rows, self._scale = [(1.0, cut.C.T)], cut.scale
 
-    def _add_rows(self, state: State, past: float, new: float, between: F64) -> F64 | None:
-        """Add a factor and the rank-one part of the means. Returns the variances of the entries, if standardised."""
-        rows, variances = state.C.T, self._pooled.variances
-        if self._scale is not None and state.scale is not None and state.variances is not None:
-            before = 0.0 if variances is None else past * variances
-            variances = before + new * state.variances + np.square(between)
+    def _with_moments(self, state: State, past: float, new: float) -> State:
+        """The pooled state with the means, the covariance, N and shares of missing entries of one more state."""
+        before, d = self._pooled, len(state.mean)
+        step, part = state.mean - before.mean, _part_of_new(before, state, past, new)
+        kept: F64 | float = past  # shares of each entry, as `part` is of each pair
+        taken: F64 | float = new
+        if part is not None:
+            taken = part if len(part) == d else part[packed_diagonal(d)]
+            kept = 1 - taken
+        between = np.sqrt(kept * taken) * step
+        total = past * before.total_variance + new * state.total_variance + float(between @ between)
+        covariance, variances = None, None
+        if before.variances is not None and state.variances is not None:
+            variances = kept * before.variances + taken * state.variances + np.square(between)
+        if before.covariance is None or state.covariance is None:
+            self._add_rows(state, past, new, between)
+        elif part is None:
+            covariance = past * before.covariance + new * state.covariance + triangle.outer(between)
+        else:  # about the pooled mean, to which the two means have moved by their own shares
+            of_before = before.covariance + triangle.outer(taken * step)
+            of_state = state.covariance + triangle.outer(kept * step)
+            covariance = (1 - part) * of_before + part * of_state
+            total = float(covariance[packed_diagonal(d)].sum())
+        known = _pooled(before.known, past, state.known, new, 1.0)
+        return replace(
+            before,
+            mean=before.mean + taken * step,
+            total_variance=total,
+            covariance=covariance,
+            variances=variances,
+            missing=_pooled(before.missing, past, state.missing, new, 0.0),
+            known=None if known is None or known.min() > _WHOLE else known,
+        )
+
+    def _add_rows(self, state: State, past: float, new: float, between: F64) -> None:
+        """Add a factor, and the rank-one part of the means."""
+        rows = state.C.T
+        if self._scale is not None and state.scale is not None:
             rows, between = rows * (self._scale / state.scale), between * self._scale
         self._rows = [(np.sqrt(past) * factor, part) for factor, part in self._rows]
-        self._rows += [(np.sqrt(new), rows), (1.0, between[None])][: 2 if past else 1]
-        return variances
+        self._rows += [(np.sqrt(new), rows), (1.0, between[None])]
 
     def state(self, columns: int | None = None, dtype: Any = np.float64) -> State:
         """The pooled state. There must be weight.
 
-        With up to `columns` columns; None: without axes of a covariance, or with as many columns as a cut leaves.
+        With up to `columns` columns; None: without axes of a covariance, or with as many columns as a cut leaves. With
+        `columns`, pairs of entries of which no state says anything follow from the entries that have met both.
         """
         state, rows = replace(self._pooled, C=np.zeros((len(self._pooled.mean), 0))), self._rows
-        if state.known is not None and state.covariance is not None:
-            d = len(state.mean)
-            S, known = (triangle.square(part, d) for part in (state.covariance, state.known))
-            state = replace(state, covariance=missing.cut(missing.completed(S, known))[np.tril_indices(d)])
+        if columns and self._is_sum:
+            state = _completed(state)
         if self._scale is not None:
             state, scale = rescaled(state)
             rows = [(factor, part * (scale / self._scale)) for factor, part in rows]
@@ -148,6 +145,51 @@ class PooledCovariance:
         elif columns:
             state = axes.decomposed(state, columns)
         return replace(state, C=state.C.astype(dtype, copy=False))
+
+
+def _part_of_new(before: State, state: State, past: float, new: float) -> F64 | None:
+    """The part of the pooled moments that a state contributes to each pair, packed, or without Σ to each entry.
+
+    None: `new` everywhere.
+    """
+    of_before, of_state = _counted(before), _counted(state)
+    if of_before is None and of_state is None:
+        return None
+    added = new * (1.0 if of_state is None else of_state)
+    both = added + past * (1.0 if of_before is None else of_before)
+    return np.asarray(added / np.where(both > 0, both, 1.0))
+
+
+def _counted(state: State) -> F64 | None:
+    """How much each pair, or without Σ each entry, counts in a merge; None: all fully.
+
+    A pair counts by N, which says for how long it has been known. But a single message begins that, so an entry that
+    less than a tenth of the messages show counts no more than the square of ten times their share. A pair that no
+    message shows together counts only beside another such pair: Σ holds what filled messages say of it.
+    """
+    d = len(state.mean)
+    entries = np.ones(d) if state.known_entries is None else state.known_entries
+    if state.missing is not None:
+        entries = np.minimum(entries, np.square((1 - state.missing) / _RARE))
+    if state.known is None and entries.min() >= 1:
+        return None
+    if state.covariance is None:
+        return entries
+    least = np.minimum.outer(entries, entries)[np.tril_indices(d)]
+    if state.known is None:
+        return least
+    filled = np.where(state.covariance != 0, _FILLED * least, 0.0)
+    return np.where(state.known > 0, np.minimum(state.known, least), filled)
+
+
+def _completed(state: State) -> State:
+    """The state with what Σ lacks about pairs that no state has met, and correlations of at most 1."""
+    if state.known is None or state.covariance is None:
+        return state
+    d = len(state.mean)
+    S, known = triangle.square(state.covariance, d), triangle.square(state.known, d)
+    S = missing.completed(S, np.where(S != 0, 1.0, known))
+    return replace(state, covariance=missing.cut(S)[np.tril_indices(d)])
 
 
 class StateMerger:
@@ -250,7 +292,9 @@ class _Covariance:
         self._square = None
         if group.covariance is not None:
             self._square = triangle.square(group.covariance, len(merged.mean), merged.scale) / unit
-        self._known = 1.0 if group.known is None or self._square is None else triangle.square(group.known, len(merged.mean))
+        self._known = (
+            1.0 if group.known is None or self._square is None else triangle.square(group.known, len(merged.mean))
+        )
         self.is_late = self._square is not None and group.known is not None
 
     def part(self, weight: float) -> tuple[F64, F64]:

@@ -28,6 +28,9 @@ class Model:
 
     Components, variances, coordinates, residuals and scores are those of y = D(v − m). D is the identity, unless the
     stream is standardised: then y is in standard deviations. Vectors and the mean are in the data's units.
+
+    A dimension that no message has shown is not a dimension: neither its entry of a vector nor its absence counts in
+    coordinates, residuals, scores and likelihoods.
     """
 
     components: Array  # (k, d)
@@ -36,6 +39,7 @@ class Model:
     total_variance: float  # of all d dimensions of y
     weight: float  # effective number of messages: the count, less what was forgotten
     scale: F64 | None = None  # (d,): the diagonal of D; None: the stream is not standardised
+    seen: NDArray[np.bool_] | None = None  # (d,): the dimensions that some message has shown; None: all
 
     @property
     def n_components(self) -> int:
@@ -48,15 +52,20 @@ class Model:
         return int(self.components.shape[1])
 
     @cached_property
+    def seen_dimensions(self) -> int:
+        """The number of dimensions that some message has shown."""
+        return self.dimensions if self.seen is None else int(self.seen.sum())
+
+    @cached_property
     def explained_variance_ratio(self) -> Array:
         """Share of the total variance along each component, (k,); zeros for a stream without variance."""
         return np.asarray(self.explained_variance / (self.total_variance if self.total_variance > 0 else np.inf))
 
     @cached_property
     def noise_variance(self) -> float:
-        """σ², the mean variance of the d − k directions beyond the components; never less than rounding."""
+        """σ², the mean variance of the directions beyond the components; never less than rounding."""
         variance, dtype = self.explained_variance, self.components.dtype
-        return projection.noise_variance(variance, self.dimensions, self.total_variance, dtype)
+        return projection.noise_variance(variance, self.seen_dimensions, self.total_variance, dtype)
 
     @cached_property
     def floored_variance(self) -> F64:
@@ -67,11 +76,10 @@ class Model:
     @cached_property
     def expected_scores(self) -> F64:
         """The means of T², SPE and score over messages that are not learned yet, (3,)."""
-        learned, others = self.floored_variance, max(self.dimensions - self.n_components, 1)
-        new, sigma2 = projection.variances_of_new(
-            learned, self.dimensions, self.total_variance, self.weight, self.components.dtype
-        )
-        t2, spe = (new / learned).sum(), others * sigma2
+        d, learned = self.seen_dimensions, self.floored_variance[: self.seen_dimensions]
+        dtype = self.components.dtype
+        new, sigma2 = projection.variances_of_new(learned, d, self.total_variance, self.weight, dtype)
+        t2, spe = (new / learned).sum(), max(d - len(learned), 1) * sigma2
         return np.array([t2, spe, t2 + spe / self.noise_variance])
 
     @cached_property
@@ -93,6 +101,8 @@ class Model:
 
         Vectors of float32 are projected in single precision; coordinates and residuals are float64.
         """
+        if self.seen is not None:
+            vectors = np.where(self.seen, vectors, self.mean).astype(vectors.dtype)
         coordinates, residual = self._project(vectors)
         t2 = np.zeros(len(vectors))
         if np.isnan(residual).any():
@@ -160,7 +170,7 @@ class Projected:
     """Vectors without missing entries, and where they lie by a model; scores and others are computed when asked for."""
 
     model: Model
-    vectors: Array  # (n, d)
+    vectors: Array  # (n, d): the mean in dimensions that were never seen
     coordinates: Array  # (n, k), in the principal basis: in the units of the explained variances
     residual: Array  # (n,): the squared distance from the span of the components, SPE
     missing_t2: F64  # (n,): what missing entries add to T²; 0 for complete vectors
@@ -201,11 +211,12 @@ class Projected:
     @cached_property
     def log_likelihood(self) -> F64:
         """The log-density of v by probabilistic PCA, (n,): −(score + d log 2π + log det D⁻¹ΣD⁻¹)/2."""
-        model, others = self.model, self.model.dimensions - self.model.n_components
-        log_det = float(np.log(model.floored_variance).sum()) + others * np.log(model.noise_variance)
-        if model.scale is not None:
+        model, d = self.model, self.model.seen_dimensions
+        variance = model.floored_variance[:d]
+        log_det = float(np.log(variance).sum()) + (d - len(variance)) * np.log(model.noise_variance)
+        if model.scale is not None:  # 1 of dimensions that were never seen
             log_det -= 2 * float(np.log(model.scale).sum())
-        return np.asarray(-(self.scores.score + model.dimensions * np.log(2 * np.pi) + log_det) / 2)
+        return np.asarray(-(self.scores.score + d * np.log(2 * np.pi) + log_det) / 2)
 
     @np.errstate(all="ignore")
     def contributions(self, limit: int) -> tuple[NDArray[np.intp], Contributions]:

@@ -17,6 +17,8 @@ from streampca.pca.arrays import F64, Array
 
 GEMM_ROWS = 32  # rows of one matrix product: BLAS may round a row differently by their number, and by its index
 _ROUNDS = 10  # of the search for the variances of new messages
+_DETERMINED = 1e-13  # share of the largest variance: of coordinates that observed entries show less, they say rounding
+_FILLED_ROWS = 16  # rows that are filled at once, each by itself; more would not fit the processor's cache
 _SMALL = 0.01  # share of ‖y‖²: a smaller residual is not computed as a difference, whose rounding would be too large
 
 
@@ -43,7 +45,7 @@ def rounding_variance(total_variance: float, dtype: Any = np.float64) -> float:
 def noise_variance(variance: Array, dimensions: int, total_variance: float, dtype: Any = np.float64) -> float:
     """σ², the mean variance of the directions beyond those with these variances (k,); never less than rounding."""
     others = dimensions - len(variance)
-    rest = (total_variance - float(variance.sum())) / others if others else 0.0
+    rest = (total_variance - float(variance.sum())) / others if others > 0 else 0.0
     return max(rest, rounding_variance(total_variance, dtype))
 
 
@@ -73,20 +75,33 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
     By probabilistic PCA, with Φ = U(Λ − σ²)^½, observed entries o, missing ones m, and Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹:
 
         E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
+
+    Where σ² is rounding, Ψ⁻¹ is singular for every coordinate of Φ that the observed entries do not determine. So
+    Φ_oᵀΦ_o = BSBᵀ is decomposed: Ψ = B(S + σ²)⁻¹Bᵀ, but 0 of such coordinates, of which σ²Ψ is 1.
     """
     t2, spe = np.zeros(len(centred)), np.zeros(len(centred))
-    is_missing, signal = np.isnan(centred), variance > sigma2
+    signal = variance > sigma2
     U, variance = components.T[:, signal].astype(np.float64), variance[signal]
-    Phi = U * np.sqrt(variance - sigma2)
-    for i in np.flatnonzero(is_missing.any(axis=1)):
-        missing, observed = is_missing[i], ~is_missing[i]
-        Psi = np.linalg.inv(Phi[observed].T @ Phi[observed] + sigma2 * np.eye(len(variance)))
-        centred[i, missing] = Phi[missing] @ (Psi @ (Phi[observed].T @ centred[i, observed]))
-        U_Phi = U[missing].T @ Phi[missing]
-        spread = sigma2 * (np.square(U[missing]).sum(axis=0) + np.vecdot(U_Phi @ Psi, U_Phi))  # of Uᵀy, along each axis
-        t2[i] = (spread / variance).sum()
-        of_all = sigma2 * (missing.sum() + np.vdot(Phi[missing].T @ Phi[missing], Psi))
-        spe[i] = max(of_all - spread.sum(), 0.0)
+    root = np.sqrt(variance - sigma2)
+    Phi = U * root
+    incomplete = np.flatnonzero(np.isnan(centred).any(axis=1))
+    for start in range(0, len(incomplete), _FILLED_ROWS):
+        rows = incomplete[start : start + _FILLED_ROWS]
+        missing = np.isnan(centred[rows])
+        y = np.where(missing, 0.0, centred[rows])
+        S, B = np.linalg.eigh(Phi.T @ (Phi * ~missing[:, :, None]))
+        determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
+        inverse = np.where(determined, 1 / (S + sigma2), 0.0)
+        along = inverse[:, None] * (y[:, None] @ Phi @ B)  # a product for each row: its bits depend on no other
+        fits = (along @ np.swapaxes(B, 1, 2) @ Phi.T)[:, 0]
+        centred[rows] = np.where(missing, fits, y)
+        uncertain = (B * np.where(determined, sigma2 * inverse, 1.0)[:, None]) @ np.swapaxes(B, 1, 2)  # σ²Ψ
+        U_Phi = U.T @ (Phi * missing[:, :, None])  # UᵀΦ of the missing entries
+        alone = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
+        along_axes = alone + np.vecdot(U_Phi @ uncertain, U_Phi)
+        t2[rows] = (along_axes / variance).sum(axis=1)
+        of_fits = np.vecdot(root[:, None] * U_Phi, uncertain).sum(axis=1)
+        spe[rows] = np.maximum(sigma2 * missing.sum(axis=1) + of_fits - along_axes.sum(axis=1), 0.0)
     return t2, spe
 
 

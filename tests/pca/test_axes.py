@@ -85,7 +85,7 @@ def test_a_model_is_continued_from_what_it_has_learned(factor: bool, standardize
     X[:, 7], X[:, 8] = 5.0, np.sign(X[:, 9] - X[:, 9].mean())
     state, whole = one_pass(X[:3000], config)[0], one_pass(X, config)[0]
     model, left = axes.model_of(axes.decomposed(state, 4), 4), axes.continuation(state)
-    again = axes.continued(model, left if fitted else None, 3000, config)
+    again = axes.continued(model, left if fitted else None, None, 3000, config)
     assert (again.count, again.weight) == (3000, 3000)
     later, _ = learn(again, X[3000:], np.ones(3000), config)
     assert later.mean == pytest.approx(whole.mean, rel=1e-12)
@@ -96,10 +96,38 @@ def test_a_model_is_continued_from_what_it_has_learned(factor: bool, standardize
     assert excess(rows, exact) <= (1e-6 if fitted else 0.01)
 
 
-def test_a_late_entry_is_continued_as_it_was_read() -> None:
-    """Its covariances are by the messages since it was first seen; the next state has seen all."""
-    X, config = gaussian(2, 6000, 1 / np.arange(1, 13.0), offset=2.0), LearningConfig(12, 4, impute=True)
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("kind", ["never", "late", "dying", "replaced", "random"])
+def test_a_stream_with_gaps_is_continued_as_if_it_had_not_been_stopped(kind: str, standardize: bool) -> None:
+    """To the single precision of what a model file holds of the covariance."""
+    X, random = gaussian(2, 6000, 1 / np.arange(1, 13.0), offset=50.0), np.random.default_rng(0)
+    X[
+        {"never": slice(3000), "late": slice(2000), "dying": slice(1000, None), "replaced": slice(1000)}.get(kind, ()),
+        3,
+    ] = np.nan
+    if kind == "replaced":
+        X[1000:, 4] = np.nan
+    if kind == "random":
+        X[random.random(X.shape) < 0.3] = np.nan
+    config = LearningConfig(12, 4, impute=True, standardize=standardize)
+    state = axes.decomposed(one_pass(X[:3000], config)[0], config.columns)
+    again = axes.continued(axes.model_of(state, 4), axes.continuation(state), state.known, 3000, config)
+    (whole, _), (later, _) = (learn(before, X[3000:], np.ones(3000), config) for before in (state, again))
+    assert later.mean == pytest.approx(whole.mean, rel=1e-6)
+    assert close(learned(later), learned(whole), 1e-5)
+    assert (later.known is None) == (whole.known is None)
+    if later.known is not None:
+        assert later.known == pytest.approx(whole.known, abs=1e-9)
+
+
+@pytest.mark.parametrize("fitted", [True, False])
+def test_an_entry_that_a_model_has_never_seen_begins_with_the_mean_of_what_is_shown(factor: bool, fitted: bool) -> None:
+    config = LearningConfig(12, 4, impute=True, factor=factor)
+    X = gaussian(2, 6000, 1 / np.arange(1, 13.0), offset=50.0)
     X[:3000, 3] = np.nan
-    state = axes.decomposed(one_pass(X, config)[0], 12)
-    again = axes.continued(axes.model_of(state, 4), axes.continuation(state), 6000, config)
-    assert close(learned(again), state.C @ state.C.T, 1e-6)
+    state = one_pass(X[:3000], config)[0]
+    model = axes.model_of(axes.decomposed(state, 4), 4)
+    learned_before = (axes.continuation(state), state.known) if fitted else (None, None)
+    later, _ = learn(axes.continued(model, *learned_before, 3000, config), X[3000:], np.ones(3000), config)
+    assert later.mean[3] == pytest.approx(X[3000:, 3].mean(), abs=0.02)
+    assert later.known_entries[3] == pytest.approx(0.5, abs=0.01)
