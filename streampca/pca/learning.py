@@ -164,15 +164,16 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
     d, past_rows = config.dimensions, 0 if config.keeps_covariance else state.rank
     A = np.empty((past_rows + len(V), d), config.dtype)
     weights = centring.weights(state, retention, config.center, state.age(V))
-    if config.impute and config.center:
-        state = missing.initialise_new_means(state, V)
+    has_gaps = config.impute and bool(rows_with_missing(V).any())
+    if has_gaps or state.known is not None:
+        state, V = missing.begin(state, V, config.center)
     origin, scale = state.mean, scaling.scale_for(state, V) if config.standardize else None
     if scale is not None:  # from here on, messages are D(v − m), in the memory of the Y that will replace them
         V = scaling.standardised(of_one_type(V), origin, scale, A[past_rows:])
         state = replace(state, mean=np.zeros(d))
     filled = None
     lacking = None if state.missing is None else weights.past * state.missing
-    if config.impute and rows_with_missing(V).any():
+    if has_gaps:
         lacking = (0.0 if lacking is None else lacking) + weights.c @ np.isnan(V)
         filled = missing.fill(state, V, weights, config.components, config.center)
         V = filled.V

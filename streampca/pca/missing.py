@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked import filling, ritz
-from streampca.pca.blocked.centring import Weights
+from streampca.pca.blocked import centring, filling, ritz
 from streampca.pca.projection import noise_variance
 from streampca.pca.state import State
 
@@ -41,7 +40,7 @@ class Filled(NamedTuple):
     shown: NDArray[np.bool_]  # (n, d)
 
 
-def fill(state: State, V: Array, weights: Weights, components: int, center: bool) -> Filled:
+def fill(state: State, V: Array, weights: centring.Weights, components: int, center: bool) -> Filled:
     """The block V (n, d) with its missing entries filled, where its messages have these weights."""
     missing = np.isnan(V)
     by = predictor(state, components) if state.count else _found_by_em(V, missing, components, center)
@@ -70,13 +69,18 @@ def _predictor(mean: F64, C: Array, variance: F64, total_variance: float, seen: 
     return Predictor(mean, np.ascontiguousarray(C), noise / (1 - noise / variance[signal]))
 
 
-def initialise_new_means(state: State, V: Array) -> State:
-    """The state in which new entries that the block V (n, d) shows have the block's mean."""
-    if state.known is None or not state.count:
-        return state
+def begin(state: State, V: Array, center: bool) -> tuple[State, Array]:
+    """What learns the entries that begin in the block V (n, d): the state with their means, and V without outliers."""
+    begins = state.known_entries <= 0
+    if not begins.any():
+        return state, V
+    V = V.copy()
+    V[:, begins] = centring.each_near_its_median(V[:, begins])
     missing = np.isnan(V)
-    new = (state.known_entries <= 0) & ~missing.all(axis=0)
-    return replace(state, mean=np.where(new, _observed_mean(V, missing), state.mean)) if new.any() else state
+    if state.count and center:
+        shown = begins & ~missing.all(axis=0)
+        state = replace(state, mean=np.where(shown, _observed_mean(V, missing), state.mean))
+    return state, V
 
 
 def _observed_mean(V: Array, missing: NDArray[np.bool_]) -> F64:

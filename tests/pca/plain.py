@@ -17,7 +17,8 @@ def learn_block(state: State, V: F64, retention: F64, config: learning.LearningC
     """Learn one block V (B, d) that is not the first; `retention` (B,) holds each message's ρ."""
     (B, d), k, w, total, kappa = V.shape, config.components, state.weight, state.total_variance, state.concentration
     C, F = state.C[:, :k].astype(np.float64), state.C[:, k:]
-    mean = mean_of_new_entries(state, V) if config.impute else state.mean  #                            section 11
+    V = without_first_outliers(state, V)  #                                                             section 11
+    mean = mean_of_new_entries(state, V) if config.impute else state.mean
     origin, D = (mean, scale_for(state, V, mean)) if config.standardize else (np.zeros(d), np.ones(d))  # section 15
     V, m = D * (V - origin), D * (mean - origin)
     before = weights_before(w, retention)  #                                                            section 3
@@ -99,6 +100,17 @@ def weights_before(w: float, retention: F64) -> F64:
         before[s] = rho * w
         w = before[s] + 1.0
     return before
+
+
+def without_first_outliers(state: State, V: F64) -> F64:
+    """V (B, d), where no value of an entry that no message has shown is farther from the median than ten median ones."""
+    V = V.copy()
+    for j in np.flatnonzero(known_before(state).diagonal() <= 0):
+        values = V[~np.isnan(V[:, j]), j]
+        far = np.abs(values - np.median(values))[values != np.median(values)] if len(values) else values
+        if len(far):
+            V[:, j] = np.clip(V[:, j], *(np.median(values) + 10 * np.median(far) * np.array([-1, 1])))
+    return V
 
 
 def mean_of_new_entries(state: State, V: F64) -> F64:
