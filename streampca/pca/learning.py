@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streampca.pca import missing, scaling
+from streampca.pca import gaps, missing, scaling
 from streampca.pca.arrays import F64, Array, of_one_type, packed_diagonal, rows_with_missing
 from streampca.pca.blocked import block, centring, ritz, triangle
 from streampca.pca.state import NO_LOSSES, Losses, State
@@ -164,14 +164,16 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
     d, past_rows = config.dimensions, 0 if config.keeps_covariance else state.rank
     A = np.empty((past_rows + len(V), d), config.dtype)
     weights = centring.weights(state, retention, config.center, state.age(V))
-    if config.impute and config.center:
-        state = missing.initialise_new_means(state, V)
+    has_gaps = config.impute and bool(rows_with_missing(V).any())
+    if has_gaps or state.known is not None:
+        state, V = missing.begin(state, V, config.center)
     origin, scale = state.mean, scaling.scale_for(state, V) if config.standardize else None
     if scale is not None:  # from here on, messages are D(v − m), in the memory of the Y that will replace them
         V = scaling.standardised(of_one_type(V), origin, scale, A[past_rows:])
         state = replace(state, mean=np.zeros(d))
-    filled, lacking = None, state.missing if state.missing is None else weights.past * state.missing
-    if config.impute and rows_with_missing(V).any():
+    filled = None
+    lacking = None if state.missing is None else weights.past * state.missing
+    if has_gaps:
         lacking = (0.0 if lacking is None else lacking) + weights.c @ np.isnan(V)
         filled = missing.fill(state, V, weights, config.components, config.center)
         V = filled.V
@@ -189,73 +191,69 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
         pinv_error=learned.pinv_error,
     )
     losses = _losses(learned, weights, config) if state.count else NO_LOSSES
-    gaps = None if filled is None and state.known is None else Gaps(state, filled, origin)
+    of_gaps = None
+    if filled or state.known is not None:
+        of_gaps = gaps.BlockWithGaps(state, filled, learned, weights, config.components)
     if config.keeps_covariance:
-        return _learn_covariance(after, learned, gaps, scale, weights, config), losses
-    return _learn_factor(after, learned, A, gaps, scale, weights, config), losses
-
-
-class Gaps(NamedTuple):
-    """What learning needs to know where entries are missing, or have begun late."""
-
-    before: State  # before the block, in the units that are learned
-    filled: missing.Filled | None
-    origin: F64  # (d,): what was taken off the messages before they were learned
-
-    def mean(self, moved: F64, scale: F64 | None) -> F64:
-        """The mean (d,) that has `moved` from that before the block."""
-        start = self.filled.mean if self.filled else self.before.mean
-        return start + moved if scale is None else self.origin + (start + moved) / scale
+        return _learn_covariance(after, learned, of_gaps, origin, scale, weights.past, config), losses
+    return _learn_factor(after, learned, A, of_gaps, origin, scale, weights.past, config), losses
 
 
 def _learn_covariance(
-    state: State, learned: block.BlockResult, gaps: Gaps | None, scale: F64 | None, weights: centring.Weights,
-    config: LearningConfig,
+    state: State, learned: block.BlockResult, of_gaps: gaps.BlockWithGaps | None, origin: F64, scale: F64 | None,
+    past: float, config: LearningConfig,
 ) -> State:  # fmt: skip
     """Σ with the rows Y of the block, and the next [C | F]."""
-    d, product, past = config.dimensions, triangle.of_rows(learned.Y), weights.past
+    d, product = config.dimensions, triangle.of_rows(learned.Y)
     before = np.zeros(d * (d + 1) // 2) if state.covariance is None else state.covariance
     sketch = learned.sketch[:, ::2] + learned.sketch[:, 1::2]  # half as many do, as Σ is multiplied twice
     start = np.hstack([learned.C, state.C[:, config.components :], sketch])
-    units = new_units = np.ones(d)
-    if gaps:
-        units, S = units if scale is None else scale, triangle.square(before, d, scale)
-        S, mean, N = missing.moved(gaps.before, S, product, gaps.filled, learned, weights, config.components)
-        before, past, product = (S / np.outer(units, units))[np.tril_indices(d)], 1.0, np.zeros_like(product)
-        state = replace(state, mean=gaps.mean(mean, scale) if config.center else state.mean, known=N, total_variance=max(float(S.trace()), 0.0))
+    units = new_units = np.ones(d) if scale is None else scale
+    step = None
+    if of_gaps:
+        step = gaps.pair_step(of_gaps, before, product, units)
+        mean = _moved_mean(of_gaps, step.moved, origin, scale)
+        state = replace(state, mean=mean, known=step.known, total_variance=float(step.variance.sum()))
     if scale is not None:
         variances = past * before[packed_diagonal(d)] + product.diagonal() / scale**2
+        if step:
+            variances = step.variance / scale**2
         state, new_units = scaling.rescaled(replace(state, covariance=None, variances=variances))
-        units, start = scale, start * (new_units / scale)[:, None].astype(config.dtype)
-    covariance, square = triangle.plus(before, past, product, 1.0 / units, new_units)
+        start = start * (new_units / scale)[:, None].astype(config.dtype)
+    if step:
+        square = np.empty((d, d), config.dtype)
+        covariance = step.applied(units, square, new_units)
+    else:
+        covariance, square = triangle.plus(before, past, product, 1.0 / units, new_units)
     CF = ritz.on_covariance(square, start, config.limits) if state.rank else ritz.of_covariance(square, config.limits)
     return replace(state, C=CF.astype(config.dtype, copy=False), covariance=covariance, variances=None)
 
 
+def _moved_mean(of_gaps: gaps.BlockWithGaps, moved: F64, origin: F64, scale: F64 | None) -> F64:
+    """The mean (d,) that has `moved` from that before a block with gaps."""
+    mean = of_gaps.by.mean + moved
+    return mean if scale is None else origin + mean / scale
+
+
 def _learn_factor(
-    state: State, learned: block.BlockResult, A: Array, gaps: Gaps | None, scale: F64 | None, weights: centring.Weights,
-    config: LearningConfig,
+    state: State, learned: block.BlockResult, A: Array, of_gaps: gaps.BlockWithGaps | None, origin: F64,
+    scale: F64 | None, past: float, config: LearningConfig,
 ) -> State:  # fmt: skip
     """The next [C | F] where Σ is not kept: from the rows A, those of the block below room for those of the past."""
-    past, variances = weights.past, None
     A[: state.rank] = np.sqrt(past) * state.C.T
-    if scale is not None:
-        squares = scaling.squares(learned.Y)
-        before = np.zeros(len(scale)) if state.variances is None else state.variances
-        variances = past * before + squares / scale**2
-    if gaps:
-        start = gaps.filled.mean if gaps.filled else gaps.before.mean
-        of_rows, begun = learned.mean - start, gaps.before.count > 0
-        step = missing.move_mean(state.known, of_rows, gaps.filled, learned, weights, begun)
-        mean = step.eta * step.estimate
-        if scale is not None:
-            estimate = (squares + np.square(of_rows)) / (1 - past)
-            variances = before + (step.eta * (estimate - before * scale**2) - np.square(mean)) / scale**2
-        state = replace(state, mean=gaps.mean(mean, scale) if config.center else state.mean, known=step.known)
+    before = np.zeros(config.dimensions) if state.variances is None else state.variances
+    step = None
+    if of_gaps:
+        step = gaps.entry_step(of_gaps)
+        state = replace(state, mean=_moved_mean(of_gaps, step.moved, origin, scale), known=step.known)
     start = np.hstack([learned.C, state.C[:, config.components :], learned.sketch])
     units: Array | float = 1.0
-    if scale is not None and variances is not None:
-        state, new_scale = scaling.rescaled(replace(state, variances=np.maximum(variances, 0.0)))
+    if scale is not None:
+        squares = scaling.squares(learned.Y)
+        variances = past * before + squares / scale**2
+        if of_gaps and step:
+            variances = gaps.next_variances(of_gaps, step, squares, before, scale)
+        state, new_scale = scaling.rescaled(replace(state, variances=variances))
         units = (new_scale / scale).astype(config.dtype)
     few = state.count <= WHOLE_UNTIL or len(A) <= FEW_ROWS
     if few or past < SHORT_MEMORY or state.rank < config.components:

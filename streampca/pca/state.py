@@ -46,15 +46,19 @@ class State:
         return variances
 
     @property
-    def known_entries(self) -> F64 | None:
-        """The diagonal of N, (d,); None: 1."""
+    def known_entries(self) -> F64:
+        """The diagonal of N, (d,); 0 before the first message."""
         d = len(self.mean)
-        return self.known if self.known is None or len(self.known) == d else self.known[packed_diagonal(d)]
+        if self.known is None:
+            return np.full(d, float(self.count > 0))
+        return self.known if len(self.known) == d else self.known[packed_diagonal(d)]
 
     def age(self, V: Array) -> float:
         """The least share of the weight for which an entry that V (n, d) shows was known."""
-        known = self.known_entries
-        return 1.0 if known is None else float(known[~np.isnan(V).all(axis=0)].min(initial=1.0))
+        if self.known is None:
+            return 1.0
+        shown = ~np.isnan(V).all(axis=0)
+        return float(self.known_entries[shown].min(initial=1.0))
 
     @property
     def rank(self) -> int:

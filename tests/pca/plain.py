@@ -17,7 +17,8 @@ def learn_block(state: State, V: F64, retention: F64, config: learning.LearningC
     """Learn one block V (B, d) that is not the first; `retention` (B,) holds each message's ρ."""
     (B, d), k, w, total, kappa = V.shape, config.components, state.weight, state.total_variance, state.concentration
     C, F = state.C[:, :k].astype(np.float64), state.C[:, k:]
-    mean = mean_of_new_entries(state, V) if config.impute else state.mean  #                            section 11
+    V = without_first_outliers(state, V)  #                                                             section 11
+    mean = mean_of_new_entries(state, V) if config.impute else state.mean
     origin, D = (mean, scale_for(state, V, mean)) if config.standardize else (np.zeros(d), np.ones(d))  # section 15
     V, m = D * (V - origin), D * (mean - origin)
     before = weights_before(w, retention)  #                                                            section 3
@@ -30,7 +31,7 @@ def learn_block(state: State, V: F64, retention: F64, config: learning.LearningC
     fits, gaps, m0 = np.tile(m, (B, 1)), not shown.all(), m
     if gaps:
         lacking = (0.0 if lacking is None else lacking) + c @ ~shown
-        fits = fits_of(V, m, C, state.total_variance)
+        fits = fits_of(V, m, C, state.total_variance, seen_before(state))
         V = np.where(shown, fits + (V - fits) / root_of(shown, c), fits)
     Y, kept, residual, norm = np.empty((B, d)), np.ones(B), np.empty(B), np.empty(B)
     S = np.linalg.inv(C.T @ C)
@@ -72,7 +73,8 @@ def learn_block(state: State, V: F64, retention: F64, config: learning.LearningC
         numbers["total_variance"], variances = total, past * (0.0 if state.variances is None else state.variances)
         variances = variances + np.square(rows).sum(axis=0) / D**2
         if gaps or state.known is not None:
-            f, r, old = kept[:, None] * (fits - m0), kept[:, None] * (V - fits), np.zeros(d) if state.variances is None else state.variances
+            f, r = kept[:, None] * (fits - m0), kept[:, None] * (V - fits)
+            old = np.zeros(d) if state.variances is None else state.variances
             estimate, eta, N = of_entries(N.diagonal(), m - m0, f, r, shown, c, past)
             moved, square = eta * estimate, (np.square(rows).sum(axis=0) + np.square(m - m0)) / (1 - past) / D**2
             variances = old + eta * (square - old) - np.square(moved / D)
@@ -100,6 +102,17 @@ def weights_before(w: float, retention: F64) -> F64:
     return before
 
 
+def without_first_outliers(state: State, V: F64) -> F64:
+    """V (B, d), where no value of an entry that no message has shown is farther from the median than ten median ones."""
+    V = V.copy()
+    for j in np.flatnonzero(known_before(state).diagonal() <= 0):
+        values = V[~np.isnan(V[:, j]), j]
+        far = np.abs(values - np.median(values))[values != np.median(values)] if len(values) else values
+        if len(far):
+            V[:, j] = np.clip(V[:, j], *(np.median(values) + 10 * np.median(far) * np.array([-1, 1])))
+    return V
+
+
 def mean_of_new_entries(state: State, V: F64) -> F64:
     """The mean (d,); entries that no message has shown have that of the block V (B, d)."""
     new = (known_before(state).diagonal() <= 0) & ~np.isnan(V).all(axis=0)
@@ -112,6 +125,11 @@ def known_before(state: State) -> F64:
     if state.known is None:
         return np.ones((d, d))
     return np.diag(state.known) if len(state.known) == d else triangle.square(state.known, d)
+
+
+def seen_before(state: State) -> int:
+    """The number of entries that were ever seen: only these have variance."""
+    return int(np.sum(known_before(state).diagonal() > 0))
 
 
 def root_of(shown: NDArray[np.bool_], c: F64) -> F64:
@@ -170,7 +188,7 @@ def predicted(state: State, k: int) -> tuple[F64, F64]:
     """C (d, k) and the ridge σ²λ/(λ − σ²)."""
     C = state.C[:, :k].astype(np.float64)
     variance = np.square(C).sum(axis=0)
-    noise = max((state.total_variance - variance.sum()) / (len(C) - k), 1e-10 * variance.max())
+    noise = max((state.total_variance - variance.sum()) / (seen_before(state) - k), 1e-10 * variance.max())
     return np.where(np.abs(C) > 1e-14 * np.abs(C).max(), C, 0.0), noise / (1 - noise / variance)
 
 
@@ -191,10 +209,13 @@ def one_over_deviation(variance: F64) -> F64:
     return np.asarray(1 / np.sqrt(np.where(variance > 0, variance, 1.0)))
 
 
-def fits_of(V: F64, mean: F64, C: F64, total_variance: float) -> F64:
-    """Conditional means of probabilistic PCA with the axes C (d, k), of all entries of V (B, d), and clipped."""
+def fits_of(V: F64, mean: F64, C: F64, total_variance: float, seen: int | None = None) -> F64:
+    """Conditional means of probabilistic PCA with the axes C (d, k), of all entries of V (B, d), and clipped.
+
+    The noise is that of the entries that were `seen`; None: of all.
+    """
     (d, k), variance = C.shape, np.square(C).sum(axis=0)
-    noise = max((total_variance - variance.sum()) / (d - k), 1e-10 * variance.max())
+    noise = max((total_variance - variance.sum()) / ((seen or d) - k), 1e-10 * variance.max())
     C = np.where(np.abs(C) > 1e-14 * np.abs(C).max(), C, 0.0)  # of constant entries
     W = C * np.sqrt(1 - noise / variance)
     sigma = W @ W.T + noise * np.eye(d)

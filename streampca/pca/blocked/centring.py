@@ -63,6 +63,27 @@ def near_median(V: Array) -> tuple[Array, F64]:
     return V, kept
 
 
+def each_near_its_median(V: Array) -> Array:
+    """The messages V (n, d), no entry farther from its median than ten median distances; missing entries stay NaN.
+
+    For entries that begin: an outlier among their first values would decide their mean and their scale.
+    """
+    median = _medians(V)
+    distances = np.abs(V - median)
+    distances[distances == 0] = np.nan
+    limit = _MEDIANS * _medians(distances)
+    limit = np.where(np.isnan(limit), np.inf, limit)  # of values that are alike, or missing
+    return np.clip(V, median - limit, median + limit)
+
+
+def _medians(V: Array) -> F64:
+    """The median of each column of V (n, d) without its NaN; NaN of a column that has nothing else."""
+    n = (~np.isnan(V)).sum(axis=0)
+    ordered = np.sort(V, axis=0)  # NaN come last
+    middle = np.take_along_axis(ordered, np.array([np.maximum(n - 1, 0) // 2, np.minimum(n // 2, len(V) - 1)]), axis=0)
+    return np.asarray(middle.mean(axis=0, dtype=np.float64))
+
+
 @compiled
 def _weights(
     w: float, kappa: float, count: int, retention: F64, share: float, center: bool

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.linalg import blas
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.jit import compiled_without_lock
+from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
 
 _TILE = 32  # rows and columns that are mirrored at a time, in the processor's cache
 
@@ -29,12 +29,19 @@ def plus(triangle: F64, past: float, A: Array, inverse: F64, after: F64) -> tupl
             total[n + j] = past * triangle[n + j] + A[i, j] * (inverse[i] * inverse[j])
             square[i, j] = total[n + j] * (after[i] * after[j])
         n += i + 1
+    mirror(square)
+    return total, square
+
+
+@compiled_within
+def mirror(square: Array) -> None:
+    """Copy the lower triangle of a square (d, d) to the upper one."""
+    d = len(square)
     for i in range(0, d, _TILE):
         for j in range(0, i + 1, _TILE):
             for row in range(i, min(i + _TILE, d)):
                 for column in range(j, min(j + _TILE, row)):
                     square[column, row] = square[row, column]
-    return total, square
 
 
 def outer(x: F64) -> F64:
