@@ -62,8 +62,9 @@ class BrokerErrors:
                 )
             case 82:
                 return SourceError(
-                    f"another worker of topic {self._topic} {self._at} has the same group_instance_id, and has taken "
-                    "this worker's place in the group; give each worker a group_instance_id of its own"
+                    f"the group of topic {self._topic} {self._at} has given this worker's place to another member "
+                    "with its group_instance_id; give each worker a group_instance_id of its own, or, if each has one, "
+                    "start this worker again: a request of its own to join was cut, and arrived late"
                 )
         return SourceError(f"topic {self._topic} {self._at}: {text}")
 

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
+import structlog
+
 from streampca.errors import NoBrokerError, SourceError
 from streampca.formats.record import Record
 from streampca.settings.commands import ConsumerSettings, ProduceSettings
@@ -20,7 +22,8 @@ from streampca.sources.base import (
     Transactions,
 )
 from streampca.sources.client_connection import BrokerErrors, ClientConnection
-from streampca.sources.dead_letters import dead_letter_headers
+from streampca.sources.dead_letters import dead_letter_headers, own_time
+from streampca.sources.record_times import REFUSED_TIME
 
 ABORT_S = 2.0
 _REFUSED = {29, 30, 31, 35, 50, 53, 58}  # codes of errors that every transaction meets: missing rights, limits
@@ -29,6 +32,8 @@ _FEWER = 8  # times as small are the batches after one that was too large
 _CONFIGS_S = 120.0  # then a topic's options are read again: an operator may change them while we run
 REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
 _POLL_S = 0.5
+
+log = structlog.get_logger()
 
 
 class ClientTransactions(Transactions, ABC):
@@ -188,6 +193,7 @@ class ClientProducer(DeadLetters, ABC):
         Only an idempotent producer never writes a record twice; one whose brokers have been away for long may fail.
         """
         self._settings, self._topic, self._room_s, self._is_idempotent = settings, topic, room_s, is_idempotent
+        self._is_clock_reported = False
 
     @abstractmethod
     def _await(self, timeout_s: float) -> int:
@@ -206,6 +212,19 @@ class ClientProducer(DeadLetters, ABC):
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
         headers = dead_letter_headers(self._settings.topic, partition, record, reason, message)
         self.produce(record.value, None, record.key, headers)
+
+    def _other_time(self, code: int | None, headers: Sequence[Header]) -> int | None:
+        """The time with which a record is sent again, if the topic refuses the time of sending: a dead letter's own.
+
+        None if the record was refused for another reason (`code`), or has no other time.
+        """
+        time_ms = own_time(headers)
+        if code not in REFUSED_TIME or time_ms < 0:
+            return None
+        if not self._is_clock_reported:
+            log.warning("clock differs from brokers, dead letters keep records' times", topic=self._topic)
+            self._is_clock_reported = True
+        return time_ms
 
     def partitions(self) -> frozenset[int]:
         """The topic's partitions."""

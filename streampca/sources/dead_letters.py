@@ -28,7 +28,8 @@ ReadTopic: TypeAlias = Callable[[], Iterator[tuple[int, Record]]]
 def dead_letter_headers(topic: str, partition: int, record: Record, reason: str, message: str) -> Headers:
     """The record's own headers, then where it comes from and why it was rejected.
 
-    A dead letter has the time of sending, from which retention counts, and which no topic refuses.
+    A dead letter has the time of sending, from which retention counts. A topic refuses that time if this machine's
+    clock is wrong; then the letter is sent with the record's time (`own_time`).
     """
     values = (topic, str(partition), str(record.offset), reason, message, str(record.timestamp))
     errors = ((name, value.encode(errors="backslashreplace")) for name, value in zip(_NAMES, values, strict=True))
@@ -57,6 +58,12 @@ def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
         return Origin(topic, int(partition), int(offset), reason, message, int(timestamp), own)
     except ValueError:
         return None
+
+
+def own_time(headers: Sequence[tuple[str, bytes | None]]) -> int:
+    """The time of the rejected record (milliseconds since 1970), which a dead letter's headers name; -1 if unknown."""
+    origin = origin_of(headers)
+    return -1 if origin is None else origin.timestamp
 
 
 class LetterStatus(StrEnum):

@@ -5,6 +5,7 @@ import functools
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from urllib.parse import parse_qsl
 
@@ -17,6 +18,7 @@ from streampca.sources.client_connection import one_line
 _TIMEOUT_S, _RETRY_S = 3.0, 2.0
 _USED = 0.5  # of its lifetime; then a token is renewed, before librdkafka asks for it at 0.8
 _LEAST_LEFT_S = 60.0  # of a token that cannot be renewed; brokers' clocks may differ
+_ENDS = 100  # of tokens, those of the last `_LATE_S` and more
 _LATE_S = 20.0  # librdkafka asks again ten seconds after a failure
 
 log = structlog.get_logger()
@@ -30,12 +32,18 @@ class OAuthTokens:
         self._token, self._expiry, self._ask_at = "", 0.0, 0.0
         self._failure: SourceError | None = None
         self._failed_at = 0.0
+        self._ends: deque[float] = deque(maxlen=_ENDS)  # when tokens that were replaced have expired, or will
 
     @property
     def late(self) -> bool:
-        """Return whether a client may still have an expired token, because no new one could be obtained."""
-        refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
-        return time.time() - self._failed_at < _LATE_S and not (refused and time.time() >= self._expiry)
+        """Return whether a client may still have an expired token: it has not asked for a new one yet, or got none."""
+        now, is_refused = time.time(), self._failure is not None and not isinstance(self._failure, NoBrokerError)
+        is_expired = bool(self._token) and now >= self._expiry
+        if is_refused and is_expired:
+            return False
+        has_just_failed = now - self._failed_at < _LATE_S
+        has_just_ended = any(ended_at <= now < ended_at + _LATE_S for ended_at in self._ends)
+        return is_expired or has_just_failed or has_just_ended
 
     def current(self) -> tuple[str, float]:
         """A token and its expiry, in seconds since 1970.
@@ -52,7 +60,10 @@ class OAuthTokens:
 
     def _ask(self, now: float) -> None:
         try:
-            self._token, self._expiry = self._request()
+            token, expiry = self._request()
+            if self._token:  # clients may have it until they ask, also if it had expired before
+                self._ends.append(max(self._expiry, now))
+            self._token, self._expiry = token, expiry
             self._failure, self._ask_at = None, now + _USED * (self._expiry - now)
         except SourceError as error:
             if self._token and self._failure is None:

@@ -4,7 +4,9 @@ A broker refuses records that are older or further ahead than its topic allows, 
 the same request. It deletes records that are older than the topic's retention. Such a record is written with the time
 of sending, and its own time in a header.
 
-A topic's rules may be unknown, or have changed: then a refused transaction is sent again with more times replaced.
+A topic's rules may be unknown, or have changed: then a refused transaction is sent again with more times replaced. If
+the time of sending is refused, too, this machine's clock is wrong: in the last try each record has its own time, a dead
+letter that of the record which it is made of.
 """
 
 import time
@@ -16,13 +18,14 @@ from numpy.typing import NDArray
 
 from streampca.errors import SourceError
 from streampca.sources.base import OutgoingFields, RecordRefusedError, Transactions
+from streampca.sources.dead_letters import own_time
 
 HEADER = "streampca.timestamp"  # of a record with the time of sending: its own, in milliseconds, as decimal text
 
 _FOREVER = 2**63 - 1
 _SOON_MS = 5 * 60_000  # brokers look for records to delete every five minutes by default
-_REFUSED_TIME = {32, 87}  # invalid timestamp; invalid record: the clients' code of one among others in a request
-_TRIES = ((_FOREVER, _FOREVER), (3_600_000, 0), (-1, 0))  # `kept_ms` of each try at most; the last keeps no time
+REFUSED_TIME = {32, 87}  # invalid timestamp; invalid record: the clients' code of one among others in a request
+_TRIES = ((_FOREVER, _FOREVER), (3_600_000, 0), (-1, 0))  # `kept_ms` of each try but the last; the third keeps no time
 
 log = structlog.get_logger()
 
@@ -55,6 +58,8 @@ class RecordTimes:
 
         `timestamps`, which include all theirs, spare looking at each record where none is replaced.
         """
+        if self.tries == len(_TRIES):
+            return [_with_own_time(record) for record in records], 0
         now = int(self._clock() * 1000)
         before, after = map(min, kept_ms(self._transactions.topic_configs()), _TRIES[self.tries])
         first, last = now - before, now + after
@@ -72,8 +77,13 @@ class RecordTimes:
     def retry(self, error: RecordRefusedError) -> None:
         """Replace more times in the next try. Raises `SourceError` if that does not help."""
         self.tries += 1
-        if error.code not in _REFUSED_TIME or self.tries == len(_TRIES):
+        if error.code not in REFUSED_TIME or self.tries > len(_TRIES):
             raise SourceError(str(error)) from None
+
+
+def _with_own_time(record: OutgoingFields) -> OutgoingFields:
+    topic, partition, value, key, headers, timestamp = record
+    return topic, partition, value, key, headers, own_time(headers) if timestamp < 0 else timestamp
 
 
 def _kept(record: OutgoingFields, first: int, last: int) -> OutgoingFields:

@@ -146,7 +146,8 @@ class Transformer:
         outputs, replaced = self._times.sendable(event.outputs, event.timestamps)
         self._transactions.send(outputs)
         if dead_letters:
-            self._transactions.send(dead_letters)
+            letters, _ = self._times.sendable(dead_letters)
+            self._transactions.send(letters)
         for without_vector in without_vectors(event, accepted_any=not self._is_first_start):
             self._listener.notify(without_vector)
         self._counts.update(

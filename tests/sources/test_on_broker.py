@@ -403,6 +403,27 @@ def test_a_record_too_large_for_the_dead_letter_topic(log: OnKafka) -> None:
     assert sorted(int(dict(r.headers)["__connect.errors.offset"]) for r in received) == list(range(20))
 
 
+def test_letters_arrive_although_the_clock_is_wrong(
+    log: OnKafka, logs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it were behind: brokers refuse all before their time, and producers take theirs 50 ms before they send."""
+    python, confluent = connection.options, confluent_transactions.connection_options
+    monkeypatch.setattr(connection, "options", lambda s: python(s) | {"linger_ms": 50})
+    monkeypatch.setattr(confluent_transactions, "connection_options", lambda s: confluent(s) | {"linger.ms": 50})
+    dead = log.broker.create_topic(f"{log.name}-strict", message_timestamp_before_max_ms=0)
+    time_ms = int(time.time() * 1000) + 30 * 60_000
+    sent = [b"%d" % i for i in range(20)]
+    with closing(create_dead_letters(log.settings(dead_letter_topic=dead))) as letters:
+        for offset, value in enumerate(sent):
+            letters.send(0, Record(offset, value, time_ms), "undecodable", "no")
+        letters.flush(PATIENCE_S)
+        letters.send(0, Record(20, b"unknown time", -1), "undecodable", "no")
+        assert "imestamp" in refusal(SourceError, letters.flush, PATIENCE_S)
+    received = log.broker.read_all(dead)
+    assert {record.value: record.timestamp for record in received} == dict.fromkeys(sent, time_ms)
+    assert [line["event"] for line in logs].count("clock differs from brokers, dead letters keep records' times") == 1
+
+
 def test_a_deleted_dead_letter_topic(log: OnKafka) -> None:
     dead = log.broker.create_topic(f"{log.name}-dead")
     letters = create_dead_letters(log.settings(dead_letter_topic=dead))

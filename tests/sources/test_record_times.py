@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from streampca.errors import SourceError
+from streampca.formats.record import Record
 from streampca.sources.base import Outgoing, RecordRefusedError
+from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.record_times import HEADER, RecordTimes
 
 NOW = 1_800_000_000_000
@@ -43,11 +45,11 @@ def broker_keeps(configs: dict[str, Any], age: int) -> bool:
 
 
 @given(configs=CONFIGS, ages=st.lists(AGES, max_size=9), odd=st.sets(st.sampled_from([-1, 0, NOW * 1000, FOREVER])),
-       tries=st.integers(0, 2))  # fmt: skip
+       tries=st.integers(0, 3))  # fmt: skip
 def test_times_are_replaced_where_the_broker_would_not_keep_them(
     configs: dict[str, Any], ages: list[int], odd: set[int], tries: int
 ) -> None:
-    """After a refusal, also where they are not of the last hour, and then all."""
+    """After a refusal, also where they are not of the last hour, then all, and then none: the clock is wrong."""
     transactions: Any = SimpleNamespace(topic_configs=lambda: {name: str(value) for name, value in configs.items()})
     times = RecordTimes("t", transactions, lambda: NOW / 1000)
     for _ in range(tries):
@@ -55,7 +57,7 @@ def test_times_are_replaced_where_the_broker_would_not_keep_them(
     timestamps = [*(NOW - age for age in ages), *odd]
     records = [Outgoing("t", 0, b"v", b"k", [("a", None), (HEADER, b"earlier")], time) for time in timestamps]
     kept = [
-        time < 0 or (broker_keeps(configs, NOW - time) and (True, 0 <= NOW - time <= HOUR, False)[tries])
+        time < 0 or tries == 3 or (broker_keeps(configs, NOW - time) and (True, 0 <= NOW - time <= HOUR, False)[tries])
         for time in timestamps
     ]
     sent, replaced = times.sendable(records, np.array(timestamps, np.int64))
@@ -65,4 +67,17 @@ def test_times_are_replaced_where_the_broker_would_not_keep_them(
         for record, keep in zip(records, kept, strict=True)
     ]
     with pytest.raises(SourceError, match="refused"):  # as it is no time's, or all were replaced
-        times.retry(RecordRefusedError("refused", 10 if tries < 2 else 87))
+        times.retry(RecordRefusedError("refused", 10 if tries < 3 else 87))
+
+
+@given(time=st.sampled_from([-1, 0, NOW]), tries=st.integers(0, 3))
+def test_a_dead_letter_has_the_records_time_once_the_time_of_sending_is_refused(time: int, tries: int) -> None:
+    """The clock of the machine that sends it is wrong."""
+    transactions: Any = SimpleNamespace(topic_configs=dict)
+    times = RecordTimes("t", transactions, lambda: NOW / 1000)
+    for _ in range(tries):
+        times.retry(RecordRefusedError("invalid timestamp", 32))
+    headers = dead_letter_headers("t", 0, Record(7, b"v", time), "undecodable", "no")
+    (sent,), replaced = times.sendable([Outgoing("dead", None, b"v", None, headers, -1)])
+    assert sent == ("dead", None, b"v", None, headers, time if tries == 3 else -1)
+    assert replaced == 0

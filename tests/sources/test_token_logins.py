@@ -13,8 +13,9 @@ import pytest
 
 from streampca.errors import NoBrokerError, SourceError
 from streampca.formats.record import Record
+from streampca.sources import oauth_tokens
 from streampca.sources.clients import create_dead_letters
-from streampca.sources.oauth_tokens import create_tokens
+from streampca.sources.oauth_tokens import OAuthTokens, create_tokens
 from tests.errors import refusal
 from tests.faulty_proxy import FaultyProxy
 from tests.kafka_broker import Broker
@@ -22,7 +23,7 @@ from tests.ports import free_ports
 from tests.sources.backends import OnKafka, settings_for
 from tests.sources.reader import Reader
 from tests.token_server import SECRET, TokenServer
-from tests.waiting import wait_until
+from tests.waiting import Clock, wait_until
 
 MSK = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "AWS_MSK_IAM"}
 
@@ -137,6 +138,40 @@ def test_a_token_that_cannot_be_renewed_is_used_while_it_is_valid(
         tokens.start()
     login._ask_at = 0
     assert login.current() != first
+
+
+def test_a_client_that_starts_longer_than_its_token_lives_logs_in_with_the_next(
+    broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]
+) -> None:
+    """The broker ends its connection, and refuses the expired token until the client asks for another."""
+    broker.create_topic(topic)
+    tokens.lifetime_s = 3.0
+    settings = settings_for(broker, topic, **tokens.login(broker.tokens_bootstrap), kafka_client=kind.client)
+    with closing(kind.source(settings)) as source:
+        time.sleep(2 * tokens.lifetime_s)  # how long the start takes is what is tested: kernels are compiled, say
+        source.topic_id()
+        assert Reader(source).assigned() == {0}
+
+
+@pytest.mark.parametrize("replaced_after_s", [5, 10, 30])
+def test_a_refusal_is_final_unless_a_token_has_just_ended(
+    replaced_after_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients learn of a new one up to 20 s after the one before has expired, or was replaced."""
+    clock = Clock(1000.0)
+    monkeypatch.setattr(oauth_tokens.time, "time", clock)
+    login = OAuthTokens(lambda: ("token", clock() + 10))
+    login.current()
+    assert not login.late
+    clock.now += replaced_after_s
+    assert login.late == (replaced_after_s >= 10)
+    login.current()
+    ended_at = max(1010.0, clock())
+    for at, is_late in ((ended_at - 1, False), (ended_at, True), (ended_at + 19, True)):
+        login._expiry, clock.now = at + 1, at  # another token lives now
+        assert login.late == is_late
+    login._expiry, clock.now = ended_at + 30, ended_at + 21
+    assert not login.late
 
 
 def test_brokers_are_sent_the_token_that_is_signed_for_msk(

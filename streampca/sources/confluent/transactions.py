@@ -19,6 +19,7 @@ from streampca.sources.record_size import record_size
 _ROOM_S = 5.0  # how long a record waits for room in the queue
 _QUEUE_KIB, _BATCH_BYTES = 32 * 1024, 100_000  # of dead letters
 _ANY = -1  # partition: the key decides
+_NOW = 0  # timestamp: the time of sending
 
 log = structlog.get_logger()
 
@@ -112,6 +113,7 @@ class ConfluentProducer(ClientProducer):
         super().__init__(*args, **kwargs)
         self._unacknowledged: dict[int, tuple[Any, ...]] = {}  # records, by number
         self._sent = 0
+        self._refused_times: list[tuple[int, int]] = []  # numbers of records to be sent again, with these times
         self._connection = Connection(self._settings, self._topic).start()
         limit = int(self._connection.topic_configs().get("max.message.bytes", _BATCH_BYTES))
         self._options = connection_options(self._settings) | {
@@ -132,6 +134,7 @@ class ConfluentProducer(ClientProducer):
         self._answered_at = time.monotonic()
         for number, record in list(self._unacknowledged.items()):
             self._give(number, *record)
+        self._refused_times.clear()
 
     def produce(
         self,
@@ -143,15 +146,17 @@ class ConfluentProducer(ClientProducer):
         if not self._unacknowledged:
             self._answered_at = time.monotonic()
         self._sent += 1
-        self._unacknowledged[self._sent] = value, key, partition, headers
-        self._give(self._sent, value, key, partition, headers)
+        self._unacknowledged[self._sent] = record = value, key, partition, headers, _NOW
+        self._give(self._sent, *record)
 
-    def _give(self, number: int, value: bytes | None, key: bytes | None, partition: int | None, headers: Any) -> None:
+    def _give(
+        self, number: int, value: bytes | None, key: bytes | None, partition: int | None, headers: Any, time_ms: int
+    ) -> None:
         """Add a record to the producer's queue; if that is full, once it has room."""
         report, to = partial(self._on_delivery, number), _ANY if partition is None else partition
         for wait_s in (self._room_s, 0):
             try:
-                self._producer.produce(self._topic, value, key, to, report, headers=list(headers))
+                self._producer.produce(self._topic, value, key, to, report, None, time_ms, list(headers))
                 return
             except BufferError:
                 self._producer.flush(wait_s)
@@ -162,6 +167,11 @@ class ConfluentProducer(ClientProducer):
     def _await(self, timeout_s: float) -> int:
         left = len(self._unacknowledged)
         self._producer.poll(timeout_s if left else 0)
+        while self._refused_times:
+            number, time_ms = self._refused_times.pop()
+            *record, _ = self._unacknowledged[number]
+            self._unacknowledged[number] = (*record, time_ms)
+            self._give(number, *self._unacknowledged[number])
         if len(self._unacknowledged) < left or not self._connection.connected:
             self._answered_at = time.monotonic()
         if self._unacknowledged and self._connection.is_silent(self._answered_at):
@@ -175,9 +185,14 @@ class ConfluentProducer(ClientProducer):
             raise self._connection.source_error(error)  # the call of the producer raises it
 
     def _on_delivery(self, number: int, error: KafkaError | None, _: Any) -> None:
-        if error is not None:
+        if error is None:
+            del self._unacknowledged[number]
+            return
+        *_, headers, sent_with = self._unacknowledged[number]
+        time_ms = self._other_time(error.code(), headers)
+        if sent_with != _NOW or time_ms is None:
             raise self._connection.source_error(error)
-        del self._unacknowledged[number]
+        self._refused_times.append((number, time_ms or 1))  # the client takes 0 for the time of sending
 
     def close(self) -> None:
         self._producer.purge()

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
@@ -36,6 +36,18 @@ def _sendable(headers: Sequence[Header]) -> list[tuple[str, bytes]]:
     return [(name, value or b"") for name, value in headers]
 
 
+_Record: TypeAlias = tuple[bytes | None, bytes | None, Sequence[Header], int | None]
+"""Value, key, headers and partition."""
+
+
+class _Sent(NamedTuple):
+    """A record that the client was given."""
+
+    future: Any  # of the broker's answer
+    record: _Record
+    time_ms: int | None  # since 1970; None: the time of sending
+
+
 class KafkaPythonProducer(ClientProducer):
     """See `streampca.sources.client_transactions.ClientProducer`."""
 
@@ -43,7 +55,7 @@ class KafkaPythonProducer(ClientProducer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._unacknowledged: deque[Any] = deque()  # futures, in the order sent
+        self._unacknowledged: deque[_Sent] = deque()  # in the order sent
         self._connection = Connection(self._settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
@@ -70,17 +82,28 @@ class KafkaPythonProducer(ClientProducer):
         key: bytes | None = None,
         headers: Sequence[Header] = (),
     ) -> None:
+        self._unacknowledged.append(self._give((value, key, headers, partition)))
+
+    def _give(self, record: _Record, time_ms: int | None = None) -> _Sent:
+        """Give a record to the client; without a time, it gets the time of sending."""
+        value, key, headers, partition = record
         with self._connection.answers():
-            self._unacknowledged.append(self._producer.send(self._topic, (value,), key, _sendable(headers), partition))
+            future = self._producer.send(self._topic, (value,), key, _sendable(headers), partition, time_ms)
+        return _Sent(future, record, time_ms)
 
     def _await(self, timeout_s: float) -> int:
-        try:
-            while self._unacknowledged:
-                self._unacknowledged[0].get(timeout_s)
-                self._unacknowledged.popleft()
-        except KafkaError as error:
-            if self._unacknowledged[0].exception is error:  # else it is the end of waiting
-                raise self._connection.source_error(error) from None
+        while self._unacknowledged:
+            first = self._unacknowledged[0]
+            try:
+                first.future.get(timeout_s)
+            except KafkaError as error:
+                if first.future.exception is not error:  # it is the end of waiting
+                    break
+                time_ms = self._other_time(getattr(error, "errno", None), first.record[2])
+                if first.time_ms is not None or time_ms is None:
+                    raise self._connection.source_error(error) from None
+                self._unacknowledged.append(self._give(first.record, time_ms))
+            self._unacknowledged.popleft()
         return len(self._unacknowledged)
 
     def close(self) -> None:
