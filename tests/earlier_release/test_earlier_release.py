@@ -116,7 +116,7 @@ def test_the_files_are_of_every_kind() -> None:
         assert entries[-1] == 0  # never seen
         assert 0.3 < entries[0] < 0.9  # late
         assert entries[1] > 0.3
-    assert known["gaps"] is None
+    assert folds["gaps"].state.known is None
     assert folds["gaps"].state.missing is not None
     figures = figures_of("checkpoints/gaps-correlated")["covariance"]
     assert np.abs(figures - as_read("", figures)).max() > 0.01  # correlations above 1, which the release before learned
