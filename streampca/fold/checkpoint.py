@@ -145,8 +145,16 @@ def decode(data: bytes) -> Checkpoint:
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.checkpoint)
     header = npz.validate(CheckpointHeader, fields)
     _verify(header, arrays)
-    numbers = header.weight, header.total_variance, header.count, header.concentration, header.clipped
-    state = State(arrays["C"], arrays["mean"], *numbers, *(arrays.get(name) for name in _OPTIONAL))
+    state = State(
+        C=arrays["C"],
+        mean=arrays["mean"],
+        weight=header.weight,
+        total_variance=header.total_variance,
+        count=header.count,
+        concentration=header.concentration,
+        clipped=header.clipped,
+        **{name: arrays.get(name) for name in _OPTIONAL},
+    )
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
     time, pending = EventTime(**dict(header.event_time)), (arrays["pending"], arrays["pending_retention"])
     fold = Fold(header.next_offset, state, *pending, time, header.stats, last)

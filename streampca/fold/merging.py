@@ -128,7 +128,7 @@ class FoldMerger:
         empty = Fold.empty(learning)
         state = self.state(learning.columns) or empty.state
         ascending = state.variance[::-1]
-        longest_first = state.rank - 1 - learning.limits.of(ascending)  # merging keeps shorter columns than learning does
-        state = replace(state, C=np.ascontiguousarray(state.C[:, longest_first]))
+        kept = state.rank - 1 - learning.limits.of(ascending)  # longest first
+        state = replace(state, C=np.ascontiguousarray(state.C[:, kept]))  # shorter ones would overflow (CᵀC)⁻¹
         stats = FoldStats.total(self._stats)
         return replace(empty, position=position, state=state, event_time=EventTime(self._time_ms), stats=stats)

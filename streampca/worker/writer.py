@@ -237,5 +237,6 @@ def _arrived(fold: Fold, position: int) -> Array:
 
 
 def _nbytes(checkpoint: Checkpoint) -> int:
-    state = checkpoint.fold.state
-    return state.C.nbytes + state.mean.nbytes + (0 if state.covariance is None else state.covariance.nbytes)
+    """Bytes of the arrays of a checkpoint's state."""
+    arrays = (value for value in vars(checkpoint.fold.state).values() if isinstance(value, np.ndarray))
+    return sum(array.nbytes for array in arrays)

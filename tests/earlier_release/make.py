@@ -4,8 +4,8 @@
     PYTHONPATH=/tmp/before python tests/earlier_release/make.py tests/earlier_release
 
 `checkpoints/` and `models/` hold files of every kind, `store/` a store of two partitions and a backfill, `figures.npz`
-what that release reads in each file (named by the file), and `vectors.npz` the next vectors of each stream. A later release
-writes its own files in the same way, by what its package is called then; this script imports nothing but the package.
+what that release reads in each file (named by the file), and `vectors.npz` the next vectors of each stream. A later
+release writes its own files in the same way; this script imports nothing but the release's package.
 """
 
 import sys

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from streampca.errors import DamagedFileError
-from streampca.fold import checkpoint as checkpoints, model_file as models, npz
+from streampca.fold import checkpoint as checkpoints, earlier_format, model_file as models, npz
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import MergedFold
@@ -116,7 +116,7 @@ def test_the_files_are_of_every_kind() -> None:
         assert entries[-1] == 0  # never seen
         assert 0.3 < entries[0] < 0.9  # late
         assert entries[1] > 0.3
-    assert known["gaps"] is None
+    assert folds["gaps"].state.known is None
     assert folds["gaps"].state.missing is not None
     figures = figures_of("checkpoints/gaps-correlated")["covariance"]
     assert np.abs(figures - as_read("", figures)).max() > 0.01  # correlations above 1, which the release before learned
@@ -173,6 +173,17 @@ def test_a_model_is_read_as_the_release_before_serves_it(name: str) -> None:
         assert np.allclose(np.stack(projected.scores), figures["scores"], rtol=1e-7)
         assert np.allclose(projected.p, figures["p"], rtol=1e-6)
     assert models.encode(models.decode(models.encode(published))) == models.encode(published)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_dimension_that_no_message_has_shown_is_found_in_a_model(name: str) -> None:
+    header, arrays = npz.decode((FOLDER / f"models/{name}.npz").read_bytes(), models.KIND, 2)
+    _, converted = earlier_format.model(header, arrays)
+    has_unseen = name.startswith("gaps") and not name.startswith(("gaps-published", "gaps-correlated"))
+    assert ("seen" in converted) == has_unseen
+    assert ("known" in converted) == (has_unseen and "learned" in arrays)
+    if has_unseen:
+        assert np.flatnonzero(~converted["seen"]).tolist() == [len(arrays["mean"]) - 1]
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("fitted")])
