@@ -38,6 +38,12 @@ def tick(within_s: float | None = None) -> None:
         faulthandler.dump_traceback_later(max(first - time.monotonic(), 0.001), exit=True, file=_STDERR)
 
 
+def forget() -> None:
+    """Stop watching this thread until it ticks again."""
+    if _watched is not None:
+        _watched.pop(threading.current_thread(), None)
+
+
 def result_of(future: Future[T]) -> T:
     """Wait for another thread, whose own matter it is how long it takes."""
     while not future.done():
