@@ -95,7 +95,6 @@ class Assignment(Generic[P]):
         """Read partitions from where their progress ends, if the log still holds the last records of these."""
         progress = {p: self.progress[p] for p in partitions}
         last = {p: reached.last for p, reached in progress.items() if reached.last}
-        self._in_flight.drop(partitions)
         self._first_records.forget(partitions)
         self._first_records.begin([p for p, reached in progress.items() if reached.is_first_start])
         self._source.seek({p: at.position if at.position >= 0 else None for p, at in progress.items()}, last)

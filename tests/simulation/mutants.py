@@ -38,7 +38,7 @@ from tests.simulation.transform.mutants import LOADS_OLDER_MODELS, TRANSFORM_MUT
 _start_save, _load = Checkpointer.start_save, Checkpointer._load
 _write_numbered = numbered.write
 _learn, _install, _take, _schema_of = Worker._learn, Worker._install, Fold.take, SchemaCache.get
-_read, _release = Assignment.read, Assignment.release
+_pause, _release = Assignment.pause, Assignment.release
 _partitions, _write_durably = Checkpoints.partitions, directory._write_durably
 _raise_unusable = Checkpoints._raise_unusable
 
@@ -176,8 +176,8 @@ MUTANTS: Mutants = {
     "folders are not flushed": (1, patched(directory, _flush_folder=nothing)),
     "the publisher leaves out a partition":
         (1, patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self))),
-    "what is in flight is installed after a seek": (1, patched(Assignment, read=_keeps_what_is_in_flight(_read))),
-    "what is in flight is installed after a release":
+    "what is in flight is handled after a pause": (1, patched(Assignment, pause=_keeps_what_is_in_flight(_pause))),
+    "what is in flight is handled after a release":
         (1, patched(Assignment, release=_keeps_what_is_in_flight(_release))),
     "what is in flight is kept by a worker that has lost the partition":
         (1, patched(Assignment, release=_keeps_what_is_in_flight(_release, if_lost=True))),

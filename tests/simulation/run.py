@@ -15,6 +15,7 @@ import structlog.testing
 
 from streampca.consumer_group import in_flight
 from streampca.pca.compilation import compile_kernels
+from streampca.formats import schemas
 from streampca.process import watchdog
 from streampca.stores import identity
 from streampca.transform import loop as transform_loop
@@ -95,6 +96,7 @@ def _environment() -> Iterator[list[structlog.typing.EventDict]]:
     with ExitStack() as stack:
         stack.enter_context(mounted_path.installed())
         stack.enter_context(mock.patch.object(in_flight, "_BUSY_POLL_S", 0.1))
+        stack.enter_context(mock.patch.object(schemas, "_PATIENCE_S", 0))  # it would be real time
         stack.enter_context(mock.patch.object(worker_loop, "_POLL_S", 1.0))
         stack.enter_context(mock.patch.object(transform_loop, "_POLL_S", 0.5))
         ids = (f"{number:032x}" for number in itertools.count())
