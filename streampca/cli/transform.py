@@ -3,14 +3,23 @@
 import time
 from functools import partial
 
+from streampca.consumer_group import in_flight
 from streampca.consumer_group.events import ModelFixed, StartDelayed
+from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.process import Process, member_process
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.process.start import end_on_signals, stop_on_signals
 from streampca.settings.commands import TransformSettings
-from streampca.sources.clients import client_and_other, could_save, create_client, create_transactions, prefetching
+from streampca.sources.clients import (
+    client_and_other,
+    could_save,
+    create_client,
+    create_transactions,
+    in_flight_limit_bytes,
+)
+from streampca.sources.events import decode_records
 from streampca.sources.schema_registry import create_schemas, create_writer
 from streampca.stores.choice import open_store
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
@@ -20,7 +29,7 @@ from streampca.transform.listeners import TransformLog, TransformMetrics
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.output_fields import OutputFields
-from streampca.transform.outputs import Outputs, Packer, RecordPacker
+from streampca.transform.outputs import Outputs, Packer, RecordPacker, TransformedBatch
 
 _LARGEST_VALUE = 1e150  # its square is finite
 _WAIT_S = 0.2
@@ -91,9 +100,12 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
     client = process.wait_for("brokers", partial(create_client, settings))
     topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
     transactions = process.wait_for("brokers", partial(create_transactions, settings, client, topics))
-    source = prefetching(client, settings, process.traced(outputs.read))
+    decode = process.traced(partial(decode_records, codec))
+    tasks = InFlight[TransformedBatch](
+        in_flight.threads(), decode, in_flight_limit_bytes(settings), process.started.threads.raise_first
+    )
     config = TransformConfig(settings.topic, settings.bad_record_policy, settings.on_offset_gap)
-    return Transformer(config, source, transactions, outputs, process.listener, process.started.threads.raise_first)
+    return Transformer(config, client, tasks, transactions, outputs, process.listener)
 
 
 def create_current_model(settings: TransformSettings, cache: ModelCache, pins: Pins) -> CurrentModel:

@@ -10,6 +10,8 @@ import structlog
 from threadpoolctl import threadpool_limits
 
 from streampca.cli.console import console
+from streampca.consumer_group import in_flight
+from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.process import Process, member_process
 from streampca.errors import SettingsError, StreampcaError
 from streampca.fold import checkpoint as files, npz
@@ -26,8 +28,8 @@ from streampca.sources.clients import (
     could_save,
     create_client,
     create_dead_letters,
+    in_flight_limit_bytes,
     open_reader,
-    prefetching,
 )
 from streampca.sources.events import decode_records
 from streampca.sources.schema_registry import create_schemas
@@ -37,7 +39,7 @@ from streampca.stores.choice import open_store
 from streampca.stores.models import Models
 from streampca.worker.checkpointer import WorkerConfig
 from streampca.worker.listeners import WorkerLog, WorkerMetrics
-from streampca.worker.loop import Worker
+from streampca.worker.loop import Learned, Worker
 from streampca.worker.writer import CheckpointWriter, Publisher
 
 log = structlog.get_logger()
@@ -78,10 +80,13 @@ def _build(settings: WorkerSettings, store: Store, process: Process) -> Worker:
     dead_letters = process.wait_for("brokers", partial(create_dead_letters, settings))
     # Not later: a group waits for members that do not poll.
     compile_kernels(config.fold.learning, partial(log.info, "compiling kernels", expected_seconds=_COMPILATION_S))
-    source = prefetching(client, settings, process.traced(partial(decode_records, config.codec)))
+    decode = process.traced(partial(decode_records, config.codec))
+    tasks = InFlight[Learned](
+        in_flight.threads(), decode, in_flight_limit_bytes(settings), process.started.threads.raise_first
+    )
     publisher = Publisher(Models(store, settings.topic, settings.keep_models), config.fold, time.time)
     writer = CheckpointWriter(Checkpoints(store, settings.topic), publisher)
-    return Worker(config, source, dead_letters, writer, process.listener, process.started.threads.raise_first)
+    return Worker(config, client, tasks, dead_letters, writer, process.listener)
 
 
 def create_worker_config(settings: WorkerSettings) -> WorkerConfig:

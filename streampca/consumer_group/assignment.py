@@ -5,9 +5,10 @@ stays in the group.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from streampca.consumer_group import events
+from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.policy import FirstRecords, MemberPolicy
 from streampca.errors import ForeignStoreError, StoreError
 from streampca.formats.record import LastRecord
@@ -48,6 +49,7 @@ class Assignment(Generic[P]):
         self,
         policy: MemberPolicy,
         source: Source,
+        in_flight: InFlight[Any],
         restore: Callable[[Collection[int]], Mapping[int, P]],
         listener: events.Listener,
         first_records: FirstRecords,
@@ -57,6 +59,7 @@ class Assignment(Generic[P]):
         It raises `StoreError` or `TimeoutError` when a retry can help, `ForeignStoreError` for another group's store.
         """
         self._policy, self._source, self._listener = policy, source, listener
+        self._in_flight = in_flight
         self._restore, self._first_records = restore, first_records
         self._waiting: set[int] = set()  # to be restored
         self._retry_pause_s = _FIRST_PAUSE_S
@@ -98,6 +101,7 @@ class Assignment(Generic[P]):
     def pause(self, event: Undecoded) -> None:
         """Read no more records of a partition until it is time to retry, since they cannot be decoded for now."""
         self._source.pause(frozenset({event.partition}))
+        self._in_flight.drop([event.partition])
         self._paused.add(event.partition)
         self._stalled.add(event.partition)
         self._listener.notify(events.PartitionStalled(event.partition, event.end - event.position, event.cause))
@@ -163,6 +167,7 @@ class Assignment(Generic[P]):
             self._start_reading(progress)
 
     def _seek(self, partitions: Collection[int]) -> None:
+        self._in_flight.drop(partitions)
         progress = {p: self.progress[p] for p in partitions}
         last = {p: reached.last for p, reached in progress.items() if reached.last}
         self._source.seek({p: at.position if at.position >= 0 else None for p, at in progress.items()}, last)
@@ -182,6 +187,7 @@ class Assignment(Generic[P]):
 
     def _forget(self, partitions: Collection[int]) -> None:
         self._paused -= set(partitions)
+        self._in_flight.drop(partitions)
         self._first_records.forget(partitions)
         for partition in partitions:
             self.progress.pop(partition, None)

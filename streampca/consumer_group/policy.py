@@ -125,10 +125,6 @@ class FirstRecords:
         self._topic, self._codec = topic, codec
         self._starts: dict[int, _Start] = {}
 
-    def __contains__(self, partition: int) -> bool:
-        """Whether a partition's next records are needed. Any thread may ask."""
-        return partition in self._starts
-
     def begin(self, partitions: Collection[int]) -> None:
         """The next events of these partitions are their first ones."""
         self._starts |= {partition: _Start() for partition in partitions}

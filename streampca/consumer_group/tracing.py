@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from streampca.consumer_group.events import BatchLearned, BatchTransformed, Listener, MemberEvent
 from streampca.formats.record import Record, headers_of
-from streampca.sources.events import Event, Records, Vectors
+from streampca.sources.events import Records, Undecoded, Vectors
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, Tracer
@@ -29,10 +29,10 @@ class TracingListener(Listener):
         }
         self._begun: dict[tuple[int, int], Span] = {}  # by partition and the offset after the batch
 
-    def traced(self, decode: Callable[[Records], Event]) -> Callable[[Records], Event]:
+    def traced(self, decode: Callable[[Records], Vectors | Undecoded]) -> Callable[[Records], Vectors | Undecoded]:
         """Wrap `decode`, to start a span while a batch has its records, which transform drops."""
 
-        def decode_and_begin(event: Records) -> Event:
+        def decode_and_begin(event: Records) -> Vectors | Undecoded:
             began, decoded = time.time_ns(), decode(event)
             if isinstance(decoded, Vectors) and (records := event.records[: len(decoded.records)]):
                 self._begun[event.partition, decoded.next] = self._begin(event.partition, records, began)

@@ -5,6 +5,7 @@ into a header instead; it is put before the value again.
 """
 
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
@@ -21,6 +22,7 @@ _FOREIGN = {
     bytes(FRAME): "with an eight-byte id, which Apicurio's serializers write unless they are set to four bytes",
 }
 _ERROR_LENGTH = 200
+_PATIENCE_S = 0.25  # longest time that a thread waits for another one that asks the registry
 
 
 class WriterSchema(NamedTuple):
@@ -62,6 +64,9 @@ class SchemaCache(Generic[T]):
 
     An id that the registry does not know is asked for with every record: it may be registered at any time, and what
     becomes of a record must not depend on what this process has asked before.
+
+    Several threads may use it. One of them asks the registry at a time; the others do not wait long for it, so that a
+    registry that does not answer holds one thread alone.
     """
 
     def __init__(self, schemas: Schemas | None, kind: str, make: Callable[[WriterSchema], T]) -> None:
@@ -69,16 +74,29 @@ class SchemaCache(Generic[T]):
             raise ValueError(f"{kind} needs a schema registry")
         self._schemas, self._kind, self._make = schemas, kind, make
         self._cache: dict[bytes, T | VectorError] = {}  # by frame
+        self._asking = Lock()
 
     def get(self, value: bytes) -> T:
         """Return what is made of a value's schema. Raises `VectorError`, and the registry's errors."""
         frame = value[: frame_size(value)]
         made = self._cache.get(frame)
         if made is None:
-            made = self._cache[frame] = self._made(frame)
+            made = self._asked(frame)
         if isinstance(made, VectorError):
             raise VectorError(made.reason, str(made))
         return made
+
+    def _asked(self, frame: bytes) -> T | VectorError:
+        """What to cache for a frame that is not cached yet."""
+        if not self._asking.acquire(timeout=_PATIENCE_S):
+            raise TimeoutError("another thread waits for the schema registry")
+        try:
+            made = self._cache.get(frame)  # the thread before may have asked for the same schema
+            if made is None:
+                made = self._cache[frame] = self._made(frame)
+            return made
+        finally:
+            self._asking.release()
 
     def _made(self, frame: bytes) -> T | VectorError:
         foreign = foreign_frame(frame)

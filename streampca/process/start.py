@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 # Longest time that one thread holds the GIL while another waits for it. With Python's default, ten times as long,
-# learning waits for the prefetch thread more than it works, and the event loop for threads that parse large bodies.
+# learning waits for the loop more than it works, and the event loop for threads that parse large bodies.
 _SWITCH_INTERVAL_S = 0.0005
 # Objects that are made between two garbage collections: Python's default of 700 would search a batch of records, none
 # of which is in a cycle, several times.

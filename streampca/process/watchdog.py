@@ -69,6 +69,12 @@ def tick(within_s: float | None = None) -> None:
         watch.due[threading.current_thread()] = watch.ran_s + (within_s or HANG_S)
 
 
+def forget() -> None:
+    """Stop watching this thread until it ticks again."""
+    if _watched is not None:
+        _watched.pop(threading.current_thread(), None)
+
+
 def result_of(future: Future[T]) -> T:
     """Wait for a future without limit; tick meanwhile, so that the watchdog does not end the process."""
     while not future.done():

@@ -19,8 +19,8 @@ MAX_POLL_RECORDS = 2000
 MAX_POLL_INTERVAL_S = 60
 """The group removes a member that polls less often; a rebalance waits this long for the slowest."""
 
-PREFETCH_MIB = 32
-"""Limit of the records read ahead: several fetches, so that learning never waits for one."""
+IN_FLIGHT_MIB = 32
+"""Limit of the records and vectors in flight: several fetches, so that learning never waits for one."""
 
 
 class TopicDescription(NamedTuple):

@@ -11,12 +11,9 @@ from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Admin, DeadLetters, OutgoingFields, RecordRefusedError, Source, Transactions
 from streampca.sources.client_transactions import ClientProducer, ClientTransactions
-from streampca.sources.events import Event, Records
-from streampca.sources.prefetch import Prefetch
 from streampca.sources.record_times import RecordTimes
 from streampca.sources.topic_reader import TopicReader
 
-_POLLS = 5  # prefetch at most as many records as this many polls return
 _REPLAY_S = 60.0  # a person waits; brokers abort the transaction of a killed replay after this time
 
 
@@ -132,9 +129,8 @@ def create_replay(settings: DeadLettersSettings) -> ReplayProducer:
     return ReplayProducer(settings.topic, _client(settings).transactions(settings, topics, name, _REPLAY_S))
 
 
-def prefetching(source: Source, settings: ConsumerSettings, decode: Callable[[Records], Event]) -> Source:
-    """Start a thread that polls the source and decodes its records."""
-    limit_bytes = base.PREFETCH_MIB * 2**20
+def in_flight_limit_bytes(settings: ConsumerSettings) -> int:
+    """Bytes of records and vectors that a member may have in flight."""
     if settings.client == "confluent":  # librdkafka's own queue holds the other half
-        limit_bytes //= 2
-    return Prefetch(source, _POLLS * base.MAX_POLL_RECORDS, limit_bytes, decode)
+        return base.IN_FLIGHT_MIB * 2**20 // 2
+    return base.IN_FLIGHT_MIB * 2**20

@@ -11,13 +11,14 @@ from collections.abc import Callable, Collection, Mapping
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.events import Listener
-from streampca.consumer_group.policy import MemberPolicy, without_vectors
+from streampca.consumer_group.in_flight import InFlight
+from streampca.consumer_group.policy import FirstRecords, MemberPolicy, without_vectors
 from streampca.errors import StreampcaError, TopicReplacedError, refuse_other_topic
 from streampca.process import watchdog
 from streampca.sources.base import Committed, RecordRefusedError, Source, TransactionFailedError, Transactions
-from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded
+from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
 from streampca.sources.record_times import RecordTimes
-from streampca.transform.outputs import Outputs, TransformedBatch
+from streampca.transform.outputs import OutputLimit, Outputs, TransformedBatch
 from streampca.transform.position import Position, position_in, refuse_offset_of_other_topic
 
 _POLL_S = 0.1
@@ -40,18 +41,19 @@ class Transformer:
         self,
         config: TransformConfig,
         source: Source,
+        in_flight: InFlight[TransformedBatch],
         transactions: Transactions,
         outputs: Outputs,
         listener: Listener,
-        check_threads: Callable[[], None] = lambda: None,
     ) -> None:
-        """The `source` hands over records that `outputs` has projected; `transactions` belong to the same member."""
+        """The `transactions` belong to the member that reads the `source`."""
         self._config, self._source, self._transactions = config, source, transactions
-        self._outputs, self._listener, self._check_threads = outputs, listener, check_threads
-        self._model = outputs.model
+        self._in_flight, self._outputs, self._listener = in_flight, outputs, listener
+        self._model, self._limit = outputs.model, OutputLimit()
         self._times = RecordTimes(outputs.topic, transactions)
         self._refused: dict[int, int] = {}  # partition → where the transactions ended that were refused
-        self._assignment = Assignment[Position](config, source, self._restore, listener, outputs.first_records)
+        first_records = FirstRecords(config.topic, outputs.codec)
+        self._assignment = Assignment[Position](config, source, in_flight, self._restore, listener, first_records)
         self._positions = self._assignment.progress
         self._is_first_start = True  # the group has committed no record, and this member has projected none
         self._topic_id = ""  # at the last assignment, or failure
@@ -71,7 +73,6 @@ class Transformer:
         """
         try:
             while self._stop_cause is None:
-                self._check_threads()
                 watchdog.tick()
                 self._listener.notify(events.LoopTicked())
                 self._turn(clock)
@@ -81,6 +82,7 @@ class Transformer:
             raise
         finally:
             self._listener.notify(events.MemberStopping(self._stop_cause or "crashed"))
+            self._in_flight.close()
             try:
                 self._transactions.close()
             finally:
@@ -89,11 +91,12 @@ class Transformer:
     def _turn(self, clock: Callable[[], float]) -> None:
         try:
             self._model.refresh()
-            for event in self._source.poll(_POLL_S):
+            if not self._pending:
+                self._begun_at = clock()
+            for event in self._in_flight.next_events(self._source, _POLL_S):
                 watchdog.tick()
-                if not self._pending:
-                    self._begun_at = clock()
                 self._handle(event)
+            self._in_flight.handle_ended()
             is_due = clock() - self._begun_at >= TRANSACTION_S or self._counts["all"] >= TRANSACTION_RECORDS
             if self._pending and is_due:
                 if clock() >= self._next_check:
@@ -102,7 +105,7 @@ class Transformer:
                 self._commit()
         except RecordRefusedError as error:
             if error.size:
-                self._outputs.limit.refused(error.size)
+                self._limit = self._limit.after_refusal(error.size)
             else:
                 self._times.retry(error)
             self._refused |= {p: at.position for p, at in self._pending.items()}
@@ -113,13 +116,10 @@ class Transformer:
 
     def _handle(self, event: Event) -> None:
         match event:
-            case TransformedBatch() | Undecoded() | OutOfRange() if event.partition not in self._positions:
+            case Records() | OutOfRange() if event.partition not in self._positions:
                 pass  # read before the partition was released
-            case TransformedBatch():
-                if self._assignment.decoded(event):
-                    self._write(event)
-            case Undecoded():
-                self._assignment.pause(event)
+            case Records():
+                self._in_flight.read(event, self._decoded)
             case Assigned(partitions):
                 self._assignment.assign(partitions)
             case Revoked(partitions):
@@ -127,14 +127,35 @@ class Transformer:
             case Lost(partitions):
                 self._release(partitions, lost=True)
             case OutOfRange():
+                self._in_flight.finish(event.partition)  # records that are in flight are not lost
                 self._check_topic()
                 self._assignment.skip_gap(event)
 
-    def _write(self, event: TransformedBatch) -> None:
-        if reject := self._config.stops_at(event):
-            self._write(self._outputs.project(event.before(reject.index)))
+    def _decoded(self, decoded: Vectors | Undecoded) -> None:
+        if isinstance(decoded, Undecoded):
+            self._assignment.pause(decoded)
+            return
+        if self._assignment.decoded(decoded):
+            self._project(decoded)
+
+    def _project(self, batch: Vectors) -> None:
+        """Project a batch in a thread, unless it holds a record at which the member stops."""
+        model, limit = self._model.published, self._limit
+        reject = self._config.stops_at(batch)
+        if reject:
+            self._in_flight.stop_reading([batch.partition])
+            self._in_flight.finish(batch.partition)
+            self._write(self._outputs.project(model, limit, batch.before(reject.index)))
             self._commit()
-            raise self._config.error(event, reject)
+            raise self._config.error(batch, reject)
+
+        def project(_earlier: TransformedBatch | None) -> TransformedBatch:
+            return self._outputs.project(model, limit, batch)
+
+        self._in_flight.work(batch.partition, batch.nbytes, project, self._write)
+
+    def _write(self, event: TransformedBatch) -> None:
+        """Add the outputs and dead letters of a batch to the transaction."""
         dead_letters = [
             self._outputs.dead_letter(event.partition, event.records[reject.index], reject)
             for reject in self._config.dead_letters(event, accepted_any=not self._is_first_start)
@@ -160,7 +181,7 @@ class Transformer:
 
     def _commit(self) -> None:
         started = time.perf_counter()
-        self._outputs.limit.read(self._transactions.topic_configs())
+        self._limit = self._limit.configured(self._transactions.topic_configs())
         shape, topic_id = self._model.shape, self._topic_id
         self._transactions.commit({p: position.as_committed(shape, topic_id) for p, position in self._pending.items()})
         self._refused = {
@@ -212,7 +233,7 @@ class Transformer:
         """Where to read partitions from. Raises `TimeoutError`, also if the member is to stop: each step takes time."""
         self._check_stop()
         self._transactions.recover()
-        self._outputs.limit.read(self._transactions.topic_configs())
+        self._limit = self._limit.configured(self._transactions.topic_configs())
         self._check_stop()
         self._outputs.check_partitions(partitions, self._transactions)
         self._check_stop()

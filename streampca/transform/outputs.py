@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -11,7 +10,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from streampca.consumer_group.policy import FirstRecords
 from streampca.errors import SourceError
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields, Writer
@@ -19,7 +17,7 @@ from streampca.formats.codec import Codec
 from streampca.formats.record import LastRecord, Record, Reject, headers_of, keys_of, last_of, offsets_of, values_of
 from streampca.sources.base import Outgoing, OutgoingFields, Transactions
 from streampca.sources.dead_letters import dead_letter_headers
-from streampca.sources.events import Records, Undecoded, Vectors, decode_records
+from streampca.sources.events import Vectors
 from streampca.sources.record_size import record_size
 from streampca.transform.models import CurrentModel
 from streampca.transform.output_fields import OutputFields
@@ -109,8 +107,8 @@ class RecordCount(Sequence[Record]):
 class TransformedBatch(Vectors):
     """Decoded records and their outputs, by this version of the model.
 
-    Records and vectors are gone unless some records are rejected, or the first of the partition: the next ones then lie
-    in the same memory, which the processor's cache still holds.
+    Records and vectors are gone unless some records are rejected: the next ones then lie in the same memory, which the
+    processor's cache still holds.
     """
 
     outputs: list[OutgoingFields]
@@ -139,30 +137,19 @@ class Outputs:
     source_topic: str
     dead_letter_topic: str | None = None
     only_p_below: float | None = None  # leave out records whose vectors all have a p-value of this or more
-    limit: "OutputLimit" = field(default_factory=lambda: OutputLimit())
 
-    @cached_property
-    def first_records(self) -> FirstRecords:
-        """The partitions whose first records are compared before any output of them is written."""
-        return FirstRecords(self.source_topic, self.codec)
-
-    def read(self, event: Records) -> TransformedBatch | Undecoded:
-        """Decode records and project their vectors. Any thread may call it."""
-        decoded = decode_records(self.codec, event)
-        return decoded if isinstance(decoded, Undecoded) else self.project(decoded)
-
-    def project(self, event: Vectors) -> TransformedBatch:
-        """Project decoded records with the model in use."""
-        published, decoded, records = self.model.published, event.decoded, event.records
-        outputs, written = self._of(published, event)
-        if too_large := self.limit.exceeded_by(self.topic, outputs):
-            return self.project(event.rejecting(OUTPUT_TOO_LARGE, too_large))
-        if not decoded.rejects and event.partition not in self.first_records:
+    def project(self, published: PublishedModel, limit: "OutputLimit", event: Vectors) -> TransformedBatch:
+        """Project decoded records with a model; outputs beyond the limit are rejects. Any thread may call it."""
+        decoded, records = event.decoded, event.records
+        outputs, written = self._of(published, limit, event)
+        if too_large := limit.exceeded_by(self.topic, outputs):
+            return self.project(published, limit, event.rejecting(OUTPUT_TOO_LARGE, too_large))
+        if not decoded.rejects:
             decoded, records = decoded._replace(vectors=np.zeros((0, 0))), RecordCount(records)
         before = (decoded, event.timestamps, records, event.next, event.partition, event.end)
         return TransformedBatch(*before, outputs, written, published.version)
 
-    def _of(self, published: PublishedModel, event: Vectors) -> tuple[list[OutgoingFields], int]:
+    def _of(self, published: PublishedModel, limit: "OutputLimit", event: Vectors) -> tuple[list[OutgoingFields], int]:
         """The outputs of the records that hold vectors, and how many records they hold."""
         vectors, indices, _, counts, _ = event.decoded
         if not len(indices):
@@ -181,7 +168,7 @@ class Outputs:
         fields = {name: fields[name] for name in self.output_fields.kinds}
         keys, headers = _chosen(keys_of(event.records), indices), _chosen(headers_of(event.records), indices)
         selection = Selection(event.partition, published.version, fields, counts, keys, headers, offsets, timestamps)
-        return list(self.packer.messages(self.topic, selection, self.limit.most)), len(keys)
+        return list(self.packer.messages(self.topic, selection, limit.most)), len(keys)
 
     def dead_letter(self, partition: int, record: Record, reject: Reject) -> Outgoing:
         """A record that cannot be projected. Raises `ValueError` without a dead-letter topic."""
@@ -205,27 +192,29 @@ def too_few_partitions(topic: str, count: int, source_topic: str) -> SourceError
     )
 
 
+@dataclass(frozen=True)
 class OutputLimit:
     """The largest record that the output topic takes, as far as its options and its brokers' refusals say."""
 
-    def __init__(self) -> None:
-        self.most = self._configured = math.inf
-        self._measures_all = False  # also records whose values are small: only their headers and keys may be large
+    most: float = math.inf  # bytes
+    by_options: float = math.inf  # bytes, by the topic's options alone
+    was_refused: bool = False  # then all outputs are measured: those with small values may have large headers or keys
 
-    def read(self, configs: Mapping[str, str]) -> None:
-        """Note the topic's options, if they are known; earlier refusals count until they change."""
-        configured = float(configs.get(_OPTION, self._configured))
-        if configured != self._configured:
-            self.most = self._configured = configured
+    def configured(self, configs: Mapping[str, str]) -> "OutputLimit":
+        """The limit by the topic's options, if they are known; earlier refusals count until the options change."""
+        by_options = float(configs.get(_OPTION, self.by_options))
+        if by_options == self.by_options:
+            return self
+        return replace(self, most=by_options, by_options=by_options)
 
-    def refused(self, size: int) -> None:
-        """A broker has refused a record of this size, alone."""
-        self.most, self._measures_all = min(self.most, size) - 1, True
+    def after_refusal(self, size: int) -> "OutputLimit":
+        """The limit after a broker has refused a record of this size, alone."""
+        return replace(self, most=min(self.most, size) - 1, was_refused=True)
 
     def exceeded_by(self, topic: str, outputs: Sequence[OutgoingFields]) -> dict[int, str]:
         """Why outputs are too large, by the offset of the record that they are of, or that their first row is of."""
         values = [output[_VALUE] or b"" for output in outputs]
-        if not values or (max(map(len, values)) < self.most / 2 and not self._measures_all):
+        if not values or (max(map(len, values)) < self.most / 2 and not self.was_refused):
             return {}
         sizes = [(record_size(value, key, headers), headers) for _, _, value, key, headers, _ in outputs]
         return {

@@ -5,22 +5,34 @@ A partition continues at the position inside its checkpoint (checkpointer.py), n
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment
+from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.policy import FirstRecords, without_vectors
 from streampca.errors import StreampcaError
-from streampca.fold.fold import Fold
+from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.epoch import odd_times
 from streampca.pca.arrays import rows_with_missing
+from streampca.pca.state import Losses
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
-from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Revoked, Undecoded, Vectors
+from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
 from streampca.worker.checkpointer import Checkpointer, WorkerConfig
 from streampca.worker.writer import CheckpointWriter, PublishSchedule
 
 _POLL_S = 0.2
+
+
+class Learned(NamedTuple):
+    """The fold of a partition after a batch."""
+
+    fold: Fold
+    losses: Sequence[Losses]
+    seconds: float
 
 
 class Worker:
@@ -30,27 +42,25 @@ class Worker:
         self,
         config: WorkerConfig,
         source: Source,
+        in_flight: InFlight[Learned],
         dead_letters: DeadLetters,
         writer: CheckpointWriter,
         listener: events.Listener,
-        check_threads: Callable[[], None] = lambda: None,
     ) -> None:
-        """The `source` hands over decoded records, such as `sources.prefetch`.
-
-        `check_threads` raises the error of a thread that has died, which ends the loop.
-        """
         self._config, self._source, self._dead_letters = config, source, dead_letters
-        self._schedule, self._check_threads = PublishSchedule(), check_threads
+        self._in_flight, self._schedule = in_flight, PublishSchedule()
         self._listener = events.Listeners(self._schedule, listener)
         self._checkpointer = Checkpointer(config, source, dead_letters, writer, self._listener)
         first_records = FirstRecords(config.topic, config.codec)
-        self._assignment = Assignment[Fold](config, source, self._checkpointer.restore, self._listener, first_records)
+        self._assignment = Assignment[Fold](
+            config, source, in_flight, self._checkpointer.restore, self._listener, first_records
+        )
         self._folds = self._assignment.progress
         self._next_save = 0.0
         self._stop_cause: str | None = None
 
     def stop(self, cause: str) -> None:
-        """End the loop after the current batch. Safe to call from a signal handler."""
+        """End the loop after the current turn. Safe to call from a signal handler."""
         self._stop_cause = self._stop_cause or cause
 
     def run(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,29 +72,33 @@ class Worker:
             self._checkpointer.check()
             self._next_save = clock() + self._config.checkpoint_interval_s
             while self._stop_cause is None:
-                self._check_threads()
                 watchdog.tick()
                 self._listener.notify(events.LoopTicked())
-                for event in self._source.poll(_POLL_S):
-                    watchdog.tick()
-                    self._handle(event)
-                self._listener.notify(events.SourcePolled(self._source.status()))
-                now = clock()
-                self._assignment.retry_when_due(now)
-                if not self._checkpointer.busy and now >= self._next_save:
-                    publish = self._schedule.begin_if_due(self._folds, self._source.partitions(), now)
-                    self._checkpointer.start_save(self._folds, publish=publish)
-                    self._next_save = clock() + self._config.checkpoint_interval_s
-                self._checkpointer.finish_save(wait=False)
+                self._turn(clock)
         except StreampcaError as error:
             self.stop(str(error))
             raise
         finally:
             self._shut_down()
 
+    def _turn(self, clock: Callable[[], float]) -> None:
+        for event in self._in_flight.next_events(self._source, _POLL_S):
+            watchdog.tick()
+            self._handle(event)
+        self._in_flight.handle_ended()
+        self._listener.notify(events.SourcePolled(self._source.status()))
+        now = clock()
+        self._assignment.retry_when_due(now)
+        if not self._checkpointer.busy and now >= self._next_save:
+            publish = self._schedule.begin_if_due(self._folds, self._source.partitions(), now)
+            self._checkpointer.start_save(self._folds, publish=publish)
+            self._next_save = clock() + self._config.checkpoint_interval_s
+        self._checkpointer.finish_save(wait=False)
+
     def _shut_down(self) -> None:
         """Save before leaving the group, so that the next owner finds the checkpoints; publish last: it may be slow."""
         self._listener.notify(events.MemberStopping(self._stop_cause or "crashed"))
+        self._in_flight.close()
         publish = False
         try:
             if self._stop_cause is not None:
@@ -101,11 +115,8 @@ class Worker:
         if isinstance(event, Assigned | Revoked | Lost | OutOfRange):
             self._checkpointer.finish_save(wait=True)  # commits offsets while the partitions are still ours
         match event:
-            case Vectors():
-                if self._assignment.decoded(event):
-                    self._learn(event)
-            case Undecoded():
-                self._assignment.pause(event)
+            case Records():
+                self._in_flight.read(event, self._decoded)
             case Assigned(partitions):
                 self._assignment.assign(partitions)
             case Revoked(partitions):
@@ -114,26 +125,59 @@ class Worker:
             case Lost(partitions):
                 self._checkpointer.forget(self._assignment.release(partitions, lost=True))
             case OutOfRange():
+                self._in_flight.finish(event.partition)  # records that are in flight are not lost
                 self._skip_gap(event)
 
-    def _learn(self, event: Vectors) -> None:
-        started = time.perf_counter()
-        partition, config = event.partition, self._config.fold
-        if reject := self._config.stops_at(event):
-            self._learn(event.before(reject.index))
-            raise self._config.error(event, reject)
+    def _decoded(self, decoded: Vectors | Undecoded) -> None:
+        if isinstance(decoded, Undecoded):
+            self._assignment.pause(decoded)
+            return
+        if self._assignment.decoded(decoded):
+            self._learn(decoded)
+
+    def _learn(self, batch: Vectors) -> None:
+        """Learn a batch in a thread, unless it holds a record at which the worker stops."""
+        partition = batch.partition
+        reject = self._config.stops_at(batch)
+        if reject:
+            self._in_flight.stop_reading([partition])
+            self._in_flight.finish(partition)
+            before = batch.before(reject.index)
+            self._install(before, learned(self._folds[partition], before, self._config.fold))
+            raise self._config.error(batch, reject)
+        installed, config = self._folds[partition], self._config.fold
+
+        def learn(earlier: Learned | None) -> Learned:
+            fold = installed if earlier is None else earlier.fold
+            return learned(fold, batch, config)
+
+        self._in_flight.work(partition, batch.nbytes, learn, partial(self._install, batch))
+
+    def _install(self, batch: Vectors, learned: Learned) -> None:
+        """Make the fold after a batch the partition's own, and report it."""
+        partition = batch.partition
         # First: a fold is never past a record that could not be sent.
-        for reject in self._config.dead_letters(event, accepted_any=self._has_learned()):
-            self._dead_letters.send(partition, event.records[reject.index], reject.reason, reject.message)
-        self._folds[partition], losses = self._folds[partition].take(event, config)
-        for without_vector in without_vectors(event, accepted_any=self._has_learned()):
+        for reject in self._config.dead_letters(batch, accepted_any=self._has_learned()):
+            self._dead_letters.send(partition, batch.records[reject.index], reject.reason, reject.message)
+        self._folds[partition] = learned.fold
+        for without_vector in without_vectors(batch, accepted_any=self._has_learned()):
             self._listener.notify(without_vector)
-        seconds = time.perf_counter() - started
-        messages, lag = len(event.timestamps), event.end - event.next
-        incomplete = int(rows_with_missing(event.decoded.vectors).sum()) if config.learning.impute else 0
-        odd = odd_times(event.timestamps[event.timestamps >= 0]).tolist() if config.half_life_seconds else ()
+        incomplete, odd = 0, list[int]()
+        if self._config.fold.learning.impute:
+            incomplete = int(rows_with_missing(batch.decoded.vectors).sum())
+        if self._config.fold.half_life_seconds:
+            odd = odd_times(batch.timestamps[batch.timestamps >= 0]).tolist()
         self._listener.notify(
-            events.BatchLearned(partition, self._folds[partition], messages, losses, seconds, lag, incomplete, odd)
+            events.BatchLearned(
+                partition,
+                learned.fold,
+                messages=len(batch.timestamps),
+                losses=learned.losses,
+                seconds=learned.seconds,
+                lag=batch.end - batch.next,
+                incomplete=incomplete,
+                odd_times=odd,
+            )
         )
 
     def _has_learned(self) -> bool:
@@ -147,3 +191,10 @@ class Worker:
             self._assignment.read([event.partition])
         else:
             self._assignment.skip_gap(event)
+
+
+def learned(fold: Fold, batch: Vectors, config: FoldConfig) -> Learned:
+    """The fold after a batch; a pure function, for any thread."""
+    started = time.perf_counter()
+    after, losses = fold.take(batch, config)
+    return Learned(after, losses, time.perf_counter() - started)

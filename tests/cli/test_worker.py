@@ -132,7 +132,7 @@ def test_kernels_are_compiled_before_the_worker_joins_and_after_what_may_fail(
     monkeypatch.setattr(codec, "reader_of", reader)
     monkeypatch.setattr(worker, "create_client", lambda settings: order.append("broker"))
     monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
-    monkeypatch.setattr(worker, "prefetching", join)
+    monkeypatch.setattr(worker, "Worker", join)
     refusal(JoiningError, worker._build, settings, DirectoryStore(tmp_path), process)
     assert order == ["reader of json", "broker", "kernels"]
     assert [line["event"] for line in logs] == ["compiling kernels"]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -251,14 +252,14 @@ class FlakySchemas(MemorySchemas):
         return super().get(schema_id)
 
 
-@pytest.mark.parametrize("prefetch", [1, 10, 10_000])
+@pytest.mark.parametrize("limit_bytes", [1, 1000, 10**6])
 @pytest.mark.parametrize("failures", [1, 2, 3, pytest.param(8, marks=pytest.mark.slow)])
-def test_a_flaky_registry_loses_no_record(prefetch: int, failures: int) -> None:
+def test_a_flaky_registry_loses_no_record(limit_bytes: int, failures: int) -> None:
     """It may answer for a batch that was read after one that still waits."""
     env, V = Environment(), vectors(100)
     env.send(0, avros(V))
     config = config_for(env, "avro", FlakySchemas(failures), on_bad_record="dead_letter")
-    worker = make_worker(env, config, batch=10, prefetch=prefetch).run()
+    worker = make_worker(env, config, batch=10, threads=ThreadPoolExecutor(2), limit_bytes=limit_bytes).run()
     assert env.dead_letters == []
     stalled = worker.recorder.of_type(PartitionStalled)[0]
     assert (stalled.partition, stalled.lag) == (0, 100)

@@ -1,9 +1,13 @@
 """Schemas of a registry: unavailable, registered later, or unusable."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from streampca.formats.packing import VectorError
-from streampca.formats.schemas import SchemaCache, WriterSchema
+from streampca.formats.schemas import SchemaCache, WriterSchema, frame_of
+from tests.errors import refusal
 from tests.formats.structured import (
     ARRAY,
     READING,
@@ -19,6 +23,8 @@ from tests.formats.structured import (
     protobuf,
     reading,
 )
+from tests.in_memory.schemas import MemorySchemas
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize(("kind", "field"), [("avro", "v"), ("protobuf", "doubles")])
@@ -72,3 +78,42 @@ def test_a_schema_that_is_registered_later_is_found() -> None:
     registry.schemas[7] = WriterSchema("AVRO", "text")
     assert [cache.get(framed(7, b"")) for _ in range(2)] == ["text", "text"]
     assert registry.requests == 2
+
+
+class SlowSchemas(MemorySchemas):
+    """Answers when it is allowed to, and counts its requests."""
+
+    def __init__(self) -> None:
+        super().__init__({1: WriterSchema("AVRO", ""), 2: WriterSchema("AVRO", "")})
+        self.asked, self.may_answer, self.requests = threading.Event(), threading.Event(), list[int | str]()
+
+    def get(self, schema_id: int | str) -> WriterSchema:
+        self.requests.append(schema_id)
+        self.asked.set()
+        assert self.may_answer.wait(PATIENCE_S)
+        return super().get(schema_id)
+
+
+def test_a_registry_that_does_not_answer_holds_one_thread_alone() -> None:
+    schemas = SlowSchemas()
+    cache = SchemaCache(schemas, "AVRO", lambda schema: "decoder")
+    with ThreadPoolExecutor(1) as executor:
+        first = executor.submit(cache.get, frame_of(1))
+        assert schemas.asked.wait(PATIENCE_S)
+        assert "another thread" in refusal(TimeoutError, cache.get, frame_of(2))
+        schemas.may_answer.set()
+        assert first.result(PATIENCE_S) == "decoder"
+    assert cache.get(frame_of(2)) == "decoder"
+    assert schemas.requests == [1, 2]
+
+
+def test_threads_that_need_the_same_schema_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streampca.formats.schemas._PATIENCE_S", float(PATIENCE_S))
+    schemas = SlowSchemas()
+    cache = SchemaCache(schemas, "AVRO", lambda schema: "decoder")
+    with ThreadPoolExecutor(3) as executor:
+        results = [executor.submit(cache.get, frame_of(1)) for _ in range(3)]
+        assert schemas.asked.wait(PATIENCE_S)
+        schemas.may_answer.set()
+        assert [result.result(PATIENCE_S) for result in results] == ["decoder"] * 3
+    assert schemas.requests == [1]

@@ -116,7 +116,7 @@ def test_the_first_error_of_a_thread_is_raised_and_reported() -> None:
 
 @pytest.mark.parametrize("name", ["client", "health"])
 def test_a_member_ends_with_the_error_of_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A thread of a Kafka client, or the one that answers `/metrics`; those of prefetch and writer hand theirs over."""
+    """A thread of a Kafka client, or the one that answers `/metrics`; those of tasks and writer hand theirs over."""
     monkeypatch.setattr(start, "keep_freed_memory", lambda: None)  # both are of the whole process
     monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
     if name == "health":

@@ -4,7 +4,7 @@
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
@@ -12,8 +12,9 @@ from unittest import mock
 
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.events import CheckpointSaved
+from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.policy import FirstRecords
-from streampca.errors import DamagedFileError, SourceError, StaleListingError, StoreError
+from streampca.errors import DamagedFileError, StaleListingError, StoreError
 from streampca.fold import npz
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
@@ -21,14 +22,13 @@ from streampca.formats.packing import VectorError
 from streampca.formats.record import Batch, Decoded
 from streampca.formats.schemas import FRAME, SchemaCache
 from streampca.pca.compilation import compile_kernels
-from streampca.sources.events import EventQueue, Lost, Vectors
-from streampca.sources.prefetch import Prefetch
+from streampca.sources.events import Lost, Vectors
 from streampca.stores import directory, identity, numbered
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache
 from streampca.worker import checkpointer
 from streampca.worker.checkpointer import Checkpointer
-from streampca.worker.loop import Worker
+from streampca.worker.loop import Learned, Worker
 from streampca.worker.writer import CheckpointWriter, SaveResult
 from tests.in_memory.topic import Log
 from tests.simulation.plan import plan_of
@@ -38,7 +38,8 @@ from tests.simulation.transform.mutants import LOADS_OLDER_MODELS, TRANSFORM_MUT
 _handle = Worker._handle
 _start_save, _load = Checkpointer.start_save, Checkpointer._load
 _write_numbered = numbered.write
-_learn, _take, _schema_of = Worker._learn, Fold.take, SchemaCache.get
+_learn, _install, _take, _schema_of = Worker._learn, Worker._install, Fold.take, SchemaCache.get
+_pause, _release = Assignment.pause, Assignment.release
 _partitions, _write_durably = Checkpoints.partitions, directory._write_durably
 _raise_unusable = Checkpoints._raise_unusable
 
@@ -53,12 +54,25 @@ def _does_not_flush(self: Checkpointer, folds: Mapping[int, Fold], **merging: An
         _start_save(self, folds, **merging)
 
 
-def _learns_before_it_sends(self: Worker, event: Vectors) -> None:
-    try:
-        _learn(self, event)
-    except SourceError:
-        self._folds[event.partition], _ = self._folds[event.partition].take(event, self._config.fold)
-        raise
+def _installs_before_it_sends(self: Worker, batch: Vectors, learned: Learned) -> None:
+    self._folds[batch.partition] = learned.fold
+    _install(self, batch, learned)
+
+
+def _sends_at_submission(self: Worker, batch: Vectors) -> None:
+    for reject in self._config.dead_letters(batch, accepted_any=self._has_learned()):
+        self._dead_letters.send(batch.partition, batch.records[reject.index], reject.reason, reject.message)
+    _learn(self, batch)
+
+
+def _keeps_what_is_in_flight(method: Callable[..., Any], *, if_lost: bool = False) -> Callable[..., Any]:
+    def without_drop(self: Assignment[Fold], *arguments: Any, **options: Any) -> Any:
+        if if_lost and not options["lost"]:
+            return method(self, *arguments, **options)
+        with mock.patch.object(self._in_flight, "drop"):
+            return method(self, *arguments, **options)
+
+    return without_drop
 
 
 def _drops_before_it_has_saved(self: Worker, event: Any) -> None:
@@ -160,7 +174,7 @@ def _rejects_by_its_cache(self: SchemaCache[Any], value: bytes) -> Any:
 MUTANTS: Mutants = {
     "offsets are committed before the checkpoint is saved": (1, patched(Checkpointer, start_save=_commits_first)),
     "dead letters are not flushed before a save": (1, patched(Checkpointer, start_save=_does_not_flush)),
-    "the fold moves before dead letters are sent": (912, patched(Worker, _learn=_learns_before_it_sends)),
+    "the fold moves before dead letters are sent": (912, patched(Worker, _install=_installs_before_it_sends)),
     "reading starts at the earliest record, not at the checkpoint":
         (2, patched(Assignment, _start_reading=_seeks_to_the_start)),
     "reading starts at the committed offset, not at the checkpoint":
@@ -170,12 +184,13 @@ MUTANTS: Mutants = {
     "folders are not flushed": (1, patched(directory, _flush_folder=nothing)),
     "the publisher leaves out a partition":
         (1, patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self))),
-    "prefetched records are not dropped at a rebalance": (138, patched(EventQueue, drop=nothing)),
-    "prefetched records are not dropped at a pause":
-        (138, patched(Prefetch, _pause=lambda self, owned: self._source.pause(owned - self._queue.released()))),
-    "polling continues before a rebalance is handled":
-        (1, patched(Prefetch, _may_poll=lambda self: self._begun),
-         patched(EventQueue, released=lambda self: frozenset())),
+    "what is in flight is handled after a pause": (1, patched(Assignment, pause=_keeps_what_is_in_flight(_pause))),
+    "what is in flight is handled after a release":
+        (1, patched(Assignment, release=_keeps_what_is_in_flight(_release))),
+    "what is in flight is kept by a worker that has lost the partition":
+        (1, patched(Assignment, release=_keeps_what_is_in_flight(_release, if_lost=True))),
+    "a gap is counted before what is in flight was handled": (1, patched(InFlight, finish=nothing)),
+    "dead letters are sent at submission": (1, patched(Worker, _learn=_sends_at_submission)),
     "the first records are kept when they are read again": (2, patched(FirstRecords, forget=nothing)),
     "records that were only compared are not read again": (2, patched(FirstRecords, take_due=lambda self, now: [])),
     "a save is not finished when partitions are lost": (3, patched(Worker, _handle=_drops_before_it_has_saved)),

@@ -16,7 +16,8 @@ TOPIC = "readings"
 QUIET_AFTER_S = 10.0  # no fault begins later
 
 CALLS = (
-    "poll", "seek", "topic_id", "flush", "flushed", "open", "write", "fsync", "rename", "renamed", "fsync folder",
+    "poll", "task begins", "task ends", "seek", "topic_id", "flush", "flushed",
+    "open", "write", "fsync", "rename", "renamed", "fsync folder",
     "commit", "committed", "offsets", "list", "read", "unlink", "mkdir", "close", "schema",
 )  # fmt: skip
 
@@ -27,7 +28,8 @@ D_CORRELATED = 6  # dimensions of correlated vectors
 
 TRANSFORM_CALLS = (
     *("send", "sent", "add offsets", "commit", "committed") * 3,  # while a transaction is open
-    "poll", "seek", "offsets", "partitions", "recover", "abort", "topic_id", "list", "read", "close", "schema",
+    "poll", "task begins", "task ends", "seek", "offsets", "partitions", "recover",
+    "abort", "topic_id", "list", "read", "close", "schema",
 )  # fmt: skip
 
 
@@ -64,7 +66,7 @@ class AnyPlan:
     partitions: int
     machines: int
     batch: int
-    prefetch: int
+    in_flight_bytes: int
     on_offset_gap: str
     bursts: tuple[Burst, ...]
     faults: tuple[Fault, ...]
@@ -165,7 +167,7 @@ def plan_of(seed: int) -> Plan:
         machines=random.randint(1, 3),
         interval_s=random.choice([0.7, 1.5, 3.0]),
         batch=random.choice([20, 80, 300]),
-        prefetch=random.choice([20, 100, 1000]),
+        in_flight_bytes=random.choice([1_000, 10_000, 10**6]),
         keep=random.choice([2, 3]),
         half_life=random.choice(["none", "none", "seconds", "messages"]),
         on_offset_gap=random.choice(["fail", "earliest", "latest"]),
@@ -225,7 +227,7 @@ def transform_plan_of(seed: int) -> TransformPlan:
         partitions=partitions,
         machines=random.choice([1, 2, 2, 3, 3]),
         batch=random.choice([5, 20, 80, 300]),
-        prefetch=random.choice([20, 100, 1000]),
+        in_flight_bytes=random.choice([1_000, 10_000, 10**6]),
         transaction_records=random.choice([10, 100, 10_000]),
         has_identity=random.random() < 0.5,
         version=FIRST_VERSION if random.random() < 0.2 else None,

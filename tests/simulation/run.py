@@ -13,9 +13,10 @@ from unittest import mock
 
 import structlog.testing
 
+from streampca.consumer_group import in_flight
+from streampca.formats import schemas
 from streampca.pca.compilation import compile_kernels
 from streampca.process import watchdog
-from streampca.sources import prefetch
 from streampca.stores import identity
 from streampca.transform import loop as transform_loop
 from streampca.worker import loop as worker_loop
@@ -54,7 +55,7 @@ def simulate(plan: AnyPlan) -> Outcome:
     new_world, new_checks, new_faults = _PARTS[type(plan)]
     with _environment() as logged:
         world = new_world(plan)
-        with mock.patch.object(watchdog, "tick", world.scheduler.tick):
+        with mock.patch.multiple(watchdog, tick=world.scheduler.tick, forget=world.scheduler.forget):
             try:
                 _run(world, new_checks(world), new_faults(world))
             finally:
@@ -94,7 +95,8 @@ def _environment() -> Iterator[list[structlog.typing.EventDict]]:
     """The disk in place of the real one; log lines in a list; fewer idle polls; stores' ids numbered."""
     with ExitStack() as stack:
         stack.enter_context(mounted_path.installed())
-        stack.enter_context(mock.patch.object(prefetch, "_POLL_S", 1.0))
+        stack.enter_context(mock.patch.object(in_flight, "_BUSY_POLL_S", 0.1))
+        stack.enter_context(mock.patch.object(schemas, "_PATIENCE_S", 0))  # it would be real time
         stack.enter_context(mock.patch.object(worker_loop, "_POLL_S", 1.0))
         stack.enter_context(mock.patch.object(transform_loop, "_POLL_S", 0.5))
         ids = (f"{number:032x}" for number in itertools.count())

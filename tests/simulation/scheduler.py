@@ -80,6 +80,10 @@ class Scheduler:
         """As `streampca.process.watchdog.tick`."""
         self.current.due = self.now + (within_s or HANG_S)
 
+    def forget(self) -> None:
+        """As `streampca.process.watchdog.forget`."""
+        self.current.due = math.inf
+
     def at(self, when: float, act: Callable[[], object]) -> None:
         """Call this function at a time, outside all tasks."""
         self._push(when, act, 0)

@@ -11,7 +11,6 @@ from streampca.fold.fold import Fold
 from streampca.fold.partitions import FIRST_BACKFILL, offsets_in
 from streampca.formats.record import Record
 from streampca.sources.events import decode_records
-from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
@@ -22,7 +21,7 @@ from tests.simulation.plan import TOPIC, Plan
 from tests.simulation.registry import ProcessSchemas, value_of
 from tests.simulation.scheduler import Process
 from tests.simulation.site import Machine, MemberListener, Site, vectors_of
-from tests.simulation.threads import ProcessExecutor, threads_of
+from tests.simulation.threads import ProcessExecutor, in_flight_of
 
 _READ_MODELS_S = 1.0
 
@@ -74,9 +73,9 @@ class World(Site):
         source = machine.source = ClusterSource(self.cluster, process, self.plan.batch)
         dead_letters = ClusterDeadLetters(source)
         codec = replace(self.config.codec, schemas=ProcessSchemas(self.registry, process))
-        read = Prefetch(source, self.plan.prefetch, 10**6, partial(decode_records, codec), threads_of(process))
+        in_flight = in_flight_of(process, partial(decode_records, codec), self.plan.in_flight_bytes)
         writer = CheckpointWriter(checkpoints, publisher, ProcessExecutor(process), lambda: self.scheduler.now)
-        worker = Worker(self.config, read, dead_letters, writer, MemberListener(self, machine.mount))
+        worker = Worker(self.config, source, in_flight, dead_letters, writer, MemberListener(self, machine.mount))
         self._run(machine, worker, lambda: any(fold.stats.learned for fold in worker._folds.values()))
 
     def _read_models(self, process: Process) -> NoReturn:

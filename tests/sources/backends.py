@@ -14,9 +14,7 @@ from streampca.sources import base
 from streampca.sources.base import DeadLetters, Outgoing, Source, Transactions
 from streampca.sources.clients import create_dead_letters, create_transactions
 from streampca.sources.confluent.source import ConfluentSource
-from streampca.sources.events import Event, Records
 from streampca.sources.kafka_python.source import KafkaPythonSource
-from streampca.sources.prefetch import Prefetch
 from tests.in_memory import MemoryDeadLetters, MemorySource, MemoryTopic, MemoryTransactions
 from tests.kafka_broker import Broker
 from tests.sources.reader import Reader
@@ -108,22 +106,6 @@ class InMemory(_Backend):
         return letters, lambda: letters.records
 
 
-def unchanged(records: Records) -> Event:
-    """A decoder that changes nothing, so that prefetching sources return the same events as others."""
-    return records
-
-
-class InMemoryPrefetching(InMemory):
-    """Prefetching with a low limit, so that the queue is sometimes full."""
-
-    def _open(self, **settings: Any) -> Source:
-        return Prefetch(super()._open(**settings), max_records=20, max_bytes=1000, decode=unchanged)
-
-    def evict_all(self) -> None:
-        for source in self.opened:
-            self.topic.evict(source._source)  # type: ignore[attr-defined]
-
-
 class OnKafka(_Backend):
     source: Callable[[WorkerSettings], Source] = KafkaPythonSource
     client = "kafka-python"
@@ -184,11 +166,6 @@ class OnKafka(_Backend):
 class OnConfluent(OnKafka):
     source = ConfluentSource
     client = "confluent"
-
-
-class OnConfluentPrefetching(OnConfluent):
-    def _open(self, **settings: Any) -> Source:
-        return Prefetch(super()._open(**settings), max_records=5000, max_bytes=1_000_000, decode=unchanged)
 
 
 Backend = InMemory | OnKafka

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from streampca.sources import prefetch
 from streampca.sources.confluent import connection as confluent_connection, source as confluent
 from streampca.sources.kafka_python import connection, source as kafka_python
 from tests.kafka_broker import Broker
@@ -40,7 +39,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_COMMIT_TIMEOUT_MS", "_CLOSE_TIMEOUT_MS", "_OFFSETS_TIMEOUT_MS"):
         monkeypatch.setattr(kafka_python, name, int(PATIENCE_S * 1000))
     limits = [(connection, "_START_TIMEOUT_S"), (connection, "_START_ANSWER_S"), (confluent_connection, "_START_S")]
-    for module, name in [*limits, (confluent, "_OFFSETS_S"), (confluent, "_CLOSE_S"), (prefetch, "_CLOSE_S")]:
+    for module, name in [*limits, (confluent, "_OFFSETS_S"), (confluent, "_CLOSE_S")]:
         monkeypatch.setattr(module, name, float(PATIENCE_S))
 
 

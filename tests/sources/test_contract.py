@@ -9,7 +9,7 @@ import pytest
 from streampca.formats.record import LastRecord, Record, last_of
 from streampca.sources.base import Committed
 from streampca.sources.events import Assigned, Lost, OutOfRange, Records, Revoked, SourceStatus
-from tests.sources.backends import Backend, InMemory, InMemoryPrefetching, OnConfluentPrefetching, OnKafka
+from tests.sources.backends import Backend, InMemory, OnConfluent, OnKafka
 from tests.sources.reader import Reader, joined, reading, values
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.usefixtures("patient")
 Make = Callable[..., Backend]
 
 
-ON_BROKER = [pytest.param(kind, marks=pytest.mark.broker) for kind in (OnKafka, OnConfluentPrefetching)]
+ON_BROKER = [pytest.param(kind, marks=pytest.mark.broker) for kind in (OnKafka, OnConfluent)]
 
 
-@pytest.fixture(params=[InMemory, InMemoryPrefetching, *ON_BROKER])
+@pytest.fixture(params=[InMemory, *ON_BROKER])
 def make(request: pytest.FixtureRequest, topic: str) -> Iterator[Make]:
     """Creates the backend of the test with a number of partitions, and of records in each."""
     broker = () if issubclass(request.param, InMemory) else (request.getfixturevalue("broker"),)

@@ -1,8 +1,8 @@
 """Members of `streampca transform` with a topic, a group, transactions and a store in memory."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streampca.consumer_group.events import Listener, Listeners, MemberEvent, SourcePolled
+from streampca.consumer_group.in_flight import InFlight
 from streampca.fold.model_file import PublishedModel
 from streampca.formats import writer_of
 from streampca.formats.base import Fields
@@ -18,18 +19,19 @@ from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.pca.arrays import Array
 from streampca.sources.base import Outgoing
-from streampca.sources.events import Event, Records
+from streampca.sources.events import decode_records
 from streampca.stores.memory import MemoryStore
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.output_fields import OutputFields
-from streampca.transform.outputs import ORIGIN, Outputs, Packer, RecordPacker
+from streampca.transform.outputs import ORIGIN, Outputs, Packer, RecordPacker, TransformedBatch
 from tests.example_models import TOPIC, D, K, numbered, with_past_scores
 from tests.in_memory import MemorySource, MemoryTopic, Step
 from tests.in_memory.transactions import MemoryTransactions
 from tests.worker.environment import EventRecorder
+from tests.worker.harness import SynchronousExecutor
 
 JSON = RecordPacker(writer_of("json"), batches=False)
 OUTPUT, DEAD = "projected", "dead"
@@ -59,19 +61,6 @@ def of(fields: OutputFields, published: PublishedModel, vectors: Array, offsets:
 def of_each(fields: OutputFields, published: PublishedModel, vectors: Array, counts: NDArray[np.int64]) -> Fields:
     """The fields of vectors of which records hold so many each."""
     return fields.of_records(published, vectors, np.zeros_like(counts), counts, counts > 0)
-
-
-class DecodingSource(MemorySource):
-    """Decodes what it reads."""
-
-    def __init__(
-        self, topic: MemoryTopic, decode: Callable[[Records], Event], script: Iterable[Step], batch: int
-    ) -> None:
-        super().__init__(topic, script, batch)
-        self._decode = decode
-
-    def poll(self, timeout_s: float) -> Sequence[Event]:
-        return [self._decode(event) if isinstance(event, Records) else event for event in super().poll(timeout_s)]
 
 
 class World:
@@ -139,10 +128,11 @@ class Member:
         assert self.model.refresh() == ""
         codec = Codec(kind, Judge(D, 1e150))
         outputs = Outputs(OUTPUT, codec, self.model, fields, packer or JSON, TOPIC, DEAD, only_p_below)
-        self.source = DecodingSource(world.topic, outputs.read, script, batch)
+        self.source = MemorySource(world.topic, script, batch)
+        in_flight = InFlight[TransformedBatch](SynchronousExecutor(), partial(decode_records, codec), limit_bytes=10**6)
         self.transactions = MemoryTransactions(world.topic, self.source, world.written)
         self.transformer = Transformer(
-            TransformConfig(TOPIC, **config), self.source, self.transactions, outputs,
+            TransformConfig(TOPIC, **config), self.source, in_flight, self.transactions, outputs,
             Listeners(self.events, _Stop(self), *([listener] if listener else [])),
         )  # fmt: skip
         self.turns = 0

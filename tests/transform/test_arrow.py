@@ -22,7 +22,7 @@ from streampca.sources.events import Records, Vectors, decode_records
 from streampca.transform.arrow import MESSAGE_BYTES, ArrowPacker
 from streampca.transform.listeners import TransformMetrics
 from streampca.transform.output_fields import OutputFields
-from streampca.transform.outputs import Outputs, Packer, RecordPacker, TransformedBatch
+from streampca.transform.outputs import OutputLimit, Outputs, Packer, RecordPacker, TransformedBatch
 from tests.example_models import D, K, numbered
 from tests.transform.harness import Member, World, model_with_past_scores, of_each, origin_of_output
 
@@ -56,7 +56,7 @@ def written(
     used: Any = SimpleNamespace(published=published or model_with_past_scores(7))
     output_fields = OutputFields(fields, with_p=p is not None)
     codec = Codec("arrow" if several else "float64", Judge(D, 1e150))
-    return Outputs("projected", codec, used, output_fields, packer, "readings", None, p).project(batch)
+    return Outputs("projected", codec, used, output_fields, packer, "readings", None, p).project(used.published, OutputLimit(), batch)
 
 
 def outgoing(projected: TransformedBatch) -> list[Outgoing]:

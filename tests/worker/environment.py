@@ -16,7 +16,6 @@ from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.record import NO_RECORDS, LastRecord, Record, last_of
 from streampca.pca.arrays import Array
-from streampca.sources.events import Event, Records
 from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
@@ -28,7 +27,6 @@ TOPIC = "readings"
 POISON = b"poison"
 N = 300  # records of the `filled` environment
 E = TypeVar("E", bound=MemberEvent)
-Decode = Callable[[Records], Event]
 Hook = Callable[[str], None]  # receives the name of every call before it is made, and may raise
 
 
@@ -95,16 +93,10 @@ def filled_with(*counts: int) -> Environment:
 
 
 class SpySource(MemorySource):
-    """Records and checks every call; stops its worker when polls return nothing any more.
+    """Records and checks every call; stops its worker when polls return nothing any more."""
 
-    With `decode` it returns decoded records, each decoded when the worker reaches it, in the worker's thread, so that
-    the order of all calls is the same in every run.
-    """
-
-    def __init__(
-        self, env: Environment, hook: Hook, script: Iterable[Step], batch: int, decode: Decode | None = None
-    ) -> None:
-        self._env, self._hook, self._decode = env, hook, decode
+    def __init__(self, env: Environment, hook: Hook, script: Iterable[Step], batch: int) -> None:
+        self._env, self._hook = env, hook
         self._steps = iter(script)
         self._idle_polls = 0
         self.stop: Callable[[str], None] | None = None
@@ -129,10 +121,7 @@ class SpySource(MemorySource):
         elif self._idle_polls > 3 and self.stop:
             self.stop("idle")
         self._hook("polled")
-        return events if self._decode is None else map(self._decoded, events)
-
-    def _decoded(self, event: Event) -> Event:
-        return self._decode(event) if self._decode and isinstance(event, Records) else event
+        return events
 
     def topic_id(self) -> str:
         self._hook("topic_id")

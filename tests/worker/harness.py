@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from streampca.consumer_group.events import Listener, Listeners
+from streampca.consumer_group.in_flight import InFlight
 from streampca.errors import RejectLimitError, exit_code_of
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.fold import Fold, FoldConfig
@@ -21,11 +22,10 @@ from streampca.formats.judge import Judge
 from streampca.formats.record import LastRecord
 from streampca.pca.arrays import Array
 from streampca.sources.events import decode_records
-from streampca.sources.prefetch import Prefetch
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.worker.checkpointer import WorkerConfig
-from streampca.worker.loop import Worker
+from streampca.worker.loop import Learned, Worker
 from streampca.worker.writer import CheckpointWriter, Publisher
 from tests.fold.streams import D, fold_config, learn, vectors
 from tests.formats.structured import arrow, avro, avro_datum, avro_schema
@@ -54,7 +54,7 @@ def worker_config(fold_config: FoldConfig = fold_config(), **options: Any) -> Wo
 
 
 class SynchronousExecutor(Executor):
-    """Runs saves in the calling thread, so that the order of all calls is the same in every run."""
+    """Runs saves and tasks in the calling thread, so that the order of all calls is the same in every run."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -108,29 +108,31 @@ def make_worker(
     stop_when_idle: bool = True,
     save_executor: Executor | None = None,
     save_clock: Callable[[], float] = lambda: 0.0,
-    prefetch: int | None = None,
+    threads: Executor | None = None,
+    limit_bytes: int = 10**6,
     check_threads: Callable[[], None] = lambda: None,
 ) -> WorkerFixture:
     """A worker in this environment. With `stop_when_idle` it stops when polls return nothing after its script.
 
-    Saves run in the worker's thread unless `save_executor` is given. With `prefetch`, a thread reads at most so many
-    records ahead, and the worker stops when it has learned all its partitions to their ends. The script begins after
-    the assignment; a function is called before the next poll and does not replace one.
+    Saves run in the worker's thread unless `save_executor` is given, and tasks unless `threads` are given. The script
+    begins after the assignment; a function is called before the next poll and does not replace one.
     """
     config = config or worker_config(env.fold_config)
     env.sends_dead_letters = config.on_bad_record == "dead_letter"
     dead_letters, recorder = SpyDeadLetters(env, hook), EventRecorder()
-    source = SpySource(env, hook, script, batch, partial(decode_records, config.codec) if prefetch is None else None)
+    source = SpySource(env, hook, script, batch)
     store = SpyStore(env, hook)
     checkpoints = Checkpoints(store, TOPIC)
     publisher = Publisher(Models(store, TOPIC), config.fold, lambda: 0.0)
-    read = source if prefetch is None else Prefetch(source, prefetch, 10**6, partial(decode_records, config.codec))
+    in_flight = InFlight[Learned](
+        threads or SynchronousExecutor(), partial(decode_records, config.codec), limit_bytes, check_threads
+    )
     writer = CheckpointWriter(checkpoints, publisher, save_executor or SynchronousExecutor(), save_clock)
     listeners = Listeners(recorder)
-    worker = Worker(config, read, dead_letters, writer, listeners, check_threads)
+    worker = Worker(config, source, in_flight, dead_letters, writer, listeners)
 
     def stop(cause: str) -> None:
-        if prefetch is None or all(recorder.positions[p] == env.topic.logs[p].end for p in source._owned):
+        if threads is None or all(recorder.positions[p] == env.topic.logs[p].end for p in source._owned):
             worker.stop(cause)
 
     source.stop = stop if stop_when_idle else None

@@ -51,12 +51,11 @@ def leave_unanswered(worker: WorkerFixture, question: int | None) -> None:
 
 
 @two_partitions
-@pytest.mark.parametrize("prefetch", [None, 100])  # the thread that prefetches would join at its first poll
-def test_another_store_is_refused_before_the_group_is_joined(env: Environment, prefetch: int | None) -> None:
+def test_another_store_is_refused_before_the_group_is_joined(env: Environment) -> None:
     ours = env.store
     env.store = MemoryStore()
     calls: list[str] = []
-    worker = make_worker(env, hook=calls.append, prefetch=prefetch, stop_when_idle=False)
+    worker = make_worker(env, hook=calls.append, stop_when_idle=False)
     text = refusal(ForeignStoreError, worker.run)
     ids = [identity.ensure(store).id for store in (ours, env.store)]
     for part in ("partition 0", TOPIC, *ids, "memory on host", "mount the volume", "streampca reset"):

@@ -1,6 +1,7 @@
 """The worker in memory: what it learns, when it saves, how it handles records and errors."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -124,16 +125,15 @@ def test_bad_records_are_counted_and_become_dead_letters_if_asked_for(
 
 
 @pytest.mark.parametrize("policy", ["stop", "dead_letter"])
-@pytest.mark.parametrize(("batch", "prefetch"), [(1, None), (13, None), (1000, None), (13, 1), (13, 30)])
-def test_deletes_are_counted_and_stop_no_worker(
-    env: Environment, policy: str, batch: int, prefetch: int | None
-) -> None:
+@pytest.mark.parametrize(("batch", "threads"), [(1, 0), (13, 0), (1000, 0), (13, 1), (13, 3)])
+def test_deletes_are_counted_and_stop_no_worker(env: Environment, policy: str, batch: int, threads: int) -> None:
     """At the beginning, in between, and at the end: the position is after them."""
     for seed in range(3):
         env.send(0, [None] * 20)
         env.send(0, vectors(50, seed=seed))
     env.send(0, [None] * 20)
-    worker = make_worker(env, worker_config(on_bad_record=policy), batch=batch, prefetch=prefetch).run()
+    executor = ThreadPoolExecutor(threads) if threads else None
+    worker = make_worker(env, worker_config(on_bad_record=policy), batch=batch, threads=executor).run()
     assert (env.position(), env.newest().fold.stats.skipped) == (230, 80)
     assert sum(event.count for event in worker.recorder.of_type(RecordsSkipped)) == 80
     assert (worker.recorder.of_type(RecordRejected), env.dead_letters) == ([], [])

@@ -68,7 +68,7 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "max.partition.fetch.bytes": FETCH_BYTES,
         "fetch.max.bytes": 4 * FETCH_BYTES,
         # Limit over all partitions; one more fetch may be in flight. Decoded records use the other half.
-        "queued.max.messages.kbytes": base.PREFETCH_MIB * 1024 // 2,
+        "queued.max.messages.kbytes": base.IN_FLIGHT_MIB * 1024 // 2,
         "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second
     }
 

@@ -30,6 +30,7 @@ from streampca.sources.events import Assigned, Lost, Revoked, SourceStatus
 _MAX_WAIT_S = 0.05  # longest delay of a rebalance event
 _OFFSETS_S = 3.0
 _CLOSE_S = 2.0
+_CHECK_MEMBER_S = 1.0  # asking for the id of the member waits for a thread of librdkafka
 
 log = structlog.get_logger()
 
@@ -69,7 +70,8 @@ class ConfluentSource(ClientSource):
         if self._is_alone:
             self._assigned = self._connection.partitions()
         self._revoking = False  # the group waits until the revocation is handled
-        self._member_id = ""
+        self._member_id = ""  # at the last assignment
+        self._check_member_at = 0.0  # monotonic
         self._errors: list[KafkaError] = []  # of the client, not handled yet
         self._ends: dict[int, int] = {}  # reached by the last fetch
         callbacks = {"error_cb": self._errors.append, "on_commit": _on_commit}
@@ -103,9 +105,12 @@ class ConfluentSource(ClientSource):
 
     def status(self) -> SourceStatus:
         # `on_lost` is not called for a member without partitions; but a member that joins again gets another id.
-        before, self._member_id = self._member_id, self._consumer.memberid()
-        is_member = self._is_member and self._member_id == before
-        return SourceStatus(self._connection.connected, is_member, self._connection.last_failure, self._blocked_since)
+        now = time.monotonic()
+        if self._is_member and now >= self._check_member_at:
+            self._check_member_at = now + _CHECK_MEMBER_S
+            self._is_member = self._consumer.memberid() == self._member_id
+        connection = self._connection
+        return SourceStatus(connection.connected, self._is_member, connection.last_failure, self._blocked_since)
 
     def _commit(self, offsets: Mapping[int, Committed]) -> None:
         self._consumer.commit(offsets=self.named(offsets))
@@ -196,7 +201,7 @@ class ConfluentSource(ClientSource):
 
     def _on_assign(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
         consumer.assign([])
-        self._is_member = True
+        self._is_member, self._member_id = True, self._consumer.memberid()
         if assigned:
             self._memberships.append(consumer.consumer_group_metadata())
         self._add_rebalance(Assigned, assigned)

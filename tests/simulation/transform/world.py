@@ -2,10 +2,11 @@
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 from streampca.errors import RejectLimitError
 from streampca.formats import writer_of
-from streampca.sources.prefetch import Prefetch
+from streampca.sources.events import decode_records
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.transform.loop import TransformConfig, Transformer
@@ -18,7 +19,7 @@ from tests.simulation.plan import DEAD, FIRST_VERSION, OUTPUT, TOPIC, D, K, Tran
 from tests.simulation.registry import ProcessSchemas
 from tests.simulation.scheduler import Process
 from tests.simulation.site import Machine, MemberListener, Site
-from tests.simulation.threads import threads_of
+from tests.simulation.threads import in_flight_of
 from tests.simulation.transform.coordinator import TransformCluster
 from tests.simulation.transform.member import ClusterTransactions, TransformSource
 
@@ -103,9 +104,9 @@ class TransformWorld(Site):
         transactions = ClusterTransactions(self.cluster, source, self._new_id(machine))
         codec = self.plan.codec(ProcessSchemas(self.registry, process))
         outputs = Outputs(OUTPUT, codec, model, OutputFields(FIELDS), PACKER, TOPIC, DEAD)
-        read = Prefetch(source, self.plan.prefetch, 10**6, outputs.read, threads_of(process))
+        in_flight = in_flight_of(process, partial(decode_records, codec), self.plan.in_flight_bytes)
         listener = MemberListener(self, machine.mount)
-        member = Transformer(self.config, read, transactions, outputs, listener)
+        member = Transformer(self.config, source, in_flight, transactions, outputs, listener)
         self._run(machine, member, lambda: listener.has_continued)
 
     def _poll_models(self, cache: ModelCache) -> None:
