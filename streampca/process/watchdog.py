@@ -71,8 +71,8 @@ def tick(within_s: float | None = None) -> None:
 
 def forget() -> None:
     """Stop watching this thread until it ticks again."""
-    if _watched is not None:
-        _watched.pop(threading.current_thread(), None)
+    if (watch := _watch) is not None:
+        watch.due.pop(threading.current_thread(), None)
 
 
 def result_of(future: Future[T]) -> T:

@@ -270,8 +270,9 @@ def test_a_thread_without_a_task_is_not_watched() -> None:
         loop = Loop(executor)
         loop.read(records(0, 0, 3))
         loop.tasks.finish(0)
-        watched = watchdog._watched or {}
-        wait_until(lambda: all(thread is threading.current_thread() for thread in watched))
+        watch = watchdog._watch
+        assert watch is not None
+        wait_until(lambda: all(thread is threading.current_thread() for thread in watch.due))
 
 
 def test_a_task_that_hangs_is_watched_while_the_loop_waits_for_it() -> None:
@@ -287,6 +288,6 @@ def test_a_task_that_hangs_is_watched_while_the_loop_waits_for_it() -> None:
         loop.read(records(0, 0, 3))
         assert begun.wait(PATIENCE_S)
         (thread,) = executor._threads
-        assert thread in (watchdog._watched or {})
+        assert watchdog._watch is not None and thread in watchdog._watch.due
         go_on.set()
         loop.tasks.finish(0)

@@ -184,12 +184,12 @@ MUTANTS: Mutants = {
     "folders are not flushed": (1, patched(directory, _flush_folder=nothing)),
     "the publisher leaves out a partition":
         (1, patched(Checkpoints, partitions=lambda self: _partitions(self)[1:] or _partitions(self))),
-    "what is in flight is handled after a pause": (1, patched(Assignment, pause=_keeps_what_is_in_flight(_pause))),
+    "what is in flight is handled after a pause": (5, patched(Assignment, pause=_keeps_what_is_in_flight(_pause))),
     "what is in flight is handled after a release":
-        (1, patched(Assignment, release=_keeps_what_is_in_flight(_release))),
+        (2, patched(Assignment, release=_keeps_what_is_in_flight(_release))),
     "what is in flight is kept by a worker that has lost the partition":
-        (1, patched(Assignment, release=_keeps_what_is_in_flight(_release, if_lost=True))),
-    "a gap is counted before what is in flight was handled": (1, patched(InFlight, finish=nothing)),
+        (8, patched(Assignment, release=_keeps_what_is_in_flight(_release, if_lost=True))),
+    "a gap is counted before what is in flight was handled": (85, patched(InFlight, finish=nothing)),
     "dead letters are sent at submission": (1, patched(Worker, _learn=_sends_at_submission)),
     "the first records are kept when they are read again": (2, patched(FirstRecords, forget=nothing)),
     "records that were only compared are not read again": (2, patched(FirstRecords, take_due=lambda self, now: [])),

@@ -56,7 +56,8 @@ def written(
     used: Any = SimpleNamespace(published=published or model_with_past_scores(7))
     output_fields = OutputFields(fields, with_p=p is not None)
     codec = Codec("arrow" if several else "float64", Judge(D, 1e150))
-    return Outputs("projected", codec, used, output_fields, packer, "readings", None, p).project(used.published, OutputLimit(), batch)
+    outputs = Outputs("projected", codec, used, output_fields, packer, "readings", None, p)
+    return outputs.project(used.published, OutputLimit(), batch)
 
 
 def outgoing(projected: TransformedBatch) -> list[Outgoing]:
