@@ -69,6 +69,13 @@ class State:
         """The squared lengths of the columns, (r,)."""
         return np.asarray(np.square(self.C, dtype=np.float64).sum(axis=0))
 
+    @property
+    def C_pinv(self) -> Array:  # noqa: N802
+        """C† = (CᵀC)⁻¹ Cᵀ, (r, d)."""
+        length = np.sqrt(self.variance)
+        unit = self.C / length
+        return (np.linalg.inv(unit.T @ unit) @ unit.T / length[:, None]).astype(self.C.dtype)
+
 
 class Losses(NamedTuple):
     """Losses of n messages, each measured before it was learned, about the running mean m before it."""
