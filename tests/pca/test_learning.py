@@ -100,7 +100,7 @@ def stream_of(case: str) -> tuple[F64, F64]:
         X = with_gaps(X, 0.2)
     if "late" in case:
         X[:2300, 10:20] = X[:1000, 25:30] = np.nan
-        X[2600] *= 1e3  # not in the first block of a sensor
+        X[[2300, 2600]] *= 1e3  # the first one is in the first block of a sensor
     half_life = {"forgetting": 500, "missing": 2000, "short memory": 20}.get(case, np.inf)
     return X, np.full(n, 2 ** (-1 / half_life))
 
