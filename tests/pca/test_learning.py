@@ -228,6 +228,39 @@ def test_the_rank_follows_the_directions_of_the_data(parts: int, rank: int) -> N
     check(state, X, np.ones(len(X)), True, 1e-9)
 
 
+KINDS_OF_SENSORS = ["independent", "constant", "alike", "a sum of others"]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_SENSORS)
+@pytest.mark.parametrize("k", range(1, 9))
+@pytest.mark.parametrize("oversampling", [None, 0, 1])
+def test_the_rank_never_falls_while_that_of_the_data_does_not(
+    k: int, kind: str, oversampling: int | None, factor: bool
+) -> None:
+    """And a loss is that of the C which the message met: none where C spans all dimensions."""
+    d, n = 8, 1500
+    X = gaussian(1, n, 1 / np.arange(1, d + 1.0), offset=1.0)
+    if kind == "constant":
+        X[:, 2] = 3.0
+    if kind == "alike":
+        X[:, 2] = X[:, 5]
+    if kind == "a sum of others":
+        X[:, 2] = X[:, 4] + X[:, 5]
+    rank = d - (kind != "independent")
+    config = LearningConfig(d, k, oversampling, factor=factor)
+    state, start = State.empty(d), 0
+    while start < n:
+        end = start + config.next_block(state.weight)
+        after, losses = learn(state, X[start:end], np.ones(len(X[start:end])), config)
+        assert after.rank == min(rank, config.columns)
+        if state.count:
+            expected, of_plain = plain.learn_block(state, X[start:end], np.ones(len(X[start:end])), config)
+            assert close(after.C @ after.C.T, expected.C @ expected.C.T, 1e-8)
+            assert losses.norm == pytest.approx(of_plain.norm, rel=1e-9)
+            assert losses.residual == pytest.approx(of_plain.residual, rel=1e-7, abs=1e-8 * of_plain.norm.max())
+        state, start = after, end
+
+
 @pytest.mark.parametrize("scale", [1e-150, 1e-100, 1e100, 1e150])
 def test_extreme_scales(scale: float, factor: bool) -> None:
     X = gaussian(4, 1500, np.array([1, 0.3, 0.1, 0.03]))
