@@ -195,8 +195,12 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
     if filled or state.known is not None:
         of_gaps = gaps.BlockWithGaps(state, filled, learned, weights, config.components)
     if config.keeps_covariance:
-        return _learn_covariance(after, learned, of_gaps, origin, scale, weights.past, config), losses
-    return _learn_factor(after, learned, A, of_gaps, origin, scale, weights.past, config), losses
+        after = _learn_covariance(after, learned, of_gaps, origin, scale, weights.past, config)
+    else:
+        after = _learn_factor(after, learned, A, of_gaps, origin, scale, weights.past, config)
+    if of_gaps:  # Σ may be indefinite: its columns may then have more variance than its diagonal
+        after = replace(after, total_variance=max(after.total_variance, float(after.variance.sum())))
+    return after, losses
 
 
 def _learn_covariance(
