@@ -222,7 +222,12 @@ def _learn_covariance(
         units, S = units if scale is None else scale, triangle.square(before, d, scale)
         S, mean, N = missing.moved(gaps.before, S, product, gaps.filled, learned, weights, config.components)
         before, past, product = (S / np.outer(units, units))[np.tril_indices(d)], 1.0, np.zeros_like(product)
-        state = replace(state, mean=gaps.mean(mean, scale) if config.center else state.mean, known=N, total_variance=max(float(S.trace()), 0.0))
+        state = replace(
+            state,
+            mean=gaps.mean(mean, scale) if config.center else state.mean,
+            known=N,
+            total_variance=max(float(S.trace()), 0.0),
+        )
     if scale is not None:
         variances = past * before[packed_diagonal(d)] + product.diagonal() / scale**2
         state, new_units = scaling.rescaled(replace(state, covariance=None, variances=variances))

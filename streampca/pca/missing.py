@@ -120,9 +120,7 @@ def move_mean(
     return Step.of(np.where(shown > 0, estimate, 0.0), shown, known, weights, begun)
 
 
-def move_pairs(
-    state: State, second: F64, filled: Filled | None, learned: block.BlockResult, weights: Weights
-) -> Step:
+def move_pairs(state: State, second: F64, filled: Filled | None, learned: block.BlockResult, weights: Weights) -> Step:
     """The step of Σ (d, d), by the `second` moments (d, d) of the block's rows about the mean before it."""
     new, d = 1.0 - weights.past, len(second)
     known = None if state.known is None else triangle.square(state.known, d)
@@ -218,7 +216,9 @@ def _start(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) -> 
     S = completed(np.where(met, Y.T @ Y / np.maximum(together, 1.0), 0.0), together)
     values, axes = np.linalg.eigh(S)
     variance = np.maximum(values[::-1][:components], 0.0)
-    return _predictor(mean, np.ascontiguousarray(axes[:, ::-1][:, :components] * np.sqrt(variance)), variance, float(np.trace(S)))
+    return _predictor(
+        mean, np.ascontiguousarray(axes[:, ::-1][:, :components] * np.sqrt(variance)), variance, float(np.trace(S))
+    )
 
 
 def completed(S: F64, known: F64) -> F64:
