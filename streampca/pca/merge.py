@@ -32,7 +32,7 @@ _GROUPED = 640  # columns of all groups, if the fewest groups do not have more: 
 _RANK_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # larger than ritz's: sums of many states
 _SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller singular values are subnormal
 _WHOLE = 1 - 1e-9  # N of pairs that were always known, less rounding
-_FILLED = 1e-9  # of the weight of a pair that messages show: what a pair counts that no message shows
+_FILLED = 1e-15  # of the weight of a pair that messages show: what a pair counts that no message shows
 _RARE = 0.1  # share of the messages: an entry that fewer show counts less in a merge
 _GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
 

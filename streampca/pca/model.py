@@ -79,7 +79,8 @@ class Model:
         d, learned = self.seen_dimensions, self.floored_variance[: self.seen_dimensions]
         dtype = self.components.dtype
         new, sigma2 = projection.variances_of_new(learned, d, self.total_variance, self.weight, dtype)
-        t2, spe = (new / learned).sum(), max(d - len(learned), 1) * sigma2
+        t2 = projection.t2_of_new(learned, new, sigma2, d, self.weight)
+        spe = max(d - len(learned), 1) * sigma2
         return np.array([t2, spe, t2 + spe / self.noise_variance])
 
     @cached_property

@@ -54,18 +54,31 @@ def variances_of_new(
 ) -> tuple[F64, float]:
     """The variances (k,) along the axes, and σ², of messages that are not learned yet.
 
-    Axes fit the learned messages, which vary more along them than new ones. With γ = d/weight and noise of variance 1,
-    new messages have variance 1 along an axis with λ ≤ (1 + √γ)², and t(1 + t)/(t + γ) along one with
-    λ = (1 + t)(1 + γ/t). docs/mathematics.md, section 10.
+    Axes fit the learned messages, which vary more along them than new ones. With noise of variance 1 in n directions
+    and γ = n/weight, new messages have variance 1 along an axis with λ ≤ (1 + √γ)², and t(1 + t)/(t + γ) along one with
+    λ = (1 + t)(1 + γ/t). The n directions are all but those of the axes with more. docs/mathematics.md, section 10.
     """
-    gamma, sigma2 = dimensions / max(weight, 1.0), noise_variance(variance, dimensions, total_variance, dtype)
-    least = 2 * np.sqrt(gamma)
+    sigma2 = noise_variance(variance, dimensions, total_variance, dtype)
+    axes = 0  # above the noise
     for _ in range(_ROUNDS):
+        gamma = (dimensions - axes) / max(weight, 1.0)
+        least = 2 * np.sqrt(gamma)
         b = np.maximum(variance / sigma2 - 1 - gamma, least)
         t = (b + np.sqrt(b - least) * np.sqrt(b + least)) / 2
         new = sigma2 * t * ((1 + t) / (t + gamma))
         sigma2 = noise_variance(new, dimensions, total_variance, dtype)
+        axes = int((b > least).sum())
     return new, sigma2
+
+
+def t2_of_new(variance: F64, new: F64, sigma2: float, dimensions: int, weight: float) -> float:
+    """The mean of T² over messages that are not learned yet and have the variances `new` (k,) along the axes.
+
+    Axes above the noise fit the learned messages together, too: by a axes, T² grows to weight/(weight − a − 1) times.
+    """
+    edge = sigma2 * (1 + np.sqrt(dimensions / max(weight, 1.0))) ** 2
+    axes = int((variance > edge).sum())
+    return float((new / variance).sum()) * weight / max(weight - axes - 1, 1.0)
 
 
 def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:
