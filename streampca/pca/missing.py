@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import F64, Array, packed_diagonal
+from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import block, ritz, triangle
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
