@@ -65,13 +65,18 @@ class Model:
         return np.asarray(np.maximum(self.explained_variance.astype(np.float64), rounding))
 
     @cached_property
+    def variances_of_new(self) -> tuple[F64, float]:
+        """The variances (k,) along the axes, and in each other direction, of messages that are not learned yet."""
+        return projection.variances_of_new(
+            self.floored_variance, self.dimensions, self.total_variance, self.weight, self.components.dtype
+        )
+
+    @cached_property
     def expected_scores(self) -> F64:
         """The means of T², SPE and score over messages that are not learned yet, (3,)."""
-        learned, others = self.floored_variance, max(self.dimensions - self.n_components, 1)
-        new, sigma2 = projection.variances_of_new(
-            learned, self.dimensions, self.total_variance, self.weight, self.components.dtype
-        )
-        t2, spe = (new / learned).sum(), others * sigma2
+        others = max(self.dimensions - self.n_components, 1)
+        new, sigma2 = self.variances_of_new
+        t2, spe = (new / self.floored_variance).sum(), others * sigma2
         return np.array([t2, spe, t2 + spe / self.noise_variance])
 
     @cached_property

@@ -89,7 +89,7 @@ def test_agrees_with_merging_all_but_one_group(partitions: int, dtype: str) -> N
     same(jackknife(states, 3, config.columns), expected, 1e-9 if dtype == "float64" else 1e-3)
 
 
-SPECTRA = {"spiked": np.append([12.0, 6.0, 3.0], np.full(17, 0.5)), "power law": 1 / np.arange(1, 21.0)}
+SPECTRA = {"spiked": np.append([12.0, 6.0, 3.0], np.full(17, 0.05)), "power law": 1 / np.arange(1, 21.0)}
 
 
 def squared_errors(
