@@ -15,7 +15,7 @@ from streampca.pca.state import Losses
 from streampca.sources.events import SourceStatus
 from streampca.stores.object_errors import store_error
 from streampca.worker.listeners import BulkHistogram, WorkerLog, WorkerMetrics
-from tests.fold.streams import D, fold_config, fold_of, vectors
+from tests.fold.streams import fold_config, fold_of, vectors
 from tests.in_memory import Step
 from tests.monitoring.prometheus import assert_includes, samples_in
 from tests.waiting import Clock
