@@ -35,9 +35,12 @@ def drift(earlier: Model, newest: Model) -> Drift:
     if (units != 1).any():
         Q = np.linalg.qr(Q * units[:, None])[0]
     total = earlier.total_variance
-    variance, noise = newest.variances_of_new
-    along = np.square(U[:, : len(variance)].T @ Q).sum(axis=1)
-    explained = (variance - noise) @ along + noise * earlier.n_components
+    spikes = newest.spikes
+    is_spike = spikes.overlap > 0
+    U_spikes = U[:, : len(is_spike)][:, is_spike]
+    # A learned axis has an angle to the stream's own, by which an earlier axis seems to explain less of it.
+    share = np.minimum(np.square(U_spikes.T @ Q).sum(axis=1) / spikes.overlap[is_spike], 1.0)
+    explained = spikes.sigma2 * (spikes.strength[is_spike] @ share + earlier.n_components)
     variable = newest.total_variance > 0
     shift = np.square(scale * (newest.mean - earlier.mean)).sum()
     if earlier.scale is not None:  # an entry that varies has variance 1, a constant one has D = 1
@@ -45,7 +48,7 @@ def drift(earlier: Model, newest: Model) -> Drift:
     return Drift(
         _largest_angle(U[:, newest.explained_variance >= newest.floored_variance], Q),
         float(explained / newest.total_variance) if variable else 0.0,
-        float(variance.sum() / newest.total_variance) if variable else 0.0,
+        float(spikes.of_new.sum() / newest.total_variance) if variable else 0.0,
         float(shift / np.float64(total)),
     )
 
