@@ -232,13 +232,13 @@ KINDS_OF_SENSORS = ["independent", "constant", "alike", "a sum of others"]
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_SENSORS)
-@pytest.mark.parametrize("k", range(1, 9))
+@pytest.mark.parametrize("k", [1, 2, 10, 18, 19, 20])
 @pytest.mark.parametrize("oversampling", [None, 0, 1])
 def test_the_rank_never_falls_while_that_of_the_data_does_not(
     k: int, kind: str, oversampling: int | None, factor: bool
 ) -> None:
     """And a loss is that of the C which the message met: none where C spans all dimensions."""
-    d, n = 8, 1500
+    d, n = 20, 1000  # more than the sketches' columns, which would make up for those that are lost
     X = gaussian(1, n, 1 / np.arange(1, d + 1.0), offset=1.0)
     if kind == "constant":
         X[:, 2] = 3.0
