@@ -31,10 +31,20 @@ RECIPES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 VECTORS = np.random.default_rng(0).standard_normal((9, 5)) * 3
 
 
+def without_a_dimension(published: PublishedModel) -> PublishedModel:
+    """The model as if no message had shown its last dimension."""
+    components = published.model.components.copy()
+    components[:, -1] = 0.0
+    components = np.linalg.qr(components.T)[0].T
+    seen = np.arange(components.shape[1]) < components.shape[1] - 1
+    return replace(published, model=replace(published.model, components=components, seen=seen))
+
+
 def with_numpy(path: Path) -> tuple[F64, F64]:
     with np.load(path) as arrays:
         assert (int(arrays["version"]), str(arrays["topic"])) == (20, TOPIC)
         deviations, components = (VECTORS - arrays["mean"]) * arrays.get("scale", 1.0), arrays["components"]
+        deviations = deviations * arrays.get("seen", 1.0)
     coordinates = deviations @ components.T
     return coordinates, np.square(deviations - coordinates @ components).sum(axis=1)
 
@@ -56,7 +66,11 @@ def test_names_of_the_dimensions_are_exported(tmp_path: Path) -> None:
     assert json.loads(session.get_modelmeta().custom_metadata_map["names"]) == names
 
 
-@pytest.mark.parametrize("published", [numbered(20), standardised(numbered(20))], ids=["plain", "standardised"])
+@pytest.mark.parametrize(
+    "published",
+    [numbered(20), standardised(numbered(20)), without_a_dimension(numbered(20))],
+    ids=["plain", "standardised", "a dimension never seen"],
+)
 @pytest.mark.parametrize(("kind", "read", "tolerance"), [("npz", with_numpy, 1e-12), ("onnx", with_onnxruntime, 1e-6)])
 def test_the_tool_projects_as_the_model_does(
     tmp_path: Path, kind: str, read: Callable[[Path], tuple[F64, F64]], tolerance: float, published: PublishedModel

@@ -63,9 +63,10 @@ MODEL = [
           query("deg(max by (component) (streampca_model_axis_error_radians))", "{{component}}"), unit="degree"),
     lines("Drift", "Recent loss divided by all-time loss; above 1.25 for half an hour an alert fires.",
           query("max(streampca_model_loss_ewma / streampca_model_loss_ratio)", "recent / all-time")),
-    lines("Drift from pinned models", "Share of the newest model's variance along its own axes and those of each "
-          "pinned model; squared shift of the mean, by the pinned model's total variance. Empty without a pin.",
-          query("max(sum by (instance) (streampca_model_explained_variance_ratio))", "newest"),
+    lines("Drift from pinned models", "Share of new messages' variance along the newest axes and those of each "
+          "pinned model, as the newest model expects it; squared shift of the mean, by the pinned model's total "
+          "variance. Empty without a pin.",
+          query("max(streampca_drift_newest_explained_variance_ratio)", "newest"),
           query("max by (pin) (streampca_drift_explained_variance_ratio)", "{{pin}}"),
           query("max by (pin) (streampca_drift_mean_shift_ratio)", "mean, {{pin}}"), unit="percentunit"),
     lines("Angle to pinned models", "Largest principal angle between the newest axes and those of each pinned model.",

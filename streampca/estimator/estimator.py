@@ -186,7 +186,8 @@ ImplicitKrasulina = StreamingPCA  # its old name
 def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     """Merge fitted estimators, with the same parameters and features, into one that has learned all their data.
 
-    The merged estimator can continue with `partial_fit`. The order of the parts changes the result to rounding only.
+    The merged estimator can continue with `partial_fit`. The order of the parts changes the result to rounding only,
+    unless rows have gaps: then each pair of features counts by the rows that tell of it, and the order may matter.
     Raises `ValueError` if there are no parts or they cannot be merged.
     """
     if not parts:

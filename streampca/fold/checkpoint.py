@@ -132,6 +132,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     }
     arrays: dict[str, NDArray[Any]] = {
         "C": state.C,
+        "C_pinv": state.C_pinv,
         "mean": state.mean,
         "pending": fold.pending,
         "pending_retention": fold.retention,
@@ -153,7 +154,11 @@ def decode(data: bytes) -> Checkpoint:
         count=header.count,
         concentration=header.concentration,
         clipped=header.clipped,
-        **{name: arrays.get(name) for name in _OPTIONAL},
+        missing=arrays.get("missing"),
+        covariance=arrays.get("covariance"),
+        scale=arrays.get("scale"),
+        variances=arrays.get("variances"),
+        known=arrays.get("known"),
     )
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
     time, pending = EventTime(**dict(header.event_time)), (arrays["pending"], arrays["pending_retention"])
@@ -181,6 +186,7 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]]) -> None:
     }
     expected = {
         "C": ((d, r), dtype),
+        "C_pinv": ((r, d), dtype),
         "pending": ((n, d), dtype),
         "pending_retention": ((n,), "float64"),
         **{name: ((d,), "float64") for name, kept in of_entries.items() if kept},
@@ -213,6 +219,7 @@ def _verify_ranges(arrays: dict[str, NDArray[Any]]) -> None:
         largest_variance = min(1.01 * float(variances.max()), largest_square / 64)
     ranges = {
         "C": (-largest, largest),
+        "C_pinv": (-np.inf, np.inf),
         "mean": (-largest, largest),
         "pending": (-largest, largest),
         "pending_retention": (0.0, 1.0),

@@ -32,7 +32,7 @@ _WHOLE = 1e-9  # weight: a pair that lacks less is known for all of it
 def checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """Header and arrays of a checkpoint of format 3, in format 4. Raises `DamagedFileError`."""
     header = {name: value for name, value in header.items() if name != "incomplete"}
-    arrays = {name: array for name, array in arrays.items() if name != "C_pinv"}
+    arrays = dict(arrays)
     unseen = arrays.pop("unseen", None)
     if unseen is None:  # every message was complete
         return header, arrays

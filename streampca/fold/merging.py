@@ -15,8 +15,9 @@ from streampca.fold.fold import Fold, FoldConfig, FoldStats
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.names import Names
 from streampca.pca import axes
+from streampca.pca.jackknife import SamplingError, sampling_error
 from streampca.pca.learning import GUARD
-from streampca.pca.merge import SamplingError, StateMerger, sampling_error
+from streampca.pca.merge import StateMerger
 from streampca.pca.past_scores import PastScores
 from streampca.pca.state import State
 

@@ -1,11 +1,12 @@
 """How far a model has moved from an earlier one of the same stream; docs/mathematics.md, section 16.
 
-With the newest model's y = D(v − m), axes U, variances Λ and σ², and Q, an orthonormal basis of the earlier model's
-axes in these units, DDₚ⁻¹Uₚ:
+With the newest model's y = D(v − m), axes U, the variances Δ and σ² of messages that it has not learned, and Q, an
+orthonormal basis of the earlier model's axes in these units, DDₚ⁻¹Uₚ:
 
-    Σ = UΛUᵀ + σ²(I − UUᵀ)        tr QᵀΣQ = Σᵢⱼ (λᵢ − σ²)(UᵀQ)ᵢⱼ² + σ²kₚ
+    Σ = UΔUᵀ + σ²(I − UUᵀ)        tr QᵀΣQ = Σᵢⱼ (δᵢ − σ²)(UᵀQ)ᵢⱼ² + σ²kₚ
 
-No matrix (d, d) is formed: it costs d·k².
+The learned variances Λ would compare axes that fit their own messages with earlier ones, which do not fit them: in a
+stream that has not changed, too, the earlier axes would explain less. No matrix (d, d) is formed: it costs d·k².
 """
 
 from typing import NamedTuple
@@ -20,7 +21,7 @@ class Drift(NamedTuple):
     """How far the newest model has moved from an earlier one."""
 
     angle_radians: float  # radians; the largest principal angle, without the newest axes of no variance
-    explained_variance_ratio: float  # share of the newest variance along the earlier axes; 0 if there is none
+    explained_variance_ratio: float  # expected share of new messages' variance along the earlier axes; 0 if none varies
     newest_explained_variance_ratio: float  # the same along the newest axes
     mean_shift_ratio: float  # squared shift of the mean, by the earlier total variance; not finite if that is 0
 
@@ -33,15 +34,21 @@ def drift(earlier: Model, newest: Model) -> Drift:
     U, Q = (np.asarray(model.components.T, np.float64) for model in (newest, earlier))
     if (units != 1).any():
         Q = np.linalg.qr(Q * units[:, None])[0]
-    noise, total = newest.noise_variance, earlier.total_variance
-    explained = (newest.explained_variance - noise) @ np.square(U.T @ Q).sum(axis=1) + noise * earlier.n_components
+    total = earlier.total_variance
+    spikes = newest.spikes
+    is_spike = spikes.overlap > 0
+    U_spikes = U[:, : len(is_spike)][:, is_spike]
+    # A learned axis has an angle to the stream's own, by which an earlier axis seems to explain less of it.
+    share = np.minimum(np.square(U_spikes.T @ Q).sum(axis=1) / spikes.overlap[is_spike], 1.0)
+    explained = spikes.sigma2 * (spikes.strength[is_spike] @ share + earlier.n_components)
+    variable = newest.total_variance > 0
     shift = np.square(scale * (newest.mean - earlier.mean)).sum()
     if earlier.scale is not None:  # an entry that varies has variance 1, a constant one has D = 1
         total = float(np.square(units)[earlier.scale != 1].sum())
     return Drift(
         _largest_angle(U[:, newest.explained_variance >= newest.floored_variance], Q),
-        float(explained / newest.total_variance) if newest.total_variance > 0 else 0.0,
-        float(newest.explained_variance_ratio.sum()),
+        float(explained / newest.total_variance) if variable else 0.0,
+        float(spikes.of_new.sum() / newest.total_variance) if variable else 0.0,
         float(shift / np.float64(total)),
     )
 

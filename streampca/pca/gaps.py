@@ -41,14 +41,9 @@ class BlockWithGaps(NamedTuple):
 
     before: State  # the state before it, with the mean in the units in which it was learned
     filled: missing.Filled | None  # None: it is complete
+    by: missing.Predictor  # of entries from others
     learned: block.BlockResult
     weights: Weights
-    components: int
-
-    @property
-    def by(self) -> missing.Predictor:
-        """What predicts entries from others in this block."""
-        return self.filled.by if self.filled else missing.predictor(self.before, self.components)
 
     @property
     def new(self) -> float:
@@ -58,8 +53,7 @@ class BlockWithGaps(NamedTuple):
     @property
     def rows_moved(self) -> F64:
         """How far the mean of the rows has moved by the block, (d,)."""
-        start = self.filled.by.mean if self.filled else self.before.mean
-        return self.learned.mean - start
+        return self.learned.mean - self.by.mean
 
 
 class EntryStep(NamedTuple):

@@ -163,8 +163,9 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
     """Learn one block, whose messages may lack entries: filled, they cost no second algorithm."""
     d, past_rows = config.dimensions, 0 if config.keeps_covariance else state.rank
     A = np.empty((past_rows + len(V), d), config.dtype)
-    weights = centring.weights(state, retention, config.center, state.age(V))
     has_gaps = config.impute and bool(rows_with_missing(V).any())
+    shown = ~np.isnan(V).all(axis=0) if has_gaps else np.full(d, True)
+    weights = centring.weights(state, retention, config.center, state.age(np.asarray(shown)))
     if has_gaps or state.known is not None:
         state, V = missing.begin(state, V, config.center)
     origin, scale = state.mean, scaling.scale_for(state, V) if config.standardize else None
@@ -193,10 +194,15 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
     losses = _losses(learned, weights, config) if state.count else NO_LOSSES
     of_gaps = None
     if filled or state.known is not None:
-        of_gaps = gaps.BlockWithGaps(state, filled, learned, weights, config.components)
+        by = filled.by if filled else missing.predictor(state, config.components)
+        of_gaps = gaps.BlockWithGaps(state, filled, by, learned, weights)
     if config.keeps_covariance:
-        return _learn_covariance(after, learned, of_gaps, origin, scale, weights.past, config), losses
-    return _learn_factor(after, learned, A, of_gaps, origin, scale, weights.past, config), losses
+        after = _learn_covariance(after, learned, of_gaps, origin, scale, weights.past, config)
+    else:
+        after = _learn_factor(after, learned, A, of_gaps, origin, scale, weights.past, config)
+    if config.keeps_covariance and lacking is not None:  # an indefinite Σ: columns may have more than its diagonal
+        after = replace(after, total_variance=max(after.total_variance, float(after.variance.sum())))
+    return after, losses
 
 
 def _learn_covariance(

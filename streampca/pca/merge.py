@@ -3,24 +3,16 @@
 With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the pooled covariance is Σ w_i/W (Σ_i + (m_i − m)(m_i − m)ᵀ). Where
 Σ_i is kept this is a sum, and exact. Elsewhere Σ_i is [C | F][C | F]ᵀ; the columns of all states are put side by side,
 and cuts keep the memory constant (docs/mathematics.md, section 7). Shares of missing entries are pooled like the mean.
-
-The sampling error of the merged model is estimated by a jackknife: the streams are dealt into G groups of weights w_j,
-and the model is compared with those of all groups but one, whose axes Rayleigh–Ritz finds near its own:
-
-    error² = 1/G Σ_j (W/w_j − 1) sin²(model without group j, model),
-
-which for equal weights is (G − 1)/G Σ_j sin². The covariance without group j is Σ_−j = Σ_{i≠j} w_i/(W − w_j)
-(Σ_i + δ_i δ_iᵀ) − ε εᵀ, with the distances δ_i of the groups' means from m, and ε = δ_j w_j/(W − w_j).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from streampca.pca import axes, missing
-from streampca.pca.arrays import F64, Array, packed_diagonal, power_of_two
+from streampca.pca.arrays import F64, Array, packed_diagonal
 from streampca.pca.blocked import ritz, triangle
 from streampca.pca.learning import SPARE
 from streampca.pca.scaling import rescaled
@@ -28,11 +20,11 @@ from streampca.pca.state import State
 
 FEWEST = 4  # streams, and groups; fewer say little about an error
 _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
-_GROUPED = 640  # columns of all groups, if the fewest groups do not have more: their cost grows with its cube
+GROUPED = 640  # columns of all groups, if the fewest groups do not have more: their cost grows with its cube
 _RANK_TOLERANCE = 1000 * float(np.finfo(np.float64).eps)  # larger than ritz's: sums of many states
 _SMALLEST = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller singular values are subnormal
 _WHOLE = 1 - 1e-9  # N of pairs that were always known, less rounding
-_FILLED = 1e-9  # of the weight of a pair that messages show: what a pair counts that no message shows
+_FILLED = 1e-15  # of the weight of a pair that messages show: what a pair counts that no message shows
 _RARE = 0.1  # share of the messages: an entry that fewer show counts less in a merge
 _GRADED = 1e-10  # share of the largest variance below which variances from a Gram matrix have few correct digits
 
@@ -200,7 +192,7 @@ class StateMerger:
 
     def __init__(self, columns: int) -> None:
         self._columns = columns
-        size = min(_MOST_GROUPS, max(_GROUPED // (columns + 1), FEWEST))
+        size = min(_MOST_GROUPS, max(GROUPED // (columns + 1), FEWEST))
         self._groups, self._added = [PooledCovariance(columns) for _ in range(size)], 0
 
     @property
@@ -222,7 +214,7 @@ class StateMerger:
 
     def state(self, most: int, dtype: Any) -> State:
         """All states as one with at most `most` columns. There must be weight."""
-        pool = PooledCovariance(self._columns, uncut=_GROUPED)
+        pool = PooledCovariance(self._columns, uncut=GROUPED)
         for group in self.groups():
             pool.add(group)
         return pool.state(most, dtype)
@@ -243,88 +235,8 @@ def _leading(parts: Sequence[tuple[float, Array]], most: int) -> F64:
     rows = np.vstack([factor * part.astype(np.float64, copy=False) for factor, part in parts])
     C, whole = ritz.strongest(rows, ritz.Limits(most, _RANK_TOLERANCE, _SMALLEST)), min(rows.shape)
     variance = np.square(C).sum(axis=0)
-    if whole > _GROUPED or (0 < len(variance) == min(most, whole) and variance[-1] > _GRADED * variance[0]):
+    if whole > GROUPED or (0 < len(variance) == min(most, whole) and variance[-1] > _GRADED * variance[0]):
         return np.asarray(C, np.float64)
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
     r = int(np.sum(sigma[:most] > max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST))) if whole else 0
     return np.ascontiguousarray((sigma[:r, None] * axes_of_rows[:r]).T)
-
-
-@dataclass(frozen=True, eq=False)
-class SamplingError:
-    """Estimated errors of a model's axes: their distance from the axes of the distribution of its messages."""
-
-    subspace: float  # expected Σ sin² of the principal angles between the two subspaces, at most k
-    axes: F64  # (k,) standard error of each axis: an angle in radians, at most π/2
-
-
-def sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
-    """The error of the leading axes of the merged groups of a `StateMerger`; `merged` has `GUARD` more, if there are.
-
-    None with fewer than four groups or without variance. Axes without variance are arbitrary: their error is π/2, and
-    the error of the subspace counts the others alone.
-    """
-    rank = min(components, merged.rank)
-    if len(groups) < FEWEST or not rank:
-        return None
-    weights = np.array([group.weight for group in groups])
-    weights /= weights.sum()
-    U, unit = np.asarray(ritz.orthonormal(merged.C.astype(np.float64)), np.float64), power_of_two(merged.total_variance)
-    covariances = [_Covariance(group, merged, unit) for group in groups]
-    subspace, squares = 0.0, np.zeros(rank)
-    for j, w in enumerate(weights):
-        cosines = U[:, :rank].T @ _axes_without(j, covariances, weights, U, rank)
-        factor = (1 / w - 1) / len(weights)
-        subspace += factor * max(rank - float((cosines**2).sum()), 0.0)
-        squares += factor * (1 - cosines.diagonal() ** 2).clip(0)
-    angles = np.arcsin(np.sqrt(squares.clip(0, 1)))
-    return SamplingError(min(subspace, float(rank)), np.append(angles, np.full(components - rank, np.pi / 2)))
-
-
-class _Covariance:
-    """The covariance of a group about the mean of all, in units of the total variance, and of the entries of all."""
-
-    def __init__(self, group: State, merged: State, unit: float) -> None:
-        scale = 1.0 if merged.scale is None else merged.scale
-        self.step = scale * (group.mean - merged.mean) / np.sqrt(unit)
-        root = group.C if group.scale is None else group.C * (scale / group.scale)[:, None]
-        self._root = root.astype(np.float64, copy=False) / np.sqrt(unit)
-        self._square = None
-        if group.covariance is not None:
-            self._square = triangle.square(group.covariance, len(merged.mean), merged.scale) / unit
-        self._known = (
-            1.0 if group.known is None or self._square is None else triangle.square(group.known, len(merged.mean))
-        )
-        self.is_late = self._square is not None and group.known is not None
-
-    def part(self, weight: float) -> tuple[F64, F64]:
-        """N and N times the covariance about the mean of all, of this weight, where entries have begun late."""
-        known = weight * self._known * np.ones((len(self.step), len(self.step)))
-        return known, known * (self._square + np.outer(self.step, self.step))
-
-    def times(self, X: F64) -> F64:
-        """(Σ_j + δ_j δ_jᵀ) X."""
-        of_group = self._root @ (self._root.T @ X) if self._square is None else self._square @ X
-        return np.asarray(of_group + self.step[:, None] * (self.step @ X))
-
-
-def _axes_without(j: int, covariances: Sequence[_Covariance], weights: F64, U: F64, rank: int) -> F64:
-    """The leading axes (d, rank) of all groups but one; U (d, m) are those of all."""
-    rest = 1 - weights[j]
-    moved = covariances[j].step * weights[j] / rest
-
-    def times(X: F64) -> F64:
-        others = [w * c.times(X) for i, (w, c) in enumerate(zip(weights, covariances, strict=True)) if i != j]
-        return np.asarray(np.sum(others, axis=0) / rest - moved[:, None] * (moved @ X))
-
-    if any(c.is_late for c in covariances):
-        parts = [c.part(w) for i, (w, c) in enumerate(zip(weights, covariances, strict=True)) if i != j]
-        known, square = sum(N for N, _ in parts), sum(S for _, S in parts)
-        step = sum(N.diagonal() * c.step for (N, _), c in zip(parts, (c for i, c in enumerate(covariances) if i != j)))
-        step = step / np.where(known.diagonal() > 0, known.diagonal(), 1.0)
-        without = square / np.where(known > 0, known, 1.0) - np.outer(step, step)
-        return np.asarray(np.linalg.eigh(without)[1][:, ::-1][:, :rank])
-    small = 2 * U.shape[1] < len(U)
-    basis = np.asarray(ritz.orthonormal(np.hstack([U, times(U)])) if small else np.eye(len(U)), np.float64)
-    vectors = np.linalg.eigh(basis.T @ times(basis))[1]
-    return np.asarray(basis @ vectors[:, ::-1][:, :rank])

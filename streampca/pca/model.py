@@ -74,12 +74,19 @@ class Model:
         return np.asarray(np.maximum(self.explained_variance.astype(np.float64), rounding))
 
     @cached_property
+    def spikes(self) -> projection.Spikes:
+        """What the variances along the axes say of the stream; of k axes, but no more than dimensions that were seen."""
+        d = self.seen_dimensions
+        learned = self.floored_variance[:d]
+        return projection.spikes(learned, d, self.total_variance, self.weight, self.components.dtype)
+
+    @cached_property
     def expected_scores(self) -> F64:
         """The means of T², SPE and score over messages that are not learned yet, (3,)."""
         d, learned = self.seen_dimensions, self.floored_variance[: self.seen_dimensions]
-        dtype = self.components.dtype
-        new, sigma2 = projection.variances_of_new(learned, d, self.total_variance, self.weight, dtype)
-        t2, spe = (new / learned).sum(), max(d - len(learned), 1) * sigma2
+        sigma2 = self.spikes.sigma2
+        t2 = projection.t2_of_new(learned, self.spikes.of_new, sigma2, d, self.weight)
+        spe = max(d - len(learned), 1) * sigma2
         return np.array([t2, spe, t2 + spe / self.noise_variance])
 
     @cached_property

@@ -49,23 +49,57 @@ def noise_variance(variance: Array, dimensions: int, total_variance: float, dtyp
     return max(rest, rounding_variance(total_variance, dtype))
 
 
-def variances_of_new(
-    variance: F64, dimensions: int, total_variance: float, weight: float, dtype: Any = np.float64
-) -> tuple[F64, float]:
-    """The variances (k,) along the axes, and σ², of messages that are not learned yet.
+class Spikes(NamedTuple):
+    """What a learned covariance says of that of the stream: noise, and k axes with more variance than it."""
 
-    Axes fit the learned messages, which vary more along them than new ones. With γ = d/weight and noise of variance 1,
-    new messages have variance 1 along an axis with λ ≤ (1 + √γ)², and t(1 + t)/(t + γ) along one with
-    λ = (1 + t)(1 + γ/t). docs/mathematics.md, section 10.
+    strength: F64  # (k,): t, so that the stream has variance σ²(1 + t) along the axis that the learned one estimates
+    sigma2: float  # σ², the variance in all other directions
+    gamma: float  # γ, directions without more variance than noise, for each message
+
+    @property
+    def overlap(self) -> F64:
+        """The squared cosine of the angle between each learned axis and the stream's, (k,); 0: it only fits noise."""
+        t = self.strength
+        return np.asarray(np.maximum(t**2 - self.gamma, 0.0) / (t * (t + self.gamma)))
+
+    @property
+    def of_new(self) -> F64:
+        """The variance of messages that are not learned yet along each learned axis, (k,)."""
+        t = self.strength
+        return np.asarray(self.sigma2 * t * ((1 + t) / (t + self.gamma)))
+
+
+def spikes(
+    variance: F64, dimensions: int, total_variance: float, weight: float, dtype: Any = np.float64
+) -> Spikes:
+    """What the variances (k,) along the axes of a model of this weight say of the stream.
+
+    Axes fit the learned messages, which vary more along them than new ones. With noise of variance 1 in n directions
+    and γ = n/weight, an axis with λ ≤ (1 + √γ)² fits noise alone, and one with λ = (1 + t)(1 + γ/t) is near an axis of
+    the stream with variance 1 + t. The n directions are all but those of the axes with more than noise.
+    docs/mathematics.md, section 10.
     """
-    gamma, sigma2 = dimensions / max(weight, 1.0), noise_variance(variance, dimensions, total_variance, dtype)
-    least = 2 * np.sqrt(gamma)
+    sigma2 = noise_variance(variance, dimensions, total_variance, dtype)
+    axes = 0  # above the noise
     for _ in range(_ROUNDS):
+        gamma = (dimensions - axes) / max(weight, 1.0)
+        least = 2 * np.sqrt(gamma)
         b = np.maximum(variance / sigma2 - 1 - gamma, least)
         t = (b + np.sqrt(b - least) * np.sqrt(b + least)) / 2
-        new = sigma2 * t * ((1 + t) / (t + gamma))
-        sigma2 = noise_variance(new, dimensions, total_variance, dtype)
-    return new, sigma2
+        found = Spikes(t, sigma2, gamma)
+        sigma2 = noise_variance(found.of_new, dimensions, total_variance, dtype)
+        axes = int((b > least).sum())
+    return found._replace(sigma2=sigma2)
+
+
+def t2_of_new(variance: F64, new: F64, sigma2: float, dimensions: int, weight: float) -> float:
+    """The mean of T² over messages that are not learned yet and have the variances `new` (k,) along the axes.
+
+    Axes above the noise fit the learned messages together, too: by a axes, T² grows to weight/(weight − a − 1) times.
+    """
+    edge = sigma2 * (1 + np.sqrt(dimensions / max(weight, 1.0))) ** 2
+    axes = int((variance > edge).sum())
+    return float((new / variance).sum()) * weight / max(weight - axes - 1, 1.0)
 
 
 def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:

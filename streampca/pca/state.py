@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.pca.arrays import F64, Array, packed_diagonal
 
@@ -53,12 +54,9 @@ class State:
             return np.full(d, float(self.count > 0))
         return self.known if len(self.known) == d else self.known[packed_diagonal(d)]
 
-    def age(self, V: Array) -> float:
-        """The least share of the weight for which an entry that V (n, d) shows was known."""
-        if self.known is None:
-            return 1.0
-        shown = ~np.isnan(V).all(axis=0)
-        return float(self.known_entries[shown].min(initial=1.0))
+    def age(self, shown: NDArray[np.bool_]) -> float:
+        """The least share of the weight for which one of the entries `shown` (d,) was known."""
+        return 1.0 if self.known is None else float(self.known_entries[shown].min(initial=1.0))
 
     @property
     def rank(self) -> int:
@@ -68,6 +66,13 @@ class State:
     def variance(self) -> F64:
         """The squared lengths of the columns, (r,)."""
         return np.asarray(np.square(self.C, dtype=np.float64).sum(axis=0))
+
+    @property
+    def C_pinv(self) -> Array:  # noqa: N802
+        """C† = (CᵀC)⁻¹ Cᵀ, (r, d)."""
+        length = np.sqrt(self.variance)
+        unit = self.C / length
+        return (np.linalg.inv(unit.T @ unit) @ unit.T / length[:, None]).astype(self.C.dtype)
 
 
 class Losses(NamedTuple):

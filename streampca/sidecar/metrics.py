@@ -28,7 +28,8 @@ _GAUGES = (  # name, help text, attribute of the model in use
 
 _DRIFT = {  # a field of `Drift` → the metric's help text
     "angle_radians": "Largest principal angle between newest and pinned axes.",
-    "explained_variance_ratio": "Share of the newest variance along pinned axes.",
+    "explained_variance_ratio": "Share of new messages' variance along pinned axes, as expected by the newest model.",
+    "newest_explained_variance_ratio": "The same along the newest axes.",
     "mean_shift_ratio": "Squared shift of the mean, by the pinned total variance.",
 }
 

@@ -183,7 +183,9 @@ class DriftResponse(BaseModel):
 
     version: Version
     angle_radians: float = Field(description="The largest principal angle between their axes, radians.")
-    explained_variance_ratio: float = Field(description="Share of the newest variance along the pinned axes.")
+    explained_variance_ratio: float = Field(
+        description="Share of new messages' variance along the pinned axes, as the newest model expects it."
+    )
     newest_explained_variance_ratio: float = Field(description="The same along the newest model's own axes.")
     mean_shift_ratio: float | None = Field(
         description="Squared shift of the mean, by the pinned total variance; null if that is 0."

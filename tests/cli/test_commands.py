@@ -325,6 +325,22 @@ def test_fit_learns_gaps(vectors: Path, tmp_path: Path) -> None:
     assert_one_line(run("fit", vectors, "-o", tmp_path / "m.npz", "--missing", "x"), "must be refuse or impute", code=2)
 
 
+def test_a_sensor_that_a_file_lacked_is_learned_from_the_next_as_it_is(vectors: Path, tmp_path: Path) -> None:
+    """Its mean is not that of nothing and of what is shown."""
+    Y, model = np.load(vectors), tmp_path / "m.npz"
+    Y[:, 1] = np.nan
+    np.save(tmp_path / "first.npy", Y)
+    Y[:, 1] = np.load(vectors)[:, 1] + 50
+    np.save(tmp_path / "next.npy", Y)
+    printed("fit", tmp_path / "first.npy", "-o", model, "--components", 2, "--missing", "impute")
+    assert model_file.decode(model.read_bytes()).model.seen.tolist() == [j != 1 for j in range(Y.shape[1])]
+    printed("fit", tmp_path / "next.npy", "--start-from", model, "-o", model)
+    continued = model_file.decode(model.read_bytes())
+    assert continued.model.seen is None
+    assert continued.known is not None
+    assert continued.model.mean[1] == pytest.approx(Y[:, 1].mean(), rel=0.02)
+
+
 def test_fit_refuses_invalid_input(vectors: Path, tmp_path: Path) -> None:
     bad = np.load(vectors)
     bad[1234, 3] = np.nan

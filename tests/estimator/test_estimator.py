@@ -292,6 +292,18 @@ def test_score_samples_are_the_log_likelihood_as_of_scikit_learns_pca() -> None:
     assert ours.score_samples(X) == pytest.approx(theirs.score_samples(X), rel=1e-7)
 
 
+@pytest.mark.parametrize("n_components", [None, "mle", "d", "d - 1"])
+@pytest.mark.parametrize("d", [2, 3, 20, 64])
+def test_messages_three_times_as_large_are_unusual_with_every_number_of_components(
+    d: int, n_components: str | None
+) -> None:
+    V = gaussian(4, 3200, np.linspace(2, 1, d))
+    pca = StreamingPCA({"d": d, "d - 1": d - 1}.get(n_components or "", n_components))
+    for part in np.array_split(V[:2400], 6):
+        pca.partial_fit(part)
+    assert np.median(pca.p_values(3 * V[2400:])) < 0.01
+
+
 @pytest.mark.parametrize("options", [{}, {"half_life": 500.0}])
 def test_p_values_compare_with_learned_rows(options: dict[str, Any]) -> None:
     V = gaussian(7, 9000, 1 / np.arange(1, 13.0), offset=2.0)

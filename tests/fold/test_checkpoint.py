@@ -86,7 +86,17 @@ def forged(header: Mapping[str, Any] = {}, arrays: Mapping[str, Any] = {}) -> by
     return npz.encode({**header_before, **header}, {**arrays_before, **arrays})
 
 
-@pytest.mark.parametrize("name", ["C", "mean", "pending", "pending_retention"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_file_holds_the_pseudo_inverse_of_the_factor(name: str) -> None:
+    fold, config = example(name)
+    checkpoint = Checkpoint("topic", "", 0, fold, config.as_dict())
+    _, arrays = npz.decode(encode(checkpoint), KIND, FORMAT_VERSION)
+    exact = np.linalg.pinv(arrays["C"].astype(np.float64))
+    assert arrays["C_pinv"].shape == exact.shape
+    assert np.abs(arrays["C_pinv"] - exact).max(initial=0.0) <= 1e-3 * np.abs(exact).max(initial=1.0)
+
+
+@pytest.mark.parametrize("name", ["C", "C_pinv", "mean", "pending", "pending_retention"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_arrays_with_non_finite_values_are_refused(name: str, value: float) -> None:
     array = npz.decode(forged(), KIND, FORMAT_VERSION)[1][name].copy()

@@ -69,7 +69,8 @@ def test_what_not_every_model_has_survives_a_round_trip(scale: Any) -> None:
         subspace_error=0.125, axis_errors=[0.1, np.pi / 2], past_scores=some_past_scores(), learned=learned,
         names=list("abcdef"),
     )  # fmt: skip
-    model = dataclasses.replace(model, model=dataclasses.replace(model.model, scale=scale))
+    seen, known = np.arange(6) > 1, np.minimum.outer(np.arange(6) / 5, np.arange(6) / 5)[np.tril_indices(6)]
+    model = dataclasses.replace(model, model=dataclasses.replace(model.model, scale=scale, seen=seen), known=known)
     assert values_in(model_file.decode(model_file.encode(model))) == values_in(model)
 
 
@@ -103,6 +104,13 @@ FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "the names of the dimensions are not": lambda header, arrays: header.update(names=list("abcdea")),
     "the names of the dimensions are not 6": lambda header, arrays: header.update(names=["", *"abcde"]),
     "names.0 in its header is wrong": lambda header, arrays: header.update(names=list(range(6))),
+    "one truth value": lambda header, arrays: arrays.update(seen=np.ones(6)),
+    "one truth value for each": lambda header, arrays: arrays.update(seen=np.ones(5, bool)),
+    "what continuing needs": lambda header, arrays: arrays.update(known=np.ones(21)),
+    "what continuing needs does": lambda header, arrays: arrays.update(learned=np.ones(21, "f"), known=np.ones(6)),
+    "what continuing needs does not": lambda header, arrays: arrays.update(
+        learned=np.ones(21, "f"), known=np.full(21, 2.0)
+    ),
     "the calibration of the scores is damaged": lambda header, arrays: arrays.update(calibration=np.ones((2, 3))),
 }  # fmt: skip
 

@@ -89,6 +89,10 @@ def learn_block(state: State, V: F64, retention: F64, config: learning.LearningC
         if not few and past >= learning.SHORT_MEMORY and state.rank >= k:
             covariance, basis = nystrom(covariance, start)
     CF = axes_within(covariance, basis)[:, : config.columns]
+    if (
+        config.keeps_covariance and lacking is not None
+    ):  # columns of an indefinite Σ may have more variance than its diagonal
+        numbers["total_variance"] = max(numbers["total_variance"], float(np.square(CF).sum()))
     scale = new_D if config.standardize else None
     return State(CF, after, missing=lacking, scale=scale, **numbers), Losses(np.clip(residual, 0, norm), norm)
 

@@ -10,8 +10,9 @@ from sklearn.preprocessing import StandardScaler
 
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
+from streampca.pca.jackknife import SamplingError, sampling_error
 from streampca.pca.learning import GUARD, LearningConfig, learn
-from streampca.pca.merge import SamplingError, StateMerger, sampling_error
+from streampca.pca.merge import StateMerger
 from streampca.pca.model import Model
 from streampca.pca.state import Losses, State
 

@@ -128,6 +128,8 @@ def test_an_entry_that_a_model_has_never_seen_begins_with_the_mean_of_what_is_sh
     state = one_pass(X[:3000], config)[0]
     model = axes.model_of(axes.decomposed(state, 4), 4)
     learned_before = (axes.continuation(state), state.known) if fitted else (None, None)
-    later, _ = learn(axes.continued(model, *learned_before, 3000, config), X[3000:], np.ones(3000), config)
+    again = axes.continued(model, *learned_before, 3000, config)
+    assert again.entry_variances[3] == pytest.approx(0, abs=1e-12)
+    later, _ = learn(again, X[3000:], np.ones(3000), config)
     assert later.mean[3] == pytest.approx(X[3000:, 3].mean(), abs=0.02)
     assert later.known_entries[3] == pytest.approx(0.5, abs=0.01)

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from scipy.linalg import orth, subspace_angles
 
+from streampca.pca import axes
 from streampca.pca.arrays import F64
 from streampca.pca.drift import Drift, drift
+from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.model import Model
-from tests.pca.streams import batch_pca, gaussian, scale_of
+from streampca.pca.projection import variances_of_new
+from tests.pca.streams import batch_pca, gaussian, one_pass, scale_of
 
 
 def messages(seed: int, d: int, shift: float = 0.0) -> F64:
@@ -36,12 +39,12 @@ def test_drift_is_that_of_the_dense_covariances(d: int, earlier_k: int, k: int, 
     )
     earlier_D, D = (scale_of(X) if standardize else np.ones(d) for X in (before, after))
     U, Q = newest.components.T.astype(np.float64), orth((D / earlier_D * earlier.components).T)
-    noise = (newest.total_variance - newest.explained_variance.sum()) / max(d - k, 1)
-    covariance = (U * newest.explained_variance) @ U.T + noise * (np.eye(d) - U @ U.T)
+    new, noise = variances_of_new(newest.floored_variance, d, newest.total_variance, newest.weight, dtype)
+    covariance = (U * new) @ U.T + noise * (np.eye(d) - U @ U.T)
     expected = Drift(
         subspace_angles(U, Q)[0],
         np.trace(Q.T @ covariance @ Q) / np.trace(covariance),
-        newest.explained_variance.sum() / np.trace(covariance),
+        new.sum() / np.trace(covariance),
         ((D * (after.mean(axis=0) - before.mean(axis=0))) ** 2).sum() / (D**2 * before.var(axis=0)).sum(),
     )
     assert drift(earlier, newest) == pytest.approx(expected, rel=1e-5 if dtype == np.float32 else 1e-9, abs=1e-6)
@@ -58,3 +61,45 @@ def test_arbitrary_axes_and_no_variance_are_no_drift(d: int, rank: int, k: int) 
     assert drift(other, model)[:3] == pytest.approx((0.0, share, share), abs=1e-12)
     moved = drift(other, replace(model, mean=model.mean + 1)).mean_shift_ratio
     assert moved == (pytest.approx(d / model.total_variance) if rank else np.inf)
+
+
+D = 64
+SPECTRA = {
+    "flat": np.ones(D),
+    "i^-1/4": np.arange(1, D + 1) ** -0.25,
+    "i^-1/2": np.arange(1, D + 1) ** -0.5,
+    "spiked": np.append([20.0, 15, 10, 8, 6, 5, 4, 3], np.ones(D - 8)),
+}
+
+
+def is_outdated(before: F64, after: F64, half_life: float | None) -> bool:
+    """Whether the alert's rule calls a model of the messages before outdated, once those after are learned as well."""
+    config, retention = LearningConfig(D, 8), 2 ** (-1 / half_life) if half_life else 1.0
+    state, _ = one_pass(before, config, retention)
+    pinned = axes.model_of(axes.decomposed(state, config.columns), 8)
+    state, _ = learn(state, after, np.full(len(after), retention), config)
+    moved = drift(pinned, axes.model_of(axes.decomposed(state, config.columns), 8))
+    explains_less = moved.explained_variance_ratio < 0.9 * moved.newest_explained_variance_ratio
+    return explains_less or moved.mean_shift_ratio > 0.25
+
+
+@pytest.mark.parametrize("half_life", [300, 1000, None])
+@pytest.mark.parametrize("kind", SPECTRA)
+def test_no_pin_is_outdated_while_a_stream_does_not_change(kind: str, half_life: float | None) -> None:
+    for seed in range(4):
+        X = gaussian(seed, 9000, np.sqrt(SPECTRA[kind]))
+        assert not is_outdated(X[:4000], X[4000:], half_life)
+
+
+@pytest.mark.parametrize("half_life", [300, 1000])
+@pytest.mark.parametrize("change", ["rotated axes", "other variances", "moved mean"])
+def test_a_pin_is_outdated_when_a_stream_has_changed(change: str, half_life: float) -> None:
+    spread = np.sqrt(SPECTRA["spiked"])
+    before = gaussian(0, 4000, spread)
+    if change == "rotated axes":
+        after = gaussian(1, 5000, spread)
+    elif change == "other variances":  # along the same axes
+        after = gaussian(0, 9000, spread[::-1])[4000:]
+    else:
+        after = gaussian(0, 9000, spread, offset=1.0)[4000:]
+    assert is_outdated(before, after, half_life)

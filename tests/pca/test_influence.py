@@ -21,7 +21,7 @@ def added_at_most(state: State, rho: float, V: F64, center: bool) -> float:
     """
     before = rho * state.weight
     eta, known = 1 / (before + 1), 1 - state.concentration if center else 1.0
-    age = state.age(V)
+    age = state.age(~np.isnan(V).all(axis=0))
     seen = (1 - eta) * age + eta
     return max(centring.SHARE * before * age, centring.ORDINARY) * eta / seen * state.total_variance / known
 

@@ -100,7 +100,7 @@ def stream_of(case: str) -> tuple[F64, F64]:
         X = with_gaps(X, 0.2)
     if "late" in case:
         X[:2300, 10:20] = X[:1000, 25:30] = np.nan
-        X[2600] *= 1e3  # not in the first block of a sensor
+        X[[2300, 2600]] *= 1e3  # the first one is in the first block of a sensor
     half_life = {"forgetting": 500, "missing": 2000, "short memory": 20}.get(case, np.inf)
     return X, np.full(n, 2 ** (-1 / half_life))
 
@@ -226,6 +226,39 @@ def test_the_rank_follows_the_directions_of_the_data(parts: int, rank: int) -> N
     state, _ = one_pass(X, LearningConfig(80, 3, 5, factor=True))
     assert state.rank == rank
     check(state, X, np.ones(len(X)), True, 1e-9)
+
+
+KINDS_OF_SENSORS = ["independent", "constant", "alike", "a sum of others"]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_SENSORS)
+@pytest.mark.parametrize("k", [1, 2, 10, 18, 19, 20])
+@pytest.mark.parametrize("oversampling", [None, 0, 1])
+def test_the_rank_never_falls_while_that_of_the_data_does_not(
+    k: int, kind: str, oversampling: int | None, factor: bool
+) -> None:
+    """And a loss is that of the C which the message met: none where C spans all dimensions."""
+    d, n = 20, 1000  # more than the sketches' columns, which would make up for those that are lost
+    X = gaussian(1, n, 1 / np.arange(1, d + 1.0), offset=1.0)
+    if kind == "constant":
+        X[:, 2] = 3.0
+    if kind == "alike":
+        X[:, 2] = X[:, 5]
+    if kind == "a sum of others":
+        X[:, 2] = X[:, 4] + X[:, 5]
+    rank = d - (kind != "independent")
+    config = LearningConfig(d, k, oversampling, factor=factor)
+    state, start = State.empty(d), 0
+    while start < n:
+        end = start + config.next_block(state.weight)
+        after, losses = learn(state, X[start:end], np.ones(len(X[start:end])), config)
+        assert after.rank == min(rank, config.columns)
+        if state.count:
+            expected, of_plain = plain.learn_block(state, X[start:end], np.ones(len(X[start:end])), config)
+            assert close(after.C @ after.C.T, expected.C @ expected.C.T, 1e-8)
+            assert losses.norm == pytest.approx(of_plain.norm, rel=1e-9)
+            assert losses.residual == pytest.approx(of_plain.residual, rel=1e-7, abs=1e-8 * of_plain.norm.max())
+        state, start = after, end
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e-100, 1e100, 1e150])

@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from streampca.pca import axes, merge as merging
 from streampca.pca.arrays import F64
+from streampca.pca.blocked import triangle
 from streampca.pca.learning import LearningConfig
 from streampca.pca.state import State
 from tests.pca.streams import close, covariance, excess, gaussian, learned, merge, one_pass
@@ -131,3 +132,72 @@ def test_float32_folds_stay_float32() -> None:
     state = merge(folds([X[:300], X[300:]], LearningConfig(3, 3, dtype="float32")), 3)
     assert state.C.dtype == np.float32
     assert close(learned(state), covariance(X), 1e-5)
+
+
+GAPS: dict[str, tuple[tuple[slice, list[int]], ...]] = {
+    "never": ((slice(None), [0, 1]),),
+    "late": ((slice(None, 700), [0, 1]),),
+    "dying": ((slice(700, None), [0, 1]),),
+    "in turn": ((slice(0, None, 2), [0, 1]), (slice(1, None, 2), [4, 5])),
+    "replaced": ((slice(None, 700), [0, 1]), (slice(700, None), [4, 5])),
+    "once": ((slice(None, 5), [0, 1]), (slice(6, None), [0, 1])),
+}
+
+
+def with_gaps_of(kind: str, seed: int = 3) -> F64:
+    X = gaussian(seed, 1500, np.array([5.0, 3, 1, 0.5, 0.4, 0.3]), offset=4.0)
+    for rows, entries in GAPS[kind]:
+        X[rows, entries] = np.nan
+    return X
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("kind", GAPS)
+def test_a_merge_with_nothing_changes_no_bit(kind: str, standardize: bool, factor: bool) -> None:
+    config = LearningConfig(6, 2, impute=True, standardize=standardize, factor=factor)
+    (state,) = folds([with_gaps_of(kind)], config)
+    merged = merge([State.empty(6), state, State.empty(6)], config.columns)
+    for name in ("mean", "covariance", "known", "missing", "variances", "weight", "count"):
+        one, other = getattr(state, name), getattr(merged, name)
+        assert np.array_equal(one, other) if one is not None else other is None, name
+
+
+@pytest.mark.parametrize("first", GAPS)
+@pytest.mark.parametrize("second", GAPS)
+def test_pairs_are_pooled_about_the_pooled_means_by_the_weight_that_knows_them(first: str, second: str) -> None:
+    """Moments of two states are those of two streams, the entries of each drawn from the messages that know them."""
+    config = LearningConfig(6, 2, impute=True)
+    states = folds([with_gaps_of(first), with_gaps_of(second, 8)[:1200] + 2], config)
+    merged = merge(states, 6)
+    N, S = (np.stack([square_of(getattr(s, name), 6) for s in states]) for name in ("known", "covariance"))
+    weights = np.array([s.weight for s in states])[:, None, None]
+    for w, state in zip(N, states, strict=True):
+        shown = np.minimum(1.0, ((1 - state.missing) / 0.1) ** 2)
+        np.minimum(w, np.minimum.outer(shown, shown), out=w)
+    means = np.stack([s.mean for s in states])
+    entries = (weights * N).diagonal(axis1=1, axis2=2)
+    mean = np.sum(entries * means, axis=0) / np.maximum(entries.sum(axis=0), 1e-300)
+    assert merged.mean == pytest.approx(mean, rel=1e-9)
+    about = S + np.stack([np.outer(m - mean, m - mean) for m in means])
+    pairs = (weights * N).sum(axis=0)
+    exact = (weights * N * about).sum(axis=0) / np.maximum(pairs, 1e-300)
+    root = np.sqrt(exact.diagonal())
+    exact = np.clip(exact, -np.outer(root, root), np.outer(root, root))
+    assert square_of(merged.covariance, 6)[pairs > 1e-6] == pytest.approx(exact[pairs > 1e-6], rel=1e-9, abs=1e-9)
+
+
+def square_of(packed: F64 | None, d: int) -> F64:
+    return np.ones((d, d)) if packed is None else triangle.square(packed, d)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_entries_that_no_stream_has_met_together_follow_from_what_has_met_both(order: tuple[int, int]) -> None:
+    """One factor determines all entries, so the missing covariance is known."""
+    X = np.outer(np.random.default_rng(0).standard_normal(3000), np.arange(1, 7.0))
+    X += 1e-3 * np.random.default_rng(1).standard_normal(X.shape)
+    halves = X[:1500].copy(), X[1500:].copy()
+    halves[0][:, :2], halves[1][:, 4:] = np.nan, np.nan
+    states = folds(list(halves), LearningConfig(6, 1, impute=True))
+    merged = merge([states[i] for i in order], 6)
+    assert (square_of(merged.known, 6)[:2, 4:] == 0).all()
+    assert square_of(merged.covariance, 6)[:2, 4:] == pytest.approx(covariance(X)[:2, 4:], rel=0.1)

@@ -113,6 +113,27 @@ def test_filled_vectors_and_their_statistics_are_expected_values(seed: int, shar
         assert scores.score[i] == pytest.approx(of_observed + m.sum(), rel=1e-8)
 
 
+@pytest.mark.parametrize("relation", ["none", "a constant", "a sum", "both"])
+@pytest.mark.parametrize("k", range(1, 13))
+def test_filled_entries_are_the_conditional_mean_for_every_k(relation: str, k: int) -> None:
+    """Also where nothing is left for noise, and where sensors determine one another."""
+    random = np.random.default_rng(k)
+    X = random.standard_normal((400, 12)) * np.linspace(2, 0.5, 12) @ np.linalg.qr(random.standard_normal((12, 12)))[0]
+    if relation in ("a constant", "both"):
+        X[:, 1] = 3.0
+    if relation in ("a sum", "both"):
+        X[:, 2] = X[:, 3] + X[:, 4] + X[:, 5]
+    model = batch_pca(X, k)
+    U, noise = model.components.T, model.noise_variance
+    sigma = (U * np.maximum(model.explained_variance - noise, 0)) @ U.T + noise * np.eye(12)
+    projected = model.project(with_gaps(X[:20], 0.4, k))
+    for y, filled in zip(with_gaps(X[:20], 0.4, k) - model.mean, projected.vectors - model.mean, strict=True):
+        m, o = np.isnan(y), ~np.isnan(y)
+        gain = sigma[np.ix_(m, o)] @ np.linalg.pinv(sigma[np.ix_(o, o)], rcond=1e-13, hermitian=True)
+        assert filled[m] == pytest.approx(gain @ y[o], abs=1e-12)
+    assert np.isfinite(projected.scores).all()
+
+
 def test_a_complete_vector_stays_as_it_is() -> None:
     model, Y = random_model(1), np.random.default_rng(1).standard_normal((4, D))
     alone = model.project(Y)

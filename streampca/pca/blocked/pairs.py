@@ -126,7 +126,10 @@ def next_covariance(
                     added += said.C[one, m] * said.change[other, m]
                 value += (1.0 - share[n + j] / new) * added
             largest = root[i] * root[j]
-            total[n + j] = min(max(value, -largest), largest) / (scale[i] * scale[j])
+            value = min(max(value, -largest), largest)
+            if i == j:  # where rounding is left of it, the sum above would differ from what cuts the others
+                value = variance[i]
+            total[n + j] = value / (scale[i] * scale[j])
             square[i, j] = total[n + j] * (after[i] * after[j])
         n += i + 1
     triangle.mirror(square)

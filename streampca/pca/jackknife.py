@@ -1,0 +1,59 @@
+"""Estimate the sampling error of a merged model by a jackknife (docs/mathematics.md, section 7).
+
+A `StateMerger` deals the streams into G groups of weights w_j, whose sum is W. The model of all groups is compared with
+the models of all groups but one:
+
+    error² = 1/G Σ_j (W/w_j − 1) sin²(model without group j, model),
+
+which for equal weights is (G − 1)/G Σ_j sin². Groups are pooled as for the model itself, so a model without a group has
+its own means, standard deviations and shares of what was known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from streampca.pca import axes
+from streampca.pca.arrays import F64
+from streampca.pca.merge import FEWEST, GROUPED, PooledCovariance
+from streampca.pca.state import State
+
+
+@dataclass(frozen=True, eq=False)
+class SamplingError:
+    """Estimated errors of a model's axes: their distance from the axes of the distribution of its messages."""
+
+    subspace: float  # expected Σ sin² of the principal angles between the two subspaces, at most k
+    axes: F64  # (k,) standard error of each axis: an angle in radians, at most π/2
+
+
+def sampling_error(groups: Sequence[State], merged: State, components: int) -> SamplingError | None:
+    """Estimate the error of the leading axes of `merged`, the state of all groups of a `StateMerger`.
+
+    None with fewer than four groups or without variance. Axes without variance are arbitrary: their error is π/2, and
+    the error of the subspace counts only axes with variance.
+    """
+    rank = min(components, merged.rank)
+    if len(groups) < FEWEST or not rank:
+        return None
+    weights = np.array([group.weight for group in groups])
+    factors = (weights.sum() / weights - 1) / len(groups)
+    U, _ = axes.principal(merged, rank)
+    subspace, squares = 0.0, np.zeros(rank)
+    for j, factor in enumerate(factors):
+        without, _ = axes.principal(_pooled([*groups[:j], *groups[j + 1 :]], rank), rank)
+        cosines = U @ without.T
+        subspace += factor * max(rank - float((cosines**2).sum()), 0.0)
+        squares += factor * (1 - cosines.diagonal() ** 2).clip(0)
+    angles = np.arcsin(np.sqrt(squares.clip(0, 1)))
+    unknown = np.full(components - rank, np.pi / 2)
+    return SamplingError(min(subspace, float(rank)), np.append(angles, unknown))
+
+
+def _pooled(groups: Sequence[State], columns: int) -> State:
+    """The groups as one state with up to `columns` columns."""
+    pool = PooledCovariance(max(group.rank for group in groups), uncut=GROUPED)
+    for group in groups:
+        pool.add(group)
+    return pool.state(columns)

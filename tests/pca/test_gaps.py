@@ -1,0 +1,177 @@
+"""Laws of streams with gaps of every kind: what a block says of pairs, and that no pattern of gaps breaks the state."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from streampca.fold import checkpoint as files
+from streampca.fold.fold import Fold, FoldConfig
+from streampca.pca import missing
+from streampca.pca.arrays import F64
+from streampca.pca.blocked import triangle
+from streampca.pca.learning import LearningConfig, learn
+from streampca.pca.state import State
+from tests.pca.streams import close, gaussian, learned, remaining_weights, values_in, with_gaps
+
+N = 900
+KINDS = ["complete", "random", "late", "dead", "returns", "never", "even", "odd", "once"]
+
+
+def shown(kind: str, n: int, random: np.random.Generator) -> F64:
+    """Which of n messages show a sensor, (n,)."""
+    t = np.arange(n)
+    start, end = np.sort(random.integers(0, n, 2))
+    return np.asarray(
+        {
+            "complete": t >= 0,
+            "random": random.random(n) < 0.6,
+            "late": t >= start,
+            "dead": t < end,
+            "returns": (t < start) | (t >= end),
+            "never": t < 0,
+            "even": t // 50 % 2 == 0,
+            "odd": t // 50 % 2 == 1,
+            "once": t == start,
+        }[kind]
+    )
+
+
+def stream(kinds: Sequence[str], seed: int, n: int = N) -> F64:
+    """Correlated messages (n, d), a few with heavy tails, of which entry j is missing as `kinds[j]` says."""
+    random, d = np.random.default_rng(seed), len(kinds)
+    V = random.standard_t(3, (n, d)) @ random.standard_normal((d, d)) + 5 * random.standard_normal(d)
+    return np.where(np.column_stack([shown(kind, n, random) for kind in kinds]), V, np.nan)
+
+
+def states(V: F64, config: LearningConfig, retention: float = 1.0) -> list[State]:
+    """The state after each block of the stream V (n, d)."""
+    found, start = [State.empty(config.dimensions)], 0
+    while start < len(V):
+        end = start + config.next_block(found[-1].weight)
+        block = V[start:end]
+        found.append(learn(found[-1], block, np.full(len(block), retention), config)[0])
+        start = end
+    return found[1:]
+
+
+def noise_share(state: State, k: int) -> float:
+    """The share of the total variance that the k leading columns leave out."""
+    return float((state.total_variance - state.variance[:k].sum()) / state.total_variance)
+
+
+@given(
+    kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=9),
+    k=st.integers(1, 9),
+    seed=st.integers(0, 2**32 - 1),
+    retention=st.sampled_from([1.0, 2 ** (-1 / 100), 0.5]),
+    standardize=st.booleans(),
+    of_factor=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_pattern_of_gaps_breaks_a_state(
+    kinds: list[str], k: int, seed: int, retention: float, standardize: bool, of_factor: bool
+) -> None:
+    """It is finite, no correlation exceeds 1, no columns have more than the total variance, and it can be saved."""
+    d = len(kinds)
+    config = LearningConfig(d, min(k, d), 1, warm_up=40, impute=True, standardize=standardize, factor=of_factor)
+    for state in states(stream(kinds, seed), config, retention):
+        assert all(np.isfinite(array).all() for array in (state.C, state.mean, state.known_entries))
+        assert ((state.known_entries >= 0) & (state.known_entries <= 1 + 1e-9)).all()
+        if state.covariance is not None:
+            assert state.variance.sum() <= state.total_variance * (1 + 1e-9)
+            root = np.sqrt(state.entry_variances)
+            assert (np.abs(learned(state)) <= np.outer(root, root) * (1 + 1e-12)).all()
+        assert_survives_a_checkpoint(replace(state, pinv_error=0.0), config)
+
+
+def assert_survives_a_checkpoint(state: State, config: LearningConfig) -> None:
+    fold = replace(Fold.empty(config), state=state, position=N)
+    checkpoint = files.Checkpoint("topic", "id", 0, fold, FoldConfig(config, None, None).as_dict())
+    assert values_in(files.decode(files.encode(checkpoint))) == values_in(checkpoint)
+
+
+@pytest.mark.parametrize("tails", [False, True])
+@pytest.mark.parametrize("share", [0.3, 0.5])
+@pytest.mark.parametrize("k", [1, 10, 30])
+def test_the_noise_stays_above_rounding(k: int, share: float, tails: bool) -> None:
+    """Of triples of sensors that are alike but for noise, where Σ of pairs with unequal weights is often indefinite."""
+    random = np.random.default_rng(1)
+    of_triples = random.standard_t(3, (2000, 20)) if tails else random.standard_normal((2000, 20))
+    V = np.repeat(of_triples, 3, axis=1) + 0.1 * random.standard_normal((2000, 60))
+    for state in states(with_gaps(V, share), LearningConfig(60, k, impute=True)):
+        assert noise_share(state, k) > 1e-6
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("retention", [1.0, 0.99])
+def test_where_nothing_predicts_a_block_has_available_case_moments(
+    center: bool, retention: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """About the entries' means, by the messages that show both entries; correlations are cut to 1."""
+    monkeypatch.setattr(missing, "FILLS", 0)
+    n, d = 40, 8
+    V = with_gaps(gaussian(3, n, np.append(5.0, np.full(d - 1, 0.3)), offset=2.0), 0.5)
+    state, _ = learn(State.empty(d), V, np.full(n, retention), LearningConfig(d, 2, 2, center, impute=True, warm_up=n))
+    c = remaining_weights(np.full(n, retention))[:, None] * ~np.isnan(V)
+    mean = np.nansum(c * V, axis=0) / c.sum(axis=0) if center else np.zeros(d)
+    assert state.mean == pytest.approx(mean, rel=1e-9, abs=1e-12)
+    plain = np.nanmean(V, axis=0) if center else np.zeros(d)  # products are about the mean from which a block starts
+    Y = np.nan_to_num(V - plain)
+    S = (c * Y).T @ Y / (c.T @ ~np.isnan(V)) - np.outer(mean - plain, mean - plain)
+    root = np.sqrt(S.diagonal())
+    exact = np.clip(S, -np.outer(root, root), np.outer(root, root))
+    assert (exact != S).any()
+    assert close(learned(state), exact, 1e-9)
+
+
+def test_the_sizes_of_batches_change_no_bit(factor: bool) -> None:
+    V = stream(["complete", "random", "late", "dead", "returns", "never", "even", "odd"], 4)
+    config = LearningConfig(8, 3, 2, warm_up=40, impute=True, factor=factor)
+    alone = states(V, config)[-1]
+    ends = [0, 40, 40 + 256, 40 + 3 * 256, N]
+    state = State.empty(8)
+    for start, end in itertools.pairwise(ends):
+        state, _ = learn(state, V[start:end], np.ones(end - start), config)
+    assert values_in(state) == values_in(alone)
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("row", [960, 1000, 1100])
+def test_an_outlier_among_the_first_values_of_a_sensor(row: int, standardize: bool, factor: bool) -> None:
+    """It decides neither the sensor's mean nor its scale, and leaves the noise of the others."""
+    V = np.random.default_rng(3).standard_normal((3000, 10))
+    V[:950, 0] = np.nan
+    V[row, 0] = 1e5
+    state = states(V, LearningConfig(10, 2, impute=True, standardize=standardize, factor=factor))[-1]
+    variance = state.entry_variances[0] if standardize or not factor else learned(state)[0, 0]
+    assert 0.5 <= variance <= 2
+    assert abs(state.mean[0]) <= 0.1
+    assert noise_share(state, 2) == pytest.approx(0.8, abs=0.06)
+
+
+def test_a_sensor_that_was_never_seen_is_no_dimension_of_the_noise() -> None:
+    """What predicts missing entries is what it would be without that sensor."""
+    V = with_gaps(gaussian(5, 1200, np.append([4.0, 3.0], np.ones(18)), offset=1.0), 0.2)
+    wide = np.column_stack([V, np.full((1200, 10), np.nan)])
+    narrow = states(V, LearningConfig(20, 2, impute=True))
+    for one, other in zip(narrow, states(wide, LearningConfig(30, 2, impute=True)), strict=True):
+        assert missing.predictor(other, 2).ridge == pytest.approx(missing.predictor(one, 2).ridge, rel=1e-6)
+        assert close(learned(other)[:20, :20], learned(one), 1e-6)
+
+
+def test_pairs_that_are_never_together_agree_with_the_sensors_that_have_met_both() -> None:
+    """Two overlapping halves of sensors with four common causes."""
+    random = np.random.default_rng(6)
+    loadings = random.standard_normal((4, 24))
+    V = random.standard_normal((6000, 4)) @ loadings + 0.1 * random.standard_normal((6000, 24))
+    first = random.random(6000) < 0.5
+    V[first, 16:] = np.nan
+    V[~first, :8] = np.nan
+    state = states(V, LearningConfig(24, 4, impute=True))[-1]
+    known = triangle.square(state.known, 24)  # type: ignore[arg-type]
+    assert (known[:8, 16:] == 0).all()
+    assert close(learned(state)[:8, 16:], loadings.T[:8] @ loadings[:, 16:], 0.1)
