@@ -5,11 +5,10 @@ import threading
 from collections.abc import Collection
 from typing import Any
 
+from streampca.cli.builders import create_codec, create_current_model, create_worker_config
 from streampca.cli.console import console
 from streampca.cli.doctor_topic import Check, SkippedError, TopicChecks, needed, require_writable
 from streampca.cli.options import Options, settings_of
-from streampca.cli.transform import create_codec, create_current_model
-from streampca.cli.worker import create_worker_config
 from streampca.errors import DamagedFileError, SourceError, StoreError, StreampcaError
 from streampca.formats import schema_of
 from streampca.process.machine import kernels

@@ -20,7 +20,7 @@ from kafka.errors import KafkaTimeoutError, NoError, TopicAuthorizationFailedErr
 from kafka.structs import OffsetAndMetadata
 
 from streampca.backfill import engines
-from streampca.cli import backfill, create_topics, files as store_files, produce, reset
+from streampca.cli import backfill, create_topics, pin, produce, reset, unpin
 from streampca.errors import SettingsError, StoreError, StreampcaError
 from streampca.files.columns import FileOptions
 from streampca.fold.checkpoint import Checkpoint
@@ -152,7 +152,7 @@ class World:
         self.store, self.cluster, self.steps, self.lake = Store(), Cluster(), steps, lake
         self.store._files.update(files)
         self.agrees, self.before = True, self.state()
-        for module in (backfill, store_files, reset):
+        for module in (backfill, pin, unpin, reset):
             patch.setattr(module, "open_store", lambda location: Stepwise(self.store, steps))
         for module, name in ((create_topics, "create_admin"), (reset, "KafkaPythonAdmin")):
             patch.setattr(module, name, lambda settings, topic: Stepwise(self.cluster.of(topic), steps))
@@ -208,8 +208,8 @@ COMMANDS: dict[str, tuple[Callable[[World], None], tuple[str, ...]]] = {
         lambda world: backfill.remove(OF_STORE, NUMBER, world.ask),
         (f"{OF_BACKFILL}/0*.npz", "models/*.pin", "models/*.npz", f"{OF_BACKFILL}/[rs]*", f"{OF_BACKFILL}/parts/*"),
     ),
-    "pin": (lambda world: store_files.pin(OF_STORE, "index", 8), ("models/*",)),
-    "unpin": (lambda world: store_files.unpin(OF_STORE, "index"), ("models/*",)),
+    "pin": (lambda world: pin.run(OF_STORE, "index", 8), ("models/*",)),
+    "unpin": (lambda world: unpin.run(OF_STORE, "index"), ("models/*",)),
     "create-topics": (_create_topics, ("topics/new", "topics/new-dead", "topics/new-output")),
     "produce": (_produce, tuple(f"sent/{place}" for place in range(20))),
 }
