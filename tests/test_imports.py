@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "sources.schema_registry": [
         "sources.client_connection", "formats", "errors", "settings.kafka", "process.watchdog",
     ],
-    "stores": ["stores", "fold", "pca.drift", "settings.pins", "settings.store_url", "errors"],
+    "stores": ["stores", "fold", "settings.pins", "settings.store_url", "errors"],
     "consumer_group": [
         "consumer_group", "fold", "formats.record", "pca.arrays", "pca.state.Losses", "errors",
         "process", "settings.commands", "sources.base", "sources.events", "stores.base", "stores.process_status",
@@ -55,7 +55,8 @@ MAY_IMPORT = {
     ],
     "sidecar": [
         "sidecar", "stores.base", "stores.model_cache", "stores.models", "stores.pins", "stores.process_status",
-        "fold.model_file", "fold.names", "fold.partitions", "formats", "pca.model", "pca.arrays", "errors", "settings",
+        "fold.model_file", "fold.names", "fold.partitions", "formats", "pca.model", "pca.arrays", "pca.drift", "errors",
+        "settings",
         "process", "version",
     ],
     "demo": ["demo", "stores", "fold.model_file", "files", "settings", "process.start", "errors"],

@@ -137,7 +137,7 @@ class PageEndpoints:
             history.after, -1 if after is None else after, limiter=self._history_thread
         )
         version, not_ready = self._engine.current_version, list(self._engine.reasons_not_ready().values())
-        pins = self._engine.cache.pins if history is self._history else {}
+        pins = self._engine.models.pins if history is self._history else {}
         content = {"now": time.time(), "version": version, "not_ready": not_ready, "models": models, "pins": pins}
         if after is None:  # to begin with, the topics to choose from
             topics = await anyio.to_thread.run_sync(topics_in, self._store, "models", limiter=self._history_thread)

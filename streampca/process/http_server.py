@@ -1,0 +1,63 @@
+"""HTTP servers of the processes: uvicorn, hardened against clients that are silent, slow or many."""
+
+import asyncio
+import math
+import ssl
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from streampca.process.listening import BACKLOG
+
+REQUEST_WITHIN_S = 10.0  # of a new connection
+_FINISH_WITHIN_S = 5  # for requests in flight at shutdown
+_KEEP_ALIVE_S = 620  # longer than load balancers do, so that they close idle connections and we do not
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if its first request does not come in time: silent ones would keep others out.
+
+    At the limit of connections a new one takes the place of the one that has been idle for longest, so that clients
+    which keep connections open keep no probe out. By h11: httptools takes a fifth less time, but limits no headers, and
+    drops the body of a request that offers HTTP/2, as Java's client does.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) + 1 >= (self.limit_concurrency or math.inf):
+            self._end_longest_idle()
+        super().connection_made(transport)
+        self.loop.call_later(REQUEST_WITHIN_S, self._close_without_request)
+
+    def _end_longest_idle(self) -> None:
+        idle: list[Any] = [c for c in self.connections if getattr(c, "timeout_keep_alive_task", None)]
+        if idle:
+            longest = min(idle, key=lambda connection: connection.timeout_keep_alive_task.when())
+            longest._unset_keepalive_if_required()
+            longest.transport.abort()  # not `close`, which waits for a client of TLS to close, too
+
+    def _close_without_request(self) -> None:
+        if self.scope is None:
+            self.timeout_keep_alive_handler()
+
+
+def create_server(app: Any, context: ssl.SSLContext | None, most_connections: int) -> uvicorn.Server:
+    """A server of an ASGI application; requests in flight get 5 s to finish when it ends."""
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        backlog=BACKLOG,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # no answer depends on the client's address or scheme
+        ws="none",
+        lifespan="on",
+        limit_concurrency=most_connections,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_FINISH_WITHIN_S,
+    )
+    config.load()
+    config.ssl = context
+    return uvicorn.Server(config)
