@@ -21,7 +21,7 @@ from streampca.stores.choice import open_store
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins
 from streampca.stores.process_status import ProcessStatuses
-from streampca.worker.writer import Publisher
+from streampca.worker.publisher import Publisher
 
 
 def run(

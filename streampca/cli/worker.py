@@ -24,7 +24,8 @@ from streampca.stores.choice import open_store
 from streampca.stores.models import Models
 from streampca.worker.listeners import WorkerLog, WorkerMetrics
 from streampca.worker.loop import Worker
-from streampca.worker.writer import CheckpointWriter, Publisher
+from streampca.worker.publisher import Publisher
+from streampca.worker.writer import CheckpointWriter
 
 log = structlog.get_logger()
 

@@ -20,7 +20,7 @@ from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
-from streampca.worker.writer import Publisher, PublishSchedule
+from streampca.worker.publisher import Publisher, PublishSchedule
 from tests.errors import refusal
 from tests.example_models import numbered
 from tests.fold.streams import CONFIG, WARM_UP, D, checkpoint_of, fold_config, fold_of, vectors
