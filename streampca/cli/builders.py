@@ -18,8 +18,6 @@ from streampca.transform.output_fields import OutputFields
 if TYPE_CHECKING:
     from streampca.worker.checkpointer import WorkerConfig
 
-_LARGEST_VALUE = 1e150  # its square is finite
-
 
 def create_worker_config(settings: WorkerSettings) -> "WorkerConfig":
     """The part of the settings that the worker's loop uses."""
@@ -73,6 +71,6 @@ def create_output_fields(settings: TransformSettings, *, named: bool = False) ->
 
 def create_codec(settings: TransformSettings, model: PublishedModel) -> Codec:
     """Decodes the vectors that a model projects. Raises `SettingsError` if a package is missing."""
-    judge = Judge(model.model.dimensions, _LARGEST_VALUE, settings.vector_dtype, 1 if model.impute else None)
+    judge = Judge.of_projected(model.model.dimensions, settings.vector_dtype, impute=model.impute)
     several = settings.output_format not in ("avro", "protobuf")
     return Codec(settings.format, judge, settings.field, create_schemas(settings), several)

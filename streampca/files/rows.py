@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from streampca.errors import InputError, naming_the_extra
 from streampca.files.columns import FileOptions, resolved
-from streampca.formats.packing import NO_VALUE, NULL_HINT, RowVectors
+from streampca.formats.errors import NO_VALUE, NULL_HINT
+from streampca.formats.numbers import RowVectors
 from streampca.pca.arrays import Array, not_finite
 
 KINDS = {
@@ -139,8 +140,9 @@ class Rows(NamedTuple):
     def chunks(self, *, skip_nulls: bool = False) -> Iterator[RowChunk]:
         """The vectors of all rows. Raises `InputError` that names the first row that is none, or not finite."""
         start = 0
-        for (vectors, counts, misfits), share, columns in self.batches():
-            for row, error in misfits:
+        for found, share, columns in self.batches():
+            vectors, counts = found.vectors, found.counts
+            for row, error in found.misfits:
                 if not skip_nulls or error.reason != NO_VALUE:
                     raise InputError(f"{self.path}, row {start + row + 1}: {error}")
             rows = np.repeat(np.arange(len(counts)), counts)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.formats.fields import NumberFields
-from streampca.formats.packing import VectorBytes
+from streampca.formats.numbers import Guessed, VectorBytes
 from streampca.formats.schemas import Schemas
 from streampca.settings.field_paths import Path, paths_of
 
@@ -62,8 +62,8 @@ class Reader(ABC):
         return NumberFields(self.paths, self.dimensions, impute=self.impute, kind=self.kind)
 
     @abstractmethod
-    def read(self, value: bytes) -> VectorBytes:
-        """The d numbers of a value, or n·d numbers of a batch.
+    def read(self, value: bytes) -> VectorBytes | Guessed:
+        """The d numbers of a value, or n·d numbers of a batch; `Guessed` if the value does not name their type.
 
         Raises `VectorError` if the value holds no vectors, and the schema registry's errors, which are not the value's
         fault. Does not check whether the numbers are finite and small enough.

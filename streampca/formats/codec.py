@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 from streampca.errors import StreampcaError
 from streampca.formats import plausible, reader_of
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Reader
+from streampca.formats.errors import NO_VALUE, VectorError, check_size
 from streampca.formats.judge import Judge
-from streampca.formats.packing import NO_VALUE, NOTED, VectorBytes, VectorError, check_size
+from streampca.formats.numbers import Guessed, VectorBytes
 from streampca.formats.record import Batch, Decoded, Record, Reject, headers_of, timestamps_of, values_of
 from streampca.formats.schemas import HEADER, Schemas
 from streampca.pca.arrays import Array
@@ -80,13 +81,12 @@ class Codec:
 
         The bytes of other numbers are numbers too, in formats that do not name their type (`formats.plausible`).
         """
-        noted = list[Array]()
-        before = NOTED.set(noted)
+        guesses: list[Array] = []
         for value in filter(None, self.values_of(records)):
             with suppress(Exception):  # it is rejected, for whatever reason
-                self._reader.read(value)
-        NOTED.reset(before)
-        rows = [row for row in noted if row.dtype == noted[0].dtype]
+                read = self._reader.read(value)
+                guesses += read.guesses if isinstance(read, Guessed) else ()
+        rows = [row for row in guesses if row.dtype == guesses[0].dtype]
         return plausible.explained(np.stack(rows), raw=self._reader.size is not None) if rows else None
 
     @np.errstate(invalid="ignore")  # NumPy warns about signalling NaNs, which are rejected
@@ -121,8 +121,10 @@ class Codec:
                 if value is None:
                     raise VectorError(NO_VALUE, "the record has no value (a tombstone)")
                 check_size(len(value), longest)
-                row = read(value)
-                size += (nbytes := memoryview(row).nbytes)
+                found = read(value)
+                row = found.numbers if isinstance(found, Guessed) else found
+                nbytes = memoryview(row).nbytes
+                size += nbytes
                 if nbytes > one and not self.several:
                     raise VectorError("wrong_length", f"{nbytes // one} vectors, where outputs hold one")
                 rows.append(row)

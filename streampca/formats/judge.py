@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.formats.packing import NO_VALUE, NULL_HINT
+from streampca.formats.errors import NO_VALUE, NULL_HINT
 from streampca.formats.record import Decoded, Reject
 from streampca.pca.arrays import Array, not_finite
 
 if TYPE_CHECKING:  # transform judges what it does not learn, and need not wait for what learning imports
     from streampca.pca.learning import LearningConfig
+
+_LARGEST_PROJECTED = 1e150  # its square is finite
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Judge:
     def of(cls, config: "LearningConfig") -> "Judge":
         observed = config.min_observed if config.impute else None
         return cls(config.dimensions, config.largest_value, config.dtype, observed)
+
+    @classmethod
+    def of_projected(cls, dimensions: int, dtype: str = "float64", *, impute: bool = False) -> "Judge":
+        """The judge of vectors that are projected and not learned: with `impute` one entry of each is enough."""
+        return cls(dimensions, _LARGEST_PROJECTED, dtype, 1 if impute else None)
 
     @np.errstate(invalid="ignore")  # signalling NaNs would warn
     def checked(

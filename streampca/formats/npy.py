@@ -14,7 +14,9 @@ import numpy as np
 
 from streampca.errors import InputError
 from streampca.formats.base import Counts, Fields, Reader, Writer
-from streampca.formats.packing import VectorBytes, VectorError, bytes_of_rows, check_length, note_untyped, side_by_side
+from streampca.formats.errors import VectorError, check_length
+from streampca.formats.layout import bytes_of_rows, side_by_side
+from streampca.formats.numbers import Guessed, VectorBytes
 from streampca.pca.arrays import Array
 
 _HEADER_READERS = {
@@ -37,16 +39,14 @@ class RawReader(Reader):
         self._is_guess = self.format[0] not in "<>" and self.dtype.str in ("<f4", "<f8")
         self.size = self.dtype.itemsize * self.dimensions
 
-    def read(self, value: bytes) -> bytes:
+    def read(self, value: bytes) -> bytes | Guessed:
         if len(value) != self.size:
             raise VectorError(
                 "wrong_length",
                 f"{len(value)} bytes are not {self.dimensions} numbers of {self.dtype.itemsize} bytes "
                 f"({self.dtype.name})",
             )
-        if self._is_guess:
-            note_untyped(value, self.dtype.str)
-        return value
+        return Guessed(value, [np.frombuffer(value, self.dtype)]) if self._is_guess else value
 
 
 class RawWriter(Writer):

@@ -11,8 +11,9 @@ import numpy as np
 from pydantic import BaseModel, ValidationError, ValidationInfo
 
 from streampca.formats import npy
+from streampca.formats.errors import VectorError, listed, type_name
 from streampca.formats.json import loads, may_hold_booleans
-from streampca.formats.packing import NumberPacker, VectorError, listed, type_name, unpacked
+from streampca.formats.numbers import NumberPacker, unpacked
 from streampca.pca.arrays import Array, not_finite
 from streampca.sidecar.errors import Problem, RequestError, describe, invalid, too_large
 from streampca.sidecar.request import BINARY, BYTES, RAW, SMALL_BYTES, RawRequest

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streampca.formats.packing import VectorError
+from streampca.formats.errors import VectorError
 from streampca.formats.schemas import SchemaCache, WriterSchema
 from tests.formats.structured import (
     ARRAY,

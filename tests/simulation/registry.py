@@ -7,7 +7,7 @@ import numpy as np
 
 from streampca.formats import reader_of
 from streampca.formats.codec import Codec
-from streampca.formats.packing import VectorBytes
+from streampca.formats.numbers import VectorBytes
 from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
 from tests.formats.structured import framed
 from tests.in_memory.schemas import MemorySchemas
