@@ -18,7 +18,7 @@ from streampca.sidecar.engine import (
     json_response,
     version_header,
 )
-from streampca.sidecar.errors import PROBLEM_JSON, NotReadyResponse, Problem, RequestError
+from streampca.sidecar.errors import PROBLEM_JSON, NotReadyResponse
 from streampca.sidecar.openapi import Responses, binary_answer, body_of, content_of, errors_of
 from streampca.sidecar.parsing import parse
 from streampca.sidecar.request import BINARY, NPY
@@ -103,11 +103,6 @@ class V1Endpoints(Dialect):
 
     async def model_version(self, request: Request, version: VersionPath) -> Response:
         """Dimensions, variances, losses and position of a version, of a pinned one by name, or of `latest`."""
-        if version == self._engine.topic and version not in self._engine.models.pins:
-            raise RequestError(
-                Problem.UNKNOWN_VERSION,
-                f"{version!r} is the topic, and no pin; version 2 of KServe's protocol is at /v2/models/{version}",
-            )
         return await self.model(request, version)
 
     async def healthz(self) -> Response:

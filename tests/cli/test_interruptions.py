@@ -146,9 +146,7 @@ class Stepwise:
 class World:
     """The store with these files and the cluster, as a command sees them."""
 
-    def __init__(
-        self, patch: pytest.MonkeyPatch, files: Mapping[str, tuple[bytes, float]], steps: Steps, lake: Path
-    ) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, files: Mapping[str, memoryview], steps: Steps, lake: Path) -> None:
         self.store, self.cluster, self.steps, self.lake = Store(), Cluster(), steps, lake
         self.store._files.update(files)
         self.agrees, self.before = True, self.state()
@@ -173,7 +171,7 @@ class World:
         committed = {f"committed/{p}": offset for p, offset in self.cluster.committed.items()}
         topics = {f"topics/{name}": count for name, count in self.cluster.topics.items()}
         sent = {f"sent/{place}": value for place, value in enumerate(self.cluster.sent)}
-        contents = {name: data for name, (data, _) in self.store._files.items()}
+        contents = {name: bytes(data) for name, data in self.store._files.items()}
         return {**contents, **committed, **topics, **sent}
 
 
@@ -230,7 +228,7 @@ def new_world(lake: Path, monkeypatch: pytest.MonkeyPatch) -> NewWorld:
     """Makes the world before a command, whose calls are these steps."""
 
     @cache
-    def files_before(name: str) -> dict[str, tuple[bytes, float]]:
+    def files_before(name: str) -> dict[str, memoryview]:
         """A partition, models and a pin; and the backfill that is to be removed."""
         files = World(monkeypatch, {}, Steps(), lake)
         store = files.store
