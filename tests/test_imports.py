@@ -39,7 +39,8 @@ MAY_IMPORT = {
     "stores": ["stores", "fold", "settings.pins", "settings.store_url", "errors"],
     "consumer_group": [
         "consumer_group", "fold", "formats.record", "pca.arrays", "pca.state.Losses", "errors",
-        "process", "settings.commands", "sources.base", "sources.events", "stores.base", "stores.process_status",
+        "process", "settings.commands", "sources.base", "sources.events", "stores.base", "stores.identity",
+        "stores.process_status",
     ],
     "worker": [
         "worker", "consumer_group", "fold", "formats", "pca", "errors", "process", "sources.base", "sources.events",

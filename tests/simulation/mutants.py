@@ -17,16 +17,16 @@ from streampca.errors import DamagedFileError, SourceError, StaleListingError, S
 from streampca.fold import npz
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
-from streampca.formats.packing import VectorError
+from streampca.formats.errors import VectorError
 from streampca.formats.record import Batch, Decoded
 from streampca.formats.schemas import FRAME, SchemaCache
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.events import EventQueue, Vectors
 from streampca.sources.prefetch import Prefetch
-from streampca.stores import directory, identity, numbered
+from streampca.stores import directory, numbered
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache
-from streampca.worker import checkpointer
+from streampca.worker import checkpointer, group_store
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.loop import Worker
 from streampca.worker.writer import CheckpointWriter, SaveResult
@@ -173,7 +173,7 @@ MUTANTS: Mutants = {
     "the offsets of a backfill are ignored": (11, patched(Checkpointer, _starts=lambda self, partitions: {})),
     "pending vectors are forgotten": (3, patched(Checkpointer, _load=_forgets_pending)),
     "a store behind the group is accepted": (1317, patched(Checkpoints, refuse_group_ahead=nothing)),
-    "another store than the group's is accepted": (24, patched(identity, refuse_other_store=nothing)),
+    "another store than the group's is accepted": (24, patched(group_store, refuse_other_store=nothing)),
     "a failed write counts as saved": (4, patched(CheckpointWriter, _save=_takes_failed_for_saved)),
     "old checkpoints are deleted before the new one is written": (94, patched(numbered, write=_prunes_first)),
     "zombies are not fenced: they delete newer checkpoints":
