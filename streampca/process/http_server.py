@@ -2,15 +2,17 @@
 
 import asyncio
 import math
+import socket
 import ssl
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streampca.process.listening import BACKLOG
 
-REQUEST_WITHIN_S = 10.0  # of a new connection
+REQUEST_WITHIN_S = 10.0  # of a new connection, and of its handshake
+SHORT_S = 10.0  # for a client to send its request and take the answer
 _FINISH_WITHIN_S = 5  # for requests in flight at shutdown
 _KEEP_ALIVE_S = 620  # longer than load balancers do, so that they close idle connections and we do not
 
@@ -41,23 +43,61 @@ class Connection(H11Protocol):
             self.timeout_keep_alive_handler()
 
 
-def create_server(app: Any, context: ssl.SSLContext | None, most_connections: int) -> uvicorn.Server:
-    """A server of an ASGI application; requests in flight get 5 s to finish when it ends."""
+class ShortConnection(H11Protocol):
+    """A connection that ends in time whatever its client does; beyond the most connections, at once.
+
+    So clients leave descriptors to a process that needs them for other things.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) >= (self.limit_concurrency or math.inf):
+            transport.abort()
+        else:
+            self.loop.call_later(SHORT_S, transport.abort)
+
+
+def create_server(
+    app: Any,
+    context: ssl.SSLContext | None,
+    most_connections: int,
+    *,
+    http: type[H11Protocol] = Connection,
+    lifespan: Literal["on", "off"] = "on",
+    log_level: Literal["warning", "error"] = "warning",
+    finish_within_s: int = _FINISH_WITHIN_S,
+) -> uvicorn.Server:
+    """A server of an ASGI application, which `serve` runs; at its end, requests in flight get some time to finish."""
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http=http,
         backlog=BACKLOG,
         log_config=None,
-        log_level="warning",
+        log_level=log_level,
         access_log=False,
         server_header=False,
         proxy_headers=False,  # no answer depends on the client's address or scheme
         ws="none",
-        lifespan="on",
+        lifespan=lifespan,
         limit_concurrency=most_connections,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_FINISH_WITHIN_S,
+        timeout_graceful_shutdown=finish_within_s,
     )
     config.load()
     config.ssl = context
     return uvicorn.Server(config)
+
+
+class _EventLoop(asyncio.SelectorEventLoop):
+    """Ends a handshake of TLS that takes longer than a first request may."""
+
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
+        if options.get("ssl"):
+            options["ssl_handshake_timeout"] = REQUEST_WITHIN_S
+        return await super().create_server(*args, **options)
+
+
+def serve(server: uvicorn.Server, listening: socket.socket) -> None:
+    """Serve until `should_exit` of the server is set."""
+    with asyncio.Runner(loop_factory=_EventLoop) as runner:
+        runner.run(server.serve(sockets=[listening]))

@@ -7,7 +7,7 @@ from functools import partial
 import structlog
 
 from streampca.errors import StoreBusyError
-from streampca.process.http_server import create_server
+from streampca.process.http_server import create_server, serve
 from streampca.process.listening import address_of, listen, server_context
 from streampca.process.metrics import StoreMetrics
 from streampca.process.start import started
@@ -48,7 +48,7 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         )
         # The handlers of signals precede uvicorn's own ones: it raises the signal again after its shutdown, which would
         # otherwise end the process with the signal's status.
-        process.run(partial(server.run, sockets=[listening]), lambda signal: stop())
+        process.run(partial(serve, server, listening), lambda signal: stop())
     log.info("sidecar stopped")
 
 
