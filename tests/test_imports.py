@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "settings": ["settings", "errors"],
     "pca": ["pca"],
     "formats": ["formats", "pca", "settings.field_paths", "errors"],
-    "files": ["files", "formats", "pca.arrays", "settings.field_paths", "errors"],
+    "files": ["files", "formats", "pca.angles", "pca.arrays", "settings.field_paths", "errors"],
     "fold": ["fold", "formats.record", "pca", "errors"],
     "estimator": ["estimator", "fold", "formats.record.batch_of_rows", "formats.judge", "pca"],
     "client": ["client", "errors"],
@@ -56,9 +56,8 @@ MAY_IMPORT = {
     ],
     "sidecar": [
         "sidecar", "stores.base", "stores.model_cache", "stores.models", "stores.pins", "stores.process_status",
-        "fold.model_file", "fold.names", "fold.partitions", "formats", "pca.model", "pca.arrays", "pca.drift", "errors",
-        "settings",
-        "process", "version",
+        "fold.model_file", "fold.names", "fold.partitions", "formats", "pca.angles", "pca.arrays", "pca.drift",
+        "pca.model", "errors", "settings", "process", "version",
     ],
     "demo": ["demo", "stores", "fold.model_file", "files", "settings", "process.start", "errors"],
     "cli": [  # the only one that chooses among concrete sources and stores
