@@ -21,7 +21,7 @@ from streampca.formats.errors import (
 )
 from streampca.formats.fields import NumberFields
 from streampca.formats.layout import bounds
-from streampca.formats.numbers import Guessed, RowVectors, VectorBytes, packed_rows
+from streampca.formats.numbers import Guessed, RowVectors, VectorBytes, only_kind, packed_rows
 from streampca.pca.arrays import F64, Array
 from streampca.settings.field_paths import Part, Path, spelled
 
@@ -34,7 +34,7 @@ class ArrowReader(Reader):
     is_batch = True
 
     def read(self, value: bytes) -> VectorBytes | Guessed:
-        found, nulls, guesses, size = list[Array](), list[VectorError](), list[Array](), 0
+        found, nulls, kinds, size = list[Array](), list[VectorError](), set[str | None](), 0
         try:
             # Arrow's own pools keep what they have freed: a few large messages took 120 MiB more.
             with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
@@ -51,7 +51,7 @@ class ArrowReader(Reader):
                             raise error
                         nulls = [error]
                     found.append(rows.vectors)
-                    guesses += rows.guesses
+                    kinds.add(rows.guessed)
         except VectorError:
             raise
         except Exception as error:  # of many kinds: Arrow's own, OSError, UnicodeDecodeError …
@@ -59,7 +59,8 @@ class ArrowReader(Reader):
         if nulls and not any(map(len, found)):
             raise nulls[0]
         numbers = np.concatenate(found) if len(found) > 1 else found[0] if found else np.empty(0)
-        return Guessed(numbers.ravel().data, guesses) if guesses else numbers.ravel().data
+        kind = only_kind(kinds)
+        return Guessed(numbers.ravel().data, kind) if kind else numbers.ravel().data
 
 
 def vectors_in(batch: Any, paths: Sequence[Path], dimensions: int, *, impute: bool) -> RowVectors:

@@ -44,6 +44,8 @@ class Reader(ABC):
     dtype: np.dtype[Any] = _FLOAT64  # of the numbers that `read` returns
     size: int | None = None
     """Bytes of a value, if every value of that size is d numbers as it stands; None if values must be parsed."""
+    guessed: str | None = None
+    """The NumPy type of all numbers, if no value names it and the setting may be wrong (`formats.plausible`)."""
     is_batch: ClassVar[bool] = False
     """A value is a batch even if it holds one vector: its outputs are lists, and it may be as large as a batch."""
     kind: ClassVar[str] = "value"  # what messages call it
@@ -63,7 +65,7 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, value: bytes) -> VectorBytes | Guessed:
-        """The d numbers of a value, or n·d numbers of a batch; `Guessed` if the value does not name their type.
+        """The d numbers of a value, or n·d numbers of a batch; `Guessed` if their type follows from their length.
 
         Raises `VectorError` if the value holds no vectors, and the schema registry's errors, which are not the value's
         fault. Does not check whether the numbers are finite and small enough.

@@ -17,7 +17,6 @@ from streampca.formats.judge import Judge
 from streampca.formats.numbers import Guessed, VectorBytes
 from streampca.formats.record import Batch, Decoded, Record, Reject, headers_of, timestamps_of, values_of
 from streampca.formats.schemas import HEADER, Schemas
-from streampca.pca.arrays import Array
 
 REASONS = (
     "undecodable",
@@ -81,13 +80,20 @@ class Codec:
 
         The bytes of other numbers are numbers too, in formats that do not name their type (`formats.plausible`).
         """
-        guesses: list[Array] = []
+        guesses: list[tuple[VectorBytes, str]] = []  # numbers, and their type
         for value in filter(None, self.values_of(records)):
             with suppress(Exception):  # it is rejected, for whatever reason
                 read = self._reader.read(value)
-                guesses += read.guesses if isinstance(read, Guessed) else ()
-        rows = [row for row in guesses if row.dtype == guesses[0].dtype]
-        return plausible.explained(np.stack(rows), raw=self._reader.size is not None) if rows else None
+                if isinstance(read, Guessed):
+                    guesses.append(read)
+                elif self._reader.guessed:
+                    guesses.append((read, self._reader.guessed))
+        if not guesses:
+            return None
+        first_kind = guesses[0][1]
+        data = b"".join(numbers for numbers, kind in guesses if kind == first_kind)
+        numbers = np.frombuffer(data, self._reader.dtype).astype(first_kind, copy=False)
+        return plausible.explained(numbers.reshape(-1, self.judge.dimensions), raw=self._reader.size is not None)
 
     @np.errstate(invalid="ignore")  # NumPy warns about signalling NaNs, which are rejected
     def decode_some(self, values: Sequence[bytes | None], enough: int = LARGE_BATCH) -> tuple[Decoded, int]:

@@ -16,7 +16,15 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from streampca.formats.errors import NO_VALUE, VectorError, listed, missing_field, type_name, wrong_length
-from streampca.formats.numbers import Guessed, NumberPacker, VectorBytes, float64_of, is_number_word, unpacked
+from streampca.formats.numbers import (
+    Guessed,
+    NumberPacker,
+    VectorBytes,
+    float64_of,
+    is_number_word,
+    only_kind,
+    unpacked,
+)
 from streampca.settings.field_paths import Path, names_in, names_of, paths_of, spelled
 
 _ABSENT = ()  # in place of a vector: null
@@ -54,8 +62,8 @@ class NumberFields:
         items = self._items(value)
         labels = self._labels if len(items) == self._dimensions else None
         numbers = b"".join(self._packer.pack(row, booleans=booleans, labels=labels) for row in self._rows(items))
-        guesses = [item.numbers for item in items if isinstance(item, _NumbersOfBytes)]
-        return Guessed(numbers, guesses) if guesses else numbers
+        kind = only_kind({item.kind if isinstance(item, _NumbersOfBytes) else None for item in items})
+        return Guessed(numbers, kind) if kind else numbers
 
     def _items(self, value: Any) -> list[Any]:
         """What is at the paths: entries outside of arrays, and the innermost arrays; no_value for null in their place.
@@ -175,7 +183,7 @@ class _NumbersOfBytes(list[float]):
 
     def __init__(self, data: bytes, dimensions: int) -> None:
         super().__init__(np.frombuffer(float64_of(data, dimensions)).tolist())
-        self.numbers = np.frombuffer(data, f"<f{len(data) // dimensions}")
+        self.kind = f"<f{len(data) // dimensions}"
 
 
 class _Stop(NamedTuple):

@@ -3,7 +3,7 @@
 import base64
 import math
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -22,10 +22,10 @@ _NUMBER_WORDS = ("NaN", "Infinity", "-Infinity")
 
 
 class Guessed(NamedTuple):
-    """The numbers of a value that does not name their type, so that the reader guessed it."""
+    """The numbers of a value whose type the reader guessed by their length (`formats.plausible`)."""
 
-    numbers: VectorBytes
-    guesses: Sequence[Array]  # the vectors (d,) in the type that was guessed, to be compared (`formats.plausible`)
+    numbers: VectorBytes  # in the type that the reader returns
+    kind: str  # the NumPy type that was guessed: <f4 or <f8
 
 
 class NumberPacker:
@@ -77,7 +77,7 @@ class RowVectors(NamedTuple):
     vectors: Array
     counts: NDArray[np.int64]  # of each row
     misfits: Iterable[tuple[int, VectorError]]  # rows without, in order, and why; no_value: null instead of a vector
-    guesses: Sequence[Array] = ()  # as in `Guessed`
+    guessed: str | None = None  # the type, if it was guessed for all of them
 
 
 def packed_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | Guessed], dimensions: int) -> RowVectors:
@@ -85,20 +85,27 @@ def packed_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | Guessed
     found: list[VectorBytes] = []
     counts = np.zeros(len(rows), np.int64)
     misfits: list[tuple[int, VectorError]] = []
-    guesses: list[Array] = []
+    kinds: set[str | None] = set()
     for i, row in enumerate(rows):
         try:
             packed = pack(row)
+            kind = None
             if isinstance(packed, Guessed):
-                guesses += packed.guesses
-                packed = packed.numbers
+                packed, kind = packed
+            kinds.add(kind)
             found.append(packed)
             counts[i] = memoryview(packed).nbytes // (8 * dimensions)
         except VectorError as error:
             misfits.append((i, error))
         except RecursionError:
             misfits.append((i, VectorError("undecodable", "its arrays are too deep")))
-    return RowVectors(np.frombuffer(b"".join(found)).reshape(-1, dimensions), counts, misfits, guesses)
+    vectors = np.frombuffer(b"".join(found)).reshape(-1, dimensions)
+    return RowVectors(vectors, counts, misfits, only_kind(kinds))
+
+
+def only_kind(kinds: Collection[str | None]) -> str | None:
+    """The type that was guessed for all numbers, if it is the same; None is a type that was not guessed."""
+    return next(iter(kinds)) if len(kinds) == 1 else None
 
 
 def unpacked(text: str) -> Any:
