@@ -38,7 +38,8 @@ def member_port(
         http=ShortConnection,
         lifespan="off",
         log_level="error",  # whoever scans ports fills no log
-        finish_within_s=_FINISH_WITHIN_S,
+        headers=[("connection", "close")],  # clients that keep theirs would take the places of others
+        timeout_graceful_shutdown=_FINISH_WITHIN_S,
     )
     thread = threading.Thread(target=serve, args=(server, listening), name="health", daemon=True)
     thread.start()
@@ -68,7 +69,7 @@ class MemberApp:
             except AccessError as error:
                 await _answer(send, error.status, str(error))
             else:
-                await self._metrics(scope, receive, _closing(send))
+                await self._metrics(scope, receive, send)
         elif path in self._probes:
             failure = self._probes[path]()
             if failure is None:
@@ -82,17 +83,5 @@ class MemberApp:
 
 async def _answer(send: Send, status: int, line: str) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8")]
-    send = _closing(send)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": f"{line}\n".encode()})
-
-
-def _closing(send: Send) -> Send:
-    """Send an answer after which the server closes the connection: clients that keep it would take the places."""
-
-    async def closing(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], (b"connection", b"close")]
-        await send(message)
-
-    return closing

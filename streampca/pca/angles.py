@@ -1,4 +1,4 @@
-"""Angles between axes, and the principal angles between subspaces; accurate near 0 and near π/2.
+"""The principal angles between subspaces, accurate near 0 and near π/2; of two axes, the angle between them.
 
 For orthonormal rows A and B, the cosines of the principal angles are the singular values of ABᵀ, and the sines those of
 the residual B − BAᵀA. A cosine near 1 has too few digits, and so has a sine near 1 (Knyazev and Argentati, 2002).
@@ -7,13 +7,6 @@ the residual B − BAᵀA. A cosine near 1 has too few digits, and so has a sine
 import numpy as np
 
 from streampca.pca.arrays import F64
-
-
-def angles_between(A: F64, B: F64) -> F64:
-    """The angle in radians between the lines along the unit vectors of each row, (n,) for (n, d)."""
-    signs = np.where((A * B).sum(axis=1) < 0, -1.0, 1.0)
-    halves = np.linalg.norm(A - signs[:, None] * B, axis=1) / 2
-    return np.asarray(2 * np.arcsin(np.minimum(halves, 1.0)))
 
 
 def principal_angles(A: F64, B: F64) -> F64:

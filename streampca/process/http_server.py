@@ -4,7 +4,7 @@ import asyncio
 import math
 import socket
 import ssl
-from typing import Any, Literal
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -13,8 +13,6 @@ from streampca.process.listening import BACKLOG
 
 REQUEST_WITHIN_S = 10.0  # of a new connection, and of its handshake
 SHORT_S = 10.0  # for a client to send its request and take the answer
-_FINISH_WITHIN_S = 5  # for requests in flight at shutdown
-_KEEP_ALIVE_S = 620  # longer than load balancers do, so that they close idle connections and we do not
 
 
 class Connection(H11Protocol):
@@ -58,30 +56,20 @@ class ShortConnection(H11Protocol):
 
 
 def create_server(
-    app: Any,
-    context: ssl.SSLContext | None,
-    most_connections: int,
-    *,
-    http: type[H11Protocol] = Connection,
-    lifespan: Literal["on", "off"] = "on",
-    log_level: Literal["warning", "error"] = "warning",
-    finish_within_s: int = _FINISH_WITHIN_S,
+    app: Any, context: ssl.SSLContext | None, most_connections: int, *, http: type[H11Protocol], **options: Any
 ) -> uvicorn.Server:
-    """A server of an ASGI application, which `serve` runs; at its end, requests in flight get some time to finish."""
+    """A server of an ASGI application, which `serve` runs; `options` are further ones of `uvicorn.Config`."""
     config = uvicorn.Config(
         app,
         http=http,
         backlog=BACKLOG,
         log_config=None,
-        log_level=log_level,
         access_log=False,
         server_header=False,
         proxy_headers=False,  # no answer depends on the client's address or scheme
         ws="none",
-        lifespan=lifespan,
         limit_concurrency=most_connections,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=finish_within_s,
+        **options,
     )
     config.load()
     config.ssl = context

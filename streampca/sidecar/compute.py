@@ -8,8 +8,8 @@ import numpy as np
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import partition_name
 from streampca.formats import npy
-from streampca.pca.angles import angles_between, principal_angles
-from streampca.pca.arrays import F64, Array
+from streampca.pca.angles import principal_angles
+from streampca.pca.arrays import Array
 from streampca.pca.model import Model, Projected
 from streampca.sidecar.errors import Problem, RequestError, invalid, too_large
 from streampca.sidecar.parsing import Limits, fit, rows_of_records
@@ -162,13 +162,12 @@ def components_npy(published: PublishedModel) -> list[memoryview]:
     return [memoryview(npy.encode_header(array.dtype, array.shape)), array.reshape(-1).view(np.uint8).data]
 
 
-def angles(one: Model, other: Model) -> dict[str, F64]:
+def angles(one: Model, other: Model) -> dict[str, Any]:
     """Angles in radians between components of the same number, and the principal angles between their spans.
 
     Of up to 100 components of each model; of none if the vectors have different lengths.
     """
     n = min(one.n_components, other.n_components, _MAX_COMPARED) if one.dimensions == other.dimensions else 0
     A, B = (np.asarray(model.components[:n], np.float64) for model in (one, other))
-    if not n:
-        return {"between": np.empty(0), "principal": np.empty(0)}
-    return {"between": angles_between(A, B), "principal": principal_angles(A, B)}
+    between = [principal_angles(A[i : i + 1], B[i : i + 1])[0] for i in range(n)]
+    return {"between": between, "principal": principal_angles(A, B)}

@@ -7,7 +7,7 @@ from functools import partial
 import structlog
 
 from streampca.errors import StoreBusyError
-from streampca.process.http_server import create_server, serve
+from streampca.process.http_server import Connection, create_server, serve
 from streampca.process.listening import address_of, listen, server_context
 from streampca.process.metrics import StoreMetrics
 from streampca.process.start import started
@@ -18,6 +18,8 @@ from streampca.stores.models import Models
 
 log = structlog.get_logger()
 
+_FINISH_WITHIN_S = 5  # for requests in flight at shutdown
+_KEEP_ALIVE_S = 620  # longer than load balancers do, so that they close idle connections and we do not
 _MAX_FILES = 1024  # also of connections that send nothing: some 20 MB
 _FILES_PER_CONNECTION = 2  # for each connection that is answered: some remain for the store
 
@@ -33,7 +35,16 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     with started() as process:  # before the app, since FastAPI finds the tracer
         listening = listen(settings.host, settings.port, "port")
         app = create_app(store, settings, store_metrics)
-        server = create_server(app, server_context(settings.tls_folder), _limit_files() // _FILES_PER_CONNECTION)
+        server = create_server(
+            app,
+            server_context(settings.tls_folder),
+            _limit_files() // _FILES_PER_CONNECTION,
+            http=Connection,
+            lifespan="on",
+            log_level="warning",
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_FINISH_WITHIN_S,
+        )
         stop = partial(setattr, server, "should_exit", True)
         process.threads.notify = stop
         with suppress(StoreBusyError):

@@ -131,6 +131,7 @@ def test_a_client_that_does_not_read_its_answer_is_disconnected(
     long = Counter("streampca_long", "x" * 2**24, registry=registry)
     long.inc()
     with serving(registry, health) as server:
+        assert get(server, "/healthz")[0] == 200  # its thread has opened all that it needs
         monkeypatch.setattr(http_server, "SHORT_S", 0.5)
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
