@@ -57,7 +57,7 @@ def with_names(store: Store, plan: BackfillPlan, chunks: Sequence[Chunk]) -> tup
     The names are the plan's, or what the topic's checkpoints have, or those of the first file. Raises `InputError`.
     """
     checkpoints, config = Checkpoints(store, plan.topic), plan.fold_config
-    saved = (checkpoints.newest(partition, trusted=True) for partition in checkpoints.partitions())
+    saved = (checkpoints.newest(partition) for partition in checkpoints.partitions())
     names = config.names or next((checkpoint.names for checkpoint in saved if checkpoint and checkpoint.names), None)
     first = open_rows(chunks[0].path, plan.options._replace(names=names))
     return replace(plan, fold_config=replace(config, names=names or first.names)), first
@@ -110,7 +110,7 @@ def _table(store: Store, name: str) -> Any:
 def _refuse_other_settings(checkpoints: Checkpoints, plan: BackfillPlan) -> None:
     """Raise `SettingsError` if workers could not merge the backfill with what they have learned."""
     for partition in checkpoints.partitions():
-        if (newest := checkpoints.newest(partition, trusted=True)) and newest.fold.stats.learned:
+        if (newest := checkpoints.newest(partition)) and newest.fold.stats.learned:
             config = replace(plan.fold_config, field=newest.settings["field"])  # that of the topic's records
             newest.refuse_other_settings(config)
 

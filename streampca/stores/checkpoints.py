@@ -49,17 +49,16 @@ class Checkpoints:
         """Next offsets of a partition's checkpoints, ascending."""
         return numbered.numbers(self._store, folder_of(self.topic, partition))
 
-    def newest(self, partition: int, *, trusted: bool = False) -> Checkpoint | None:
+    def newest(self, partition: int) -> Checkpoint | None:
         """The newest checkpoint that is undamaged and can be read; None if there are none. Others are logged.
 
-        `trusted`: skip the check of an undamaged file that its writer has made.
         Raises `DamagedFileError` if all files are damaged: a person must decide whether to start from scratch.
         Raises `StoreError` if a retry can help: none can be read, or all that were listed are gone.
         """
         failures: dict[int, Exception] = {}
         while left := [offset for offset in self.offsets(partition) if offset not in failures]:
             try:
-                checkpoint = self._load(partition, left[-1], trusted=trusted)
+                checkpoint = self._load(partition, left[-1])
             except NewerFormatError:
                 raise  # not damaged: falling back would learn again what a newer release has learned
             except (FileNotFoundError, DamagedFileError, StoreError) as error:
@@ -156,8 +155,8 @@ class Checkpoints:
             return False
         return True
 
-    def _load(self, partition: int, offset: int, *, trusted: bool = False) -> Checkpoint:
-        checkpoint = files.decode(self._store.read(self._path(partition, offset)), trusted=trusted)
+    def _load(self, partition: int, offset: int) -> Checkpoint:
+        checkpoint = files.decode(self._store.read(self._path(partition, offset)))
         held = (checkpoint.topic, checkpoint.partition, checkpoint.fold.position)
         if held != (self.topic, partition, offset):
             raise DamagedFileError("it holds the checkpoint of topic {}, partition {}, offset {}".format(*held))

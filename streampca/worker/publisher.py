@@ -72,7 +72,7 @@ class NewestCheckpoints:
             if known:
                 yield known[0].with_settings(self._fold_config)
                 continue
-            read = stored.newest(partition, trusted=True)  # an older one, if the newest is damaged
+            read = stored.newest(partition)  # an older one, if the newest is damaged
             if read is not None:
                 read = read.with_settings(self._fold_config)
                 learned = replace(read.fold, state=read.fold.provisional(self._fold_config.learning)).without_pending()

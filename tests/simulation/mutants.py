@@ -120,9 +120,9 @@ def _prunes_newer(store: Any, folder: str, number: int, data: bytes, existing: l
     return written
 
 
-def _never_falls_back(self: Checkpoints, partition: int, *, trusted: bool = False) -> Checkpoint | None:
+def _never_falls_back(self: Checkpoints, partition: int) -> Checkpoint | None:
     offsets = self.offsets(partition)
-    return self._load(partition, offsets[-1], trusted=trusted) if offsets else None
+    return self._load(partition, offsets[-1]) if offsets else None
 
 
 def _ignores_stale_listing(self: Checkpoints, partition: int, failures: Mapping[int, Exception]) -> None:
