@@ -15,7 +15,7 @@ install = $(UV) --version >/dev/null 2>&1 || { \
 		sed -n '/^uv==/,/^ *\# via/p' requirements.lock >$(VENV)/uv.lock && $(PIP) -r $(VENV)/uv.lock; }; \
 	$(UV) pip install --quiet --python $(BIN)/python $(1) || $(PIP) $(1)
 
-.PHONY: help setup demo test test-fast test-processors simulate lint schema format bench experiments screenshots site wheel dist chart release-check lock \
+.PHONY: help setup demo test test-fast test-processors simulate lint schema dashboard format bench experiments screenshots site wheel dist chart release-check lock \
 	clean image-test workflow-test helm-test k8s-test java prometheus browser load-generators image-tools kubernetes helm go
 
 help:  ## List the targets
@@ -77,6 +77,9 @@ lint: setup  ## Check style, format and types
 
 schema: setup  ## Write the settings' types and bounds into the schema of the chart's values
 	$(BIN)/python helm/schema.py
+
+dashboard: setup  ## Write the chart's Grafana dashboard
+	$(BIN)/python helm/dashboard.py
 
 format: setup  ## Fix style and format
 	$(BIN)/ruff check --fix .

@@ -26,7 +26,7 @@ from streampca.pca.projection import Scores
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
-from streampca.worker.writer import Publisher
+from streampca.worker.publisher import Publisher
 
 COMPONENTS, PARTITIONS, HELD_OUT = 20, 10, 1 / 7
 EVERY = 400  # messages of a partition between two publications

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from streampca.version import __version__
 
 if TYPE_CHECKING:
-    from streampca.estimator.estimator import ImplicitKrasulina, StreamingPCA, merge
+    from streampca.estimator.estimator import StreamingPCA, merge
     from streampca.pca.model import Model
 
-__all__ = ["ImplicitKrasulina", "Model", "StreamingPCA", "__version__", "merge"]
+__all__ = ["Model", "StreamingPCA", "__version__", "merge"]
 
 
 def __getattr__(name: str) -> Any:

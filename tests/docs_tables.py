@@ -11,8 +11,8 @@ from typer.main import get_command
 from streampca.cli.app import app as command_line
 from streampca.settings.base import sort_key
 from streampca.settings.commands import ServeSettings, TransformSettings, WorkerSettings
+from streampca.sidecar.app import create_app
 from streampca.sidecar.errors import Problem
-from streampca.sidecar.server import create_app
 from streampca.stores.memory import MemoryStore
 from streampca.transform.listeners import TransformMetrics
 from streampca.worker.listeners import WorkerMetrics

@@ -14,9 +14,9 @@ from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.process.metrics import StoreMetrics
 from streampca.sidecar.metrics import SidecarMetrics
+from streampca.sidecar.served_models import ServedModels
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
-from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 
 TOPIC = "readings"
@@ -61,7 +61,7 @@ def with_past_scores(published: model_file.PublishedModel, vectors: Array) -> mo
 
 def sidecar_registry() -> CollectorRegistry:
     """The metrics of a sidecar without a model."""
-    return SidecarMetrics(ModelCache(Models(MemoryStore(), TOPIC)), TOPIC, StoreMetrics()).registry
+    return SidecarMetrics(ServedModels(Models(MemoryStore(), TOPIC)), TOPIC, StoreMetrics()).registry
 
 
 def models_in(folder: Path, topic: str = TOPIC, **options: int) -> Models:

@@ -1,6 +1,7 @@
 """What `tests.forked` imports once, for all the processes that it forks."""
 
 from streampca.cli import (  # noqa: F401
+    audit,
     check,
     create_topics,
     dead_letters,

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "settings": ["settings", "errors"],
     "pca": ["pca"],
     "formats": ["formats", "pca", "settings.field_paths", "errors"],
-    "files": ["files", "formats", "pca.arrays", "settings.field_paths", "errors"],
+    "files": ["files", "formats", "pca.angles", "pca.arrays", "settings.field_paths", "errors"],
     "fold": ["fold", "formats.record", "pca", "errors"],
     "estimator": ["estimator", "fold", "formats.record.batch_of_rows", "formats.judge", "pca"],
     "client": ["client", "errors"],
@@ -36,10 +36,11 @@ MAY_IMPORT = {
     "sources.schema_registry": [
         "sources.client_connection", "formats", "errors", "settings.kafka", "process.watchdog",
     ],
-    "stores": ["stores", "fold", "pca.drift", "settings.pins", "settings.store_url", "errors"],
+    "stores": ["stores", "fold", "settings.pins", "settings.store_url", "errors"],
     "consumer_group": [
         "consumer_group", "fold", "formats.record", "pca.arrays", "pca.state.Losses", "errors",
-        "process", "settings.commands", "sources.base", "sources.events", "stores.base", "stores.process_status",
+        "process", "settings.commands", "sources.base", "sources.events", "stores.base", "stores.identity",
+        "stores.process_status",
     ],
     "worker": [
         "worker", "consumer_group", "fold", "formats", "pca", "errors", "process", "sources.base", "sources.events",
@@ -55,8 +56,8 @@ MAY_IMPORT = {
     ],
     "sidecar": [
         "sidecar", "stores.base", "stores.model_cache", "stores.models", "stores.pins", "stores.process_status",
-        "fold.model_file", "fold.names", "fold.partitions", "formats", "pca.model", "pca.arrays", "errors", "settings",
-        "process", "version",
+        "fold.model_file", "fold.names", "fold.partitions", "formats", "pca.angles", "pca.arrays", "pca.drift",
+        "pca.model", "errors", "settings", "process", "version",
     ],
     "demo": ["demo", "stores", "fold.model_file", "files", "settings", "process.start", "errors"],
     "cli": [  # the only one that chooses among concrete sources and stores

@@ -23,8 +23,8 @@ from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.partitions import backfill_partition
 from streampca.formats.epoch import odd_times, oddity
+from streampca.formats.errors import VectorError
 from streampca.formats.judge import Judge
-from streampca.formats.packing import VectorError
 from streampca.formats.record import Batch, Reject
 
 _TEXTS = (pa.int64(), *(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in ("UTC", None)))
@@ -82,7 +82,8 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     learning = plan.fold_config.learning
     judge, fold, rejects, start = Judge.of(learning), Fold.empty(learning), list[Any](), 0
     with threadpool_limits(1):  # the same bits everywhere
-        for (vectors, counts, misfits), _, others in batches:
+        for found, _, others in batches:
+            vectors, counts = found.vectors, found.counts
             columns = {
                 name: pa.array([None if cell == "" else cell for cell in column])
                 if isinstance(column, np.ndarray) else column
@@ -93,7 +94,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
             is_history, is_unclear = _history(columns, times, plan)
             chosen = np.flatnonzero(is_history & (counts > 0))
             vectors = vectors if is_history.all() else vectors[np.repeat(is_history, counts)]
-            unfit = [Reject(row, error.reason, str(error)) for row, error in misfits if is_history[row]]
+            unfit = [Reject(row, error.reason, str(error)) for row, error in found.misfits if is_history[row]]
             decoded = judge.checked(vectors, chosen, counts[chosen], unfit)
             unclear = np.flatnonzero(is_unclear).tolist()
             unfit = [*decoded.rejects, *(Reject(row, "no_position", _UNCLEAR) for row in unclear)]

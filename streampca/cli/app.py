@@ -224,9 +224,9 @@ def export(
 
     Example: streampca export streampca-store --to onnx -o model.onnx
     """
-    from streampca.cli import files
+    from streampca.cli.export import run
 
-    files.export(path, to, output, topic)
+    run(path, to, output, topic)
 
 
 app.add_typer(operations.app)

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from streampca.cli.console import console, iso_time, progress
-from streampca.cli.files import report
+from streampca.cli.builders import create_worker_config
+from streampca.cli.console import console, iso_time, progress, report
 from streampca.cli.options import milliseconds
-from streampca.cli.worker import create_worker_config
 from streampca.errors import SettingsError, StreampcaError, naming_the_extra
 from streampca.files.columns import FileOptions
 from streampca.fold.fold import FoldConfig
@@ -22,7 +21,7 @@ from streampca.stores.choice import open_store
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins
 from streampca.stores.process_status import ProcessStatuses
-from streampca.worker.writer import Publisher
+from streampca.worker.publisher import Publisher
 
 
 def run(

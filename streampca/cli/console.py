@@ -5,10 +5,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from streampca.files.rows import Rows
 
 _UNLIMITED = 10_000  # columns, without a terminal
 
@@ -17,6 +21,12 @@ def console() -> Console:
     """A console on standard output that interprets no markup; only a terminal's width limits tables."""
     width = None if sys.stdout.isatty() else _UNLIMITED
     return Console(highlight=False, markup=False, soft_wrap=True, width=width)
+
+
+def report(rows: "Rows") -> None:
+    """Print how a file was read, where that is worth a line: a guessed separator, say."""
+    if rows.said:
+        console().print(f"{rows.path}: {rows.said}")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = ()) -> Table:

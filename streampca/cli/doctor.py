@@ -5,11 +5,11 @@ import threading
 from collections.abc import Collection
 from typing import Any
 
+from streampca.cli.builders import create_codec, create_current_model, create_worker_config
 from streampca.cli.console import console
 from streampca.cli.doctor_topic import Check, SkippedError, TopicChecks, needed, require_writable
 from streampca.cli.options import Options, settings_of
-from streampca.cli.transform import create_codec, create_current_model
-from streampca.cli.worker import create_worker_config
+from streampca.consumer_group.committed import refuse_other_store, shape_in, store_in
 from streampca.errors import DamagedFileError, SourceError, StoreError, StreampcaError
 from streampca.formats import schema_of
 from streampca.process.machine import kernels
@@ -25,7 +25,6 @@ from streampca.stores.choice import open_store
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins
-from streampca.transform.models import shape_in
 from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import too_few_partitions
 from streampca.transform.position import refuse_offset_of_other_topic
@@ -141,9 +140,9 @@ class WorkerChecks:
     def _refuse_foreign_store(self) -> None:
         ours = identity.find(self._store) or identity.absent(self._store)
         metadata = {partition: committed.metadata for partition, committed in self._committed.items()}
-        identity.refuse_other_store(self._settings.topic, metadata, ours)
+        refuse_other_store(self._settings.topic, metadata, ours)
         for partition, committed in self._committed.items():
-            if identity.identity_in(committed.metadata):
+            if store_in(committed.metadata):
                 self._checkpoints.refuse_group_ahead(partition, committed.offset)
 
 
@@ -213,7 +212,7 @@ class TransformChecks:
                 self._model.require_shape(offset.metadata)
             refuse_offset_of_other_topic(self._settings.topic, partition, offset, self._topic.topic_id or "")
             self._topic.refuse_gap(partition, offset.offset, "the group's offset", "transform_group_id")
-        shapes = {shape for offset in committed.values() if (shape := shape_in(offset.metadata))}
+        shapes = {shape.size for offset in committed.values() if (shape := shape_in(offset.metadata))}
         return self._topic.progress(self._settings.group, committed) + "".join(
             f"; its outputs are of {shape}" for shape in sorted(shapes)
         )

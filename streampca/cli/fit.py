@@ -6,8 +6,8 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from streampca.cli import files
-from streampca.cli.console import console, progress, table
+from streampca.cli import locations
+from streampca.cli.console import console, progress, report, table
 from streampca.errors import InputError, SettingsError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
@@ -41,7 +41,7 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, wa
     """Learn the rows of the file and write the model."""
     if options.missing not in ("refuse", "impute"):
         raise SettingsError(f"--missing {options.missing}: must be refuse or impute")
-    before = files.model_at(start_from) if start_from else None
+    before = locations.model_at(start_from) if start_from else None
     if before and options != FitOptions():
         raise SettingsError("--start-from: the model's own options are used, so give no others but those of the file")
     impute = before.impute if before else options.missing == "impute"
@@ -51,8 +51,8 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, wa
     fold_config = (
         FoldConfig.from_dict(before.settings, before.names or rows.names) if before else _fold_config(options, rows)
     )
-    files.check_writable(output)
-    files.report(rows)
+    locations.check_writable(output)
+    report(rows)
     with threadpool_limits(1):  # the same bits as in a worker
         fold, past_scores, seconds = _learn(rows, fold_config, before)
         if fold.stats.learned < 2:
@@ -60,7 +60,7 @@ def run(file: Path, output: str, options: FitOptions, start_from: str | None, wa
         merged = MergedFold.alone(fold, fold_config)
     model = merged.published(fold_config, past_scores.entered, time.time())
     model = replace(model, learned=axes.continuation(merged.state), known=merged.state.known)
-    files.write(output, model_file.encode(model))
+    locations.write(output, model_file.encode(model))
     learned = fold.stats.learned - (before.version if before else 0)
     _report(model.model, output, seconds, learned, merged.state.clipped)
 

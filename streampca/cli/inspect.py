@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from streampca.cli import files
+from streampca.cli import locations
 from streampca.cli.console import console, iso_time, table
 from streampca.errors import DamagedFileError, StoreError
 from streampca.fold import checkpoint as checkpoints, earlier_format, model_file as models, npz
@@ -19,7 +19,10 @@ from streampca.stores.pins import Pins
 
 def run(location: str, *, as_json: bool) -> None:
     """Print the content of what is at a path or URL. Raises `StreampcaError` if it cannot be read."""
-    facts = facts_of_store(location) if files.is_store(location) else _facts_of_file(location, files.read(location))
+    if locations.is_store(location):
+        facts = facts_of_store(location)
+    else:
+        facts = _facts_of_file(location, locations.read(location))
     if as_json:
         print(json.dumps(facts, indent=2))  # noqa: T201
     else:
@@ -27,7 +30,7 @@ def run(location: str, *, as_json: bool) -> None:
 
 
 def _facts_of_file(path: str, data: bytes) -> dict[str, Any]:
-    if not files.is_ours(data):
+    if not locations.is_ours(data):
         raise StoreError(f"{path} is not a checkpoint or model of streampca; it begins with {data[:16]!r}")
     try:
         try:

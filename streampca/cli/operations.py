@@ -106,9 +106,9 @@ def audit(
 
     Example: streampca audit --partition 3 --from 0
     """
-    from streampca.cli import worker
+    from streampca.cli.audit import run
 
-    worker.audit(settings, partition, start, end)
+    run(settings, partition, start, end)
 
 
 @command(app, "topic", "store")
@@ -166,9 +166,9 @@ def pin(
 
     Example: streampca pin 4000 --topic readings --as index-7
     """
-    from streampca.cli import files
+    from streampca.cli.pin import run
 
-    files.pin(settings, name, version)
+    run(settings, name, version)
 
 
 @command(app, "topic", "store")
@@ -177,9 +177,9 @@ def unpin(settings: "StoreSettings", name: Annotated[str, typer.Argument(help="N
 
     Example: streampca unpin index-7 --topic readings
     """
-    from streampca.cli import files
+    from streampca.cli.unpin import run
 
-    files.unpin(settings, name)
+    run(settings, name)
 
 
 _OF_LETTERS = ("topic", "dead_letter_topic", "bootstrap_servers")

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from streampca.cli.console import console, progress
-from streampca.cli.files import report
+from streampca.cli.console import console, progress, report
 from streampca.errors import InputError, SettingsError, SourceError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from streampca.cli.console import console, progress
-from streampca.cli.files import model_at, report
+from streampca.cli.console import console, progress, report
+from streampca.cli.locations import model_at
 from streampca.errors import InputError, SettingsError, StoreError, naming_the_extra
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions

@@ -1,6 +1,6 @@
 """`streampca serve`: serves the models of a store, or one model file, over HTTP."""
 
-from streampca.cli.files import model_at
+from streampca.cli.locations import model_at
 from streampca.cli.options import Options, settings_of
 from streampca.process.metrics import StoreMetrics
 from streampca.sidecar import server

@@ -3,13 +3,11 @@
 import time
 from functools import partial
 
+from streampca.cli.builders import create_codec, create_current_model, create_output_fields
 from streampca.consumer_group import in_flight
 from streampca.consumer_group.events import ModelFixed, StartDelayed
 from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.process import Process, member_process
-from streampca.fold.model_file import PublishedModel
-from streampca.formats.codec import Codec
-from streampca.formats.judge import Judge
 from streampca.process.start import end_on_signals, stop_on_signals
 from streampca.settings.commands import TransformSettings
 from streampca.sources.clients import (
@@ -20,7 +18,7 @@ from streampca.sources.clients import (
     in_flight_limit_bytes,
 )
 from streampca.sources.events import decode_records
-from streampca.sources.schema_registry import create_schemas, create_writer
+from streampca.sources.schema_registry import create_writer
 from streampca.stores.choice import open_store
 from streampca.stores.model_cache import POLL_INTERVAL_S, ModelCache
 from streampca.stores.models import Models
@@ -28,10 +26,8 @@ from streampca.stores.pins import Pins
 from streampca.transform.listeners import TransformLog, TransformMetrics
 from streampca.transform.loop import TransformConfig, Transformer
 from streampca.transform.models import CurrentModel
-from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import Outputs, Packer, RecordPacker, TransformedBatch
 
-_LARGEST_VALUE = 1e150  # its square is finite
 _WAIT_S = 0.2
 
 
@@ -77,7 +73,8 @@ def run(settings: TransformSettings) -> None:
 def _build(settings: TransformSettings, model: CurrentModel, process: Process) -> Transformer:
     """A member that is about to join the group: every mistake that can be found earlier has been reported."""
     named = model.published.names is not None
-    codec, output_fields = create_codec(settings, model.published), _output_fields(settings, named=named)
+    codec = create_codec(settings, model.published)
+    output_fields = create_output_fields(settings, named=named)
     codec.decode([])  # raises if a package is missing
     packer: Packer
     if settings.output_format == "arrow":
@@ -106,22 +103,3 @@ def _build(settings: TransformSettings, model: CurrentModel, process: Process) -
     )
     config = TransformConfig(settings.topic, settings.bad_record_policy, settings.on_offset_gap)
     return Transformer(config, client, tasks, transactions, outputs, process.listener)
-
-
-def create_current_model(settings: TransformSettings, cache: ModelCache, pins: Pins) -> CurrentModel:
-    """The model that records are projected with, from a cache of the topic's models."""
-    p_below = settings.only_p_below or 1.0 if _output_fields(settings).needs_past_scores else None
-    return CurrentModel(
-        cache, settings.model_version, settings.output_topic, p_below=p_below, field=settings.field, pins=pins.all
-    )
-
-
-def _output_fields(settings: TransformSettings, *, named: bool = False) -> OutputFields:
-    return OutputFields(settings.emitted, settings.basis, settings.only_p_below is not None, named)
-
-
-def create_codec(settings: TransformSettings, model: PublishedModel) -> Codec:
-    """Decodes the vectors that a model projects. Raises `SettingsError` if a package is missing."""
-    judge = Judge(model.model.dimensions, _LARGEST_VALUE, settings.vector_dtype, 1 if model.impute else None)
-    several = settings.output_format not in ("avro", "protobuf")
-    return Codec(settings.format, judge, settings.field, create_schemas(settings), several)

@@ -1,27 +1,11 @@
-"""A member's HTTP port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
+"""Whether a member is healthy, and ready, as its probes say."""
 
-import socket
-import ssl
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from http import HTTPStatus
-from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from collections.abc import Callable
+from typing import NamedTuple
 
 from streampca.consumer_group import events
-from streampca.process.listening import AccessError, BearerTokens, address_of, listen
 
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-
-MOST_CONNECTIONS = 64  # probes and scrapers need only a few
-_CONNECTED_S = 10.0  # for a client to shake hands, send its request and take the answer
 _STUCK_AFTER_S = 60.0  # without a tick: longer than any single step of the loop takes, even with a slow disk
 _STARTED_AFTER_S = 300.0  # to the first tick: a throttled container may take minutes to compile its kernels
 _SETTLED_AFTER_S = 10.0  # in a group without partitions: another assignment often follows a first empty one
@@ -82,112 +66,3 @@ class HealthListener(events.Listener):
             return None
         kind = "certificate" if "certificate" in self._away else "broker" if self._away else "group"
         return Failure(kind, f"no place in the consumer group yet{self._away}")
-
-
-@contextmanager
-def health_server(
-    host: str,
-    port: int,
-    registry: CollectorRegistry,
-    health: HealthListener,
-    context: ssl.SSLContext | None = None,
-    tokens: BearerTokens | None = None,
-) -> Iterator["HealthServer"]:
-    """Serve on `port` (0: any free one) from a thread of its own. Raises `SettingsError`."""
-    server = HealthServer(listen(host, port, "metrics_port"))
-    server.set_app(_app(registry, health, tokens))
-    if context:  # each thread shakes hands for itself
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        server.scheme = "https"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="health", daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def _app(registry: CollectorRegistry, health: HealthListener, tokens: BearerTokens | None) -> "WSGIApplication":
-    """prometheus_client's application, with two more paths."""
-    metrics: WSGIApplication = make_wsgi_app(registry)
-    probes = {"/healthz": health.why_unhealthy, "/readyz": health.why_not_ready}
-
-    def answer(environ: "WSGIEnvironment", start_response: Any) -> Iterable[bytes]:
-        path = urlsplit(environ["PATH_INFO"]).path  # a proxy may send scheme and host, too
-        if path == "/metrics":
-            try:
-                if tokens:
-                    tokens.check("metrics", environ.get("HTTP_AUTHORIZATION", ""))
-                return metrics(environ, start_response)
-            except AccessError as error:
-                status, text = f"{error.status} {HTTPStatus(error.status).phrase}", f"{error}\n"
-        elif path in probes:
-            status, text = "200 OK", "ok\n"
-            if failure := probes[path]():
-                knows = tokens is None or tokens.has(environ.get("HTTP_AUTHORIZATION", ""))
-                status, text = "503 Service Unavailable", f"{failure.cause if knows else failure.kind}\n"
-        else:
-            status, text = "404 Not Found", "there are /metrics, /healthz and /readyz\n"
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-        return [text.encode()]
-
-    def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] != "HEAD":
-            return answer(environ, start_response)
-        begun: list[Any] = []
-        body = b"".join(answer({**environ, "REQUEST_METHOD": "GET"}, lambda *head: begun.extend(head)))
-        status, headers = begun
-        start_response(status, [*headers, ("Content-Length", str(len(body)))])
-        return []
-
-    return app
-
-
-class _Handler(WSGIRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Log nothing: probes come every few seconds."""
-
-
-# On threads: uvicorn would add 2 MiB and 0.1 s to a worker's start, and need more processor time for a scrape.
-class HealthServer(ThreadingMixIn, WSGIServer):
-    """A server whose threads no client can hold up; it closes connections beyond `MOST_CONNECTIONS` unanswered."""
-
-    scheme = "http"
-    daemon_threads = True  # the process's exit waits for no client
-
-    def __init__(self, listening: socket.socket) -> None:
-        super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listening
-        self.server_name, self.server_port = listening.getsockname()[:2]
-        self.setup_environ()
-        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
-
-    @property
-    def url(self) -> str:
-        """The URL of its metrics."""
-        return f"{self.scheme}://{address_of(self.socket)}/metrics"
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """Answer in time; not at all if there are many connections: they would use up the descriptors."""
-        if not self._free.acquire(blocking=False):
-            return
-        late = threading.Timer(_CONNECTED_S, _disconnect, (request,))
-        late.daemon = True
-        try:
-            late.start()
-            super().finish_request(request, client_address)
-        finally:
-            late.cancel()
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that disconnect in the middle of a request."""
-
-
-def _disconnect(connection: socket.socket) -> None:
-    """Wake the thread that waits for a client."""
-    with suppress(OSError):  # it has ended meanwhile
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # not TLS's own, which would go on unencrypted

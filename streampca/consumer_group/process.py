@@ -11,8 +11,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import structlog
 
 from streampca.consumer_group.events import Listener, Listeners, StartDelayed
-from streampca.consumer_group.health import HealthListener, health_server
+from streampca.consumer_group.health import HealthListener
 from streampca.consumer_group.listeners import MemberLog, MemberMetrics
+from streampca.consumer_group.port import member_port
 from streampca.consumer_group.saving import SavingWatch
 from streampca.consumer_group.status import StatusListener
 from streampca.consumer_group.tracing import TracingListener
@@ -70,7 +71,7 @@ def member_process(
     with (
         watchdog.watching(),
         started() as process,
-        health_server(settings.host, settings.metrics_port, metrics.registry, health, context, tokens) as server,
+        member_port(settings.host, settings.metrics_port, metrics.registry, health, context, tokens) as url,
     ):
         log.info(
             "transform starting" if output_topic else "worker starting",
@@ -79,7 +80,7 @@ def member_process(
             group=settings.group,
             store=store.location,
             bad_records=f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record,
-            metrics=server.url,
+            metrics=url,
             **shown,
         )
         tracing = TracingListener(process.tracer, settings.topic, settings.group) if process.tracer else None

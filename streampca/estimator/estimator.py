@@ -179,9 +179,6 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         return OnlineFit(checks.shaping(self), config, Fold.empty(config.learning), past_scores)
 
 
-ImplicitKrasulina = StreamingPCA  # its old name
-
-
 @one_thread
 def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     """Merge fitted estimators, with the same parameters and features, into one that has learned all their data.

@@ -12,7 +12,7 @@ from streampca.errors import InputError
 from streampca.files.columns import Columns, FileOptions, resolved
 from streampca.files.rows import FileBatch, Rows, naming, opened, readable, rows_of_batch, seekable
 from streampca.formats.arrow import are_numbers, is_list, vectors_in
-from streampca.formats.packing import VectorError
+from streampca.formats.errors import VectorError
 
 _BATCH_NUMBERS = 2**21  # that are read at a time
 _BUFFER = 2**20  # bytes of a column that are read at a time

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from streampca.errors import InputError, listed
 from streampca.formats.csv import number_of
+from streampca.formats.errors import VectorError
 from streampca.formats.fields import NumberFields
-from streampca.formats.packing import VectorError, is_number_word
+from streampca.formats.numbers import is_number_word
 from streampca.settings.field_paths import Part, Path, names_of, paths_of, spelled
 
 _UNNAMED = re.compile(r"|__index_level_\d+__|Unnamed: \d+")  # pandas' names for an index

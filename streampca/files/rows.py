@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from streampca.errors import InputError, naming_the_extra
 from streampca.files.columns import FileOptions, resolved
-from streampca.formats.packing import NO_VALUE, NULL_HINT, RowVectors
-from streampca.pca.arrays import Array, not_finite
+from streampca.formats.errors import NO_VALUE, NULL_HINT
+from streampca.formats.judge import first_not_finite
+from streampca.formats.numbers import RowVectors
+from streampca.pca.arrays import Array
 
 KINDS = {
     ".npy": "npy", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
@@ -139,8 +141,9 @@ class Rows(NamedTuple):
     def chunks(self, *, skip_nulls: bool = False) -> Iterator[RowChunk]:
         """The vectors of all rows. Raises `InputError` that names the first row that is none, or not finite."""
         start = 0
-        for (vectors, counts, misfits), share, columns in self.batches():
-            for row, error in misfits:
+        for found, share, columns in self.batches():
+            vectors, counts = found.vectors, found.counts
+            for row, error in found.misfits:
                 if not skip_nulls or error.reason != NO_VALUE:
                     raise InputError(f"{self.path}, row {start + row + 1}: {error}")
             rows = np.repeat(np.arange(len(counts)), counts)
@@ -152,8 +155,9 @@ class Rows(NamedTuple):
             raise InputError(f"{self.path} holds no vectors")
 
     def _check_finite(self, vectors: Array, rows: NDArray[np.int64]) -> None:
-        if (bad := not_finite(vectors, impute=self.impute)).any():
-            i, column = np.argwhere(bad)[0]
+        bad = first_not_finite(vectors, impute=self.impute)
+        if bad is not None:
+            i, column = bad
             name = f" ({self.names[column]})" if self.names else ""
             hint = NULL_HINT if np.isnan(vectors[i, column]) else ""
             raise InputError(f"{self.path}, row {rows[i]}: number {column + 1}{name} is {vectors[i, column]}{hint}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from streampca.files.rows import Rows, batch_of_vectors, rows_of_batch
+from streampca.pca.angles import principal_angles
 from streampca.pca.arrays import F32, F64, Array
 
 _NOISE = 0.5  # standard deviation in every direction
@@ -47,14 +48,14 @@ class LowRank:
 
     def coverage(self, components: Array) -> float:
         """Share of the subspace that the components (k, d) cover: the mean squared cosine of the angles between."""
-        return float((self._cosines(components) ** 2).mean())
+        return float(np.square(np.cos(self._angles(components))).mean())
 
     def largest_angle(self, components: Array) -> float:
         """The largest angle between the two subspaces, in degrees."""
-        return float(np.degrees(np.arccos(np.clip(self._cosines(components)[-1], 0.0, 1.0))))
+        return float(np.degrees(self._angles(components)[-1]))
 
-    def _cosines(self, components: Array) -> F64:
-        return np.asarray(np.linalg.svd(self.basis @ components.T, compute_uv=False))
+    def _angles(self, components: Array) -> F64:
+        return principal_angles(self.basis, np.asarray(components, np.float64))
 
     def draw(self, n: int) -> F32:
         k, d = self.basis.shape

@@ -12,9 +12,10 @@ from streampca.errors import InputError
 from streampca.files.columns import Columns, FileOptions, resolved
 from streampca.files.rows import FileBatch, Rows, naming, opened, rows_of_batch
 from streampca.formats.csv import MISSING, number_of, packed
+from streampca.formats.errors import VectorError, listed
 from streampca.formats.fields import NumberFields
 from streampca.formats.json import loads
-from streampca.formats.packing import VectorBytes, VectorError, listed, packed_rows
+from streampca.formats.numbers import Guessed, VectorBytes, packed_rows
 from streampca.settings.field_paths import paths_of
 
 _MAX_LINE = 2**24  # bytes of a row of text
@@ -25,7 +26,7 @@ _MAX_RECORD = 2**24  # characters: a quoted cell may have lines
 
 
 def text_batches(
-    path: str, records: Callable[[Any], Iterator[Any]], pack: Callable[[Any], VectorBytes],
+    path: str, records: Callable[[Any], Iterator[Any]], pack: Callable[[Any], VectorBytes | Guessed],
     others: Mapping[str, Callable[[Any], Any]], d: int,
 ) -> Iterator[FileBatch]:  # fmt: skip
     """The `records` of a file, the vectors that `pack` finds in each, and the `others`, columns of them."""
@@ -131,7 +132,7 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
         columns, d = _columns(path, options)
     fields = NumberFields(columns.paths, d, impute=options.impute, kind="JSON document")
 
-    def pack(value: Any) -> VectorBytes:
+    def pack(value: Any) -> VectorBytes | Guessed:
         if isinstance(value, VectorError):
             raise value
         return fields.pack(value, booleans=True)

@@ -9,21 +9,19 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Counts, Fields, Reader, Writer
-from streampca.formats.fields import NumberFields
-from streampca.formats.packing import (
+from streampca.formats.errors import (
     NO_VALUE,
     NULL_HINT,
-    RowVectors,
-    VectorBytes,
     VectorError,
-    bounds,
     check_length,
     check_size,
     listed,
     missing_field,
-    packed_rows,
     wrong_length,
 )
+from streampca.formats.fields import NumberFields
+from streampca.formats.layout import bounds
+from streampca.formats.numbers import Guessed, RowVectors, VectorBytes, only_kind, packed_rows
 from streampca.pca.arrays import F64, Array
 from streampca.settings.field_paths import Part, Path, spelled
 
@@ -35,8 +33,8 @@ class ArrowReader(Reader):
 
     is_batch = True
 
-    def read(self, value: bytes) -> VectorBytes:
-        found, nulls, size = list[Array](), list[VectorError](), 0
+    def read(self, value: bytes) -> VectorBytes | Guessed:
+        found, nulls, kinds, size = list[Array](), list[VectorError](), set[str | None](), 0
         try:
             # Arrow's own pools keep what they have freed: a few large messages took 120 MiB more.
             with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
@@ -53,13 +51,16 @@ class ArrowReader(Reader):
                             raise error
                         nulls = [error]
                     found.append(rows.vectors)
+                    kinds.add(rows.guessed)
         except VectorError:
             raise
         except Exception as error:  # of many kinds: Arrow's own, OSError, UnicodeDecodeError …
             raise VectorError("undecodable", f"not an Arrow IPC stream: {' '.join(str(error).split())[:200]}") from None
         if nulls and not any(map(len, found)):
             raise nulls[0]
-        return found[0].ravel().data if len(found) == 1 else np.concatenate(found).ravel().data if found else b""
+        numbers = np.concatenate(found) if len(found) > 1 else found[0] if found else np.empty(0)
+        kind = only_kind(kinds)
+        return Guessed(numbers.ravel().data, kind) if kind else numbers.ravel().data
 
 
 def vectors_in(batch: Any, paths: Sequence[Path], dimensions: int, *, impute: bool) -> RowVectors:
@@ -101,7 +102,7 @@ def _of_objects(batch: Any, paths: Sequence[Path], dimensions: int, impute: bool
     fields = NumberFields(paths, dimensions, impute=impute, kind="record batch")
     chosen = batch.select(list({path[0].name: None for path in paths}))
 
-    def pack(row: int) -> VectorBytes:
+    def pack(row: int) -> VectorBytes | Guessed:
         one = chosen.slice(row, 1)
         check_size(one.nbytes, MAX_OBJECT_BYTES + 8 * dimensions)
         return fields.pack(one.to_pylist()[0], booleans=False)

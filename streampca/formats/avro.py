@@ -16,7 +16,9 @@ import fastavro
 from numpy.typing import NDArray
 
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
-from streampca.formats.packing import VectorBytes, VectorError, as_bytes, float64_of, joined, varint
+from streampca.formats.errors import VectorError
+from streampca.formats.layout import as_bytes, joined, varint
+from streampca.formats.numbers import Guessed, VectorBytes, float64_of
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
 
 _SIZES = {"float": 4, "double": 8}
@@ -33,10 +35,10 @@ class AvroReader(Reader):
     def __post_init__(self) -> None:
         self._decoders = SchemaCache(self.schemas, "AVRO", self._decoder)
 
-    def read(self, value: bytes) -> VectorBytes:
+    def read(self, value: bytes) -> VectorBytes | Guessed:
         return self._decoders.get(value)(value)
 
-    def _decoder(self, schema: WriterSchema) -> Callable[[bytes], VectorBytes]:
+    def _decoder(self, schema: WriterSchema) -> Callable[[bytes], VectorBytes | Guessed]:
         named: dict[str, Any] = {}
         for text in schema.references.values():
             fastavro.parse_schema(json.loads(text), named)
@@ -48,7 +50,7 @@ class AvroReader(Reader):
         block = None if path is None else _with_one_block(plain, path, self.dimensions, count())
         fast = block and fastavro.parse_schema(block, dict(named))
 
-        def decode(value: bytes) -> VectorBytes:
+        def decode(value: bytes) -> VectorBytes | Guessed:
             numbers = None if fast is None else self._one_block(value, fast)
             return self.numbers.pack(_whole(value, parsed), booleans=True) if numbers is None else numbers
 

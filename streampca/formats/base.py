@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.formats.fields import NumberFields
-from streampca.formats.packing import VectorBytes
+from streampca.formats.numbers import Guessed, VectorBytes
 from streampca.formats.schemas import Schemas
 from streampca.settings.field_paths import Path, paths_of
 
@@ -44,6 +44,8 @@ class Reader(ABC):
     dtype: np.dtype[Any] = _FLOAT64  # of the numbers that `read` returns
     size: int | None = None
     """Bytes of a value, if every value of that size is d numbers as it stands; None if values must be parsed."""
+    guessed: str | None = None
+    """The NumPy type of all numbers, if no value names it and the setting may be wrong (`formats.plausible`)."""
     is_batch: ClassVar[bool] = False
     """A value is a batch even if it holds one vector: its outputs are lists, and it may be as large as a batch."""
     kind: ClassVar[str] = "value"  # what messages call it
@@ -62,8 +64,8 @@ class Reader(ABC):
         return NumberFields(self.paths, self.dimensions, impute=self.impute, kind=self.kind)
 
     @abstractmethod
-    def read(self, value: bytes) -> VectorBytes:
-        """The d numbers of a value, or n·d numbers of a batch.
+    def read(self, value: bytes) -> VectorBytes | Guessed:
+        """The d numbers of a value, or n·d numbers of a batch; `Guessed` if their type follows from their length.
 
         Raises `VectorError` if the value holds no vectors, and the schema registry's errors, which are not the value's
         fault. Does not check whether the numbers are finite and small enough.

@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 from streampca.errors import StreampcaError
 from streampca.formats import plausible, reader_of
 from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Reader
+from streampca.formats.errors import NO_VALUE, VectorError, check_size
 from streampca.formats.judge import Judge
-from streampca.formats.packing import NO_VALUE, NOTED, VectorBytes, VectorError, check_size
+from streampca.formats.numbers import Guessed, VectorBytes
 from streampca.formats.record import Batch, Decoded, Record, Reject, headers_of, timestamps_of, values_of
 from streampca.formats.schemas import HEADER, Schemas
 from streampca.pca.arrays import Array
@@ -84,13 +85,15 @@ class Codec:
 
     def untyped(self, records: Sequence[Record]) -> list[Array]:
         """Numbers of those vectors in records whose type is not named: all, or a sample, of each (d,)."""
-        noted = list[Array]()
-        before = NOTED.set(noted)
+        numbers = list[Array]()
         for value in filter(None, self.values_of(records)):
             with suppress(Exception):  # it is rejected, for whatever reason
-                self._reader.read(value)
-        NOTED.reset(before)
-        return [plausible.sample(row) for row in noted]
+                read = self._reader.read(value)
+                found = read if isinstance(read, Guessed) else Guessed(read, self._reader.guessed or "")
+                if found.kind:
+                    vectors = np.frombuffer(found.numbers, self._reader.dtype).astype(found.kind, copy=False)
+                    numbers += map(plausible.sample, vectors.reshape(-1, self.judge.dimensions))
+        return numbers
 
     def oddity_of(self, numbers: Sequence[Array]) -> str | None:
         """Why the numbers that `untyped` returns are odd; "" if they are not, None if there are none."""
@@ -132,8 +135,10 @@ class Codec:
                 if value is None:
                     raise VectorError(NO_VALUE, "the record has no value (a tombstone)")
                 check_size(len(value), longest)
-                row = read(value)
-                size += (nbytes := memoryview(row).nbytes)
+                found = read(value)
+                row = found.numbers if isinstance(found, Guessed) else found
+                nbytes = memoryview(row).nbytes
+                size += nbytes
                 if nbytes > one and not self.several:
                     raise VectorError("wrong_length", f"{nbytes // one} vectors, where outputs hold one")
                 rows.append(row)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
-from streampca.formats.packing import VectorBytes, VectorError, bounds, check_length, side_by_side
+from streampca.formats.errors import VectorError, check_length
+from streampca.formats.layout import bounds, side_by_side
+from streampca.formats.numbers import VectorBytes
 
 MISSING = ("", "na", "nan", "null")
 _BOOLEANS = {"true": 1.0, "false": 0.0}

@@ -15,19 +15,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from streampca.formats.packing import (
-    NO_VALUE,
+from streampca.formats.errors import NO_VALUE, VectorError, listed, missing_field, type_name, wrong_length
+from streampca.formats.numbers import (
+    Guessed,
     NumberPacker,
     VectorBytes,
-    VectorError,
     float64_of,
     is_number_word,
-    listed,
-    missing_field,
-    note_untyped,
-    type_name,
+    only_kind,
     unpacked,
-    wrong_length,
 )
 from streampca.settings.field_paths import Path, names_in, names_of, paths_of, spelled
 
@@ -48,7 +44,7 @@ class NumberFields:
         self._packer = NumberPacker(dimensions, impute=impute)
         self._labels = [f"{name!r}" for name in names_of(paths)] if self._is_named and len(paths) > 1 else None
 
-    def pack(self, value: Any, *, booleans: bool) -> VectorBytes:
+    def pack(self, value: Any, *, booleans: bool) -> VectorBytes | Guessed:
         """The numbers of a value's vectors, in float64: d, or n·d; none for an array without elements on the way.
 
         Raises `VectorError`, with the reason no_value for null instead of a vector. `booleans`: as in `NumberPacker`.
@@ -62,10 +58,12 @@ class NumberFields:
                 raise
             raise VectorError(error.reason, f"{error}; field={better} reads {self._dimensions} numbers") from None
 
-    def _several(self, value: Any, booleans: bool) -> bytes:
+    def _several(self, value: Any, booleans: bool) -> bytes | Guessed:
         items = self._items(value)
         labels = self._labels if len(items) == self._dimensions else None
-        return b"".join(self._packer.pack(row, booleans=booleans, labels=labels) for row in self._rows(items))
+        numbers = b"".join(self._packer.pack(row, booleans=booleans, labels=labels) for row in self._rows(items))
+        kind = only_kind({item.kind if isinstance(item, _NumbersOfBytes) else None for item in items})
+        return Guessed(numbers, kind) if kind else numbers
 
     def _items(self, value: Any) -> list[Any]:
         """What is at the paths: entries outside of arrays, and the innermost arrays; no_value for null in their place.
@@ -177,9 +175,15 @@ class NumberFields:
             sizes = f"{len(data) // 4} numbers of 4 or {len(data) // 8} of 8"
             raise VectorError("wrong_length", f"{len(data)} bytes may be {sizes}: say --dimensions")
         d = self._dimensions or max(len(data) // 4, 1)
-        numbers = np.frombuffer(float64_of(data, d)).tolist()
-        note_untyped(data, f"<f{len(data) // d}")
-        return numbers
+        return _NumbersOfBytes(data, d)
+
+
+class _NumbersOfBytes(list[float]):
+    """The innermost array that a leaf of bytes stands for: d little-endian floats, of 4 or 8 bytes by their length."""
+
+    def __init__(self, data: bytes, dimensions: int) -> None:
+        super().__init__(np.frombuffer(float64_of(data, dimensions)).tolist())
+        self.kind = f"<f{len(data) // dimensions}"
 
 
 class _Stop(NamedTuple):
@@ -198,7 +202,8 @@ def suggested_field(value: Any, dimensions: int) -> str | None:
         field = ",".join(map(spelled, paths))
         with suppress(ValueError, VectorError):  # such as names that cannot be spelled
             fields = NumberFields(paths_of(field), dimensions, impute=False, kind="")
-            if len(fields._several(value, booleans=True)) == 8 * dimensions:
+            found = fields._several(value, booleans=True)
+            if isinstance(found, bytes) and len(found) == 8 * dimensions:  # candidates end at arrays and numbers
                 return field
     return None
 

@@ -9,7 +9,9 @@ import orjson
 from numpy.typing import NDArray
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
-from streampca.formats.packing import NULL_HINT, VectorBytes, VectorError, bounds
+from streampca.formats.errors import NULL_HINT, VectorError
+from streampca.formats.layout import bounds
+from streampca.formats.numbers import Guessed, VectorBytes
 from streampca.formats.schemas import foreign_frame, frame_size
 
 _MAX_CANDIDATES = 16  # letters to check one by one before searching the text for the whole word
@@ -20,7 +22,7 @@ class JsonReader(Reader):
 
     kind = "JSON object"
 
-    def read(self, value: bytes) -> VectorBytes:
+    def read(self, value: bytes) -> VectorBytes | Guessed:
         try:
             content = orjson.loads(value)  # most are plain JSON
         except ValueError:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.formats.packing import NO_VALUE, NULL_HINT
+from streampca.formats.errors import NO_VALUE, NULL_HINT
 from streampca.formats.record import Decoded, Reject
 from streampca.pca.arrays import Array, not_finite
 
 if TYPE_CHECKING:  # transform judges what it does not learn, and need not wait for what learning imports
     from streampca.pca.learning import LearningConfig
+
+_LARGEST_PROJECTED = 1e150  # its square is finite
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Judge:
     def of(cls, config: "LearningConfig") -> "Judge":
         observed = config.min_observed if config.impute else None
         return cls(config.dimensions, config.largest_value, config.dtype, observed)
+
+    @classmethod
+    def of_projected(cls, dimensions: int, dtype: str = "float64", *, impute: bool = False) -> "Judge":
+        """The judge of vectors that are projected and not learned: with `impute` one entry of each is enough."""
+        return cls(dimensions, _LARGEST_PROJECTED, dtype, 1 if impute else None)
 
     @np.errstate(invalid="ignore")  # signalling NaNs would warn
     def checked(
@@ -75,9 +82,10 @@ class Judge:
     def reason(self, vector: Array) -> tuple[str, str]:
         """Explain why a vector (d,) is not good: the short name and a message."""
         missing = np.isnan(vector)
-        odd = np.flatnonzero(not_finite(vector, impute=self.min_observed is not None))
-        if len(odd):
-            return "not_finite", f"entry {odd[0]} is {vector[odd[0]]}{NULL_HINT if missing[odd[0]] else ''}"
+        bad = first_not_finite(vector[None], impute=self.min_observed is not None)
+        if bad is not None:
+            _, entry = bad
+            return "not_finite", f"entry {entry} is {vector[entry]}{NULL_HINT if missing[entry] else ''}"
         if (observed := self.dimensions - int(missing.sum())) < (self.min_observed or 0):
             text = f"{observed} of {self.dimensions} entries are there, at least {self.min_observed} are needed"
             return "too_few_observed", text
@@ -85,3 +93,12 @@ class Judge:
         return "too_large", (
             f"entry {entry} is {vector[entry]:g}; beyond ±{self.largest_value:g} squares overflow {self.dtype}"
         )
+
+
+def first_not_finite(V: Array, *, impute: bool) -> tuple[int, int] | None:
+    """Find the first entry of (n, d) that can be neither learned nor projected: its row and its column."""
+    bad = not_finite(V, impute=impute)
+    if not bad.any():
+        return None
+    row, column = np.argwhere(bad)[0].tolist()
+    return row, column

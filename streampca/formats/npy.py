@@ -14,7 +14,9 @@ import numpy as np
 
 from streampca.errors import InputError
 from streampca.formats.base import Counts, Fields, Reader, Writer
-from streampca.formats.packing import VectorBytes, VectorError, bytes_of_rows, check_length, note_untyped, side_by_side
+from streampca.formats.errors import VectorError, check_length
+from streampca.formats.layout import bytes_of_rows, side_by_side
+from streampca.formats.numbers import VectorBytes
 from streampca.pca.arrays import Array
 
 _HEADER_READERS = {
@@ -34,7 +36,8 @@ def raw_type(format: str) -> np.dtype[Any]:  # noqa: A002 - the setting's name
 class RawReader(Reader):
     def __post_init__(self) -> None:
         self.dtype = raw_type(self.format)
-        self._is_guess = self.format[0] not in "<>" and self.dtype.str in ("<f4", "<f8")
+        if self.format[0] not in "<>" and self.dtype.str in ("<f4", "<f8"):
+            self.guessed = self.dtype.str
         self.size = self.dtype.itemsize * self.dimensions
 
     def read(self, value: bytes) -> bytes:
@@ -44,8 +47,6 @@ class RawReader(Reader):
                 f"{len(value)} bytes are not {self.dimensions} numbers of {self.dtype.itemsize} bytes "
                 f"({self.dtype.name})",
             )
-        if self._is_guess:
-            note_untyped(value, self.dtype.str)
         return value
 
 

@@ -21,8 +21,10 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
+from streampca.formats.errors import VectorError, missing_field
 from streampca.formats.fields import NumberFields
-from streampca.formats.packing import VectorBytes, VectorError, as_bytes, float64_of, joined, missing_field, varint
+from streampca.formats.layout import as_bytes, joined, varint
+from streampca.formats.numbers import Guessed, VectorBytes, float64_of
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
 from streampca.settings.field_paths import Part, Path, paths_of, spelled
 
@@ -56,7 +58,7 @@ class ProtobufReader(Reader):
             self.schemas, "PROTOBUF", lambda schema: cache(partial(_MessageReader, compiled(schema), self))
         )
 
-    def read(self, value: bytes) -> VectorBytes:
+    def read(self, value: bytes) -> VectorBytes | Guessed:
         readers = self._readers.get(value)
         indexes, start = _indexes(value)
         return readers(indexes).read(value[start:])
@@ -78,7 +80,7 @@ class _MessageReader:
         if len(paths) == 1 and field.is_repeated and self._item and not any(outer.is_repeated for outer in around):
             self._packed_type = message_factory.GetMessageClass(_message_type(_with_bytes(files, field), indexes))
 
-    def read(self, payload: bytes) -> VectorBytes:
+    def read(self, payload: bytes) -> VectorBytes | Guessed:
         if self._packed_type and (numbers := self._packed(_parsed(self._packed_type, payload))) is not None:
             return numbers
         return self._numbers.pack(_tree(_parsed(self._original_type, payload), self._names), booleans=False)

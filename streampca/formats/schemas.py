@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from streampca.errors import StreampcaError
-from streampca.formats.packing import VectorError
+from streampca.formats.errors import VectorError
 
 T = TypeVar("T")
 FRAME, _GUID_FRAME = 5, 17  # bytes before the payload

@@ -69,9 +69,7 @@ class Spikes(NamedTuple):
         return np.asarray(self.sigma2 * t * ((1 + t) / (t + self.gamma)))
 
 
-def spikes(
-    variance: F64, dimensions: int, total_variance: float, weight: float, dtype: Any = np.float64
-) -> Spikes:
+def spikes(variance: F64, dimensions: int, total_variance: float, weight: float, dtype: Any = np.float64) -> Spikes:
     """What the variances (k,) along the axes of a model of this weight say of the stream.
 
     Axes fit the learned messages, which vary more along them than new ones. With noise of variance 1 in n directions

@@ -8,8 +8,9 @@ import numpy as np
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import partition_name
 from streampca.formats import npy
+from streampca.pca.angles import principal_angles
 from streampca.pca.arrays import Array
-from streampca.pca.model import Projected
+from streampca.pca.model import Model, Projected
 from streampca.sidecar.errors import Problem, RequestError, invalid, too_large
 from streampca.sidecar.parsing import Limits, fit, rows_of_records
 from streampca.sidecar.schemas import (
@@ -19,6 +20,8 @@ from streampca.sidecar.schemas import (
     ScoreRequest,
     VectorsRequest,
 )
+
+_MAX_COMPARED = 100  # components of each of two models: the work grows with their square
 
 
 class Answer(NamedTuple):
@@ -157,3 +160,14 @@ def components_npy(published: PublishedModel) -> list[memoryview]:
     """The axes, rows of length d, as the two parts of an `.npy` file in the model's own dtype; they are not copied."""
     array = np.ascontiguousarray(published.model.components)
     return [memoryview(npy.encode_header(array.dtype, array.shape)), array.reshape(-1).view(np.uint8).data]
+
+
+def angles(one: Model, other: Model) -> dict[str, Any]:
+    """Angles in radians between components of the same number, and the principal angles between their spans.
+
+    Of up to 100 components of each model; of none if the vectors have different lengths.
+    """
+    n = min(one.n_components, other.n_components, _MAX_COMPARED) if one.dimensions == other.dimensions else 0
+    A, B = (np.asarray(model.components[:n], np.float64) for model in (one, other))
+    between = [principal_angles(A[i : i + 1], B[i : i + 1])[0] for i in range(n)]
+    return {"between": between, "principal": principal_angles(A, B)}

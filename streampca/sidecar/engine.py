@@ -26,7 +26,8 @@ from streampca.sidecar.parsing import Limits
 from streampca.sidecar.recent_vectors import RecentVectors
 from streampca.sidecar.request import RawRequest, read_request
 from streampca.sidecar.schemas import RowsRequest
-from streampca.stores.model_cache import ModelCache, NotLoadedError
+from streampca.sidecar.served_models import ServedModels
+from streampca.stores.model_cache import NotLoadedError
 
 JSON, NPZ = "application/json", "application/x-npz"
 
@@ -45,10 +46,19 @@ Returned = TypeVar("Returned")
 
 class Engine:
     def __init__(
-        self, cache: ModelCache, metrics: SidecarMetrics, topic: str, max_body_bytes: int, model_max_age_s: float | None
+        self,
+        models: ServedModels,
+        metrics: SidecarMetrics,
+        topic: str,
+        max_body_bytes: int,
+        model_max_age_s: float | None,
     ) -> None:
-        self.cache, self._max_body_bytes, self._model_max_age_s = cache, max_body_bytes, model_max_age_s
-        self.metrics, self.topic, self.recent = metrics, topic, RecentVectors()
+        self.models = models
+        self.metrics = metrics
+        self.topic = topic
+        self.recent = RecentVectors()
+        self._max_body_bytes = max_body_bytes
+        self._model_max_age_s = model_max_age_s
         # A body of n bytes holds at most n/2 numbers; an answer may hold no more.
         self.limits = Limits(_MAX_ROWS, min(_MAX_NUMBERS, max_body_bytes // 2))
         # Each may hold a parsed body and its results; parsing holds the GIL, so more threads would gain little.
@@ -58,22 +68,23 @@ class Engine:
     async def find(self, version: int | str | None) -> PublishedModel:
         """The model of a version or of a pin (None: the newest). Raises what `ModelCache.get` raises."""
         try:
-            return self.cache.get_loaded(version)
-        except NotLoadedError:
-            return await anyio.to_thread.run_sync(self.cache.get, version, limiter=self._loads)
+            return self.models.get_loaded(version)
+        except NotLoadedError as error:
+            return await anyio.to_thread.run_sync(self.models.cache.get, error.version, limiter=self._loads)
 
     async def versions(self) -> list[int]:
         """All versions in the store, in ascending order."""
-        return await anyio.to_thread.run_sync(self.cache.versions, limiter=self._loads)
+        return await anyio.to_thread.run_sync(self.models.cache.versions, limiter=self._loads)
 
     @property
     def current_version(self) -> int | None:
         """The version in use, None until there is one."""
-        return self.cache.current.version if self.cache.current else None
+        current = self.models.cache.current
+        return current.version if current else None
 
     def reasons_not_ready(self) -> dict[str, str]:
         """Why requests should not be sent here, by the kind of failure; empty if it is ready."""
-        return self.cache.reasons_not_ready(self._model_max_age_s)
+        return self.models.reasons_not_ready(self._model_max_age_s)
 
     def check_ready(self, request: Request) -> None:
         """Raise `RequestError` unless requests should be sent here; without a token it names kinds of failure alone."""
@@ -108,15 +119,15 @@ class Engine:
 
         try:
             if if_quick and self._is_quick(raw):
-                return work(self.cache.get_loaded)
-            return await self.in_thread(partial(work, self.cache.get_loaded))
+                return work(self.models.get_loaded)
+            return await self.in_thread(partial(work, self.models.get_loaded))
         except NotLoadedError as error:
             published = await self.find(error.version)
         return await self.in_thread(partial(work, lambda _: published))
 
     def _is_quick(self, raw: RawRequest) -> bool:
         """Return whether projecting takes little time: not if it fills entries, unpacks, or parses much text."""
-        current = self.cache.current
+        current = self.models.cache.current
         if raw.is_compressed or raw.json_bytes > _QUICK_BYTES:
             return False
         if current is None or current.impute:

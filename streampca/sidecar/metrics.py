@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from streampca.process.metrics import LabelledRegistry, StoreMetrics
-from streampca.stores.model_cache import ModelCache
+from streampca.sidecar.served_models import ServedModels
 
 LIMITS = ("body_bytes", "rows", "numbers", "memory", "body_time", "read_time")
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -39,7 +39,7 @@ Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
 class SidecarMetrics(Collector):
     """Counters of requests and vectors; the metrics of the model in use are read at each scrape. All have the topic."""
 
-    def __init__(self, models: ModelCache, topic: str, store: StoreMetrics) -> None:
+    def __init__(self, models: ServedModels, topic: str, store: StoreMetrics) -> None:
         self._models, self.registry = models, LabelledRegistry("sidecar", topic=topic)
         self.registry.register(self)
         store.register(self.registry)
@@ -68,7 +68,7 @@ class SidecarMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of the model in use, so that none is stale; without samples as long as there is none."""
-        used = self._models.current
+        used = self._models.cache.current
         for name, text, attribute in _GAUGES:
             yield GaugeMetricFamily(name, text, getattr(used, attribute, None))
         yield GaugeMetricFamily(
@@ -91,7 +91,7 @@ class SidecarMetrics(Collector):
             "streampca_model_load_failures_total", "Failed model loads, by cause: damaged, store or bug.",
             labels=["cause"],
         )  # fmt: skip
-        yield _filled(failures, {cause: self._models.failures[cause] for cause in ("damaged", "store", "bug")})
+        yield _filled(failures, {cause: self._models.cache.failures[cause] for cause in ("damaged", "store", "bug")})
 
 
 def _filled(family: Family, values: Mapping[str, float]) -> Family:

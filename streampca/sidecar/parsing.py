@@ -11,9 +11,11 @@ import numpy as np
 from pydantic import BaseModel, ValidationError, ValidationInfo
 
 from streampca.formats import npy
+from streampca.formats.errors import VectorError, listed, type_name
 from streampca.formats.json import loads, may_hold_booleans
-from streampca.formats.packing import NumberPacker, VectorError, listed, type_name, unpacked
-from streampca.pca.arrays import Array, not_finite
+from streampca.formats.judge import first_not_finite
+from streampca.formats.numbers import NumberPacker, unpacked
+from streampca.pca.arrays import Array
 from streampca.sidecar.errors import Problem, RequestError, describe, invalid, too_large
 from streampca.sidecar.request import BINARY, BYTES, RAW, SMALL_BYTES, RawRequest
 
@@ -198,8 +200,9 @@ def fit(
 
 def _refuse_bad(rows: Array, name: str, names: Sequence[str] | None, *, impute: bool) -> None:
     missing = np.isnan(rows)
-    if (bad := not_finite(rows, impute=impute)).any():
-        i, j = np.argwhere(bad)[0]
+    bad = first_not_finite(rows, impute=impute)
+    if bad is not None:
+        i, j = bad
         value = "null or NaN (this model was learned with missing=refuse)" if missing[i, j] else rows[i, j]
         column = j if names is None else repr(names[j])
         raise invalid(f"{name}[{i}][{column}] must be a finite number, not {value}")

@@ -18,7 +18,7 @@ from streampca.sidecar.engine import (
     json_response,
     version_header,
 )
-from streampca.sidecar.errors import PROBLEM_JSON, NotReadyResponse, Problem, RequestError
+from streampca.sidecar.errors import PROBLEM_JSON, NotReadyResponse
 from streampca.sidecar.openapi import Responses, binary_answer, body_of, content_of, errors_of
 from streampca.sidecar.parsing import parse
 from streampca.sidecar.request import BINARY, NPY
@@ -75,8 +75,9 @@ class V1Endpoints(Dialect):
 
     async def model(self, request: Request, version: VersionQuery = None) -> Response:
         """A model's dimensions, variances, losses and position in the stream."""
-        published, cache = await self._engine.find(version), self._engine.cache
-        drift = cache.drifts if published is cache.compared else {}  # of the newest model alone
+        published = await self._engine.find(version)
+        models = self._engine.models
+        drift = models.drifts if published is models.compared else {}  # of the newest model alone
         pins = [f"-{name}-{moved['version']}" for name, moved in drift.items()]
         etag = f'"{published.version}-{published.published_at:.3f}{"".join(pins)}"'
         if etag in request.headers.get("if-none-match", ""):
@@ -97,16 +98,11 @@ class V1Endpoints(Dialect):
         """The versions in the store, and those that are pinned."""
         versions, current = await self._engine.versions(), self._engine.current_version
         return json_response(
-            {"version": current, "versions": versions, "pins": self._engine.cache.pins}, version_header(current)
+            {"version": current, "versions": versions, "pins": self._engine.models.pins}, version_header(current)
         )
 
     async def model_version(self, request: Request, version: VersionPath) -> Response:
         """Dimensions, variances, losses and position of a version, of a pinned one by name, or of `latest`."""
-        if version == self._engine.topic and version not in self._engine.cache.pins:
-            raise RequestError(
-                Problem.UNKNOWN_VERSION,
-                f"{version!r} is the topic, and no pin; version 2 of KServe's protocol is at /v2/models/{version}",
-            )
         return await self.model(request, version)
 
     async def healthz(self) -> Response:

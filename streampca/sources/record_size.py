@@ -1,6 +1,6 @@
 """The size of a record as a broker compares it with its topic's `max.message.bytes`: that of a batch of it alone."""
 
-from streampca.formats.packing import varint
+from streampca.formats.layout import varint
 from streampca.sources.base import Headers
 from streampca.sources.record_times import HEADER
 

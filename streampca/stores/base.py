@@ -58,12 +58,6 @@ class Store(Protocol):
     def names(self, folder: str) -> list[str]:
         """Full names of the files and folders directly in `folder`, sorted; [] if it does not exist."""
 
-    def times(self, folder: str) -> dict[str, float]:
-        """Full names of the files directly in `folder` (perhaps folders as well), and when each was written.
-
-        In seconds since 1970, by the store's clock; {} if the folder does not exist.
-        """
-
     def snapshot(self, folder: str) -> "Store":
         """A view whose listings below `folder` may be fixed now, plus its own writes.
 

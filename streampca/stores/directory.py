@@ -82,13 +82,6 @@ class DirectoryStore(Store):
             return names
         return []
 
-    def times(self, folder: str) -> dict[str, float]:
-        times: dict[str, float] = {}
-        for name in self.names(folder):
-            with contextlib.suppress(FileNotFoundError), _errors("read", self._path(name)):
-                times[name] = self._path(name).stat().st_mtime
-        return times
-
     def delete(self, name: str) -> None:
         """Remove the file. Not flushed: a file that reappears after a power failure does no harm."""
         path = self._path(name)

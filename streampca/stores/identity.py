@@ -4,22 +4,18 @@ Workers commit it to the consumer group with their offsets, which reveals a work
 has the same identity, and may replace it.
 """
 
-import json
 import socket
 import uuid
-from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
-import orjson
 from pydantic import Field
 
-from streampca.errors import RETRY_MAY_HELP, DamagedFileError, ForeignStoreError, StaleListingError
+from streampca.errors import RETRY_MAY_HELP, DamagedFileError, StaleListingError
 from streampca.stores.base import Store
 from streampca.stores.sealed import seal, value_in
 
 NAME = "store.json"
 _Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-_LONGEST = 500  # characters of a location; brokers accept metadata of 4096 bytes by default
 
 
 class StoreIdentity(NamedTuple):
@@ -31,11 +27,6 @@ class StoreIdentity(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.location} on host {self.host}"
-
-    def as_metadata(self) -> str:
-        """Text for the metadata of a committed offset."""
-        location = self.location[:_LONGEST].encode(errors="replace").decode()  # a path may hold other bytes than UTF-8
-        return orjson.dumps({"store": self.id, "location": location, "host": self.host}).decode()
 
 
 def find(store: Store) -> StoreIdentity | None:
@@ -73,25 +64,3 @@ def _at(store: Store, identity: str) -> StoreIdentity:
 def new_id() -> str:
     """32 random hexadecimal digits."""
     return uuid.uuid4().hex
-
-
-def identity_in(metadata: str) -> StoreIdentity | None:
-    """The identity in an offset's metadata; None if somebody else has written it."""
-    try:
-        fields, _ = json.JSONDecoder().raw_decode(metadata)  # librdkafka may read beyond the end
-        return StoreIdentity(*(str(fields[name]) for name in ("store", "location", "host")))
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
-def refuse_other_store(topic: str, metadata: Mapping[int, str], ours: StoreIdentity) -> None:
-    """Raise `ForeignStoreError` if the metadata of an offset, by partition, is of a worker with another store."""
-    for partition, text in metadata.items():
-        theirs = identity_in(text)
-        if theirs and theirs.id != ours.id:
-            raise ForeignStoreError(
-                f"the consumer group's worker of partition {partition} of {topic} saved to the store {theirs} (id "
-                f"{theirs.id}), but this worker's is another one, {ours} (id {ours.id}): mount the volume or set store "
-                "to the group's, or use another group_id; to continue from this worker's store, stop all workers of "
-                "the group and run `streampca reset`"
-            )

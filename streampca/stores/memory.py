@@ -1,7 +1,5 @@
 """A store in memory: for one model file that is served, and for trials."""
 
-import time
-
 from streampca.stores.base import Store, check_name
 
 
@@ -11,31 +9,29 @@ class MemoryStore(Store):
     location = "memory"
 
     def __init__(self) -> None:
-        self._files: dict[str, tuple[bytes, float]] = {}  # content, and when it was written
+        self._files: dict[str, memoryview] = {}
 
     def write(self, name: str, data: bytes) -> None:
         check_name(name)
-        self._files[name] = bytes(data), time.time()
+        self._files[name] = memoryview(bytes(data))
 
     def create(self, name: str, data: bytes) -> bool:
         check_name(name)
-        file = bytes(data), time.time()
-        return self._files.setdefault(name, file) is file
+        content = memoryview(bytes(data))  # another object in each call, by which a caller knows its own
+        return self._files.setdefault(name, content) is content
 
     def read(self, name: str) -> bytes:
         check_name(name)
-        if (file := self._files.get(name)) is None:
+        content = self._files.get(name)
+        if content is None:
             raise FileNotFoundError(name)
-        return file[0]
+        return bytes(content)
 
     def names(self, folder: str) -> list[str]:
         check_name(folder)
         start = f"{folder}/"
         below = {name.removeprefix(start).split("/")[0] for name in list(self._files) if name.startswith(start)}
         return sorted(start + part for part in below)
-
-    def times(self, folder: str) -> dict[str, float]:
-        return {name: file[1] for name in self.names(folder) if (file := self._files.get(name))}
 
     def delete(self, name: str) -> None:
         check_name(name)

@@ -1,9 +1,8 @@
 """Published models in a store: `models/<topic>/<version, 20 digits>.npz`."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from itertools import pairwise
 
 import numpy as np
 import structlog
@@ -18,7 +17,6 @@ from streampca.stores.process_status import ProcessStatuses
 
 log = structlog.get_logger()
 
-_CLOSE_S = 3.0  # models are published further apart by default
 _NEWEST = 20  # models that are always kept
 
 
@@ -31,7 +29,6 @@ class Models:
 
     def __init__(self, store: Store, topic: str, keep: int = 100) -> None:
         self.store, self.topic, self._folder, self._keep = store, topic, f"models/{topic}", max(keep, 1)
-        self._times: dict[int, float] = {}  # version → seconds since 1970
         self._undeletable: set[int] = set()
         self._pins, self._reports = Pins(store, topic), ProcessStatuses(store, topic)  # never of a snapshot
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
@@ -87,7 +84,6 @@ class Models:
             self.store.write(path, data)
         elif not self.store.create(path, data):
             return False
-        self._times[version] = model.published_at
         try:
             self._thin({*versions, version})
         except StoreError as error:
@@ -99,32 +95,16 @@ class Models:
         if len(versions) <= self._keep:
             return
         exempt = self._undeletable | self._reports.model_versions()
-        history = {version: at for version, at in self._times_of(versions).items() if version not in exempt}
+        history = versions - exempt
         while len(history) > self._keep:
-            for pinned in self._pins.all().values():  # read just before each deletion
-                history.pop(pinned, None)
-            if (version := next_to_go(history, self._keep)) is not None:
-                del history[version]
-                self._undeletable.add(version)
-                self.store.delete(numbered.path(self._folder, version))
-                self._undeletable.discard(version)
-
-    def _times_of(self, versions: set[int]) -> dict[int, float]:
-        """The time of each version that is still there: as remembered, else as the store lists it.
-
-        Where files lie closer together than models are published, or in another order, as in a copy, the models' own
-        times are read, once.
-        """
-        if unknown := versions - self._times.keys():
-            listed = {numbered.number_of(name): at for name, at in self.store.times(self._folder).items()}
-            found = {version: listed[version] for version in sorted(unknown & listed.keys())}
-            if any(later - earlier < _CLOSE_S for earlier, later in pairwise(found.values())):
-                found |= {v: model.published_at for v in found if (model := self._intact(v))}
-            self._times |= found
-        for version in self._times.keys() - versions:
-            del self._times[version]
-        self._times.update(rising(self._times))
-        return self._times
+            history.difference_update(self._pins.all().values())  # read just before each deletion
+            version = next_to_go(history, self._keep)
+            if version is None:
+                break
+            history.remove(version)
+            self._undeletable.add(version)
+            self.store.delete(numbered.path(self._folder, version))
+            self._undeletable.discard(version)
 
     def containing(self, partition: int) -> list[int]:
         """The versions that contain a partition, the newest first."""
@@ -147,25 +127,20 @@ class Models:
         return None
 
 
-def next_to_go(times: Mapping[int, float], keep: int) -> int | None:
-    """The version to delete first if there are more than `keep`; None if there are not. Times rise with the version.
+def next_to_go(versions: Collection[int], keep: int) -> int | None:
+    """The version to delete first if there are more than `keep`; None if there are not.
 
-    It is the one whose neighbours are relatively nearest in age, so that the kept ones lie the denser the younger they
-    are: never one of the newest `min(20, keep)`, nor the oldest, unless that alone is left.
+    It is the one whose neighbours are relatively nearest in age, in messages, so that the kept ones lie the denser the
+    younger they are: never one of the newest `min(20, keep)`, nor the oldest, unless that alone is left.
     """
-    if len(times) <= keep:
+    if len(versions) <= keep:
         return None
-    versions = sorted(times, reverse=True)
-    ages = np.maximum([times[versions[0]] - times[version] for version in versions], 1e-3)
+    newest_first = sorted(versions, reverse=True)
+    ages = np.array([newest_first[0] - version for version in newest_first], np.float64)
+    ages[0] = 1.0  # instead of 0, by which a ratio would be divided where one version is kept
     first = max(min(_NEWEST, keep), 1)
-    ratios = ages[first + 1 :] / ages[first - 1 : -2]
-    return versions[first + int(np.argmin(ratios)) if len(ratios) else -1]
-
-
-def rising(times: Mapping[int, float]) -> dict[int, float]:
-    """Times that rise with the version: where a clock was set back, all before is moved back by as much."""
-    versions = sorted(times)
-    at = np.array([times[version] for version in versions])
-    set_back = np.maximum(at[:-1] - at[1:], 0.0)
-    at[:-1] -= set_back[::-1].cumsum()[::-1]
-    return dict(zip(versions, at.tolist(), strict=True))
+    candidates = newest_first[first:-1]
+    if not candidates:
+        return newest_first[-1]
+    ratios = ages[first + 1 :] / ages[first - 1 : -2]  # of the ages of both neighbours
+    return candidates[int(np.argmin(ratios))]

@@ -121,12 +121,6 @@ class ObjectStore(Store):
             below = {name.removeprefix(start) for name in names if name.startswith(start)}
         return sorted(f"{start}{part}" for part in below if is_part(part))
 
-    def times(self, folder: str) -> dict[str, float]:
-        with self._request("list", folder) as request:
-            objects = obstore.list_with_delimiter(self._bucket, folder)["objects"]
-            request.count = _pages(len(objects))
-        return {entry["path"]: entry["last_modified"].timestamp() for entry in objects}
-
     def snapshot(self, folder: str) -> "ObjectStore":
         """A copy that answers listings of the folder and all that is in it from a single one, made now."""
         same = copy.copy(self)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streampca.formats.arrow import Column, column_of, stream_of
-from streampca.formats.packing import as_bytes
+from streampca.formats.layout import as_bytes
 from streampca.sources.base import Outgoing
 from streampca.transform.outputs import ORIGIN, Selection, origin_at
 

@@ -1,10 +1,10 @@
 """The model that records are projected with: one version, or always the newest of a shape that never changes."""
 
-import re
 from collections.abc import Callable, Mapping
 
 import structlog
 
+from streampca.consumer_group.committed import OutputShape, shape_in
 from streampca.errors import InputError
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.names import agreed
@@ -13,8 +13,6 @@ from streampca.stores.model_cache import ModelCache, NoModelError, UnknownVersio
 from streampca.stores.pins import UnknownPinError, pinned_version
 
 _NO_PAST_SCORES = "the newest model has no past scores yet, which p-values need; the next version will have them"
-_SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")
-_VERSION = re.compile(r"\bversion=([0-9]+)")
 _START_OVER = "write to another output_topic with another transform_group_id"
 
 log = structlog.get_logger()
@@ -51,9 +49,9 @@ class CurrentModel:
         return self._model
 
     @property
-    def shape(self) -> str:
+    def shape(self) -> OutputShape:
         """Components and dimensions of the model, and the version if it is fixed, as committed with offsets."""
-        return _shape(self.published) + ("" if self.version is None else f" version={self.version}")
+        return _shape(self.published)._replace(version=self.version)
 
     def refresh(self) -> str:
         """Use the newest model, or the one asked for; returns why there is none yet, or "".
@@ -86,34 +84,31 @@ class CurrentModel:
 
     def require_shape(self, committed: str) -> None:
         """Raise `InputError` unless the model has the shape and the version that were committed with offsets."""
-        if written := shape_in(committed):
-            self._require(self.published, written)
-        if (fixed := _VERSION.search(committed)) and int(fixed[1]) != self.version:
+        written = shape_in(committed)
+        if written is None:  # by another tool
+            return
+        self._require(self.published, written)
+        fixed = written.version
+        if fixed is not None and fixed != self.version:
             means = f"{self._name} now means version" if self._name else "model_version is"
-            back = f"`streampca pin {fixed[1]} --as {self._name}`" if self._name else f"set model_version={fixed[1]}"
+            back = f"`streampca pin {fixed} --as {self._name}`" if self._name else f"set model_version={fixed}"
             raise InputError(
-                f"{self._output} holds outputs of model version {fixed[1]}, but {means} "
+                f"{self._output} holds outputs of model version {fixed}, but {means} "
                 f"{'unset' if self.version is None else self.version}, and each version is another basis: {back}, or "
                 f"{_START_OVER}"
             )
 
-    def _require(self, model: PublishedModel, written: str) -> None:
-        if _shape(model) != written:
+    def _require(self, model: PublishedModel, written: OutputShape) -> None:
+        if _shape(model).size != written.size:
             raise InputError(
                 f"{self._output} holds outputs of {_in_words(written)}, but model version {model.version} has "
                 f"{_in_words(_shape(model))}, and they must not be mixed: {_START_OVER}"
             )
 
 
-def shape_in(committed: str) -> str:
-    """The shape of the outputs, in the metadata of a committed offset; "" without one."""
-    shape = _SHAPE.search(committed)
-    return shape.group() if shape else ""
+def _shape(published: PublishedModel) -> OutputShape:
+    return OutputShape(published.model.n_components, published.model.dimensions)
 
 
-def _shape(published: PublishedModel) -> str:
-    return f"k={published.model.n_components} d={published.model.dimensions}"
-
-
-def _in_words(shape: str) -> str:
-    return _SHAPE.sub(r"\1 components of \2 dimensions", shape)
+def _in_words(shape: OutputShape) -> str:
+    return f"{shape.components} components of {shape.dimensions} dimensions"

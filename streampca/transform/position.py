@@ -1,19 +1,11 @@
-"""How far a partition is transformed, and the metadata of its committed offset, from which the next member resumes.
+"""How far a partition is transformed, as its committed offset says, from which the next member resumes."""
 
-`k=2 d=784 version=4000 topic=5fJx41ZNQ6u3sVYq2mTq0g last=41@3`: the shape of the outputs, the version of the model if
-`model_version` fixes it, the id of the topic, and the offset and the leader epoch of the last record. Tools that set
-offsets write nothing.
-"""
-
-import re
 from typing import NamedTuple
 
+from streampca.consumer_group.committed import OutputShape, last_in, metadata_of_outputs, topic_id_in
 from streampca.errors import refuse_other_topic
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Committed
-
-_TOPIC = re.compile(r"\btopic=([\w-]+)")
-_LAST = re.compile(r"\blast=([0-9]+)@([0-9]+)")
 
 
 class Position(NamedTuple):
@@ -29,27 +21,25 @@ class Position(NamedTuple):
     def skip(self, position: int, lost_from: int) -> "Position":
         return Position(position)
 
-    def as_committed(self, shape: str, topic_id: str) -> Committed:
+    def as_committed(self, shape: OutputShape, topic_id: str) -> Committed:
         """The offset to commit, and its metadata."""
-        topic = f" topic={topic_id}" if topic_id else ""
-        last = f" last={self.last.offset}@{self.last.leader_epoch}" if self.last else ""
-        return Committed(self.position, f"{shape}{topic}{last}")
+        return Committed(self.position, metadata_of_outputs(shape, topic_id, self.last))
 
 
 def position_in(committed: Committed) -> Position:
     """Where to resume."""
-    match = _LAST.search(committed.metadata)
-    last = LastRecord(int(match[1]), int(match[2])) if match else None
+    last = last_in(committed.metadata)
     # A tool may have set an earlier offset and kept the metadata.
     return Position(committed.offset, last if last and last.offset < committed.offset else None)
 
 
 def refuse_offset_of_other_topic(topic: str, partition: int, committed: Committed, topic_id: str) -> None:
     """Raise `TopicReplacedError` if the offset was committed for another topic of the same name."""
-    if match := _TOPIC.search(committed.metadata):
+    theirs = topic_id_in(committed.metadata)
+    if theirs is not None:
         refuse_other_topic(
             topic,
-            match[1],
+            theirs,
             topic_id,
             f"in the committed offset of partition {partition}",
             "write to another output_topic with another transform_group_id",

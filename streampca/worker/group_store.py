@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping
 
 import structlog
 
+from streampca.consumer_group.committed import metadata_of_store, refuse_other_store, store_in
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source
-from streampca.stores import identity
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.identity import StoreIdentity
 
@@ -45,7 +45,7 @@ class GroupStore:
         for partition in sorted(committed.keys() & set(partitions)):
             watchdog.tick(watchdog.STORE_S)
             offset, metadata = committed[partition]
-            if identity.identity_in(metadata):
+            if store_in(metadata):
                 self._checkpoints.refuse_group_ahead(partition, offset)
             elif offset != max(self._checkpoints.offsets(partition), default=0):
                 moved[partition] = offset
@@ -57,7 +57,7 @@ class GroupStore:
 
     def commit(self, positions: Mapping[int, int]) -> None:
         """Commit offsets that are saved, with our store's identity."""
-        self._source.commit(positions, self._ours.as_metadata() if self._ours else "")
+        self._source.commit(positions, metadata_of_store(self._ours) if self._ours else "")
         self._is_check_due |= self._is_new_member
         self._is_new_member = False
 
@@ -77,5 +77,5 @@ class GroupStore:
         committed = self._source.committed(self._source.partitions())
         watchdog.tick(watchdog.STORE_S)  # which is compared next
         if named := {partition: offset.metadata for partition, offset in committed.items() if offset.metadata}:
-            identity.refuse_other_store(self._checkpoints.topic, named, ours or self._checkpoints.identity())
+            refuse_other_store(self._checkpoints.topic, named, ours or self._checkpoints.identity())
         return committed

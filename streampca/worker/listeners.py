@@ -15,7 +15,7 @@ from streampca.consumer_group import events
 from streampca.consumer_group.listeners import PARTITION, MemberLog, MemberMetrics, Row
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.epoch import oddity
-from streampca.formats.packing import NO_VALUE
+from streampca.formats.errors import NO_VALUE
 
 log = structlog.get_logger()
 

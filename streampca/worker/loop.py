@@ -22,7 +22,8 @@ from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
 from streampca.worker.checkpointer import Checkpointer, WorkerConfig
-from streampca.worker.writer import CheckpointWriter, PublishSchedule
+from streampca.worker.publisher import PublishSchedule
+from streampca.worker.writer import CheckpointWriter
 
 _POLL_S = 0.2
 

@@ -23,7 +23,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses
-from streampca.worker.writer import Publisher
+from streampca.worker.publisher import Publisher
 from tests.backfill.conftest import lake as lake
 from tests.backfill.rows import backfill_of, here, learned, rows, write
 from tests.command_line import assert_one_line, run as run_command

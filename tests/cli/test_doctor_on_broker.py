@@ -12,6 +12,7 @@ from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePattern
 from kafka.structs import OffsetAndMetadata
 
 from streampca.cli.doctor_topic import _why_unreachable
+from streampca.consumer_group.committed import metadata_of_store
 from streampca.stores import identity
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.identity import StoreIdentity
@@ -201,7 +202,7 @@ def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: 
     commit(broker, topic, {(topic, 0): 5})  # as another tool, whose offsets say nothing
     code, lines = worker_doctor(broker, topic, tmp_path, STREAMPCA_GROUP_ID=topic)
     assert (code, lines["checkpoints"][0]) == (0, "✓")
-    commit(broker, topic, {(topic, 0): 5}, identity.ensure(DirectoryStore(tmp_path)).as_metadata())
+    commit(broker, topic, {(topic, 0): 5}, metadata_of_store(identity.ensure(DirectoryStore(tmp_path))))
     code, lines = worker_doctor(broker, topic, tmp_path, STREAMPCA_GROUP_ID=topic)
     assert code == 1
     assert lines["checkpoints"].startswith("✗ the consumer group has committed offset 5 of partition 0")
@@ -210,7 +211,7 @@ def test_doctor_reports_a_store_that_is_behind_the_group(broker: Broker, topic: 
 def test_doctor_reports_another_store_than_the_groups(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create_topic(topic, 2)
     other = StoreIdentity("ab" * 16, "s3://bucket/other", "worker-7")
-    commit(broker, topic, {(topic, 1): 0}, other.as_metadata())
+    commit(broker, topic, {(topic, 1): 0}, metadata_of_store(other))
     environment = {"STREAMPCA_GROUP_ID": topic}
     code, lines = worker_doctor(broker, topic, tmp_path / "store", **environment)
     assert code == 1

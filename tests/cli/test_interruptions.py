@@ -20,7 +20,7 @@ from kafka.errors import KafkaTimeoutError, NoError, TopicAuthorizationFailedErr
 from kafka.structs import OffsetAndMetadata
 
 from streampca.backfill import engines
-from streampca.cli import backfill, create_topics, files as store_files, produce, reset
+from streampca.cli import backfill, create_topics, pin, produce, reset, unpin
 from streampca.errors import SettingsError, StoreError, StreampcaError
 from streampca.files.columns import FileOptions
 from streampca.fold.checkpoint import Checkpoint
@@ -146,13 +146,11 @@ class Stepwise:
 class World:
     """The store with these files and the cluster, as a command sees them."""
 
-    def __init__(
-        self, patch: pytest.MonkeyPatch, files: Mapping[str, tuple[bytes, float]], steps: Steps, lake: Path
-    ) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, files: Mapping[str, memoryview], steps: Steps, lake: Path) -> None:
         self.store, self.cluster, self.steps, self.lake = Store(), Cluster(), steps, lake
         self.store._files.update(files)
         self.agrees, self.before = True, self.state()
-        for module in (backfill, store_files, reset):
+        for module in (backfill, pin, unpin, reset):
             patch.setattr(module, "open_store", lambda location: Stepwise(self.store, steps))
         for module, name in ((create_topics, "create_admin"), (reset, "KafkaPythonAdmin")):
             patch.setattr(module, name, lambda settings, topic: Stepwise(self.cluster.of(topic), steps))
@@ -173,7 +171,7 @@ class World:
         committed = {f"committed/{p}": offset for p, offset in self.cluster.committed.items()}
         topics = {f"topics/{name}": count for name, count in self.cluster.topics.items()}
         sent = {f"sent/{place}": value for place, value in enumerate(self.cluster.sent)}
-        contents = {name: data for name, (data, _) in self.store._files.items()}
+        contents = {name: bytes(data) for name, data in self.store._files.items()}
         return {**contents, **committed, **topics, **sent}
 
 
@@ -208,8 +206,8 @@ COMMANDS: dict[str, tuple[Callable[[World], None], tuple[str, ...]]] = {
         lambda world: backfill.remove(OF_STORE, NUMBER, world.ask),
         (f"{OF_BACKFILL}/0*.npz", "models/*.pin", "models/*.npz", f"{OF_BACKFILL}/[rs]*", f"{OF_BACKFILL}/parts/*"),
     ),
-    "pin": (lambda world: store_files.pin(OF_STORE, "index", 8), ("models/*",)),
-    "unpin": (lambda world: store_files.unpin(OF_STORE, "index"), ("models/*",)),
+    "pin": (lambda world: pin.run(OF_STORE, "index", 8), ("models/*",)),
+    "unpin": (lambda world: unpin.run(OF_STORE, "index"), ("models/*",)),
     "create-topics": (_create_topics, ("topics/new", "topics/new-dead", "topics/new-output")),
     "produce": (_produce, tuple(f"sent/{place}" for place in range(20))),
 }
@@ -230,7 +228,7 @@ def new_world(lake: Path, monkeypatch: pytest.MonkeyPatch) -> NewWorld:
     """Makes the world before a command, whose calls are these steps."""
 
     @cache
-    def files_before(name: str) -> dict[str, tuple[bytes, float]]:
+    def files_before(name: str) -> dict[str, memoryview]:
         """A partition, models and a pin; and the backfill that is to be removed."""
         files = World(monkeypatch, {}, Steps(), lake)
         store = files.store

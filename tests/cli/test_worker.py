@@ -10,6 +10,7 @@ from numba.core.caching import UserProvidedCacheLocator
 from structlog.typing import EventDict
 
 from streampca.cli import worker
+from streampca.cli.builders import create_worker_config
 from streampca.consumer_group.events import Listener
 from streampca.consumer_group.process import Process
 from streampca.errors import SettingsError
@@ -67,7 +68,7 @@ print(json.dumps([sorted(before), sorted(kernels() - before)]))
     ],
 )  # fmt: skip
 def test_a_path_for_each_dimension_names_it(field: str, names: list[str] | None) -> None:
-    config = worker.create_worker_config(WorkerSettings(topic="t", dimensions=2, components=1, field=field))
+    config = create_worker_config(WorkerSettings(topic="t", dimensions=2, components=1, field=field))
     assert config.fold.names == names
     assert config.fold.as_dict()["field"] == field
 
@@ -75,7 +76,7 @@ def test_a_path_for_each_dimension_names_it(field: str, names: list[str] | None)
 @pytest.mark.parametrize(("field", "d"), [(f"a,{'b' * 256}", 2), ("`a.b`,a.b,b", 3)], ids=["long", "equal"])
 def test_names_that_are_too_long_or_do_not_differ_are_refused(field: str, d: int) -> None:
     assert "field: names must differ and have at most 255 characters" in refusal(
-        SettingsError, worker.create_worker_config, WorkerSettings(topic="t", dimensions=d, components=1, field=field)
+        SettingsError, create_worker_config, WorkerSettings(topic="t", dimensions=d, components=1, field=field)
     )
 
 

@@ -288,6 +288,7 @@ def test_a_task_that_hangs_is_watched_while_the_loop_waits_for_it() -> None:
         loop.read(records(0, 0, 3))
         assert begun.wait(PATIENCE_S)
         (thread,) = executor._threads
-        assert watchdog._watch is not None and thread in watchdog._watch.due
+        assert watchdog._watch is not None
+        assert thread in watchdog._watch.due
         go_on.set()
         loop.tasks.finish(0)

@@ -16,7 +16,7 @@ from streampca.settings.commands import (
     TransformSettings,
     WorkerSettings,
 )
-from streampca.sidecar.server import create_app
+from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore
 from tests.deploy import files
 

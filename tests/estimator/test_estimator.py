@@ -428,8 +428,7 @@ def test_parameters_that_shape_the_model_cannot_change_after_data(changed: dict[
     pca.set_params(whiten=True, batch_size=7, copy=False).partial_fit(X)  # these change no model
 
 
-def test_both_names_are_one_class_and_the_package_has_a_version() -> None:
-    assert streampca.ImplicitKrasulina is streampca.StreamingPCA
+def test_the_package_has_a_version() -> None:
     assert streampca.__version__ == streampca.version.__version__
 
 

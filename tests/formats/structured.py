@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from streampca.formats.codec import REASONS, Codec
 from streampca.formats.judge import Judge
+from streampca.formats.numbers import Guessed, VectorBytes
 from streampca.formats.protobuf import compiled
 from streampca.formats.record import Decoded
 from streampca.formats.schemas import WriterSchema
@@ -229,3 +230,8 @@ def only_reject(decoded: Decoded) -> tuple[str, str]:
     assert 0 < len(reject.message) < 400
     assert "\n" not in reject.message
     return reject.reason, reject.message
+
+
+def numbers_alone(read: VectorBytes | Guessed) -> VectorBytes:
+    """What a reader has read, without the types that it guessed."""
+    return read.numbers if isinstance(read, Guessed) else read

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from streampca.formats.packing import varint
+from streampca.formats.layout import varint
 from streampca.formats.schemas import WriterSchema
 from tests.command_line import output_of
 from tests.formats.structured import (

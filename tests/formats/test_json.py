@@ -11,8 +11,8 @@ import orjson
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
+from streampca.formats.errors import VectorError, missing_field
 from streampca.formats.json import loads
-from streampca.formats.packing import VectorError, missing_field
 from tests.formats.structured import D, assert_rejected, codec, only_reject
 
 NUMBERS = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from streampca.formats import protobuf as module
-from streampca.formats.packing import VectorError
+from streampca.formats.errors import VectorError
 from streampca.formats.schemas import WriterSchema
 from tests.errors import refusal
 from tests.formats.structured import (

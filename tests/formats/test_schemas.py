@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from streampca.formats.packing import VectorError
+from streampca.formats.errors import VectorError
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_of
 from tests.errors import refusal
 from tests.formats.structured import (

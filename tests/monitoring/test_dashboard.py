@@ -5,20 +5,20 @@ import runpy
 
 import pytest
 
-from tests.monitoring.prometheus import DOCKER, RULES, metrics_in
+from tests.monitoring.prometheus import RULES, metrics_in
 from tests.monitoring.test_rules import KNOWN, RECORDED
 
-GRAFANA = DOCKER / "grafana"
 FILE = RULES.with_name("dashboard.json")
+HELM = FILE.parents[2]
 BOARD = json.loads(FILE.read_text())
 EXPRESSIONS = [target["expr"] for panel in BOARD["panels"] for target in panel.get("targets", [])]
 PROCESS_METRICS = {"process_start_time_seconds", "process_resident_memory_bytes", "process_cpu_seconds_total"}
 
 
 def test_the_dashboard_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(GRAFANA)  # as when it is run
-    generated = runpy.run_path(str(GRAFANA / "dashboard.py"))["text"]()
-    assert FILE.read_text() == generated, "run: python docker/grafana/dashboard.py"
+    monkeypatch.syspath_prepend(HELM)  # as when it is run
+    generated = runpy.run_path(str(HELM / "dashboard.py"))["text"]()
+    assert FILE.read_text() == generated, "run: make dashboard"
 
 
 def test_panels_show_every_metric_and_no_unknown_one() -> None:

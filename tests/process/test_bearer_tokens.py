@@ -15,7 +15,7 @@ from structlog.typing import EventDict
 from streampca.errors import SettingsError
 from streampca.process.listening import BearerTokens, UnknownTokenError
 from streampca.settings.commands import ServeSettings
-from streampca.sidecar.server import create_app
+from streampca.sidecar.app import create_app
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.errors import refusal

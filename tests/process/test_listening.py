@@ -5,7 +5,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,8 +14,10 @@ import pytest
 import trustme
 from prometheus_client import CollectorRegistry
 
-from streampca.consumer_group.health import HealthListener, HealthServer, health_server
+from streampca.consumer_group.health import HealthListener
+from streampca.consumer_group.port import member_port
 from streampca.errors import SettingsError
+from streampca.process import http_server
 from streampca.process.listening import BearerTokens, address_of, listen, server_context
 from tests.errors import refusal
 from tests.example_models import models_in, numbered
@@ -43,9 +45,9 @@ class Certificates:
             self.ca.issue_cert("client").configure_cert(context)
         return httpx.Client(verify=context, timeout=60)
 
-    def server(self, tokens: BearerTokens | None = None) -> AbstractContextManager[HealthServer]:
+    def server(self, tokens: BearerTokens | None = None) -> AbstractContextManager[str]:
         context = server_context(self.folder)
-        return health_server("127.0.0.1", 0, CollectorRegistry(), HealthListener(), context, tokens)
+        return member_port("127.0.0.1", 0, CollectorRegistry(), HealthListener(), context, tokens)
 
 
 @pytest.fixture
@@ -77,38 +79,51 @@ def test_the_sidecar_serves_with_a_certificate_and_reads_it_again(certificates: 
 
 def test_a_members_port_has_certificates_and_tokens_too(certificates: Certificates, tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(line("metrics", "scraper"))
-    with certificates.server(BearerTokens(tmp_path / "tokens")) as server:
-        assert server.url.startswith("https://")
+    with certificates.server(BearerTokens(tmp_path / "tokens")) as url:
+        assert url.startswith("https://")
         with certificates.client() as client:
-            assert client.get(server.url).status_code == 401
-            assert client.get(server.url.replace("/metrics", "/healthz")).status_code == 200
-        check_renewal(certificates, server.url, bearer("scraper"))
+            assert client.get(url).status_code == 401
+            assert client.get(url.replace("/metrics", "/healthz")).status_code == 200
+        check_renewal(certificates, url, bearer("scraper"))
 
 
 def test_clients_may_need_certificates(certificates: Certificates) -> None:
     certificates.ca.cert_pem.write_to_path(certificates.folder / "client-ca.crt")
-    with certificates.server() as server:
+    with certificates.server() as url:
         with certificates.client(own=True) as known_client:
-            assert known_client.get(server.url).status_code == 200
+            assert known_client.get(url).status_code == 200
         with certificates.client() as stranger, pytest.raises(httpx.TransportError):
-            stranger.get(server.url)
+            stranger.get(url)
 
 
 def test_a_silent_client_holds_up_no_other(certificates: Certificates) -> None:
-    with certificates.server() as server:
-        address = urlsplit(server.url)
+    with certificates.server() as url:
+        address = urlsplit(url)
         with socket.create_connection((address.hostname, address.port)), certificates.client() as client:
-            assert client.get(server.url).status_code == 200
+            assert client.get(url).status_code == 200
+
+
+def test_a_client_that_does_not_shake_hands_is_disconnected(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_WITHIN_S", 0.2)
+    with certificates.server() as url:
+        address = urlsplit(url)
+        with (
+            socket.create_connection((address.hostname, address.port), timeout=50) as client,
+            suppress(ConnectionError),
+        ):
+            assert client.recv(100) == b""
 
 
 @pytest.mark.parametrize("spoil", [lambda c: c.key.write_text("x"), lambda c: c.cert.unlink()])
 def test_files_that_cannot_be_used_end_a_start_and_change_nothing_later(
     certificates: Certificates, spoil: Callable[[Certificates], None]
 ) -> None:
-    with certificates.server() as server:
+    with certificates.server() as url:
         spoil(certificates)
         with certificates.client() as client:
-            assert client.get(server.url).status_code == 200
+            assert client.get(url).status_code == 200
     assert "cannot be used" in refusal(SettingsError, server_context, certificates.folder)
 
 

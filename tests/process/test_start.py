@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import structlog
+import uvicorn
 
 from streampca.cli.options import settings_of
-from streampca.consumer_group import health
 from streampca.consumer_group.process import member_process
 from streampca.demo.processes import ChildProcess
 from streampca.errors import SettingsError, StreampcaError
@@ -120,7 +120,7 @@ def test_a_member_ends_with_the_error_of_a_thread(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(start, "keep_freed_memory", lambda: None)  # both are of the whole process
     monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
     if name == "health":
-        monkeypatch.setattr(health.HealthServer, "service_actions", fail)
+        monkeypatch.setattr(uvicorn.Server, "main_loop", fail)
     settings = WorkerSettings.read(
         None, topic="readings", dimensions=2, components=1, store=str(tmp_path), metrics_port=0
     )

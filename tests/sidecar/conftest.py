@@ -6,7 +6,7 @@ import pytest
 from fastapi import FastAPI
 
 from streampca.settings.commands import ServeSettings
-from streampca.sidecar import engine, server
+from streampca.sidecar import app as sidecar_app, engine
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, numbered
 from tests.in_memory.store import FaultyStore
@@ -30,7 +30,7 @@ def models(store: FaultyStore) -> Models:
 @pytest.fixture(autouse=True)
 def _poll_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is polled once; tests call `poll` for more."""
-    monkeypatch.setattr(server, "POLL_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(sidecar_app, "POLL_INTERVAL_S", 3600.0)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def settings() -> ServeSettings:
 @pytest.fixture
 def app(models: Models, store: FaultyStore, settings: ServeSettings, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
     monkeypatch.setattr(engine, "_MAX_ROWS", 50)
-    return server.create_app(store, settings)
+    return sidecar_app.create_app(store, settings)
 
 
 @pytest.fixture

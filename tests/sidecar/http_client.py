@@ -10,8 +10,8 @@ from fastapi import FastAPI
 
 from streampca.fold.model_file import PublishedModel
 from streampca.settings.commands import ServeSettings
+from streampca.sidecar.app import create_app
 from streampca.sidecar.errors import Problem
-from streampca.sidecar.server import create_app
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.example_models import TOPIC

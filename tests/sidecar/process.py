@@ -24,12 +24,12 @@ PROGRAM = """
 import json, sys, warnings
 warnings.simplefilter("error")
 from streampca.process import logs
-from streampca.sidecar import server
+from streampca.sidecar import app, server
 from streampca.errors import StreampcaError
 from streampca.settings.commands import ServeSettings
 from streampca.stores.choice import open_store
 logs.configure("info")
-server.POLL_INTERVAL_S = 0.02
+app.POLL_INTERVAL_S = 0.02
 settings = ServeSettings(**json.loads(sys.argv[1]))
 try:
     server.run(settings, open_store(settings.store))

@@ -19,11 +19,16 @@ POST = b"POST /v1/project HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 COMPONENTS = b"GET /v1/model/components HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-npy\r\n\r\n"
 SHORT = """
-from streampca.sidecar import middleware, request, server
+from streampca.process import http_server
+from streampca.sidecar import middleware, request
 middleware.READ_WITHIN_S = request.BODY_WITHIN_S = 0.5
-server.REQUEST_WITHIN_S = 7.0  # of the tests, too, which may be stopped for a moment before they send one
+http_server.REQUEST_WITHIN_S = 7.0  # of the tests, too, which may be stopped for a moment before they send one
 """
-FEW = "from streampca.sidecar import server; server._MAX_FILES, server.REQUEST_WITHIN_S = 64, 120.0"
+FEW = """
+from streampca.process import http_server
+from streampca.sidecar import server
+server._MAX_FILES, http_server.REQUEST_WITHIN_S = 64, 120.0
+"""
 
 
 @pytest.fixture(scope="module", params=[""])

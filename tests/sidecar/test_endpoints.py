@@ -11,9 +11,9 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar import schemas
+from streampca.sidecar.app import create_app
 from streampca.sidecar.errors import ErrorResponse, Problem
 from streampca.sidecar.openapi import EXAMPLES
-from streampca.sidecar.server import create_app
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins
 from tests.example_models import TOPIC, D, K, example_model, numbered

@@ -15,13 +15,13 @@ from pydantic import Field
 
 from streampca.process.metrics import StoreMetrics
 from streampca.settings.commands import ServeSettings
+from streampca.sidecar.app import create_app
 from streampca.sidecar.compute import Answer
 from streampca.sidecar.engine import Engine
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.schemas import RowsRequest
-from streampca.sidecar.server import create_app
+from streampca.sidecar.served_models import ServedModels
 from streampca.stores.memory import MemoryStore
-from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from tests.example_models import TOPIC, numbered
 from tests.sidecar.http_client import Client
@@ -51,10 +51,10 @@ class Dialect(RowsRequest):
 
 @pytest.fixture
 def engine(models: Models) -> Engine:
-    cache, settings = ModelCache(models), ServeSettings(topic=TOPIC)
-    cache.poll()
-    metrics = SidecarMetrics(cache, TOPIC, StoreMetrics())
-    return Engine(cache, metrics, settings.topic, settings.max_body_bytes, settings.model_max_age_s)
+    served, settings = ServedModels(models), ServeSettings(topic=TOPIC)
+    served.cache.poll()
+    metrics = SidecarMetrics(served, TOPIC, StoreMetrics())
+    return Engine(served, metrics, settings.topic, settings.max_body_bytes, settings.model_max_age_s)
 
 
 def ask(engine: Engine, dialect: Dialect, body: bytes = b"{}", *, if_quick: bool = True) -> bytes:
@@ -87,7 +87,7 @@ def test_with_a_model_that_fills_gaps_the_body_decides(engine: Engine, models: M
     published = numbered(30)
     published.settings["missing"] = "impute"
     models.save(published)
-    engine.cache.poll()
+    engine.models.cache.poll()
     dialect = Dialect()
     assert ask(engine, dialect) == b"30"
     assert dialect.calls == [(name, True) for name in ALL]

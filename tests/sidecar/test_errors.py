@@ -202,11 +202,6 @@ def test_components_too_large_for_json_are_available_as_npy(app: FastAPI, store:
         assert client.get("/v1/model/components", headers={"Accept": "application/x-npy"}).status_code == 200
 
 
-def test_a_client_of_kserves_first_protocol_learns_from_the_error_where_the_second_is(client: Client) -> None:
-    answer = client.get(f"/v1/models/{TOPIC}")
-    assert f"at /v2/models/{TOPIC}" in error_of(answer, Problem.UNKNOWN_VERSION)
-
-
 # --- the store's faults ---------------------------------------------------------------------------------------------
 
 

@@ -7,10 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi import FastAPI
+from scipy.linalg import subspace_angles
 
 from streampca.fold.model_file import PublishedModel
+from streampca.sidecar.errors import Problem
 from streampca.sidecar.page.endpoints import FOLDER, HEADERS, HistoryReader
 from streampca.stores.models import Models
 from streampca.stores.process_status import PartitionStatus, ProcessStatus, ProcessStatuses
@@ -47,6 +50,18 @@ def test_pages_refer_to_their_files_by_relative_paths_that_exist(client: Client,
 @pytest.mark.parametrize("path", ["/page/", "/page", "/page/nothing.js", "/page/../app.py", "/page/%2e%2e/app.py"])
 def test_nothing_else_is_served(client: Client, path: str) -> None:
     assert error_of(client.get(path), 404).startswith("there is nothing at /")
+
+
+def test_the_angles_between_two_versions(client: Client, models: Models) -> None:
+    """Of as many components as both have; of none if their vectors have different lengths."""
+    for version, d, k in ((40, 12, 3), (50, 12, 2), (60, 5, 2)):
+        models.save(numbered(version, d=d, k=k))
+    A, B = (models.load(version).model.components.astype(float) for version in (40, 50))
+    answer = client.get("/v1/page/angles?version=40&other=50").json()
+    np.testing.assert_allclose(answer["between"], np.arccos(np.abs((A[:2] * B).sum(axis=1))), atol=1e-7)
+    np.testing.assert_allclose(answer["principal"], np.sort(subspace_angles(A[:2].T, B.T)), atol=1e-7)
+    assert client.get("/v1/page/angles?version=50&other=60").json() == {"between": [], "principal": []}
+    error_of(client.get("/v1/page/angles?version=40&other=41"), Problem.UNKNOWN_VERSION)
 
 
 # --- history: each file is read once, by one thread, and a damaged one hides no other ---

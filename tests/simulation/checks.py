@@ -4,6 +4,7 @@ import itertools
 import posixpath
 from collections.abc import Iterable, Mapping
 
+from streampca.consumer_group.committed import store_in
 from streampca.errors import (
     ForeignStoreError,
     NewerFormatError,
@@ -19,7 +20,6 @@ from streampca.fold import model_file
 from streampca.fold.checkpoint import decode
 from streampca.fold.partitions import BACKFILL
 from streampca.formats.record import LastRecord, Record
-from streampca.stores.identity import identity_in
 from streampca.stores.model_cache import ModelCache
 from tests.simulation.disk import STALE_S, File, Mount, Volume
 from tests.simulation.history import Calm, Course
@@ -202,7 +202,7 @@ class Checks:
     def _on_commit(self, positions: Mapping[int, int], metadata: str) -> None:
         cluster = self._world.cluster
         named = {p: cluster.metadata[p] for p in cluster.committed} | dict.fromkeys(positions, metadata)
-        stores = {known.id for text in named.values() if (known := identity_in(text))}
+        stores = {known.id for text in named.values() if (known := store_in(text))}
         if positions and len(stores) != 1:
             self._world.report(f"the group's offsets are of {len(stores)} stores")
         for partition, committed in positions.items():

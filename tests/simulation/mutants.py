@@ -18,15 +18,15 @@ from streampca.errors import DamagedFileError, StaleListingError, StoreError
 from streampca.fold import npz
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
-from streampca.formats.packing import VectorError
+from streampca.formats.errors import VectorError
 from streampca.formats.record import Batch, Decoded
 from streampca.formats.schemas import FRAME, SchemaCache
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.events import Lost, Vectors
-from streampca.stores import directory, identity, numbered
+from streampca.stores import directory, numbered
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache
-from streampca.worker import checkpointer
+from streampca.worker import checkpointer, group_store
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.loop import Learned, Worker
 from streampca.worker.writer import CheckpointWriter, SaveResult
@@ -142,9 +142,9 @@ def _prunes_newer(store: Any, folder: str, number: int, data: bytes, existing: l
     return written
 
 
-def _never_falls_back(self: Checkpoints, partition: int, *, trusted: bool = False) -> Checkpoint | None:
+def _never_falls_back(self: Checkpoints, partition: int) -> Checkpoint | None:
     offsets = self.offsets(partition)
-    return self._load(partition, offsets[-1], trusted=trusted) if offsets else None
+    return self._load(partition, offsets[-1]) if offsets else None
 
 
 def _ignores_stale_listing(self: Checkpoints, partition: int, failures: Mapping[int, Exception]) -> None:
@@ -198,7 +198,7 @@ MUTANTS: Mutants = {
     "the offsets of a backfill are ignored": (11, patched(Checkpointer, _starts=lambda self, partitions: {})),
     "pending vectors are forgotten": (3, patched(Checkpointer, _load=_forgets_pending)),
     "a store behind the group is accepted": (1317, patched(Checkpoints, refuse_group_ahead=nothing)),
-    "another store than the group's is accepted": (24, patched(identity, refuse_other_store=nothing)),
+    "another store than the group's is accepted": (24, patched(group_store, refuse_other_store=nothing)),
     "a failed write counts as saved": (4, patched(CheckpointWriter, _save=_takes_failed_for_saved)),
     "old checkpoints are deleted before the new one is written": (94, patched(numbered, write=_prunes_first)),
     "zombies are not fenced: they delete newer checkpoints":

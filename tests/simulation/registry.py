@@ -7,7 +7,7 @@ import numpy as np
 
 from streampca.formats import reader_of
 from streampca.formats.codec import Codec
-from streampca.formats.packing import VectorBytes
+from streampca.formats.numbers import VectorBytes
 from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
 from tests.formats.structured import framed
 from tests.in_memory.schemas import MemorySchemas
@@ -65,7 +65,9 @@ class _FramedReader:
     is_batch = False
 
     def __init__(self, kind: str, dimensions: int, cache: SchemaCache[WriterSchema]) -> None:
-        self._cache, self._raw = cache, reader_of(kind, dimensions, "", None)
+        self._cache = cache
+        self._raw = reader_of(kind, dimensions, "", None)
+        self.guessed = self._raw.guessed
 
     def read(self, value: bytes) -> VectorBytes:
         self._cache.get(value)

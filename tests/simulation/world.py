@@ -15,7 +15,8 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.worker.loop import Worker
-from streampca.worker.writer import CheckpointWriter, Publisher
+from streampca.worker.publisher import Publisher
+from streampca.worker.writer import CheckpointWriter
 from tests.simulation.cluster import Cluster, ClusterDeadLetters, ClusterSource
 from tests.simulation.plan import TOPIC, Plan
 from tests.simulation.registry import ProcessSchemas, value_of

@@ -2,7 +2,6 @@
 
 import string
 import threading
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -59,18 +58,6 @@ def test_names_are_full_paths_of_one_level_in_order(store: Store) -> None:
     assert store.names("absent") == []
 
 
-def test_times_are_those_of_the_last_writing(store: Store) -> None:
-    before = time.time()
-    for name in ("a/b", "a/folder/x", "a/c"):
-        store.write(name, b"")
-    store.delete("a/c")
-    store.create("a/d", b"")
-    times = store.snapshot("a").times("a")
-    assert times.keys() - {"a/folder"} == {"a/b", "a/d"}
-    assert all(before - 1.5 < at < time.time() + 1.5 for at in times.values())  # buckets round to seconds
-    assert store.times("absent") == {}
-
-
 def test_check_leaves_no_files_and_a_store_that_was_written_to_exists(store: Store) -> None:
     store.write("a/b", b"1")
     store.check()
@@ -81,7 +68,7 @@ def test_check_leaves_no_files_and_a_store_that_was_written_to_exists(store: Sto
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_names_that_could_leave_the_store_are_refused(store: Store, name: str) -> None:
     writes = (lambda n: store.write(n, b"x"), lambda n: store.create(n, b"x"))
-    for action in (store.read, store.names, store.times, store.delete, *writes):
+    for action in (store.read, store.names, store.delete, *writes):
         assert "is not a valid file name" in refusal(StoreError, action, name)
 
 

@@ -9,7 +9,6 @@ import pytest
 from streampca.errors import DamagedFileError, StaleListingError
 from streampca.stores import identity
 from streampca.stores.directory import DirectoryStore
-from streampca.stores.identity import StoreIdentity, identity_in
 from streampca.stores.memory import MemoryStore
 from streampca.stores.sealed import seal
 
@@ -70,18 +69,3 @@ def test_one_that_exists_but_cannot_be_seen_yet_is_waited_for() -> None:
     store.write(identity.NAME, b"another worker's")
     with pytest.raises(StaleListingError, match="a retry may help"):
         identity.ensure(store)
-
-
-def test_metadata_are_short_text_that_can_be_read_back() -> None:
-    short = StoreIdentity("ab" * 16, "s3://bucket/prefix", "worker-1")
-    assert identity_in(short.as_metadata()) == short
-    assert identity_in(short.as_metadata() + "\0\x7f}{") == short
-    assert str(short) == "s3://bucket/prefix on host worker-1"
-    long = StoreIdentity("ab" * 16, "/" + "\U0001f600" * 4000 + "\udcff", "worker-1")
-    assert len(long.as_metadata().encode()) < 4096
-    assert identity_in(long.as_metadata())
-
-
-@pytest.mark.parametrize("metadata", ["", "5", "[]", "{}", '{"store": "x"}', "written by another tool"])
-def test_metadata_that_others_have_written_say_nothing(metadata: str) -> None:
-    assert identity_in(metadata) is None

@@ -10,7 +10,6 @@ from structlog.typing import EventDict
 from streampca.errors import StoreError
 from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.stores.models import Models
-from streampca.stores.pins import Pins, UnknownPinError
 from tests.errors import refusal
 from tests.example_models import TOPIC, file_of, newer, numbered
 from tests.in_memory.store import FaultyStore
@@ -29,7 +28,7 @@ def models(store: FaultyStore) -> Models:
 
 @pytest.fixture
 def cache(models: Models, clock: Clock) -> ModelCache:
-    return ModelCache(models, clock, reads_pins=True)
+    return ModelCache(models, clock)
 
 
 def warnings(logs: list[EventDict]) -> list[str]:
@@ -54,21 +53,20 @@ def in_use(cache: ModelCache) -> int | None:
 def test_nothing_published_yet_or_nothing_undamaged(cache: ModelCache, models: Models, store: FaultyStore) -> None:
     cache.poll()
     assert cache.current is None
-    assert cache.age_s() is None
     reason = f"no model has been published yet in memory/models/{TOPIC}"
-    assert cache.reasons_not_ready(None) == {"no model": reason}
+    assert cache.why_none() == reason
     assert "no model has been published yet" in refusal(NoModelError, cache.get, None)
     models.save(numbered(7))
     store.damage(file_of(7), 500)
     cache.poll()
-    assert cache.reasons_not_ready(None) == {"no model": f"{reason}; all models in the store are damaged: [7]"}
+    assert cache.why_none() == f"{reason}; all models in the store are damaged: [7]"
 
 
 def test_takes_the_newest_and_then_newer_ones(cache: ModelCache, models: Models) -> None:
     for versions, newest in [((5, 9), 9), ((7,), 9), ((30, 20), 30)]:
         publish(cache, models, *versions)
         assert in_use(cache) == newest
-    assert not cache.reasons_not_ready(None)
+    assert cache.store_error is None
 
 
 def test_a_newer_release_s_model_is_skipped_and_logged_once(
@@ -79,7 +77,7 @@ def test_a_newer_release_s_model_is_skipped_and_logged_once(
     for _ in range(5):
         cache.poll()
         clock.now += 1
-    assert (in_use(cache), cache.failures["damaged"], cache.reasons_not_ready(None)) == (1, 0, {})
+    assert (in_use(cache), cache.failures["damaged"], cache.store_error) == (1, 0, None)
     assert warnings(logs) == ["model of a newer release, not served"]
 
 
@@ -115,25 +113,12 @@ def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
     for _ in range(3):
         cache.poll()
         assert in_use(cache) == 1
-        assert cache.reasons_not_ready(None) == {"store": "the store cannot be read: cannot read x: Input/output error"}
+        assert cache.store_error == "cannot read x: Input/output error"
     cache.poll()
     assert in_use(cache) == 2
-    assert not cache.reasons_not_ready(None)
+    assert cache.store_error is None
     assert cache.failures["store"] == 3
     assert warnings(logs) == ["store unreadable", "store readable again"]
-
-
-def test_age_is_counted_from_publishing(cache: ModelCache, models: Models, clock: Clock) -> None:
-    models.save(numbered(1, published_at=clock.now - 30))
-    cache.poll()
-    assert cache.age_s() == 30
-    assert not cache.reasons_not_ready(30)
-    clock.now += 1
-    assert cache.reasons_not_ready(30) == {"old model": "the newest model was published 31 s ago, more than 30 s"}
-    assert not cache.reasons_not_ready(None)
-    models.save(numbered(2, published_at=clock.now + 1000))  # by a clock ahead of ours
-    cache.poll()
-    assert cache.age_s() == 0
 
 
 def test_old_versions_are_cached_and_the_least_recently_used_is_evicted(cache: ModelCache, models: Models) -> None:
@@ -158,63 +143,6 @@ def test_a_pruned_version_is_unknown_even_if_it_was_loaded(
     store.delete(file_of(1))
     cache.poll()
     refusal(UnknownVersionError, cache.get, 1)
-
-
-def test_a_pin_is_read_when_one_comes_or_goes_at_a_newer_version_and_every_ten_seconds(
-    cache: ModelCache, models: Models, store: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(cache, models, *range(1, 9))
-    pins, reads, read, failing = Pins(store, TOPIC), list[str](), store.read, [file_of(8)]
-
-    def reading(name: str) -> bytes:
-        reads.append(name)
-        if name in failing:
-            failing.remove(name)
-            store.fail_reads(1)
-        return read(name)
-
-    monkeypatch.setattr(store, "read", reading)
-    assert "no model is pinned as 'a'; none is: `streampca pin VERSION` pins one" in refusal(
-        UnknownPinError, cache.get, "a"
-    )
-    for change, polls, times, meaning in (
-        (lambda: pins.set("a", 1), 2, 1, 1),
-        (lambda: pins.set("a", 2), 7, 0, 1),
-        (lambda: None, 2, 1, 2),
-        (lambda: models.save(numbered(9)), 2, 1, 2),
-        (lambda: pins.set("b", 9), 2, 2, 2),
-        (lambda: pins.set("a", 8), 12, 4, 8),  # reading it fails once
-    ):
-        change()
-        reads.clear()
-        for _ in range(polls):
-            clock.now += 1
-            cache.poll()
-        assert sum(name.endswith(".pin") for name in reads) == times
-        for version in (3, 4, 5, 6, 7):
-            cache.get(version)
-        assert cache.get_loaded("a").version == cache.drifts["a"]["version"] == meaning
-    pins.remove("a")
-    cache.poll()
-    assert "no model is pinned as 'a'; the names there are: b" in refusal(UnknownPinError, cache.get, "a")
-    assert (cache.get("b"), cache.drifts.keys()) == (cache.current, {"b"})
-
-
-def test_a_pinned_model_that_cannot_be_read_or_compared_has_no_drift(
-    cache: ModelCache, models: Models, store: FaultyStore, logs: list[EventDict]
-) -> None:
-    save(models, 1, 2, 3, 5)
-    models.save(numbered(4, d=7))
-    for version in range(1, 6):
-        Pins(store, TOPIC).set(f"v{version}", version)
-    store.delete(file_of(5))
-    store.damage(file_of(1), 500)
-    store.write(file_of(2), newer(store.read(file_of(2)), "model"))
-    publish(cache, models, 6, 8)
-    publish(cache, models, 9)
-    assert (in_use(cache), cache.reasons_not_ready(None), cache.drifts.keys()) == (9, {}, {"v3"})
-    assert cache.get_loaded("v4").model.dimensions == 7
-    assert warnings(logs) == ["model damaged, not served", "model of a newer release, not served"]
 
 
 def test_a_version_newer_than_the_one_in_use_can_be_requested(cache: ModelCache, models: Models) -> None:

@@ -1,7 +1,8 @@
 """Models that stay: history is thinned, not cut, and what is pinned is kept."""
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from streampca.errors import SettingsError
 from streampca.stores.memory import MemoryStore
-from streampca.stores.models import Models, next_to_go, rising
+from streampca.stores.models import Models, next_to_go
 from streampca.stores.pins import Pins, UnknownPinError
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
 from streampca.stores.sealed import seal
@@ -17,57 +18,59 @@ from tests.errors import refusal
 from tests.example_models import numbered
 from tests.in_memory.store import FaultyStore
 
-DAY = 86400.0
+WEEK_S, MONTH_S = 7 * 86400.0, 30 * 86400.0
 FIRST = f"models/readings/{1:020d}.npz"
 
 
-def kept(times: list[float], keep: int) -> dict[int, float]:
-    """The versions, and their times, that are kept of those published at these times."""
-    history: dict[int, float] = {}
-    for version, now in enumerate(times):
-        history[version] = now
-        if now < times[version - 1]:
-            history = rising(history)
+def kept(versions: Iterable[int], keep: int) -> list[int]:
+    """The versions that are kept of those published in this order."""
+    history: set[int] = set()
+    for version in versions:
+        history.add(version)
         while (gone := next_to_go(history, keep)) is not None:
-            del history[gone]
-    return history
+            history.remove(gone)
+    return sorted(history)
 
 
-@pytest.mark.parametrize(
-    ("days", "most", "set_back_s"),
-    [(7.0, 1.18, 0.0), (1.0, 1.18, 3e7), pytest.param(30.0, 1.25, 0.0, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("seconds", "most"), [(WEEK_S, 1.18), pytest.param(MONTH_S, 1.25, marks=pytest.mark.slow)])
 def test_a_hundred_versions_reach_back_to_the_first_and_lie_the_denser_the_younger_they_are(
-    days: float, most: float, set_back_s: float
+    seconds: float, most: float
 ) -> None:
-    """Also when a clock that was fast is set back in the last half hour."""
-    last = int(days * DAY / 5)
-    history = kept([5.0 * i - (set_back_s if i > last - 360 else 0) for i in range(last + 1)], 100)
-    assert (len(history), min(history)) == (100, 0)
+    last = int(seconds / 5)
+    history = kept(range(last + 1), 100)
+    assert (len(history), history[0]) == (100, 0)
     ages = [last - version for version in reversed(history)]
     assert ages[:20] == list(range(20))
     assert all(later <= most * age for age, later in pairwise(ages[19:]))
 
 
-@given(st.lists(st.floats(-1e9, 1e10), min_size=1, max_size=60), st.integers(1, 40))
-def test_whatever_the_clock_says_as_many_are_kept_and_the_newest_and_the_oldest_are_among_them(
-    times: list[float], keep: int
-) -> None:
-    history, last = kept(times, keep), len(times) - 1
-    assert len(history) == min(keep, len(times))
-    assert set(range(max(0, last + 1 - min(20, keep)), last + 1)) <= set(history)
-    assert keep <= 20 or 0 in history
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=60), st.integers(1, 40))
+def test_as_many_are_kept_and_the_newest_and_the_oldest_are_among_them(messages: list[int], keep: int) -> None:
+    """However many messages lie between two versions."""
+    versions = list(itertools.accumulate(messages))
+    history = kept(versions, keep)
+    assert len(history) == min(keep, len(versions))
+    assert set(versions[-min(20, keep) :]) <= set(history)
+    assert keep <= 20 or versions[0] in history
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=40), st.integers(1, 30), st.integers(2, 1000))
+def test_what_is_kept_depends_on_ratios_of_ages_alone(messages: list[int], keep: int, factor: int) -> None:
+    """Twice the throughput thins the same publications."""
+    versions = list(itertools.accumulate(messages))
+    several = kept([factor * version for version in versions], keep)
+    assert several == [factor * version for version in kept(versions, keep)]
 
 
 def clocked(store: MemoryStore, keep: int = 30) -> Callable[[int], Models]:
-    """Publishes a number of further versions, one each minute."""
+    """Publishes a number of further versions."""
     versions = iter(range(1, 10**6))
     models = Models(store, "readings", keep)
 
     def publish(count: int) -> Models:
         for _ in range(count):
             version = next(versions)
-            assert models.save(numbered(version, published_at=60.0 * version))
+            assert models.save(numbered(version))
         return models
 
     return publish
@@ -95,26 +98,17 @@ def test_pinned_versions_and_those_that_members_report_stay_and_go_once_they_are
     assert 225 not in publish(300).versions()
 
 
-def test_times_are_listed_once_and_read_from_the_models_only_if_files_were_copied(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_version_is_deleted_without_reading_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a store that was copied, all of whose files are new."""
     store, reads = FaultyStore(), list[str]()
     publish = clocked(store)
     publish(29)
-    listed = {name: 60.0 * int(name[-24:-4]) for name in store.names("models/readings")}
-    monkeypatch.setattr(store, "times", lambda folder: listed)
     monkeypatch.setattr(store, "read", lambda name, read=store.read: (reads.append(name), read(name))[1])
     another = Models(store, "readings", keep=25)
-    assert another.save(numbered(30, published_at=1800.0))
+    assert another.save(numbered(30))
+    assert another.versions()[0] == 1
+    assert len(another.versions()) == 25
     assert reads == []
-    for version, order in ((31, 0.0), (33, -9.0)):  # all at once, and the newest first
-        listed = {name: 1e9 + order * i for i, name in enumerate(store.names("models/readings"))}
-        copied = Models(store, "readings", keep=25)
-        for further in (version, version + 1):
-            assert copied.snapshot().save(numbered(further, published_at=60.0 * further))
-        assert len(reads) == len(set(reads)) == 25
-        assert copied.versions()[0] == 1
-        reads.clear()
 
 
 def test_pins_are_listed_moved_and_removed_and_a_damaged_one_is_left_out() -> None:

@@ -126,7 +126,7 @@ class Member:
         fields = OutputFields(("coordinates", "residual"), with_p=only_p_below is not None)
         self.model = CurrentModel(self.cache, version, OUTPUT, p_below=1.0 if fields.needs_past_scores else None)
         assert self.model.refresh() == ""
-        codec = Codec(kind, Judge(D, 1e150))
+        codec = Codec(kind, Judge.of_projected(D))
         outputs = Outputs(OUTPUT, codec, self.model, fields, packer or JSON, TOPIC, DEAD, only_p_below)
         self.source = MemorySource(world.topic, script, batch)
         in_flight = InFlight[TransformedBatch](SynchronousExecutor(), partial(decode_records, codec), limit_bytes=10**6)

@@ -55,7 +55,7 @@ def written(
 ) -> TransformedBatch:  # fmt: skip
     used: Any = SimpleNamespace(published=published or model_with_past_scores(7))
     output_fields = OutputFields(fields, with_p=p is not None)
-    codec = Codec("arrow" if several else "float64", Judge(D, 1e150))
+    codec = Codec("arrow" if several else "float64", Judge.of_projected(D))
     outputs = Outputs("projected", codec, used, output_fields, packer, "readings", None, p)
     return outputs.project(used.published, OutputLimit(), batch)
 
@@ -154,7 +154,7 @@ def test_a_worker_reads_the_vectors(name: str) -> None:
     messages = outgoing(written(ArrowPacker(9000), batch, several=True))
     values = [message.value for message in messages]
     assert len(values) > 1
-    decoded = Codec("arrow", Judge({"coordinates": K, "reconstruction": D}[name], 1e150), name).decode(values)
+    decoded = Codec("arrow", Judge.of_projected({"coordinates": K, "reconstruction": D}[name]), name).decode(values)
     assert decoded.rejects == []
     fields = of_each(OutputFields(EMITTED), model_with_past_scores(7), batch.decoded.vectors, batch.decoded.counts)
     np.testing.assert_array_equal(decoded.vectors, fields[name])
@@ -167,7 +167,7 @@ def test_another_member_reads_what_one_has_written() -> None:
     count = metrics.registry.get_sample_value("streampca_transform_records_total", {"topic": "t", "outcome": "written"})
     assert count == 50
     records = [Record(i, message.value) for i, message in enumerate(first.outputs())]
-    batch = decode_records(Codec("arrow", Judge(K, 1e150), "coordinates"), Records(0, records, 3, 3))
+    batch = decode_records(Codec("arrow", Judge.of_projected(K), "coordinates"), Records(0, records, 3, 3))
     assert isinstance(batch, Vectors)
     rows = rows_of(outgoing(written(ArrowPacker(), batch, True, fields=("residual",), published=numbered(7, d=K, k=1))))
     assert [row["offset"] for row in rows] == [0] * 20 + [1] * 20 + [2] * 10

@@ -49,7 +49,7 @@ def test_it_is_the_newest(models: Models, cache: ModelCache) -> None:
         publish(models, cache, numbered(version))
         assert model.refresh() == ""
         assert model.published.version == version
-    assert model.shape == "k=2 d=5"
+    assert str(model.shape) == "k=2 d=5"
 
 
 def test_it_is_the_version_asked_for(models: Models, cache: ModelCache) -> None:
@@ -139,7 +139,7 @@ def test_no_other_version_continues_the_outputs_of_a_fixed_one(
     model.refresh()  # but a name is resolved once
     with pytest.raises(InputError, match=f"^output holds outputs of model version 3, {says}"):
         model.require_shape("k=2 d=5 version=3 topic=x")
-    for committed in ("k=2 d=5 topic=version", model.shape):
+    for committed in ("k=2 d=5 topic=version", str(model.shape)):
         model.require_shape(committed)
     text = "no model is pinned as 'b'; the names there are: a"
     assert refusal(InputError, following(cache, "b").refresh).endswith(text)

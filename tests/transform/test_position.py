@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given, strategies as st
 
+from streampca.consumer_group.committed import OutputShape, shape_in
 from streampca.errors import TopicReplacedError
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Committed
-from streampca.transform.models import shape_in
 from streampca.transform.position import Position, position_in, refuse_offset_of_other_topic
 
 OFFSETS = st.integers(0, 2**63 - 2)
@@ -16,18 +16,19 @@ IDS = st.one_of(st.just(""), st.text("abcXYZ019-_", min_size=22, max_size=22))
 @given(st.data(), IDS, st.integers(0, 2**31 - 1))
 def test_what_is_committed_can_be_read_back(data: st.DataObject, topic_id: str, epoch: int) -> None:
     last = LastRecord(data.draw(OFFSETS), epoch)
+    shape = OutputShape(2, 784, data.draw(st.none() | OFFSETS))
     behind = data.draw(st.integers(last.offset + 1, 2**63 - 1))
     for position in (Position(behind, last), Position(behind)):
-        committed = position.as_committed("k=2 d=784", topic_id)
+        committed = position.as_committed(shape, topic_id)
         assert position_in(committed) == position
-        assert shape_in(committed.metadata) == "k=2 d=784"
+        assert shape_in(committed.metadata) == shape
         assert len(committed.metadata) < 200
         refuse_offset_of_other_topic("readings", 0, committed, topic_id)
 
 
 def test_the_text_is_legible() -> None:
     position, text = Position(42, LastRecord(41, 3)), "k=2 d=5 topic=5fJx-41Z last=41@3"
-    assert position.as_committed("k=2 d=5", "5fJx-41Z") == (42, text)
+    assert position.as_committed(OutputShape(2, 5), "5fJx-41Z") == (42, text)
     assert position_in(Committed(42, text)) == position
 
 
@@ -39,7 +40,7 @@ def test_offsets_of_other_tools_are_positions(metadata: str) -> None:
 
 
 def test_offsets_of_another_topic_of_that_name_are_refused() -> None:
-    committed = Position(42).as_committed("k=2 d=5", "former")
+    committed = Position(42).as_committed(OutputShape(2, 5), "former")
     with pytest.raises(
         TopicReplacedError, match=r"readings was deleted and created .*\(its id is new, but was former in .*"
     ):

@@ -26,7 +26,8 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.worker.checkpointer import WorkerConfig
 from streampca.worker.loop import Learned, Worker
-from streampca.worker.writer import CheckpointWriter, Publisher
+from streampca.worker.publisher import Publisher
+from streampca.worker.writer import CheckpointWriter
 from tests.fold.streams import D, fold_config, learn, vectors
 from tests.formats.structured import arrow, avro, avro_datum, avro_schema
 from tests.in_memory import Step

@@ -6,6 +6,7 @@ from collections.abc import Collection
 import pytest
 from structlog.testing import capture_logs
 
+from streampca.consumer_group.committed import metadata_of_store
 from streampca.consumer_group.events import CheckpointPostponed, PartitionsAssigned, RestoreFailed
 from streampca.errors import ForeignStoreError
 from streampca.sources.base import Committed
@@ -72,7 +73,7 @@ def test_members_that_join_together_with_two_stores_notice_each_other(unanswered
     other = identity.StoreIdentity("ab" * 16, "/mnt/other", "host-2")
 
     def commit_elsewhere() -> None:
-        env.topic.committed[1], env.topic.metadata[1] = 50, other.as_metadata()
+        env.topic.committed[1], env.topic.metadata[1] = 50, metadata_of_store(other)
 
     worker = make_worker(env, script=[10, commit_elsewhere] * 20)
     leave_unanswered(worker, unanswered)

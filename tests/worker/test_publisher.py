@@ -20,7 +20,7 @@ from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
-from streampca.worker.writer import Publisher, PublishSchedule
+from streampca.worker.publisher import Publisher, PublishSchedule
 from tests.errors import refusal
 from tests.example_models import numbered
 from tests.fold.streams import CONFIG, WARM_UP, D, checkpoint_of, fold_config, fold_of, vectors
@@ -93,8 +93,8 @@ def test_checkpoints_are_read_one_at_a_time(fixture: PublisherFixture, monkeypat
         fixture.save(partition, fold_of(vectors(100 + partition), CONFIG))
     newest, held = fixture.checkpoints.newest, WeakSet[Fold]()
 
-    def counted(partition: int, *, trusted: bool) -> Checkpoint | None:
-        checkpoint = newest(partition, trusted=trusted)
+    def counted(partition: int) -> Checkpoint | None:
+        checkpoint = newest(partition)
         held.add(checkpoint.fold)
         assert len(held) <= 2
         return checkpoint

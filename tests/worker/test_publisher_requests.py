@@ -16,8 +16,9 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.stores.object_store import ObjectStore
 from streampca.stores.pins import Pins
-from streampca.worker import writer as writer_module
-from streampca.worker.writer import CheckpointWriter, Publisher, SaveResult
+from streampca.worker import publisher as publisher_module
+from streampca.worker.publisher import Publisher
+from streampca.worker.writer import CheckpointWriter, SaveResult
 from tests.example_models import numbered
 from tests.fold.streams import CONFIG, checkpoint_of, fold_of, vectors
 from tests.worker.harness import SynchronousExecutor
@@ -147,7 +148,7 @@ def test_what_does_not_fit_is_read_again(
 ) -> None:
     publisher, _ = two
     cached = publisher.writer._publisher._inputs._cache[3]
-    monkeypatch.setattr(writer_module, "CACHED_BYTES", 2 * writer_module._nbytes(cached))
+    monkeypatch.setattr(publisher_module, "CACHED_BYTES", 2 * publisher_module._nbytes(cached))
     publisher.writer._publisher._inputs._cache.clear()
     published_before = publisher.models.versions()
     assert models_of(publisher.interval([0]))

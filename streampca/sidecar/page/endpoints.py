@@ -122,7 +122,7 @@ class PageEndpoints:
         self._statuses_thread = anyio.CapacityLimiter(1)  # a slow store blocks no other thread than this one
 
     def add_to(self, app: FastAPI) -> None:
-        for endpoint in (self.history, self.model, self.recent, self.workers):
+        for endpoint in (self.angles, self.history, self.model, self.recent, self.workers):
             app.get(f"/v1/page/{endpoint.__name__}", include_in_schema=False)(endpoint)
         files = PageFiles(directory=FOLDER)
         for path, name in (("/", "index.html"), ("/docs", "docs.html")):
@@ -137,7 +137,7 @@ class PageEndpoints:
             history.after, -1 if after is None else after, limiter=self._history_thread
         )
         version, not_ready = self._engine.current_version, list(self._engine.reasons_not_ready().values())
-        pins = self._engine.cache.pins if history is self._history else {}
+        pins = self._engine.models.pins if history is self._history else {}
         content = {"now": time.time(), "version": version, "not_ready": not_ready, "models": models, "pins": pins}
         if after is None:  # to begin with, the topics to choose from
             topics = await anyio.to_thread.run_sync(topics_in, self._store, "models", limiter=self._history_thread)
@@ -156,6 +156,13 @@ class PageEndpoints:
             ModelCache(Models(self._store, topic)).get, version, limiter=self._history_thread
         )
         return answer_response(compute.model_info(published, drift={}))
+
+    async def angles(self, version: VersionQuery = None, other: VersionQuery = None) -> Response:
+        """Angles between the components of two versions, and between their subspaces."""
+        shown = await self._engine.find(version)
+        compared = await self._engine.find(other)
+        work = partial(compute.angles, shown.model, compared.model)
+        return json_response(await self._engine.in_thread(work), headers=version_header(shown.version))
 
     async def workers(self, topic: TopicQuery = None) -> Response:
         """Workers and members of transform that reported within the last hour: state, throughput, and partitions."""

@@ -52,7 +52,7 @@ _release_partitions = Assignment.release
 
 
 def _commits_offsets_apart(self: Transformer) -> None:
-    self._source.commit({p: position.position for p, position in self._pending.items()}, self._model.shape)
+    self._source.commit({p: position.position for p, position in self._pending.items()}, str(self._model.shape))
     self._transactions.commit({})
     self._end("committed", "")
 
@@ -159,7 +159,7 @@ TRANSFORM_MUTANTS: Mutants = {
     "another topic's offsets are used": (22, patched(loop, refuse_offset_of_other_topic=nothing)),
     "gaps are not counted": (19, patched(Assignment, skip_gap=_skips_silently)),
     "the last record is not committed":
-        (19, patched(Position, as_committed=lambda self, shape, topic_id: Committed(self.position, shape))),
+        (19, patched(Position, as_committed=lambda self, shape, topic_id: Committed(self.position, str(shape)))),
     "transform does not retry a restore that failed": (16, patched(Assignment, _retry_restore=nothing)),
     "transform does not resume paused partitions": (11, patched(Assignment, _read_paused=nothing)),
     "what hangs is not ended": (35, patched(TransformWorld, _end_what_hangs=nothing)),

@@ -66,6 +66,7 @@ export const history = (after) => json(query("v1/page/history", { after, topic }
 export const workers = () => json(query("v1/page/workers", { topic }));
 export const versions = async () => (await json("v1/models")).versions;
 export const aboutPath = (version) => query(topic ? "v1/page/model" : "v1/model", { version, topic });
+export const angles = (version, other) => json(`v1/page/angles?version=${version}&other=${other}`);
 export const recent = (version, x, y) => json(`v1/page/recent?version=${version}&x=${x}&y=${y}`);
 export const project = (vector, version) => post("v1/project", { vectors: [vector], version });
 export const reconstruct = (vector, version) => post("v1/reconstruct", { vectors: [vector], version });

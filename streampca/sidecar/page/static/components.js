@@ -1,12 +1,11 @@
 // The components of the selected version and, beside them, those of the version that it is compared with.
 
-import { angleBetween, principalAngles } from "./angles.js";
 import * as charts from "./charts.js";
 import { element, make, setText } from "./dom.js";
 import { angle, count, degrees, percent, short, sum } from "./format.js";
 import { fill, shapeOf } from "./heatmap.js";
 
-const MAX_COMPARED = 100; // components of each: the work grows with their square
+const NO_ANGLES = { between: [], principal: [] }; // in radians
 
 let compared = ""; // the legend of the version that is compared
 
@@ -15,21 +14,18 @@ const scree = charts.bars("scree-chart", charts.COMPONENTS, "share", () => [
 ]);
 const angles = charts.bars("angles-chart", charts.COMPONENTS, "components", () => [["subspaces", "second", "y"]], charts.ANGLE);
 
-/** Show a version, {about, components}, beside another one or null; `shape` is that of pictures. */
+/** Show a version, {about, components}, beside another one, {about, components, angles}, or null; `shape` is that of pictures. */
 export function show({ about, components }, other, shape) {
   drawScree(about.explained_variance_ratio, other?.about);
   showErrors(about);
   showDrift(about);
-  const others = other?.components.slice(0, Math.min(components.length, MAX_COMPARED)) ?? [];
-  const between = others.map((vector, i) => degrees(angleBetween(vector, components[i])));
+  const { between, principal } = other?.angles ?? NO_ANGLES;
+  const others = other?.components.slice(0, between.length) ?? [];
   element("angles").hidden = others.length === 0;
-  if (others.length) {
-    const principal = principalAngles(components.slice(0, others.length), others).map(degrees);
-    angles.show([between.map((_, i) => i + 1), between, principal]);
-  }
+  if (others.length) angles.show([between.map((_, i) => i + 1), between.map(degrees), principal.map(degrees)]);
   if (components.length) fill(element("components"), shape, about.names, components.flatMap((vector, i) => [
     { vector, caption: captionOf(i, about), label: `Component ${i + 1}` },
-    ...(others[i] ? [{ vector: others[i], caption: `${i + 1} · compared, ${angle(between[i])}`, label: `Component ${i + 1} of ${compared}` }] : []),
+    ...(others[i] ? [{ vector: others[i], caption: `${i + 1} · compared, ${angle(degrees(between[i]))}`, label: `Component ${i + 1} of ${compared}` }] : []),
   ]));
 }
 

@@ -24,7 +24,7 @@ const state = {
   versions: [], // all in the store
   pins: {}, // versions by name
   shown: null, // {about, components} of the selected version
-  other: null, // the same of the version that it is compared with
+  other: null, // the same of the version that it is compared with, and the angles between both
   own: null, // coordinates of the user's vector
   clock: 0, // the sidecar's time minus the browser's, in seconds
   answeredAt: null, // when the sidecar last answered
@@ -88,8 +88,10 @@ async function load() {
   const models = await Promise.all(versions.map((version) => (
     version === null ? null : loaded.find((model) => model?.about.version === version) ?? api.model(version)
   )));
+  const [shown, other] = models;
+  const angles = other && !api.otherTopic() ? await api.angles(...versions) : null;
   if (requested !== `${versions}`) return false;
-  [state.shown, state.other] = models;
+  [state.shown, state.other] = [shown, other && { ...other, angles }];
   return true;
 }
 

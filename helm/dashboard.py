@@ -1,4 +1,4 @@
-"""Generates the Grafana dashboard: `python docker/grafana/dashboard.py` writes the chart's dashboard.json.
+"""Generates the Grafana dashboard: `make dashboard` writes the chart's dashboard.json.
 
 Every panel's description says what it shows and when to act. Widths are in Grafana's 24 columns. Data source, cluster,
 namespace and topic are variables of the dashboard, so that it can be imported into any Grafana.
@@ -11,7 +11,7 @@ from typing import Any
 
 from panels import SELECTED, SOURCE, Panel, bars, heatmap, instant, lines, quantiles, query, stat
 
-OUTPUT = Path(__file__).parents[2] / "helm" / "streampca" / "files" / "dashboard.json"
+OUTPUT = Path(__file__).parent / "streampca" / "files" / "dashboard.json"
 LEARNED = 'streampca_messages_total{outcome="learned"}'
 # Alerts about a process that is down have no topic.
 ALERTS = f'ALERTS{{alertname=~"Streampca.*", alertstate="firing", {SELECTED}, topic=~"$topic|"}}'

@@ -1,29 +1,28 @@
 """Files and stores that commands name by a path or a URL, and the models in them.
 
-Every function raises `StoreError` with one line that names the file and the cause, and `SettingsError` for a wrong URL.
+A function that fails raises `StoreError`, with one line that names the file and the cause; for a wrong URL
+`SettingsError`.
 """
 
 import os
 import secrets
 from pathlib import Path
 
-from streampca.cli.console import console
-from streampca.errors import DamagedFileError, SettingsError, StoreError, naming_the_extra
-from streampca.export import FORMATS
-from streampca.files.rows import Rows
+from streampca.errors import DamagedFileError, SettingsError, StoreError
 from streampca.fold import model_file
 from streampca.settings import store_url
-from streampca.settings.process import StoreSettings
 from streampca.stores.base import check_name, other_topics, topics_in
 from streampca.stores.choice import open_store, store_and_name
 from streampca.stores.models import Models
-from streampca.stores.pins import Pins
 
-_ZIP, _NAME_AT, _FIRST_MEMBER = b"PK\x03\x04", 30, b"header.npy"  # how every file that streampca writes begins
+# Every file that streampca writes begins with this signature and, after the zip's fixed fields, this name.
+_ZIP_SIGNATURE = b"PK\x03\x04"
+_FIRST_NAME_AT = 30  # bytes
+_FIRST_NAME = b"header.npy"
 
 
 def is_store(path_or_url: str) -> bool:
-    """Return whether it names a store instead of a file."""
+    """Return whether a path or URL names a store instead of a file."""
     is_url = store_url.scheme_of(path_or_url) is not None
     return not path_or_url.endswith(".npz") if is_url else Path(path_or_url).is_dir()
 
@@ -41,7 +40,7 @@ def read(path_or_url: str) -> bytes:
 
 
 def check_writable(path_or_url: str) -> None:
-    """Raise unless the file can be written: before an hour of learning rather than after it."""
+    """Raise unless the file can be written. Commands ask before they learn, which may take an hour."""
     if store_url.scheme_of(path_or_url) is not None:
         store, name = store_and_name(path_or_url)
         check_name(name)
@@ -70,12 +69,12 @@ def write(path_or_url: str, data: bytes) -> None:
 
 
 def is_ours(data: bytes) -> bool:
-    """Return whether a file begins as those that streampca writes."""
-    return data.startswith(_ZIP) and data[_NAME_AT : _NAME_AT + len(_FIRST_MEMBER)] == _FIRST_MEMBER
+    """Return whether these bytes are a file that streampca wrote, by their beginning."""
+    return data.startswith(_ZIP_SIGNATURE) and data.startswith(_FIRST_NAME, _FIRST_NAME_AT)
 
 
 def model_at(location: str, topic: str | None = None) -> model_file.PublishedModel:
-    """The model in a file; or the newest of a topic in a store. Raises `StreampcaError`."""
+    """Read the model of a file, or the newest model of a topic in a store. Raises `StreampcaError`."""
     if not is_store(location):
         data = read(location)
         if not is_ours(data):
@@ -100,34 +99,3 @@ def model_at(location: str, topic: str | None = None) -> model_file.PublishedMod
     if (model := models.newest()) is None:
         raise StoreError(f"{models.location} holds no model{other_topics(store, models.topic)}")
     return model
-
-
-def report(rows: Rows) -> None:
-    """Print what was made of a file."""
-    if rows.said:
-        console().print(f"{rows.path}: {rows.said}")
-
-
-def export(location: str, kind: str, output: str, topic: str | None) -> None:
-    """Write the model of a file or of a store as a file of another tool. Raises `StreampcaError`."""
-    if kind not in FORMATS:
-        raise SettingsError(f"--to {kind}: must be one of {', '.join(FORMATS)}; a model's own file is one of NumPy")
-    published = model_at(location, topic)
-    check_writable(output)
-    with naming_the_extra(f"--to {kind}", "export"):
-        data = FORMATS[kind](published)
-    write(output, data)
-    of_topic = f" of {published.topic}" if published.topic else ""
-    console().print(f"version {published.version}{of_topic}, written to {output}")
-
-
-def pin(settings: StoreSettings, name: str, version: int) -> None:
-    """Raises `SettingsError` if there is no such version, or the name is none, or one too many."""
-    Pins(open_store(settings.store), settings.topic).set(name, version)
-    console().print(f"version {version} of {settings.topic} is kept as {name}")
-
-
-def unpin(settings: StoreSettings, name: str) -> None:
-    """Raises `UnknownPinError`."""
-    Pins(open_store(settings.store), settings.topic).remove(name)
-    console().print(f"{name} of {settings.topic} is unpinned: its version will be deleted when history is thinned")

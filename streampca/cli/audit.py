@@ -1,0 +1,69 @@
+"""`streampca audit`: learns the records between two checkpoints again, and compares the bytes."""
+
+import itertools
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from threadpoolctl import threadpool_limits
+
+from streampca.cli.builders import create_worker_config
+from streampca.cli.console import console
+from streampca.errors import SettingsError, StreampcaError
+from streampca.fold import checkpoint as files
+from streampca.fold.fold import Fold
+from streampca.settings.commands import WorkerSettings
+from streampca.sources.clients import open_reader
+from streampca.stores.checkpoints import Checkpoints
+from streampca.stores.choice import open_store
+from streampca.worker.checkpointer import WorkerConfig
+
+_RECORDS = 2000  # learned at a time: where records are cut into batches changes no bit of the fold
+
+
+def run(settings: WorkerSettings, partition: int, start: int | None, end: int | None) -> None:
+    """Learn the records between two checkpoints again; print that the bytes are the same, or raise `StreampcaError`."""
+    checkpoints = Checkpoints(open_store(settings.store), settings.topic)
+    config = create_worker_config(settings)
+    kept = checkpoints.offsets(partition)
+    start, end = _interval(kept, partition, start, end)
+    written = files.decode(checkpoints.at(partition, end))
+    written.refuse_other_settings(config.fold)
+    before = files.decode(checkpoints.at(partition, start)).fold if start in kept else Fold.empty(config.fold.learning)
+    fold, count = _learned_again(settings, config, before, partition, start, end)
+    where = f"partition {partition}, offsets {start} to {end}: {count:,} records learned again"
+    if files.encode(replace(written, fold=fold.at(end))) != files.encode(written):  # in the format of this release
+        raise StreampcaError(
+            f"{where}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
+            "other libraries or an earlier release; if not, records were lost or learned twice: please report it"
+        )
+    console().print(f"{where}; the checkpoint has the same bytes")
+
+
+def _interval(kept: Sequence[int], partition: int, start: int | None, end: int | None) -> tuple[int, int]:
+    """Return the two offsets, by default of the oldest and of the newest checkpoint. Raises `SettingsError`."""
+    if start is None:
+        start = kept[0] if kept else 0
+    if end is None and kept:
+        end = kept[-1]
+    is_start = start == 0 or start in kept
+    if end is None or end not in kept or not is_start or start >= end:
+        raise SettingsError(
+            f"--from and --to must be two checkpoints of partition {partition}, or 0; there are: "
+            f"{', '.join(map(str, kept)) or 'none'}"
+        )
+    return start, end
+
+
+def _learned_again(
+    settings: WorkerSettings, config: WorkerConfig, fold: Fold, partition: int, start: int, end: int
+) -> tuple[Fold, int]:
+    """Take the records from `start` up to `end`, which is excluded; return the fold after them, and how many."""
+    count = 0
+    with closing(open_reader(settings, settings.topic)) as reader, threadpool_limits(1):
+        records = reader.between(partition, start, end)
+        while some := list(itertools.islice(records, _RECORDS)):
+            batch = config.codec.batch_of(some, some[-1].offset + 1)
+            fold, _ = fold.take(batch, config.fold)
+            count += len(some)
+    return fold, count

@@ -1,0 +1,93 @@
+"""The metadata of committed offsets: what the next owner of a partition learns from them. Other tools write none.
+
+A worker commits the identity of its store, in JSON. A member of transform commits its outputs and where it was:
+`k=2 d=784 version=4000 topic=5fJx41ZNQ6u3sVYq2mTq0g last=41@3` is the shape of the outputs, the version of the model if
+`model_version` fixes it, the id of the topic, and the offset and the leader epoch of the last record.
+
+A broker accepts 4096 bytes by default. librdkafka may read beyond the end, so what follows is ignored.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import orjson
+
+from streampca.errors import ForeignStoreError
+from streampca.formats.record import LastRecord
+from streampca.stores.identity import StoreIdentity
+
+_LONGEST_LOCATION = 500  # characters
+_SHAPE = re.compile(r"k=([0-9]+) d=([0-9]+)")
+_VERSION = re.compile(r"\bversion=([0-9]+)")
+_TOPIC = re.compile(r"\btopic=([\w-]+)")
+_LAST = re.compile(r"\blast=([0-9]+)@([0-9]+)")
+
+
+def metadata_of_store(identity: StoreIdentity) -> str:
+    # A path may hold other bytes than UTF-8.
+    location = identity.location[:_LONGEST_LOCATION].encode(errors="replace").decode()
+    return orjson.dumps({"store": identity.id, "location": location, "host": identity.host}).decode()
+
+
+def store_in(metadata: str) -> StoreIdentity | None:
+    """The identity of the store of the worker that has committed; None if another tool has."""
+    try:
+        fields, _ = json.JSONDecoder().raw_decode(metadata)
+        return StoreIdentity(str(fields["store"]), str(fields["location"]), str(fields["host"]))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def refuse_other_store(topic: str, metadata: Mapping[int, str], ours: StoreIdentity) -> None:
+    """Raise `ForeignStoreError` if the metadata of an offset, by partition, is of a worker with another store."""
+    for partition, text in metadata.items():
+        theirs = store_in(text)
+        if theirs and theirs.id != ours.id:
+            raise ForeignStoreError(
+                f"the consumer group's worker of partition {partition} of {topic} saved to the store {theirs} (id "
+                f"{theirs.id}), but this worker's is another one, {ours} (id {ours.id}): mount the volume or set store "
+                "to the group's, or use another group_id; to continue from this worker's store, stop all workers of "
+                "the group and run `streampca reset`"
+            )
+
+
+class OutputShape(NamedTuple):
+    """The shape of the outputs in an output topic; outputs of two shapes must not be mixed."""
+
+    components: int
+    dimensions: int
+    version: int | None = None  # of the model, if `model_version` fixes it
+
+    @property
+    def size(self) -> str:
+        return f"k={self.components} d={self.dimensions}"
+
+    def __str__(self) -> str:
+        return self.size if self.version is None else f"{self.size} version={self.version}"
+
+
+def metadata_of_outputs(shape: OutputShape, topic_id: str, last: LastRecord | None) -> str:
+    """The metadata of a member of transform; `topic_id` is "" if the brokers know none."""
+    topic = f" topic={topic_id}" if topic_id else ""
+    at = f" last={last.offset}@{last.leader_epoch}" if last else ""
+    return f"{shape}{topic}{at}"
+
+
+def shape_in(metadata: str) -> OutputShape | None:
+    shape = _SHAPE.search(metadata)
+    version = _VERSION.search(metadata)
+    if shape is None:
+        return None
+    return OutputShape(int(shape[1]), int(shape[2]), int(version[1]) if version else None)
+
+
+def topic_id_in(metadata: str) -> str | None:
+    topic = _TOPIC.search(metadata)
+    return topic[1] if topic else None
+
+
+def last_in(metadata: str) -> LastRecord | None:
+    last = _LAST.search(metadata)
+    return LastRecord(int(last[1]), int(last[2])) if last else None

@@ -1,0 +1,87 @@
+"""A member's HTTP port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
+
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from prometheus_client import CollectorRegistry, make_asgi_app
+
+from streampca.consumer_group.health import HealthListener
+from streampca.process.http_server import ShortConnection, create_server, serve
+from streampca.process.listening import AccessError, BearerTokens, address_of, listen
+
+MOST_CONNECTIONS = 64  # probes and scrapers need only a few
+_FINISH_WITHIN_S = 1  # for requests in flight, at the end
+
+Send = Callable[[Any], Awaitable[None]]
+
+
+@contextmanager
+def member_port(
+    host: str,
+    port: int,
+    registry: CollectorRegistry,
+    health: HealthListener,
+    context: ssl.SSLContext | None = None,
+    tokens: BearerTokens | None = None,
+) -> Iterator[str]:
+    """Serve on `port` (0: any free one) from a thread of its own; yields the metrics' URL. Raises `SettingsError`."""
+    listening = listen(host, port, "metrics_port")
+    url = f"{'https' if context else 'http'}://{address_of(listening)}/metrics"
+    server = create_server(
+        MemberApp(registry, health, tokens),
+        context,
+        MOST_CONNECTIONS,
+        http=ShortConnection,
+        lifespan="off",
+        log_level="error",  # whoever scans ports fills no log
+        headers=[("connection", "close")],  # clients that keep theirs would take the places of others
+        timeout_graceful_shutdown=_FINISH_WITHIN_S,
+    )
+    thread = threading.Thread(target=serve, args=(server, listening), name="health", daemon=True)
+    thread.start()
+    try:
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()  # which the server has done, unless an error has ended its thread
+
+
+class MemberApp:
+    """The ASGI application: prometheus_client's, with two more paths."""
+
+    def __init__(self, registry: CollectorRegistry, health: HealthListener, tokens: BearerTokens | None) -> None:
+        self._metrics = make_asgi_app(registry)
+        self._probes = {"/healthz": health.why_unhealthy, "/readyz": health.why_not_ready}
+        self._tokens = tokens
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        path = urlsplit(scope["path"]).path  # a proxy may send scheme and host, too
+        authorization = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+        if path == "/metrics":
+            try:
+                if self._tokens:
+                    self._tokens.check("metrics", authorization)
+            except AccessError as error:
+                await _answer(send, error.status, str(error))
+            else:
+                await self._metrics(scope, receive, send)
+        elif path in self._probes:
+            failure = self._probes[path]()
+            if failure is None:
+                await _answer(send, 200, "ok")
+            else:
+                knows = self._tokens is None or self._tokens.has(authorization)
+                await _answer(send, 503, failure.cause if knows else failure.kind)
+        else:
+            await _answer(send, 404, "there are /metrics, /healthz and /readyz")
+
+
+async def _answer(send: Send, status: int, line: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": f"{line}\n".encode()})

@@ -1,0 +1,104 @@
+"""The sidecar's HTTP application: its endpoints, the layers around them, and the models that they serve."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio.to_thread
+from fastapi import FastAPI, Security
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from fastapi.security import HTTPBearer
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.types import ASGIApp
+
+from streampca.process.listening import BearerTokens
+from streampca.process.metrics import StoreMetrics
+from streampca.settings.commands import ServeSettings
+from streampca.settings.process import is_loopback
+from streampca.sidecar import schemas
+from streampca.sidecar.engine import NPZ, Engine
+from streampca.sidecar.errors import ErrorResponse, NotReadyResponse
+from streampca.sidecar.inference_protocol.endpoints import InferenceEndpoints
+from streampca.sidecar.inference_protocol.schemas import InferenceRequest
+from streampca.sidecar.metrics import SidecarMetrics
+from streampca.sidecar.middleware import PROBES, AllowedHosts, Middleware
+from streampca.sidecar.mlflow import Instances, MlflowEndpoints
+from streampca.sidecar.openapi import DESCRIPTION, add_schemas
+from streampca.sidecar.page.endpoints import HistoryReader, PageEndpoints
+from streampca.sidecar.request import BYTES, NPY
+from streampca.sidecar.served_models import ServedModels
+from streampca.sidecar.v1 import V1Endpoints
+from streampca.stores.base import Store
+from streampca.stores.model_cache import POLL_INTERVAL_S
+from streampca.stores.models import Models
+from streampca.version import __version__
+
+# Level 1, as numbers compress little, however long it takes; half a millisecond's work is done at once.
+_GZIP: dict[str, Any] = {
+    "minimum_size": 1000, "compresslevel": 1, "thread_minimum_size": 32 * 1024,
+    "exclude_content_types": (NPY, NPZ, BYTES, "image/png"),  # a short list: each request reads it
+}  # fmt: skip
+
+# OpenTelemetry records one span for each request, if it has a provider.
+_TELEMETRY: Any = {
+    "metrics": False, "logs": False, "auto_configure": False, "operation_spans": False,
+    "exclude": lambda scope: scope["path"] in {*PROBES, "/metrics"},
+}  # fmt: skip
+
+
+def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetrics | None = None) -> FastAPI:
+    """The application. It polls the store from its startup to its shutdown; `store_metrics` count its requests."""
+    models = Models(store, settings.topic)
+    history = HistoryReader(models)
+    served = ServedModels(models, on_load=history.add)
+    metrics = SidecarMetrics(served, settings.topic, store_metrics or StoreMetrics())
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        served.cache.start(POLL_INTERVAL_S)
+        try:
+            yield
+        finally:
+            history.closed.set()
+            await anyio.to_thread.run_sync(served.cache.stop)
+
+    tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
+    app = FastAPI(
+        title="streampca",
+        version=__version__,
+        description=DESCRIPTION,
+        servers=[{"url": "."}],  # relative, as all links: a proxy may add a prefix
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
+        lifespan=lifespan,
+        telemetry=_TELEMETRY,
+        dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],  # the middleware checks
+    )
+    app.state.model_cache = served.cache
+    layers: ASGIApp = AsyncExitStackMiddleware(app.router)
+    if hosts := _allowed_hosts(settings):
+        open_paths = PROBES if is_loopback(settings.host) else {*PROBES, "/metrics"}
+        layers = AllowedHosts(layers, allowed_hosts=hosts, open_paths=open_paths)
+    layers = Middleware(layers, metrics, tokens)
+    app.middleware_stack = GZipMiddleware(layers, **_GZIP)  # without the framework's layers, which handle errors
+    engine = Engine(served, metrics, settings.topic, settings.max_body_bytes, settings.model_max_age_s)
+    for endpoints in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
+        endpoints(engine).add_to(app)
+    add_schemas(
+        app, schemas.ProjectRequest, schemas.ReconstructRequest, schemas.ScoreRequest, InferenceRequest,
+        Instances, ErrorResponse, NotReadyResponse,
+    )  # fmt: skip
+    PageEndpoints(engine, history, store).add_to(app)
+    return app
+
+
+def _allowed_hosts(settings: ServeSettings) -> list[str]:
+    """The Host headers to answer; empty: any.
+
+    On a loopback address only local ones: otherwise a web page elsewhere could read the sidecar by DNS rebinding.
+    """
+    if settings.allowed_hosts is not None:
+        return [name.strip() for name in settings.allowed_hosts.split(",")]
+    return ["localhost", "127.0.0.1", "[::1]", settings.host] if is_loopback(settings.host) else []

@@ -1,0 +1,83 @@
+"""The models that a sidecar serves, by version or by the name of a pin; its reasons not to be ready."""
+
+import time
+from collections.abc import Callable
+
+from streampca.fold.model_file import PublishedModel
+from streampca.pca.drift import drift
+from streampca.stores.model_cache import ModelCache
+from streampca.stores.models import Models
+from streampca.stores.pins import Pins, pinned_version
+
+_PINS_READ_EVERY_S = 9.0  # a listing shows their names alone, and each request to a bucket costs money
+
+
+class ServedModels:
+    """A cache of models, with the pins of the topic and how far the newest model has moved from each."""
+
+    def __init__(
+        self,
+        models: Models,
+        clock: Callable[[], float] = time.time,
+        on_load: Callable[[PublishedModel], None] = lambda published: None,
+    ) -> None:
+        """`on_load` gets every model that was read, in the thread that read it."""
+        self.cache = ModelCache(models, clock, on_load, after_poll=self._refresh_pins)
+        self.pins: dict[str, int] = {}  # name → version
+        self.drifts: dict[str, dict[str, float]] = {}  # name → version, and fields of `Drift` to `compared`
+        self.compared: PublishedModel | None = None
+        self._clock = clock
+        self._pin_names: list[str] = []  # in the listing when the pins were read
+        self._pins_due = 0.0
+
+    def get_loaded(self, version: int | str | None) -> PublishedModel:
+        """The model of a version or of a pin (None: the newest) if it is in memory; else `NotLoadedError`."""
+        if isinstance(version, str):
+            version = pinned_version(version, self.pins)
+        return self.cache.get_loaded(version)
+
+    def age_s(self) -> float | None:
+        """Seconds since the model in use was published."""
+        current = self.cache.current
+        return None if current is None else max(0.0, self._clock() - current.published_at)
+
+    def reasons_not_ready(self, max_age_s: float | None) -> dict[str, str]:
+        """The reasons why this sidecar should get no requests, by the kind of failure; empty if it is ready."""
+        reasons: dict[str, str] = {}
+        if self.cache.store_error:
+            reasons["store"] = f"the store cannot be read: {self.cache.store_error}"
+        age = self.age_s()
+        if age is None:
+            reasons["no model"] = self.cache.why_none()
+        elif max_age_s is not None and age > max_age_s:
+            reasons["old model"] = f"the newest model was published {age:.0f} s ago, more than {max_age_s:g} s"
+        return reasons
+
+    def _refresh_pins(self, listed: Models) -> None:
+        """Read the pins if one came or went, if there is a newer model, or if it is time; compare if any differs."""
+        newest = self.cache.current
+        if newest is None:
+            return
+        pins = Pins(listed.store, listed.topic)
+        names = pins.names()
+        is_due = newest is not self.compared or self._clock() >= self._pins_due
+        if names == self._pin_names and not (names and is_due):
+            return
+        before = self.pins
+        self.pins = pins.all() if names else {}
+        self.cache.pinned = frozenset(self.pins.values())
+        if newest is not self.compared or self.pins != before:
+            self.compared = None  # if reading a model fails, the next poll compares
+            self.drifts = self._drifts_to(newest)
+        self.compared = newest
+        self._pin_names = names
+        self._pins_due = self._clock() + _PINS_READ_EVERY_S
+
+    def _drifts_to(self, newest: PublishedModel) -> dict[str, dict[str, float]]:
+        """Compare the newest model with each pinned one that can be read and has its dimensions."""
+        drifts: dict[str, dict[str, float]] = {}
+        for name, version in self.pins.items():
+            old = self.cache.readable(version, self.cache.get)
+            if old is not None and old.model.dimensions == newest.model.dimensions:
+                drifts[name] = {"version": version, **drift(old.model, newest.model)._asdict()}
+        return drifts

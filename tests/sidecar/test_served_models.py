@@ -1,0 +1,127 @@
+"""The models that a sidecar serves: pins and their drift, and the reasons not to be ready."""
+
+import pytest
+from structlog.typing import EventDict
+
+from streampca.errors import StoreError
+from streampca.sidecar.served_models import ServedModels
+from streampca.stores.models import Models
+from streampca.stores.pins import Pins, UnknownPinError
+from tests.errors import refusal
+from tests.example_models import TOPIC, file_of, newer, numbered
+from tests.in_memory.store import FaultyStore
+from tests.waiting import Clock
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(1000.0)
+
+
+@pytest.fixture
+def models(store: FaultyStore) -> Models:
+    return Models(store, TOPIC, keep=10)
+
+
+@pytest.fixture
+def served(models: Models, clock: Clock) -> ServedModels:
+    return ServedModels(models, clock)
+
+
+def warnings(logs: list[EventDict]) -> list[str]:
+    return [str(event["event"]) for event in logs if event["log_level"] in ("warning", "error", "info")]
+
+
+def publish(served: ServedModels, models: Models, *versions: int) -> None:
+    """Save the models of these versions and let the cache find them."""
+    for version in versions:
+        models.save(numbered(version))
+    served.cache.poll()
+
+
+def test_it_is_not_ready_without_a_model_or_while_the_store_cannot_be_read(
+    served: ServedModels, models: Models, store: FaultyStore
+) -> None:
+    served.cache.poll()
+    assert served.age_s() is None
+    reason = f"no model has been published yet in memory/models/{TOPIC}"
+    assert served.reasons_not_ready(None) == {"no model": reason}
+    publish(served, models, 1)
+    assert served.reasons_not_ready(None) == {}
+    models.save(numbered(2))
+    store.fail_reads(1, StoreError("cannot read x: Input/output error"))
+    served.cache.poll()
+    assert served.reasons_not_ready(None) == {"store": "the store cannot be read: cannot read x: Input/output error"}
+    served.cache.poll()
+    assert served.reasons_not_ready(None) == {}
+
+
+def test_age_is_counted_from_publishing(served: ServedModels, models: Models, clock: Clock) -> None:
+    models.save(numbered(1, published_at=clock.now - 30))
+    served.cache.poll()
+    assert served.age_s() == 30
+    assert not served.reasons_not_ready(30)
+    clock.now += 1
+    assert served.reasons_not_ready(30) == {"old model": "the newest model was published 31 s ago, more than 30 s"}
+    assert not served.reasons_not_ready(None)
+    models.save(numbered(2, published_at=clock.now + 1000))  # by a clock ahead of ours
+    served.cache.poll()
+    assert served.age_s() == 0
+
+
+def test_a_pin_is_read_when_one_comes_or_goes_at_a_newer_version_and_every_ten_seconds(
+    served: ServedModels, models: Models, store: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(served, models, *range(1, 9))
+    pins, reads, read, failing = Pins(store, TOPIC), list[str](), store.read, [file_of(8)]
+
+    def reading(name: str) -> bytes:
+        reads.append(name)
+        if name in failing:
+            failing.remove(name)
+            store.fail_reads(1)
+        return read(name)
+
+    monkeypatch.setattr(store, "read", reading)
+    assert "no model is pinned as 'a'; none is: `streampca pin VERSION` pins one" in refusal(
+        UnknownPinError, served.get_loaded, "a"
+    )
+    for change, polls, times, meaning in (
+        (lambda: pins.set("a", 1), 2, 1, 1),
+        (lambda: pins.set("a", 2), 7, 0, 1),
+        (lambda: None, 2, 1, 2),
+        (lambda: models.save(numbered(9)), 2, 1, 2),
+        (lambda: pins.set("b", 9), 2, 2, 2),
+        (lambda: pins.set("a", 8), 12, 4, 8),  # reading it fails once
+    ):
+        change()
+        reads.clear()
+        for _ in range(polls):
+            clock.now += 1
+            served.cache.poll()
+        assert sum(name.endswith(".pin") for name in reads) == times
+        for version in (3, 4, 5, 6, 7):
+            served.cache.get(version)
+        assert served.get_loaded("a").version == served.drifts["a"]["version"] == meaning
+    pins.remove("a")
+    served.cache.poll()
+    assert "no model is pinned as 'a'; the names there are: b" in refusal(UnknownPinError, served.get_loaded, "a")
+    assert (served.get_loaded("b"), served.drifts.keys()) == (served.cache.current, {"b"})
+
+
+def test_a_pinned_model_that_cannot_be_read_or_compared_has_no_drift(
+    served: ServedModels, models: Models, store: FaultyStore, logs: list[EventDict]
+) -> None:
+    for version in (1, 2, 3, 5):
+        models.save(numbered(version))
+    models.save(numbered(4, d=7))
+    for version in range(1, 6):
+        Pins(store, TOPIC).set(f"v{version}", version)
+    store.delete(file_of(5))
+    store.damage(file_of(1), 500)
+    store.write(file_of(2), newer(store.read(file_of(2)), "model"))
+    publish(served, models, 6, 8)
+    publish(served, models, 9)
+    assert (served.get_loaded(None).version, served.reasons_not_ready(None), served.drifts.keys()) == (9, {}, {"v3"})
+    assert served.get_loaded("v4").model.dimensions == 7
+    assert warnings(logs) == ["model damaged, not served", "model of a newer release, not served"]
