@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from streampca.consumer_group.events import RecordRejected, RecordsSkipped
 from streampca.errors import BadRecordError, OffsetGapError, RejectLimitError
-from streampca.formats.codec import Codec
-from streampca.formats.record import Reject
+from streampca.formats.record import Record, Reject
 from streampca.pca.arrays import Array
 from streampca.sources.events import OutOfRange, Vectors
 
@@ -115,14 +114,24 @@ class _Start:
     due_at: float | None = None  # when the minute is over
 
 
+class Comparison(Protocol):
+    """Compares the numbers of records that do not name their type, as `formats.codec.Codec` does."""
+
+    def untyped(self, records: Sequence[Record]) -> list[Array]:
+        """Numbers of those vectors in records whose type is not named: all, or a sample, of each (d,)."""
+
+    def oddity_of(self, numbers: Sequence[Array]) -> str | None:
+        """Why these numbers cannot be what was sent; "" if they can, None without numbers."""
+
+
 class FirstRecords:
     """Compares the first records of partitions before any of them is handled.
 
     Only their numbers are kept. Records that cannot be handled yet are dropped, and read again later.
     """
 
-    def __init__(self, topic: str, codec: Codec) -> None:
-        self._topic, self._codec = topic, codec
+    def __init__(self, topic: str, comparison: Comparison) -> None:
+        self._topic, self._comparison = topic, comparison
         self._starts: dict[int, _Start] = {}
 
     def begin(self, partitions: Collection[int]) -> None:
@@ -168,8 +177,8 @@ class FirstRecords:
         first = [event.records[i] for i in islice(new, FIRST - start.compared) if i not in unknown]
         start.compared += len(first)
         start.position = max(start.position, event.next)
-        start.numbers += self._codec.untyped(first)
-        if odd := self._codec.oddity_of(start.numbers):
+        start.numbers += self._comparison.untyped(first)
+        if odd := self._comparison.oddity_of(start.numbers):
             raise RejectLimitError(
                 f"partition {event.partition} of {self._topic}: the first records are not what was sent: {odd}"
             )

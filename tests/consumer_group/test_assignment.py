@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from streampca.consumer_group.events import (
     PartitionsReleased,
     PartitionStalled,
 )  # fmt: skip
+from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.policy import FirstRecords
 from streampca.errors import OffsetGapError, SourceError, StoreError, TopicReplacedError
 from streampca.fold.checkpoint import encode
@@ -23,8 +25,9 @@ from streampca.fold.fold import Fold
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.formats.schemas import WriterSchema
-from streampca.sources.events import OutOfRange, Undecoded
+from streampca.sources.events import OutOfRange, Undecoded, decode_records
 from streampca.worker.checkpointer import WorkerConfig
+from streampca.worker.loop import Learned
 from tests.errors import refusal
 from tests.fold.streams import vectors
 from tests.formats.structured import memory
@@ -33,6 +36,7 @@ from tests.in_memory.schemas import MemorySchemas
 from tests.worker.environment import POISON, TOPIC, Environment, EventRecorder, N, environment_of, filled_with
 from tests.worker.harness import (
     SCHEMA,
+    SynchronousExecutor,
     WorkerFixture,
     at_poll,
     avros,
@@ -328,7 +332,8 @@ def test_all_that_is_released_is_reported_whether_it_was_restored_or_not(restore
         return {p: Fold.empty(env.fold_config.learning) for p in found}
 
     first_records = FirstRecords(TOPIC, config.codec)
-    assignment = Assignment[Fold](config, source, restore, recorder, first_records)
+    in_flight = InFlight[Learned](SynchronousExecutor(), partial(decode_records, config.codec), limit_bytes=1000)
+    assignment = Assignment[Fold](config, source, in_flight, restore, recorder, first_records)
     assignment.assign({0, 1})
     assignment.pause(Undecoded(0, 0, 5, 10, "the registry is away"))
     assignment.restart()

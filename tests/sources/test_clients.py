@@ -16,7 +16,7 @@ from streampca.sources.events import Assigned
 from streampca.sources.kafka_python import source as kafka_python
 from tests.errors import refusal
 from tests.kafka_broker import Broker
-from tests.sources.backends import OnConfluentPrefetching, OnKafka
+from tests.sources.backends import OnConfluent, OnKafka
 from tests.sources.reader import reading
 from tests.waiting import PATIENCE_S
 
@@ -84,7 +84,7 @@ def test_an_assignment_that_arrives_between_two_polls_is_that_of_the_next_one(lo
     assert member.membership.generation_id == 1  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("client", [OnKafka, OnConfluentPrefetching])
+@pytest.mark.parametrize("client", [OnKafka, OnConfluent])
 def test_clients_that_come_and_go_leave_no_descriptor_open(broker: Broker, topic: str, client: type[OnKafka]) -> None:
     backend = client(broker, topic, 1)
     open_after = [descriptors_after(backend) for _ in range(CYCLES)]
