@@ -5,8 +5,8 @@ alone touches the source, dead letters, transactions and folds; it submits work 
 
 - The tasks of one partition run one at a time, in the order in which they were submitted.
 - Results are handled in the order of submission over all partitions, so threads change the order of nothing.
-- A partition's next records are decoded when its earlier ones were handled. So when the loop handles decoded records,
-  all earlier results of their partition were handled before.
+- Records are decoded ahead of the work on earlier ones of their partition, so that threads have something to do while
+  the loop polls.
 - Results that were dropped are never handled, though their functions may still run to the end. Nothing of them was
   sent, so their records can be read again.
 """
@@ -74,7 +74,7 @@ class InFlight(Generic[R]):
         self._check_threads, self._new_future = check_threads, new_future
         self._tasks: deque[_Task] = deque()  # in the order of their submission
         self._queues: dict[int, _Queue] = {}  # by partition
-        self._unread: dict[int, deque[_Unread]] = {}  # by partition; its first records are being decoded
+        self._unread: dict[int, deque[_Unread]] = {}  # by partition; a task decodes each of them
         self._newest: dict[int, Future[R]] = {}  # by partition, the result of the last work in flight
         self._nbytes = 0  # of all tasks and all unread records
 
@@ -89,11 +89,10 @@ class InFlight(Generic[R]):
 
     def read(self, records: Records, handle: Callable[[Vectors | Undecoded], object]) -> None:
         """Decode records in a thread, behind earlier ones of their partition; `handle` gets them in the loop."""
-        unread = self._unread.setdefault(records.partition, deque())
-        unread.append(_Unread(records, records.nbytes))
-        self._nbytes += unread[-1].nbytes
-        if len(unread) == 1:
-            self._decode_next(records.partition, handle)
+        unread = _Unread(records, records.nbytes, handle)
+        self._unread.setdefault(records.partition, deque()).append(unread)
+        self._nbytes += unread.nbytes
+        self._decode_in_thread(unread)
 
     def work(self, partition: int, nbytes: int, work: Callable[[R | None], R], handle: Callable[[R], object]) -> None:
         """Run `work` in a thread, behind earlier tasks of its partition; `handle` gets its result in the loop.
@@ -158,35 +157,38 @@ class InFlight(Generic[R]):
         queue.add(function, task.result)
         return task
 
-    def _decode_next(self, partition: int, handle: Callable[[Vectors | Undecoded], object]) -> None:
-        """Decode the first unread records of a partition, which count as unread until they are handled."""
-        records = self._unread[partition][0].records
-        decode = partial(self._decode, records)
-        self._submit(partition, decode, partial(self._decoded, records, handle), nbytes=0, is_decoding=True)
+    def _decode_in_thread(self, unread: "_Unread") -> None:
+        decode = partial(self._decode, unread.records)
+        self._submit(unread.records.partition, decode, self._decoded, nbytes=0, is_decoding=True)
 
-    def _decoded(
-        self, records: Records, handle: Callable[[Vectors | Undecoded], object], decoded: Vectors | Undecoded
-    ) -> None:
-        """Hand decoded records to the loop, and decode the next ones of their partition."""
-        unread = self._unread[records.partition]
-        self._nbytes -= unread.popleft().nbytes
-        if isinstance(decoded, Vectors) and decoded.next != records.next:  # their vectors are large
+    def _decoded(self, decoded: Vectors | Undecoded) -> None:
+        """Hand the first unread records of a partition to the loop."""
+        partition = decoded.partition
+        unread = self._unread[partition]
+        records, nbytes, handle = unread.popleft()
+        self._nbytes -= nbytes
+        if isinstance(decoded, Vectors) and decoded.next != records.next:
+            # Their vectors are large, so the rest comes next. What was decoded behind it is decoded again.
+            self._drop_tasks(lambda task: task.is_decoding and task.partition == partition)
             rest = replace(records, records=records.records[len(decoded.records) :])
-            unread.appendleft(_Unread(rest, rest.nbytes))
+            unread.appendleft(_Unread(rest, rest.nbytes, handle))
             self._nbytes += unread[0].nbytes
+            for waiting in unread:
+                self._decode_in_thread(waiting)
+        if not unread:
+            del self._unread[partition]
         handle(decoded)
-        was_dropped = self._unread.get(records.partition) is not unread
-        if was_dropped:
-            return
-        if unread:
-            self._decode_next(records.partition, handle)
-        else:
-            del self._unread[records.partition]
 
     def _handle_oldest(self) -> None:
         task = self._tasks.popleft()
         self._nbytes -= task.nbytes
-        result = watchdog.result_of(task.result)
+        try:
+            result = watchdog.result_of(task.result)
+        except Exception:
+            if task.is_decoding:  # earlier records of the partition may still be worked on: they are handled first
+                self.stop_reading([task.partition])
+                self.finish(task.partition)
+            raise
         if self._newest.get(task.partition) is task.result:
             del self._newest[task.partition]
         task.handle(result)
@@ -201,6 +203,7 @@ class _Unread(NamedTuple):
 
     records: Records
     nbytes: int
+    handle: Callable[[Vectors | Undecoded], object]
 
 
 class _Queue:
