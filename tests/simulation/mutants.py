@@ -59,12 +59,6 @@ def _installs_before_it_sends(self: Worker, batch: Vectors, learned: Learned) ->
     _install(self, batch, learned)
 
 
-def _sends_at_submission(self: Worker, batch: Vectors) -> None:
-    for reject in self._config.dead_letters(batch, accepted_any=self._has_learned()):
-        self._dead_letters.send(batch.partition, batch.records[reject.index], reject.reason, reject.message)
-    _learn(self, batch)
-
-
 def _keeps_what_is_in_flight(method: Callable[..., Any], *, if_lost: bool = False) -> Callable[..., Any]:
     def without_drop(self: Assignment[Fold], *arguments: Any, **options: Any) -> Any:
         if if_lost and not options["lost"]:
@@ -190,7 +184,6 @@ MUTANTS: Mutants = {
     "what is in flight is kept by a worker that has lost the partition":
         (8, patched(Assignment, release=_keeps_what_is_in_flight(_release, if_lost=True))),
     "a gap is counted before what is in flight was handled": (85, patched(InFlight, finish=nothing)),
-    "dead letters are sent at submission": (1, patched(Worker, _learn=_sends_at_submission)),
     "the first records are kept when they are read again": (2, patched(FirstRecords, forget=nothing)),
     "records that were only compared are not read again": (2, patched(FirstRecords, take_due=lambda self, now: [])),
     "a save is not finished when partitions are lost": (3, patched(Worker, _handle=_drops_before_it_has_saved)),

@@ -1,7 +1,8 @@
 """The worker in memory: what it learns, when it saves, how it handles records and errors."""
 
 import re
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from tests.in_memory import MemorySource, Step
 from tests.in_memory.store import Crash
 from tests.worker.environment import Environment, N
 from tests.worker.harness import (
+    SynchronousExecutor,
     WorkerFixture,
     arrows,
     config_for,
@@ -137,6 +139,43 @@ def test_deletes_are_counted_and_stop_no_worker(env: Environment, policy: str, b
     assert (env.position(), env.newest().fold.stats.skipped) == (230, 80)
     assert sum(event.count for event in worker.recorder.of_type(RecordsSkipped)) == 80
     assert (worker.recorder.of_type(RecordRejected), env.dead_letters) == ([], [])
+    env.assert_complete()
+
+
+class NeverExecutor(Executor):
+    """Runs nothing."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return Future()
+
+
+class DecodingExecutor(SynchronousExecutor):
+    """Runs only the first function, which decodes."""
+
+    ran = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self.ran:
+            return Future()
+        self.ran = True
+        return super().submit(fn, *args, **kwargs)
+
+
+@pytest.mark.parametrize("executor", [NeverExecutor, DecodingExecutor])
+def test_nothing_is_sent_or_learned_of_what_is_in_flight_at_the_end(
+    env: Environment, executor: type[Executor]
+) -> None:
+    send_poison(env)
+    worker = make_worker(
+        env,
+        worker_config(on_bad_record="dead_letter"),
+        [1000, None, lambda: worker.stop("SIGTERM")],
+        threads=executor(),
+    )
+    worker.run()
+    assert env.calls("send") == []
+    assert env.position() is None
+    make_worker(env, worker_config(on_bad_record="dead_letter")).run()
     env.assert_complete()
 
 
