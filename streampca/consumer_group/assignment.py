@@ -100,8 +100,9 @@ class Assignment(Generic[P]):
 
     def pause(self, event: Undecoded) -> None:
         """Read no more records of a partition until it is time to retry, since they cannot be decoded for now."""
+        self._in_flight.stop_reading([event.partition])
+        self._in_flight.finish(event.partition)  # earlier records that are worked on need not be read again
         self._source.pause(frozenset({event.partition}))
-        self._in_flight.drop([event.partition])
         self._paused.add(event.partition)
         self._stalled.add(event.partition)
         self._listener.notify(events.PartitionStalled(event.partition, event.end - event.position, event.cause))

@@ -131,8 +131,6 @@ class Worker:
 
     def _decoded(self, decoded: Vectors | Undecoded) -> None:
         if isinstance(decoded, Undecoded):
-            self._in_flight.stop_reading([decoded.partition])
-            self._in_flight.finish(decoded.partition)
             self._assignment.pause(decoded)
             return
         if self._assignment.decoded(decoded):

@@ -162,9 +162,7 @@ class DecodingExecutor(SynchronousExecutor):
 
 
 @pytest.mark.parametrize("executor", [NeverExecutor, DecodingExecutor])
-def test_nothing_is_sent_or_learned_of_what_is_in_flight_at_the_end(
-    env: Environment, executor: type[Executor]
-) -> None:
+def test_nothing_is_sent_or_learned_of_what_is_in_flight_at_the_end(env: Environment, executor: type[Executor]) -> None:
     send_poison(env)
     worker = make_worker(
         env,
