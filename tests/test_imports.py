@@ -38,7 +38,7 @@ MAY_IMPORT = {
     ],
     "stores": ["stores", "fold", "pca.drift", "settings.pins", "settings.store_url", "errors"],
     "consumer_group": [
-        "consumer_group", "fold", "formats.record", "pca.arrays", "pca.state.Losses", "errors",
+        "consumer_group", "fold", "formats.codec.Codec", "formats.record", "pca.arrays", "pca.state.Losses", "errors",
         "process", "settings.commands", "sources.base", "sources.events", "stores.base", "stores.process_status",
     ],
     "worker": [

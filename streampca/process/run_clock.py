@@ -24,7 +24,7 @@ _raise_signal = types.ExternalFunction("raise", types.intc(types.intc))
 _exit_at_once = types.ExternalFunction("_exit", types.void(types.intc))
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]  # numba has no types
+@njit(nogil=True)  # type: ignore[misc]  # numba has no types; not cached: its cache fails in a read-only folder
 def _count(counters: NDArray[np.int64], limit: int) -> None:
     """If the counters were not read for `limit` looks, end the process, with the stacks that the signal writes."""
     while not counters[_ENDS]:

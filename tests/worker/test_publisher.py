@@ -93,8 +93,8 @@ def test_checkpoints_are_read_one_at_a_time(fixture: PublisherFixture, monkeypat
         fixture.save(partition, fold_of(vectors(100 + partition), CONFIG))
     newest, held = fixture.checkpoints.newest, WeakSet[Fold]()
 
-    def counted(partition: int, *, trusted: bool) -> Checkpoint | None:
-        checkpoint = newest(partition, trusted=trusted)
+    def counted(partition: int) -> Checkpoint | None:
+        checkpoint = newest(partition)
         held.add(checkpoint.fold)
         assert len(held) <= 2
         return checkpoint
