@@ -1,4 +1,4 @@
-"""A TCP proxy in front of the test broker that cuts, slows down or swallows what the broker answers."""
+"""A TCP proxy in front of the test broker that cuts, slows down or swallows answers, or delays a request."""
 
 import socket
 import struct
@@ -19,12 +19,16 @@ class FaultyProxy:
     - "cut": of a large one only a part passes, then the connection is reset.
     - "slow": they pass a few bytes at a time.
     - "silent": connections are accepted, requests are read, and nothing is answered.
+
+    `hold` is the other way round: a request arrives late, after its connection was cut.
     """
 
     def __init__(self, port: int, target: int) -> None:
         self.fault = ""
         self.requests = bytearray()  # all that clients have sent
         self.faults = 0  # answers that were cut, pieces that were slow, or answers that were swallowed
+        self._hold: int | None = None  # the API key of a request that is to be held, once
+        self._held: list[tuple[socket.socket, bytes]] = []
         self._target = target
         self._server = socket.create_server(("127.0.0.1", port))
         self._sockets: set[socket.socket] = set()
@@ -49,6 +53,19 @@ class FaultyProxy:
         for connection in list(self._sockets) if lossy else ():
             self._close(connection)
 
+    def hold(self, api_key: int) -> None:
+        """Keep the next request of this kind, and reset the connection of its client."""
+        self._hold = api_key
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._held)
+
+    def deliver(self) -> None:
+        """Hand the held request to the broker."""
+        for broker, request in self._held:
+            broker.sendall(request)
+
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
@@ -64,6 +81,11 @@ class FaultyProxy:
             while data := source.recv(65_536):
                 if answers:
                     self._answer(sink, data)
+                elif self._hold is not None and data[4:6] == self._hold.to_bytes(2, "big"):
+                    self._hold = None
+                    self._held.append((sink, data))
+                    self._close(source)
+                    return  # the broker sees nothing of it
                 else:
                     self.requests += data
                     sink.sendall(data)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
 from streampca.pca.arrays import F64
-from streampca.pca.blocked import triangle
 
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
@@ -41,8 +40,9 @@ def checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     divisor = np.where(known > 0, known, 1.0)  # of an entry that was never seen, all sums are 0
     if "covariance" in arrays:
         d = len(unseen)
-        covariance = triangle.square(arrays["covariance"], d) / np.minimum.outer(divisor, divisor)
-        lower = np.tril_indices(d)
+        covariance, lower = np.zeros((d, d)), np.tril_indices(d)
+        covariance[lower] = arrays["covariance"]
+        covariance /= np.minimum.outer(divisor, divisor)
         arrays["covariance"] = _cut(covariance)[lower]
         known = np.minimum.outer(known, known)[lower]
     elif "variances" in arrays:
@@ -89,7 +89,10 @@ def _refuse_misfits(unseen: NDArray[Any], arrays: Arrays) -> None:
 
 
 def _cut(covariance: F64) -> F64:
-    """Σ (d, d) with correlations of at most 1: the release before could keep larger ones of entries with gaps."""
+    """Σ (d, d) with correlations of at most 1; of a lower triangle, the same.
+
+    The release before could keep larger ones of entries with gaps.
+    """
     deviation = np.sqrt(np.maximum(covariance.diagonal(), 0.0))
     largest = np.outer(deviation, deviation)
     return np.clip(covariance, -largest, largest)

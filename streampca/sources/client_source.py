@@ -17,7 +17,10 @@ from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records,
 
 EARLIEST = -2  # a position that is not known yet; librdkafka's number for it
 _STANDS_S = 20.0  # so long a partition stands still before it is asked why
-FETCH_BYTES = 4 * 1024 * 1024  # of one partition at once: many messages of any usual size
+FETCH_BYTES = 4 * 2**20  # of one partition at once: many messages of any usual size
+# Of all partitions of a broker at once. With kafka-python's default, 50 MiB, 30 partitions of large records took 300 to
+# 700 MiB more: an answer is held several times, as bytes, as records, and in the queue.
+FETCH_BYTES_OF_ALL = 4 * FETCH_BYTES
 
 log = structlog.get_logger()
 

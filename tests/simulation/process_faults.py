@@ -88,8 +88,12 @@ class ProcessFaults:
         self._site.cut(fault.target % len(self._site.cluster.logs), 1 + round(40 * fault.seconds))
 
     def grow(self, fault: Fault) -> None:
+        """Add a partition. Not while another volume is mounted: an old backup is told by the offsets of the group.
+
+        A new partition has none, so it would begin in the backup, and wait for ever for its checkpoint there.
+        """
         cluster = self._site.cluster
-        if len(cluster.logs) < 4:
+        if len(cluster.logs) < 4 and self._site.mounted is self._site.volume:
             cluster.add_partitions(len(cluster.logs) + 1)
 
     def _seconds(self, fault: Fault) -> float:

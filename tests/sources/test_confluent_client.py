@@ -88,7 +88,7 @@ class UnansweredProducer:
     def __init__(self, options: Any) -> None:
         self.records: list[tuple[bytes, Any]] = []  # values, and what hears that they are acknowledged
 
-    def produce(self, topic: str, value: bytes, key: bytes, partition: int, report: Any, headers: Any) -> None:
+    def produce(self, topic: str, value: bytes, key: bytes, partition: int, report: Any, *others: Any) -> None:
         self.records.append((value, report))
 
     def acknowledge(self) -> None:

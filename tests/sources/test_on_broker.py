@@ -29,7 +29,7 @@ from streampca.sources.clients import could_save, create_dead_letters
 from streampca.sources.confluent import connection as confluent_connection, transactions as confluent_transactions
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.confluent.transactions import ConfluentProducer, ConfluentTransactions
-from streampca.sources.events import Assigned, Revoked
+from streampca.sources.events import Assigned, Records, Revoked
 from streampca.sources.kafka_python import connection
 from streampca.sources.kafka_python.patches import position_of
 from streampca.sources.kafka_python.source import KafkaPythonSource
@@ -366,6 +366,24 @@ def test_records_fetched_by_a_failed_poll_arrive_again(log: OnKafka, monkeypatch
     reader.read_to({0: 100})
     assert [position > 20 for position in failed_at] == [True]
     assert reader.offsets(0) == list(range(100))
+
+
+@kafka_python
+def test_a_poll_holds_a_few_partitions_worth_of_large_records(broker: Broker, topic: str, kind: type[OnKafka]) -> None:
+    """However many partitions have records of 1 MB: a poll's records are held several times."""
+    partitions = range(15)
+    with closing(kind(broker, topic, len(partitions))) as log:
+        for partition in partitions:
+            log.append(partition, [bytes(1_000_000)] * 4)
+        reader = reading(log.open(), dict.fromkeys(partitions, 0))
+        sizes = list[int]()
+
+        def all_are_read() -> bool:
+            sizes.append(sum(event.nbytes for event in reader.poll() if isinstance(event, Records)))
+            return all(reader.next(partition) == 4 for partition in partitions)
+
+        wait_until(all_are_read)
+    assert max(sizes) <= client_source.FETCH_BYTES_OF_ALL
 
 
 @kafka_python

@@ -9,6 +9,7 @@ import pytest
 
 from streampca.errors import SourceError
 from streampca.sources.events import Lost, Revoked
+from tests.faulty_proxy import FaultyProxy
 from tests.kafka_broker import Broker
 from tests.sources.backends import OnKafka
 from tests.sources.reader import Reader
@@ -17,6 +18,7 @@ from tests.waiting import PATIENCE_S
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("attentive")]
 
 ALL = frozenset(range(4))
+JOIN_GROUP = 11  # its API key in Kafka's protocol
 POLL_S = 0.2  # as the worker; kafka-python gives up joining at the end of a poll
 
 
@@ -89,6 +91,24 @@ def test_a_member_that_was_replaced_ends_with_what_to_do(backend: OnKafka) -> No
     members.wait(lambda: members.settled() == ALL)
     with pytest.raises(SourceError, match="give each worker a group_instance_id of its own"):
         members.wait(lambda: replaced.poll(POLL_S) and False)
+
+
+def test_a_member_whose_own_request_arrived_late_ends_with_what_to_do(backend: OnKafka) -> None:
+    """A connection was cut after a request to join: the group takes it for another member with the same identity.
+
+    Neither side can tell the two cases apart, so the error names both.
+    """
+    broker = backend.broker
+    with FaultyProxy(broker.proxy, broker.proxied) as proxy:
+        proxy.hold(JOIN_GROUP)
+        reader = Reader(backend.open(group_instance_id="a", bootstrap_servers=f"127.0.0.1:{broker.proxy}"))
+        assert reader.assigned() == ALL
+        assert proxy.holds
+        proxy.deliver()
+        with pytest.raises(SourceError, match="a request of its own to join was cut, and arrived late"):
+            reader.until(lambda: False)
+        reader.source.close()
+    assert Reader(backend.open(group_instance_id="a")).assigned() == ALL  # a new process goes on
 
 
 def test_members_with_and_without_an_identity_share_the_topic(backend: OnKafka) -> None:

@@ -11,7 +11,7 @@ from streampca.settings.commands import ConsumerSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.client_connection import one_line
-from streampca.sources.client_source import FETCH_BYTES, member_intervals_ms
+from streampca.sources.client_source import FETCH_BYTES, FETCH_BYTES_OF_ALL, member_intervals_ms
 from streampca.sources.oauth_tokens import create_tokens
 
 
@@ -66,7 +66,7 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         # Every rebalance revokes all and assigns all, as with kafka-python: the two can share a group.
         "partition.assignment.strategy": "range",
         "max.partition.fetch.bytes": FETCH_BYTES,
-        "fetch.max.bytes": 4 * FETCH_BYTES,
+        "fetch.max.bytes": FETCH_BYTES_OF_ALL,
         # Limit over all partitions; one more fetch may be in flight. Decoded records use the other half.
         "queued.max.messages.kbytes": base.IN_FLIGHT_MIB * 1024 // 2,
         "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second

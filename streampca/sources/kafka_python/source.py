@@ -21,7 +21,7 @@ from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.client_connection import one_line
-from streampca.sources.client_source import EARLIEST, FETCH_BYTES, ClientSource, member_intervals_ms
+from streampca.sources.client_source import EARLIEST, FETCH_BYTES, FETCH_BYTES_OF_ALL, ClientSource, member_intervals_ms
 from streampca.sources.events import Assigned, Lost, Revoked, SourceStatus
 from streampca.sources.kafka_python import patches
 from streampca.sources.kafka_python.connection import Connection
@@ -191,6 +191,7 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "isolation_level": "read_committed",
         "max_poll_records": base.MAX_POLL_RECORDS,
         "max_partition_fetch_bytes": FETCH_BYTES,
+        "fetch_max_bytes": FETCH_BYTES_OF_ALL,
         "max_poll_interval_ms": longest_poll_ms,
         "session_timeout_ms": session_ms,
         "heartbeat_interval_ms": heartbeat_ms,
