@@ -107,7 +107,7 @@ def weights_before(w: float, retention: F64) -> F64:
 
 
 def without_first_outliers(state: State, V: F64) -> F64:
-    """V (B, d), where no value of an entry that no message has shown is farther from the median than ten median ones."""
+    """V (B, d), where no value of an entry that begins is farther from its median than ten median distances."""
     V = V.copy()
     for j in np.flatnonzero(known_before(state).diagonal() <= 0):
         values = V[~np.isnan(V[:, j]), j]
