@@ -171,8 +171,8 @@ def test_a_model_is_read_as_the_release_before_serves_it(name: str) -> None:
         projected = published.project(following(name)[-5:])
         assert np.allclose(projected.coordinates, figures["coordinates"], rtol=1e-9, atol=1e-9)
         assert np.allclose(np.stack(projected.scores), figures["scores"], rtol=1e-7)
-        # Past scores that are kept are multiples of expected scores, which were different ones then: T² of axes that fit
-        # one another counts now. So until past scores are forgotten, p is a little off.
+        # Past scores of a file are multiples of expected ones, which were smaller then: that axes fit the learned
+        # messages together did not count. So until these scores are forgotten, p is a little off.
         assert np.abs(projected.p - figures["p"]).max() <= 0.02
     assert models.encode(models.decode(models.encode(published))) == models.encode(published)
 
