@@ -64,25 +64,26 @@ def model_of(state: State, components: int, reference: Array | None = None) -> M
     known, total = state.known_entries, state.total_variance
     seen = None if known is None or known.min() > 0 else known > 0
     if state.missing is not None:
-        variance, total = _definite(variance, total, rows.shape[1] if seen is None else int(seen.sum()))
+        every, total = _definite(state, rows.shape[1] if seen is None else int(seen.sum()))
+        variance[: len(every)] = every[:components]
     return Model(rows, variance, state.mean, total, state.weight, state.scale, seen)
 
 
-def _definite(variance: F64, total_variance: float, dimensions: int) -> tuple[F64, float]:
-    """The variances (k,) and the total variance of a covariance that is positive definite.
+def _definite(state: State, dimensions: int) -> tuple[F64, float]:
+    """The variances (n,) and the total variance of a state whose covariance is positive definite.
 
-    Where pairs of entries were known for different messages, Σ may have negative eigenvalues. If then the variances sum
-    to more than the total, the negative ones are the rest: their mean size says how far variances are off, and smaller
-    variances count as that. Otherwise rows of no other kind than the learned ones would be very unusual along them.
+    Where pairs of entries were known for different messages, Σ may have negative eigenvalues. If then the columns have
+    more than the total variance, the negative ones are the rest: their mean size says how far variances are off, and
+    smaller ones count as that. Otherwise rows of no other kind than the learned ones would be very unusual along them.
     """
-    positive = int((variance > 0).sum())
-    excess = float(variance.sum()) - total_variance
-    if excess <= 0 or positive == dimensions:
-        return variance, total_variance
-    error = excess / (dimensions - positive)
-    there_are = np.arange(len(variance)) < dimensions
-    variance = np.where(there_are, np.maximum(variance, error), 0.0)
-    return variance, float(variance.sum()) + error * max(dimensions - len(variance), 0)
+    positive, total = state.variance[:dimensions], state.total_variance
+    excess = float(positive.sum()) - total
+    if excess <= 0 or len(positive) == dimensions:
+        return positive, total
+    error = excess / (dimensions - len(positive))
+    every = np.full(dimensions, error)
+    every[: len(positive)] = np.maximum(positive, error)
+    return every, float(every.sum())
 
 
 def continuation(state: State) -> F32:

@@ -1,12 +1,14 @@
 """How far a model has moved from an earlier one of the same stream; docs/mathematics.md, section 16.
 
-With the newest model's y = D(v − m), axes U, the variances Δ and σ² of messages that it has not learned, and Q, an
-orthonormal basis of the earlier model's axes in these units, DDₚ⁻¹Uₚ:
+With the newest model's y = D(v − m), and an orthonormal basis Q of the earlier model's axes in these units, DDₚ⁻¹Uₚ:
+the stream's covariance is that of noise σ² with variance σ²(1 + t) along axes of its own, from each of which the
+learned axis u is the angle arccos c away (projection.Spikes). So Q explains of it
 
-    Σ = UΔUᵀ + σ²(I − UUᵀ)        tr QᵀΣQ = Σᵢⱼ (δᵢ − σ²)(UᵀQ)ᵢⱼ² + σ²kₚ
+    Σᵢ σ²tᵢ min(1, ‖Qᵀuᵢ‖²/cᵢ²) + kₚσ²
 
-The learned variances Λ would compare axes that fit their own messages with earlier ones, which do not fit them: in a
-stream that has not changed, too, the earlier axes would explain less. No matrix (d, d) is formed: it costs d·k².
+of all kₚ axes of the earlier model. The learned variances Λ would compare axes that fit their own messages with earlier
+ones, which do not fit them: earlier axes would explain less of a stream that has not changed, too. No matrix (d, d) is
+formed: it costs d·k².
 """
 
 from typing import NamedTuple
@@ -38,18 +40,21 @@ def drift(earlier: Model, newest: Model) -> Drift:
     spikes = newest.spikes
     is_spike = spikes.overlap > 0
     U_spikes = U[:, : len(is_spike)][:, is_spike]
-    # A learned axis has an angle to the stream's own, by which an earlier axis seems to explain less of it.
+    # Of the stream's own axis, earlier axes explain more than of the learned one, which is an angle away from it.
     share = np.minimum(np.square(U_spikes.T @ Q).sum(axis=1) / spikes.overlap[is_spike], 1.0)
     explained = spikes.sigma2 * (spikes.strength[is_spike] @ share + earlier.n_components)
     variable = newest.total_variance > 0
-    shift = np.square(scale * (newest.mean - earlier.mean)).sum()
+    shifts = np.square(scale * (newest.mean - earlier.mean))
+    for model in (newest, earlier):
+        if model.seen is not None:
+            shifts = np.where(model.seen, shifts, 0.0)  # a dimension has the mean 0 until it is seen
     if earlier.scale is not None:  # an entry that varies has variance 1, a constant one has D = 1
         total = float(np.square(units)[earlier.scale != 1].sum())
     return Drift(
         _largest_angle(U[:, newest.explained_variance >= newest.floored_variance], Q),
         float(explained / newest.total_variance) if variable else 0.0,
         float(spikes.of_new.sum() / newest.total_variance) if variable else 0.0,
-        float(shift / np.float64(total)),
+        float(shifts.sum() / np.float64(total)),
     )
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from scipy.linalg import blas
 
 from streampca.pca import missing
-from streampca.pca.arrays import F64, Array, packed_diagonal
+from streampca.pca.arrays import F64, Array, packed_diagonal, power_of_two
 from streampca.pca.blocked import block, pairs, triangle
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.state import State
@@ -159,15 +159,17 @@ def _said(of: BlockWithGaps, step: EntryStep, change: F64, squares: F64) -> tupl
         none = np.zeros((len(ordinary), 1))
         return pairs.Said(none, none, np.zeros(len(ordinary))), np.zeros(len(ordinary))
     known = step.entries.before > 0
-    C, ridge = of.by.C * known[:, None], of.by.ridge
+    unit = power_of_two(float(np.abs(of.by.C).max()))  # products of three or four entries of C would overflow
+    C, ridge = of.by.C * known[:, None] / unit, of.by.ridge / unit / unit
     C_L = C * ordinary[:, None]
     inverse = np.linalg.inv(C_L.T @ C_L + np.diag(ridge))
-    of_L = ordinary[:, None] * blas.dsymm(1.0, change.T, C_L) @ inverse
+    of_L = ordinary[:, None] * blas.dsymm(1 / unit, change.T, C_L) @ inverse
     of_others = C @ (inverse @ (C_L.T @ of_L))
     follows = known & ~ordinary
-    said = np.where(ordinary[:, None], of_L, of_others) * known[:, None]
-    most, added = squares[~ordinary].sum(), np.vecdot(C, said)[follows].clip(0).sum()
+    said = np.where(ordinary[:, None], of_L, of_others) * known[:, None]  # divided by `unit`, as change is once
+    C_in_units = C * unit
+    most, added = squares[~ordinary].sum(), np.vecdot(C_in_units, said)[follows].clip(0).sum()
     if added > most and (of.learned.kept < 1).any():
         said *= most / added
     of_mean = C @ (inverse @ (C_L.T @ step.moved))
-    return pairs.Said(C, np.ascontiguousarray(said), follows.astype(np.float64)), of_mean
+    return pairs.Said(C_in_units, np.ascontiguousarray(said), follows.astype(np.float64)), of_mean

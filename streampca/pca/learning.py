@@ -200,8 +200,6 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
         after = _learn_covariance(after, learned, of_gaps, origin, scale, weights.past, config)
     else:
         after = _learn_factor(after, learned, A, of_gaps, origin, scale, weights.past, config)
-    if config.keeps_covariance and lacking is not None:  # an indefinite Σ: columns may have more than its diagonal
-        after = replace(after, total_variance=max(after.total_variance, float(after.variance.sum())))
     return after, losses
 
 

@@ -54,7 +54,8 @@ def predictor(state: State, components: int) -> Predictor:
     """What predicts the entries of the messages that follow a state."""
     k = min(components, state.rank)
     seen = int((state.known_entries > 0).sum())
-    return _predictor(state.mean, state.C[:, :k], state.variance[:k], state.total_variance, seen)
+    total = max(state.total_variance, float(state.variance.sum()))  # the columns of an indefinite Σ may have more
+    return _predictor(state.mean, state.C[:, :k], state.variance[:k], total, seen)
 
 
 def _predictor(mean: F64, C: Array, variance: F64, total_variance: float, seen: int) -> Predictor:

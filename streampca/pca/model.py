@@ -75,7 +75,7 @@ class Model:
 
     @cached_property
     def spikes(self) -> projection.Spikes:
-        """What the variances along the axes say of the stream; of k axes, but no more than dimensions that were seen."""
+        """What the variances say of the stream, along k axes, but no more than dimensions that were seen."""
         d = self.seen_dimensions
         learned = self.floored_variance[:d]
         return projection.spikes(learned, d, self.total_variance, self.weight, self.components.dtype)
@@ -83,9 +83,9 @@ class Model:
     @cached_property
     def expected_scores(self) -> F64:
         """The means of T², SPE and score over messages that are not learned yet, (3,)."""
-        d, learned = self.seen_dimensions, self.floored_variance[: self.seen_dimensions]
-        sigma2 = self.spikes.sigma2
-        t2 = projection.t2_of_new(learned, self.spikes.of_new, sigma2, d, self.weight)
+        d, learned, new = self.seen_dimensions, self.floored_variance[: self.seen_dimensions], self.spikes.of_new
+        sigma2 = projection.noise_variance(new, d, self.total_variance, self.components.dtype)
+        t2 = projection.t2_of_new(learned, new, sigma2, d, self.weight)
         spe = max(d - len(learned), 1) * sigma2
         return np.array([t2, spe, t2 + spe / self.noise_variance])
 

@@ -59,8 +59,8 @@ class Spikes(NamedTuple):
     @property
     def overlap(self) -> F64:
         """The squared cosine of the angle between each learned axis and the stream's, (k,); 0: it only fits noise."""
-        t = self.strength
-        return np.asarray(np.maximum(t**2 - self.gamma, 0.0) / (t * (t + self.gamma)))
+        t, edge = self.strength, np.sqrt(self.gamma)  # t = √γ of an axis that only fits noise, to the last bit
+        return np.asarray((t - edge) * (t + edge) / (t * (t + self.gamma)))
 
     @property
     def of_new(self) -> F64:
@@ -87,7 +87,7 @@ def spikes(variance: F64, dimensions: int, total_variance: float, weight: float,
         found = Spikes(t, sigma2, gamma)
         sigma2 = noise_variance(found.of_new, dimensions, total_variance, dtype)
         axes = int((b > least).sum())
-    return found._replace(sigma2=sigma2)
+    return found
 
 
 def t2_of_new(variance: F64, new: F64, sigma2: float, dimensions: int, weight: float) -> float:

@@ -31,7 +31,7 @@ def learn_block(state: State, V: F64, retention: F64, config: learning.LearningC
     fits, gaps, m0 = np.tile(m, (B, 1)), not shown.all(), m
     if gaps:
         lacking = (0.0 if lacking is None else lacking) + c @ ~shown
-        fits = fits_of(V, m, C, state.total_variance, seen_before(state))
+        fits = fits_of(V, m, C, max(state.total_variance, np.square(state.C).sum()), seen_before(state))
         V = np.where(shown, fits + (V - fits) / root_of(shown, c), fits)
     Y, kept, residual, norm = np.empty((B, d)), np.ones(B), np.empty(B), np.empty(B)
     S = np.linalg.inv(C.T @ C)
@@ -89,10 +89,6 @@ def learn_block(state: State, V: F64, retention: F64, config: learning.LearningC
         if not few and past >= learning.SHORT_MEMORY and state.rank >= k:
             covariance, basis = nystrom(covariance, start)
     CF = axes_within(covariance, basis)[:, : config.columns]
-    if (
-        config.keeps_covariance and lacking is not None
-    ):  # columns of an indefinite Σ may have more variance than its diagonal
-        numbers["total_variance"] = max(numbers["total_variance"], float(np.square(CF).sum()))
     scale = new_D if config.standardize else None
     return State(CF, after, missing=lacking, scale=scale, **numbers), Losses(np.clip(residual, 0, norm), norm)
 
@@ -107,7 +103,7 @@ def weights_before(w: float, retention: F64) -> F64:
 
 
 def without_first_outliers(state: State, V: F64) -> F64:
-    """V (B, d), where no value of an entry that no message has shown is farther from the median than ten median ones."""
+    """V (B, d), where no value of an entry that begins is farther from its median than ten median distances."""
     V = V.copy()
     for j in np.flatnonzero(known_before(state).diagonal() <= 0):
         values = V[~np.isnan(V[:, j]), j]
@@ -192,7 +188,8 @@ def predicted(state: State, k: int) -> tuple[F64, F64]:
     """C (d, k) and the ridge σ²λ/(λ − σ²)."""
     C = state.C[:, :k].astype(np.float64)
     variance = np.square(C).sum(axis=0)
-    noise = max((state.total_variance - variance.sum()) / (seen_before(state) - k), 1e-10 * variance.max())
+    total = max(state.total_variance, np.square(state.C).sum())  # of an indefinite Σ, columns have more than its trace
+    noise = max((total - variance.sum()) / (seen_before(state) - k), 1e-10 * variance.max())
     return np.where(np.abs(C) > 1e-14 * np.abs(C).max(), C, 0.0), noise / (1 - noise / variance)
 
 

@@ -11,7 +11,7 @@ from streampca.pca.arrays import F64
 from streampca.pca.drift import Drift, drift
 from streampca.pca.learning import LearningConfig, learn
 from streampca.pca.model import Model
-from streampca.pca.projection import variances_of_new
+from streampca.pca.projection import noise_variance
 from tests.pca.streams import batch_pca, gaussian, one_pass, scale_of
 
 
@@ -29,6 +29,25 @@ def model_of(X: F64, k: int, *, standardize: bool, dtype: type) -> Model:
     return replace(model, **arrays, mean=X.mean(axis=0).astype(dtype), scale=scale if standardize else None)
 
 
+def spiked(model: Model) -> tuple[float, F64, float, F64]:
+    """σ², the strengths t (k,), γ, and the variances of new messages along the axes (k,), by the roots of λ(t)."""
+    d, k, total = model.dimensions, model.n_components, model.total_variance
+    sigma2, axes_above = noise_variance(model.floored_variance, d, total, model.components.dtype), 0
+    for _ in range(10):
+        gamma = (d - axes_above) / model.weight
+        ratio = model.floored_variance / sigma2
+        above = ratio > (1 + np.sqrt(gamma)) ** 2
+        roots = [
+            np.roots([1, 1 + gamma - x, gamma]).real.max() if up else gamma**0.5
+            for x, up in zip(ratio, above, strict=True)
+        ]
+        t, axes_above = np.array(roots), int(above.sum())
+        new = sigma2 * t * (1 + t) / (t + gamma)
+        used, sigma2 = sigma2, noise_variance(new, d, total, model.components.dtype)
+    assert len(t) == k
+    return used, t, gamma, new
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("standardize", [False, True])
 @pytest.mark.parametrize(("d", "earlier_k", "k"), [(1, 1, 1), (2, 1, 2), (9, 3, 3), (9, 2, 4), (9, 9, 4), (9, 4, 9)])
@@ -39,12 +58,14 @@ def test_drift_is_that_of_the_dense_covariances(d: int, earlier_k: int, k: int, 
     )
     earlier_D, D = (scale_of(X) if standardize else np.ones(d) for X in (before, after))
     U, Q = newest.components.T.astype(np.float64), orth((D / earlier_D * earlier.components).T)
-    new, noise = variances_of_new(newest.floored_variance, d, newest.total_variance, newest.weight, dtype)
-    covariance = (U * new) @ U.T + noise * (np.eye(d) - U @ U.T)
+    sigma2, t, gamma, new = spiked(newest)
+    is_spike = t**2 > gamma * (1 + 1e-9)
+    overlap = (t**2 - gamma) / (t**2 + gamma * t)
+    share = np.minimum(np.diagonal(U.T @ Q @ Q.T @ U)[is_spike] / overlap[is_spike], 1)
     expected = Drift(
         subspace_angles(U, Q)[0],
-        np.trace(Q.T @ covariance @ Q) / np.trace(covariance),
-        new.sum() / np.trace(covariance),
+        (np.sum(sigma2 * t[is_spike] * share) + sigma2 * earlier_k) / newest.total_variance,
+        new.sum() / newest.total_variance,
         ((D * (after.mean(axis=0) - before.mean(axis=0))) ** 2).sum() / (D**2 * before.var(axis=0)).sum(),
     )
     assert drift(earlier, newest) == pytest.approx(expected, rel=1e-5 if dtype == np.float32 else 1e-9, abs=1e-6)
@@ -61,6 +82,18 @@ def test_arbitrary_axes_and_no_variance_are_no_drift(d: int, rank: int, k: int) 
     assert drift(other, model)[:3] == pytest.approx((0.0, share, share), abs=1e-12)
     moved = drift(other, replace(model, mean=model.mean + 1)).mean_shift_ratio
     assert moved == (pytest.approx(d / model.total_variance) if rank else np.inf)
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_the_mean_of_a_sensor_that_begins_is_no_shift(standardize: bool) -> None:
+    """Before its first value its mean is 0, wherever that is."""
+    X = gaussian(4, 6000, np.linspace(3, 1, 8)) + 100
+    X[:3000, 5] = np.nan
+    config = LearningConfig(8, 3, impute=True, standardize=standardize)
+    state, _ = one_pass(X[:3000], config)
+    pinned = axes.model_of(axes.decomposed(state, config.columns), 3)
+    state, _ = learn(state, X[3000:], np.ones(3000), config)
+    assert drift(pinned, axes.model_of(axes.decomposed(state, config.columns), 3)).mean_shift_ratio < 0.01
 
 
 D = 64

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from streampca.fold import checkpoint as files
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.pca import missing
+from streampca.pca import axes, missing
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import triangle
 from streampca.pca.learning import LearningConfig, learn
@@ -58,9 +58,13 @@ def states(V: F64, config: LearningConfig, retention: float = 1.0) -> list[State
     return found[1:]
 
 
-def noise_share(state: State, k: int) -> float:
-    """The share of the total variance that the k leading columns leave out."""
-    return float((state.total_variance - state.variance[:k].sum()) / state.total_variance)
+def noise_shares(state: State, k: int, config: LearningConfig) -> tuple[float, float]:
+    """The shares of the total variance that σ² has where the state is served, and where it fills messages."""
+    model = axes.model_of(axes.decomposed(state, config.columns), k)
+    assert model.explained_variance_ratio.sum() <= 1 + 1e-12
+    assert model.explained_variance.min() >= 0
+    total = state.total_variance or 1.0
+    return model.noise_variance / total, missing.predictor(state, k).ridge.min() / total
 
 
 @given(
@@ -75,14 +79,14 @@ def noise_share(state: State, k: int) -> float:
 def test_no_pattern_of_gaps_breaks_a_state(
     kinds: list[str], k: int, seed: int, retention: float, standardize: bool, of_factor: bool
 ) -> None:
-    """It is finite, no correlation exceeds 1, no columns have more than the total variance, and it can be saved."""
+    """It is finite, no correlation exceeds 1, a model explains no more than there is, and it can be saved."""
     d = len(kinds)
     config = LearningConfig(d, min(k, d), 1, warm_up=40, impute=True, standardize=standardize, factor=of_factor)
     for state in states(stream(kinds, seed), config, retention):
         assert all(np.isfinite(array).all() for array in (state.C, state.mean, state.known_entries))
         assert ((state.known_entries >= 0) & (state.known_entries <= 1 + 1e-9)).all()
         if state.covariance is not None:
-            assert state.variance.sum() <= state.total_variance * (1 + 1e-9)
+            assert min(noise_shares(state, config.components, config)) >= 0
             root = np.sqrt(state.entry_variances)
             assert (np.abs(learned(state)) <= np.outer(root, root) * (1 + 1e-12)).all()
         assert_survives_a_checkpoint(replace(state, pinv_error=0.0), config)
@@ -102,8 +106,9 @@ def test_the_noise_stays_above_rounding(k: int, share: float, tails: bool) -> No
     random = np.random.default_rng(1)
     of_triples = random.standard_t(3, (2000, 20)) if tails else random.standard_normal((2000, 20))
     V = np.repeat(of_triples, 3, axis=1) + 0.1 * random.standard_normal((2000, 60))
-    for state in states(with_gaps(V, share), LearningConfig(60, k, impute=True)):
-        assert noise_share(state, k) > 1e-6
+    config = LearningConfig(60, k, impute=True)
+    for state in states(with_gaps(V, share), config):
+        assert min(noise_shares(state, k, config)) > 1e-6
 
 
 @pytest.mark.parametrize("center", [True, False])
@@ -150,7 +155,8 @@ def test_an_outlier_among_the_first_values_of_a_sensor(row: int, standardize: bo
     variance = state.entry_variances[0] if standardize or not factor else learned(state)[0, 0]
     assert 0.5 <= variance <= 2
     assert abs(state.mean[0]) <= 0.1
-    assert noise_share(state, 2) == pytest.approx(0.8, abs=0.06)
+    model = axes.model_of(state, 2)
+    assert model.noise_variance * 8 / model.total_variance == pytest.approx(0.8, abs=0.06)
 
 
 def test_a_sensor_that_was_never_seen_is_no_dimension_of_the_noise() -> None:
