@@ -27,6 +27,7 @@ class MemoryTransactions:
         self._sent: list[Outgoing] = []
         self._ready = False
         self.configs, self.takes = dict[str, str](), range(2**63)  # the topic's, and the timestamps that it takes
+        self.takes_time_of_sending = True  # else this machine's clock is wrong
         self.takes_bytes = 2**63  # a record for outputs
         self.failures: list[str] = []  # what the next commits fail with: "before", or "after" they have happened
 
@@ -47,7 +48,7 @@ class MemoryTransactions:
 
     def commit(self, offsets: Mapping[int, Committed]) -> None:
         self._check()
-        if any(record.timestamp >= 0 and record.timestamp not in self.takes for record in self._sent):
+        if not all(map(self._takes, self._sent)):
             self._fail(RecordRefusedError("invalid timestamp", 32))
         sizes = [record_size(r.value, r.key, r.headers) for r in self._sent if r.topic == "projected"]
         if too_large := [size for size in sizes if size > self.takes_bytes]:
@@ -70,6 +71,9 @@ class MemoryTransactions:
     def close(self) -> None:
         self.abort()
         self._ready = False
+
+    def _takes(self, record: Outgoing) -> bool:
+        return record.timestamp in self.takes if record.timestamp >= 0 else self.takes_time_of_sending
 
     def _check(self) -> None:
         if not self._ready:

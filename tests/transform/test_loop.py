@@ -107,6 +107,19 @@ def test_outputs_that_are_too_large_are_dead_letters(packer: ArrowPacker | None,
     assert world.origins() == {0: [offset for offset in range(606) if offset not in (3, 204, 405)]}
 
 
+def test_a_wrong_clock_ends_no_member_and_costs_no_dead_letter() -> None:
+    """The topics refuse the time of sending, so that all records have times of their own."""
+    world = World()
+    world.append(0, 3, timestamp=1000)
+    world.topic.append(0, b"no vector", timestamp=2000)
+    member = Member(world, on_bad_record="dead_letter")
+    member.transactions.takes_time_of_sending = False
+    member.run()
+    assert [letter.timestamp for letter in world.written[DEAD]] == [2000]
+    assert [output.timestamp for output in world.outputs()] == [1000] * 3
+    assert world.is_done
+
+
 def test_bad_records_are_skipped_on_request() -> None:
     world = World()
     world.topic.append(0, b"no vector", None)
