@@ -28,7 +28,7 @@ from scipy.linalg import blas
 
 from streampca.pca import missing
 from streampca.pca.arrays import F64, Array, packed_diagonal, power_of_two
-from streampca.pca.blocked import block, pairs, triangle
+from streampca.pca.blocked import block, centring, pairs, triangle
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.state import State
 
@@ -164,12 +164,16 @@ def _said(of: BlockWithGaps, step: EntryStep, change: F64, squares: F64) -> tupl
     C_L = C * ordinary[:, None]
     inverse = np.linalg.inv(C_L.T @ C_L + np.diag(ridge))
     of_L = ordinary[:, None] * blas.dsymm(1 / unit, change.T, C_L) @ inverse
-    of_others = C @ (inverse @ (C_L.T @ of_L))
+    change_of_x = inverse @ (C_L.T @ of_L) / unit  # of the second moment of the coordinates
+    mean_of_x = inverse @ (C_L.T @ step.moved) / unit
     follows = known & ~ordinary
-    said = np.where(ordinary[:, None], of_L, of_others) * known[:, None]  # divided by `unit`, as change is once
+    said = np.where(ordinary[:, None], of_L, C @ change_of_x * unit) * known[:, None]
     C_in_units = C * unit
     most, added = squares[~ordinary].sum(), np.vecdot(C_in_units, said)[follows].clip(0).sum()
     if added > most and (of.learned.kept < 1).any():
         said *= most / added
-    of_mean = C @ (inverse @ (C_L.T @ step.moved))
+    # Where L has hardly varied, ordinary messages are far away by C: entries that follow would be sent off by rounding.
+    limit = centring.ORDINARY * C.shape[1]
+    said *= min(1.0, limit / max(float(change_of_x.trace()), limit))
+    of_mean = C_in_units @ mean_of_x * min(1.0, np.sqrt(limit / max(float(mean_of_x @ mean_of_x), limit)))
     return pairs.Said(C_in_units, np.ascontiguousarray(said), follows.astype(np.float64)), of_mean
