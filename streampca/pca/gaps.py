@@ -13,7 +13,8 @@ n_ij is the share of those that show entries i and j.
 3. Step. Δ = E∘(B − Σ), δ = diag(E)∘μ.
 4. Regression. L are the entries with E_jj ≤ 1.5 η, and K = C (C_LᵀC_L + diag(ridge))⁻¹ C_Lᵀ predicts all from them.
    What they say of the others is added to Δ, (1 − E/η)∘KΔ_LL Kᵀ outside L × L, and (1 − diag(E)/η)∘Kδ_L to δ: so a dead
-   sensor follows the others, and a late one is referred to the whole stream.
+   sensor follows the others, and a late one is referred to the whole stream. Both are cut to a mean square of 30 along
+   the columns of C, like messages of bounded influence.
 5. Σ′ = Σ + Δ − δδᵀ and m′ = m + δ. Correlations are cut to ±1.
 6. Pairs that no message shows, both of whose entries are shown, move as filled messages would move them, by the share
    η / max(η, min(c₀N_ii, c₀N_jj) + η). A pair of which one entry begins is set by step 1.
@@ -172,7 +173,7 @@ def _said(of: BlockWithGaps, step: EntryStep, change: F64, squares: F64) -> tupl
     most, added = squares[~ordinary].sum(), np.vecdot(C_in_units, said)[follows].clip(0).sum()
     if added > most and (of.learned.kept < 1).any():
         said *= most / added
-    # Where L has hardly varied, ordinary messages are far away by C: entries that follow would be sent off by rounding.
+    # If L has hardly varied so far, its messages are far away by C, and would send off the entries that follow.
     limit = centring.ORDINARY * C.shape[1]
     said *= min(1.0, limit / max(float(change_of_x.trace()), limit))
     of_mean = C_in_units @ mean_of_x * min(1.0, np.sqrt(limit / max(float(mean_of_x @ mean_of_x), limit)))
