@@ -13,7 +13,8 @@ n_ij is the share of those that show entries i and j.
 3. Step. Δ = E∘(B − Σ), δ = diag(E)∘μ.
 4. Regression. L are the entries with E_jj ≤ 1.5 η, and K = C (C_LᵀC_L + diag(ridge))⁻¹ C_Lᵀ predicts all from them.
    What they say of the others is added to Δ, (1 − E/η)∘KΔ_LL Kᵀ outside L × L, and (1 − diag(E)/η)∘Kδ_L to δ: so a dead
-   sensor follows the others, and a late one is referred to the whole stream.
+   sensor follows the others, and a late one is referred to the whole stream. Both are cut to a mean square of 30 along
+   the columns of C, like messages of bounded influence.
 5. Σ′ = Σ + Δ − δδᵀ and m′ = m + δ. Correlations are cut to ±1.
 6. Pairs that no message shows, both of whose entries are shown, move as filled messages would move them, by the share
    η / max(η, min(c₀N_ii, c₀N_jj) + η). A pair of which one entry begins is set by step 1.
@@ -28,7 +29,7 @@ from scipy.linalg import blas
 
 from streampca.pca import missing
 from streampca.pca.arrays import F64, Array, packed_diagonal, power_of_two
-from streampca.pca.blocked import block, pairs, triangle
+from streampca.pca.blocked import block, centring, pairs, triangle
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.state import State
 
@@ -164,12 +165,16 @@ def _said(of: BlockWithGaps, step: EntryStep, change: F64, squares: F64) -> tupl
     C_L = C * ordinary[:, None]
     inverse = np.linalg.inv(C_L.T @ C_L + np.diag(ridge))
     of_L = ordinary[:, None] * blas.dsymm(1 / unit, change.T, C_L) @ inverse
-    of_others = C @ (inverse @ (C_L.T @ of_L))
+    change_of_x = inverse @ (C_L.T @ of_L) / unit  # of the second moment of the coordinates
+    mean_of_x = inverse @ (C_L.T @ step.moved) / unit
     follows = known & ~ordinary
-    said = np.where(ordinary[:, None], of_L, of_others) * known[:, None]  # divided by `unit`, as change is once
+    said = np.where(ordinary[:, None], of_L, C @ change_of_x * unit) * known[:, None]
     C_in_units = C * unit
     most, added = squares[~ordinary].sum(), np.vecdot(C_in_units, said)[follows].clip(0).sum()
     if added > most and (of.learned.kept < 1).any():
         said *= most / added
-    of_mean = C @ (inverse @ (C_L.T @ step.moved))
+    # If L has hardly varied so far, its messages are far away by C, and would send off the entries that follow.
+    limit = centring.ORDINARY * C.shape[1]
+    said *= min(1.0, limit / max(float(change_of_x.trace()), limit))
+    of_mean = C_in_units @ mean_of_x * min(1.0, np.sqrt(limit / max(float(mean_of_x @ mean_of_x), limit)))
     return pairs.Said(C_in_units, np.ascontiguousarray(said), follows.astype(np.float64)), of_mean

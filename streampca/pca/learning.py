@@ -234,7 +234,7 @@ def _learn_covariance(
 
 
 def _moved_mean(of_gaps: gaps.BlockWithGaps, moved: F64, origin: F64, scale: F64 | None) -> F64:
-    """The mean (d,) that has `moved` from that before a block with gaps."""
+    """The mean (d,) that has `moved` from the one before a block with gaps."""
     mean = of_gaps.by.mean + moved
     return mean if scale is None else origin + mean / scale
 
@@ -267,5 +267,6 @@ def _learn_factor(
 
 def _losses(learned: block.BlockResult, weights: centring.Weights, config: LearningConfig) -> Losses:
     """The losses of a block."""
-    explained = learned.explained / np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
+    explained = np.nan_to_num(learned.explained, nan=0.0)  # where C has shrunk until (CᵀC)⁻¹ overflows
+    explained /= np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
     return Losses(np.clip(learned.norm - explained, 0.0, learned.norm), learned.norm)

@@ -171,12 +171,15 @@ def with_late(
     on = (share > 0) & (share <= 1.5 * new)
     if on.any() and not on.all():  # what the axes say of the others
         C, ridge = axes
-        K = C @ np.linalg.inv(C[on].T @ C[on] + np.diag(ridge)) @ C[on].T
+        of_x = np.linalg.inv(C[on].T @ C[on] + np.diag(ridge)) @ C[on].T
+        K, limit = C @ of_x, ORDINARY * C.shape[1]
         K[on] = np.eye(on.sum())
         of_pairs, of_entry = K @ change[np.ix_(on, on)] @ K.T, K @ mean[on]
         of_pairs[np.ix_(on, on)] = of_entry[on] = 0.0
         most, added = second.diagonal()[~on].sum(), of_pairs.diagonal().clip(0).sum()
         of_pairs *= most / added if added > most and clipped else 1.0  # a clipped message adds no more than its fits
+        of_pairs *= limit / max(limit, np.trace(of_x @ change[np.ix_(on, on)] @ of_x.T))  # and hardly any is farther
+        of_entry *= np.sqrt(limit / max(limit, np.sum(np.square(of_x @ mean[on]))))
         change = change + (known > 0) * (1 - eta / new) * of_pairs
         mean = mean + (known.diagonal() > 0) * (1 - share / new) * of_entry
     covariance = old + change - np.outer(mean, mean)

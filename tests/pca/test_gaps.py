@@ -145,6 +145,22 @@ def test_the_sizes_of_batches_change_no_bit(factor: bool) -> None:
 
 
 @pytest.mark.parametrize("standardize", [False, True])
+def test_no_entry_leaves_the_range_of_what_was_seen(standardize: bool) -> None:
+    """Of heavy tails, few messages are remembered, and blocks are so small that entries often follow others."""
+    for seed in range(8):
+        random = np.random.default_rng(seed)
+        V = np.repeat(random.standard_t(3, (1000, 1)), 3, axis=1) + 0.1 * random.standard_normal((1000, 3))
+        V = np.where(random.random(V.shape) < 0.5, np.nan, V)
+        V[np.isnan(V).all(axis=1), -1] = 0.0
+        config, most = LearningConfig(3, 3, 0, warm_up=20, impute=True, standardize=standardize), np.nanmax(np.abs(V))
+        state = State.empty(3)
+        for block in np.array_split(V, 333):
+            state, _ = learn(state, block, np.full(len(block), 2 ** (-1 / 5)), config)
+            assert np.abs(state.mean).max() <= most
+            assert state.entry_variances.max() <= most**2
+
+
+@pytest.mark.parametrize("standardize", [False, True])
 @pytest.mark.parametrize("row", [960, 1000, 1100])
 def test_an_outlier_among_the_first_values_of_a_sensor(row: int, standardize: bool, factor: bool) -> None:
     """It decides neither the sensor's mean nor its scale, and leaves the noise of the others."""
