@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 _LOOKS_A_SECOND = 20
 _LOOK_US = 1_000_000 // _LOOKS_A_SECOND
-_STDERR, _EXIT_CODE = 2, int(signal.SIGALRM)
+_STDERR, _EXIT_CODE = 2, 14  # the number of SIGALRM, which Windows lacks
 _COUNTED, _READ, _ENDS = range(3)  # of the counters: looks, looks when Python has read them, 1 at the end
 # Of the C library.
 _sleep_us = types.ExternalFunction("usleep", types.intc(types.uintc))
@@ -24,7 +24,6 @@ _raise_signal = types.ExternalFunction("raise", types.intc(types.intc))
 _exit_at_once = types.ExternalFunction("_exit", types.void(types.intc))
 
 
-@njit(nogil=True)  # type: ignore[misc]  # numba has no types; not cached: its cache fails in a read-only folder
 def _count(counters: NDArray[np.int64], limit: int) -> None:
     """If the counters were not read for `limit` looks, end the process, with the stacks that the signal writes."""
     while not counters[_ENDS]:
@@ -33,6 +32,9 @@ def _count(counters: NDArray[np.int64], limit: int) -> None:
         if counters[_COUNTED] - counters[_READ] >= limit and not counters[_ENDS]:
             _raise_signal(_EXIT_CODE)
             _exit_at_once(_EXIT_CODE)
+
+
+_count_without_lock = njit(nogil=True)(_count)  # not cached: numba's cache fails in a read-only folder
 
 
 @contextlib.contextmanager
@@ -48,10 +50,10 @@ def run_clock(limit_s: float) -> Iterator[Callable[[], float]]:
         return float(counters[_READ] / _LOOKS_A_SECOND)
 
     counters[_ENDS] = 1
-    _count(counters, limit)  # compiles it, which needs the lock
+    _count_without_lock(counters, limit)  # compiles it, which needs the lock
     counters[_ENDS] = 0
     faulthandler.register(signal.SIGALRM, file=_STDERR)
-    thread = threading.Thread(target=_count, args=(counters, limit), name="run clock", daemon=True)
+    thread = threading.Thread(target=_count_without_lock, args=(counters, limit), name="run clock", daemon=True)
     thread.start()
     try:
         yield ran_s

@@ -16,8 +16,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from streampca.process.run_clock import run_clock
-
 T = TypeVar("T")
 HANG_S, STORE_S = 60.0, 300.0  # longer than a step of any loop, and than any request to a store
 _STDERR, _LOOK_S, _WAIT_S = 2, 0.25, 1.0
@@ -47,6 +45,8 @@ _watch: _Watch | None = None
 def watching() -> Iterator[None]:
     """Watch the threads that tick; outside of this, ticks do nothing."""
     global _watch
+    from streampca.process.run_clock import run_clock  # numba takes long to import, and most commands watch nothing
+
     with run_clock(HANG_S) as ran_s:
         watch, ended = _Watch(ran_s), threading.Event()
         thread = threading.Thread(target=watch.run, args=(ended,), name="watchdog", daemon=True)
