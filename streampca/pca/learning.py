@@ -216,7 +216,7 @@ def _learn_covariance(
     step = None
     if of_gaps:
         step = gaps.pair_step(of_gaps, before, product, units)
-        mean = _moved_mean(of_gaps, step.moved, origin, scale)
+        mean = _moved_mean(of_gaps, step.moved, origin, scale, config.largest_value)
         state = replace(state, mean=mean, known=step.known, total_variance=float(step.variance.sum()))
     if scale is not None:
         variances = past * before[packed_diagonal(d)] + product.diagonal() / scale**2
@@ -233,10 +233,10 @@ def _learn_covariance(
     return replace(state, C=CF.astype(config.dtype, copy=False), covariance=covariance, variances=None)
 
 
-def _moved_mean(of_gaps: gaps.BlockWithGaps, moved: F64, origin: F64, scale: F64 | None) -> F64:
-    """The mean (d,) that has `moved` from the one before a block with gaps."""
+def _moved_mean(of_gaps: gaps.BlockWithGaps, moved: F64, origin: F64, scale: F64 | None, largest: float) -> F64:
+    """The mean (d,) that has `moved` from the one before a block with gaps; at most `largest`, as entries are."""
     mean = of_gaps.by.mean + moved
-    return mean if scale is None else origin + mean / scale
+    return np.clip(mean if scale is None else origin + mean / scale, -largest, largest)
 
 
 def _learn_factor(
@@ -249,7 +249,8 @@ def _learn_factor(
     step = None
     if of_gaps:
         step = gaps.entry_step(of_gaps)
-        state = replace(state, mean=_moved_mean(of_gaps, step.moved, origin, scale), known=step.known)
+        mean = _moved_mean(of_gaps, step.moved, origin, scale, config.largest_value)
+        state = replace(state, mean=mean, known=step.known)
     start = np.hstack([learned.C, state.C[:, config.components :], learned.sketch])
     units: Array | float = 1.0
     if scale is not None:
