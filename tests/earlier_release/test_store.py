@@ -11,8 +11,8 @@ from streampca.cli import inspect
 from streampca.export import to_onnx
 from streampca.fold import checkpoint as checkpoints, npz
 from streampca.fold.partitions import backfill_partition
+from streampca.sidecar.served_models import ServedModels
 from streampca.stores.directory import DirectoryStore
-from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins
 from tests.fold.streams import D, fold_config, vectors
@@ -62,7 +62,7 @@ def test_a_worker_continues_where_the_release_before_ended() -> None:
 
 def test_a_sidecar_serves_the_models_of_the_release_before() -> None:
     models = Models(DirectoryStore(STORE), TOPIC)
-    cache = ModelCache(models, reads_pins=True)
+    cache = ServedModels(models)
     cache.poll()
     assert cache.current is not None
     assert cache.current.version == 1000
