@@ -1,11 +1,12 @@
 """Ends a process of which a loop hangs, whatever code hangs, with its threads' stacks on stderr.
 
 Loops tick, and so does every retry of a wait. A thread looks four times a second whether all have. Only time in which
-the process ran counts (`streampca.process.run_clock`). The thread writes the stacks while it holds the interpreter's
-lock, so that no frame changes meanwhile, and ends the process with exit code 1.
+the process ran counts: from one look to the next is a quarter of a second, also if the process was stopped meanwhile.
+The thread writes the stacks while it holds the interpreter's lock, so that no frame changes meanwhile, and ends the
+process with exit code 1.
 
-If hanging code holds the interpreter's lock, this thread does not run either, and the run clock, which needs no lock,
-ends the process with exit code 14.
+If hanging code holds the interpreter's lock, this thread does not run either, and the kernel ends the process with exit
+code 14 (`streampca.process.kernel_alarm`).
 """
 
 import faulthandler
@@ -16,6 +17,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+from streampca.process.kernel_alarm import kernel_alarm
+
 T = TypeVar("T")
 HANG_S, STORE_S = 60.0, 300.0  # longer than a step of any loop, and than any request to a store
 _STDERR, _LOOK_S, _WAIT_S = 2, 0.25, 1.0
@@ -24,15 +27,17 @@ _STDERR, _LOOK_S, _WAIT_S = 2, 0.25, 1.0
 class _Watch:
     """When each thread that ticks must have ticked again, in seconds that the process ran."""
 
-    def __init__(self, ran_s: Callable[[], float]) -> None:
-        self.ran_s = ran_s
+    def __init__(self) -> None:
+        self.ran_s = 0.0
         self.due: dict[threading.Thread, float] = {}
 
-    def run(self, ended: threading.Event) -> None:
+    def run(self, ended: threading.Event, renew_alarm: Callable[[float], None]) -> None:
         """Look again and again, until `ended` is set."""
+        renew_alarm(HANG_S)
         while not ended.wait(_LOOK_S):
-            now = self.ran_s()
-            if any(due <= now for thread, due in list(self.due.items()) if thread.is_alive()):
+            renew_alarm(HANG_S)
+            self.ran_s += _LOOK_S
+            if any(due <= self.ran_s for thread, due in list(self.due.items()) if thread.is_alive()):
                 os.write(_STDERR, b"Timeout: a loop hangs; the stacks of all threads:\n")
                 faulthandler.dump_traceback(_STDERR)
                 os._exit(1)
@@ -45,11 +50,9 @@ _watch: _Watch | None = None
 def watching() -> Iterator[None]:
     """Watch the threads that tick; outside of this, ticks do nothing."""
     global _watch
-    from streampca.process.run_clock import run_clock  # numba takes long to import, and most commands watch nothing
-
-    with run_clock(HANG_S) as ran_s:
-        watch, ended = _Watch(ran_s), threading.Event()
-        thread = threading.Thread(target=watch.run, args=(ended,), name="watchdog", daemon=True)
+    watch, ended = _Watch(), threading.Event()
+    with kernel_alarm() as renew_alarm:
+        thread = threading.Thread(target=watch.run, args=(ended, renew_alarm), name="watchdog", daemon=True)
         thread.start()
         _watch = watch
         try:
@@ -63,7 +66,7 @@ def watching() -> Iterator[None]:
 def tick(within_s: float | None = None) -> None:
     """End the process unless this thread ends or ticks again within that time, by default `HANG_S`."""
     if (watch := _watch) is not None:
-        watch.due[threading.current_thread()] = watch.ran_s() + (within_s or HANG_S)
+        watch.due[threading.current_thread()] = watch.ran_s + (within_s or HANG_S)
 
 
 def forget() -> None:
