@@ -62,12 +62,12 @@ def test_a_worker_continues_where_the_release_before_ended() -> None:
 
 def test_a_sidecar_serves_the_models_of_the_release_before() -> None:
     models = Models(DirectoryStore(STORE), TOPIC)
-    cache = ServedModels(models)
-    cache.poll()
-    assert cache.current is not None
-    assert cache.current.version == 1000
-    assert cache.get(300).version == 300
-    assert cache.pins == {"index": 300}
+    served = ServedModels(models)
+    served.cache.poll()
+    assert served.cache.current is not None
+    assert served.cache.current.version == 1000
+    assert served.cache.get(300).version == 300
+    assert served.pins == {"index": 300}
     V = with_gaps(vectors(20), 0.2)
     for version in models.versions():
         projected = models.load(version).project(V)
