@@ -86,9 +86,12 @@ def _definite(state: State, dimensions: int) -> tuple[F64, float]:
     return every, float(every.sum())
 
 
-def continuation(state: State) -> F32:
-    """State that a model lacks to continue, in units of the total variance: Σ packed (n,), or [C | F] (d, r)."""
-    total, d = state.total_variance or 1.0, len(state.mean)
+def continuation(state: State, total_variance: float) -> F32:
+    """What a model of the state lacks to continue it: Σ packed (n,), or [C | F] (d, r), in units of the model's total.
+
+    The model's total variance is more than the state's where Σ is indefinite.
+    """
+    total, d = total_variance or 1.0, len(state.mean)
     if state.covariance is None:
         return np.asarray(state.C / np.sqrt(total), np.float32)
     return np.asarray(_covariance(state, state.covariance)[np.tril_indices(d)] / total, np.float32)
@@ -118,6 +121,7 @@ def continued(model: Model, learned: Array | None, known: F64 | None, count: int
             np.fill_diagonal(covariance, _varies(U, D))
     else:
         covariance = triangle.square(learned * np.float64(total), d)
+        state = replace(state, total_variance=float(covariance.trace()))
     state = replace(state, covariance=(covariance / np.outer(D, D))[np.tril_indices(d)])
     return replace(state, C=decomposed(state, config.columns).C.astype(config.dtype))
 

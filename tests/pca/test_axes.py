@@ -84,7 +84,8 @@ def test_a_model_is_continued_from_what_it_has_learned(factor: bool, standardize
     X = gaussian(1, 6000, 1 / np.arange(1, d + 1.0), offset=2.0) * (np.logspace(-3, 3, d) if standardize else 1)
     X[:, 7], X[:, 8] = 5.0, np.sign(X[:, 9] - X[:, 9].mean())
     state, whole = one_pass(X[:3000], config)[0], one_pass(X, config)[0]
-    model, left = axes.model_of(axes.decomposed(state, 4), 4), axes.continuation(state)
+    model = axes.model_of(axes.decomposed(state, 4), 4)
+    left = axes.continuation(state, model.total_variance)
     again = axes.continued(model, left if fitted else None, None, 3000, config)
     assert (again.count, again.weight) == (3000, 3000)
     later, _ = learn(again, X[3000:], np.ones(3000), config)
@@ -111,7 +112,8 @@ def test_a_stream_with_gaps_is_continued_as_if_it_had_not_been_stopped(kind: str
         X[random.random(X.shape) < 0.3] = np.nan
     config = LearningConfig(12, 4, impute=True, standardize=standardize)
     state = axes.decomposed(one_pass(X[:3000], config)[0], config.columns)
-    again = axes.continued(axes.model_of(state, 4), axes.continuation(state), state.known, 3000, config)
+    model = axes.model_of(state, 4)
+    again = axes.continued(model, axes.continuation(state, model.total_variance), state.known, 3000, config)
     (whole, _), (later, _) = (learn(before, X[3000:], np.ones(3000), config) for before in (state, again))
     assert later.mean == pytest.approx(whole.mean, rel=1e-6)
     assert close(learned(later), learned(whole), 1e-5)
@@ -127,7 +129,7 @@ def test_an_entry_that_a_model_has_never_seen_begins_with_the_mean_of_what_is_sh
     X[:3000, 3] = np.nan
     state = one_pass(X[:3000], config)[0]
     model = axes.model_of(axes.decomposed(state, 4), 4)
-    learned_before = (axes.continuation(state), state.known) if fitted else (None, None)
+    learned_before = (axes.continuation(state, model.total_variance), state.known) if fitted else (None, None)
     again = axes.continued(model, *learned_before, 3000, config)
     assert again.entry_variances[3] == pytest.approx(0, abs=1e-12)
     later, _ = learn(again, X[3000:], np.ones(3000), config)
