@@ -57,7 +57,7 @@ def estimate(rows: Array, moved: F64, fits: Fits, entries: Entries, shown: F64, 
                     # What the fits leave of the rows' product is that of the residuals, divided by √q_i √q_j.
                     rr = (rows[i, j] + moved[i] * moved[j] - ff - fr - rf) * entries.root[i] * entries.root[j]
                     B[i, j] = ff / new + fr * residual_weight[j] + rf * residual_weight[i] + rr / shown[i, j]
-                elif i_begins or entries.before[j] <= 0:  # the entry that begins has fits of 0, and no mean of residuals
+                elif i_begins or entries.before[j] <= 0:  # its fits are 0: only its residuals tell of the pair
                     B[i, j] = ff / new + fr * residual_weight[j] + rf * residual_weight[i]
                 else:  # as if the messages were filled: a missing entry has its fit and no residual
                     B[i, j] = (ff + fr * entries.root[j] + rf * entries.root[i]) / new
