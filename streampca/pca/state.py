@@ -14,9 +14,9 @@ from streampca.pca.arrays import F64, Array, of_entries, packed_diagonal
 class State:
     """Factor, mean and weight of a stream: CCᵀ estimates the covariance.
 
-    The first K columns are the C that Algorithm 1 learns, the others F, kept beside it. All are orthogonal (to rounding
-    of the longest), longest first, and linearly independent: a stream that has shown few directions has fewer. Where
-    the covariance is kept, the columns are its leading axes.
+    The first K columns are the C that Algorithm 1 learns, and the rest F, which is kept beside it. All columns are
+    orthogonal (to rounding of the longest), longest first, and linearly independent: a stream that has shown few
+    directions has fewer columns. Where the covariance is kept, the columns are its leading axes.
     """
 
     C: Array  # (d, r): [C | F]

@@ -90,8 +90,9 @@ def move(
                 known_after[row + j] = pair_before + counted
                 share[row + j] = counted / known_after[row + j]
             else:
-                # The past of a known pair stays as it is; N of one that was never shown stays 0, but Σ may hold what
-                # filled messages say of it. They say nothing new of a known pair that has a dead sensor.
+                # No message shows the pair. Filled messages move it if both entries are shown apart, or if one begins.
+                # With a dead sensor it stays as it is: the prediction from other sensors moves it (`next_covariance`).
+                # The block counts for the weight of a known pair, but N of one that was never shown stays 0.
                 known_after[row + j] = pair_before + new if pair_before > 0 else 0.0
                 pair_weight = min(entry_known[i], entry_known[j])
                 moves = (i_is_shown and entries.shown[j] > 0) or i_begins or entries.before[j] <= 0
