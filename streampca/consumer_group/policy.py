@@ -1,9 +1,9 @@
-"""Decides what a member does with bad records, first records that are not what was sent, and records that are lost.
+"""Decides what a member does with bad records, with first records of another type than configured, and with lost ones.
 
-A member stops at the first bad record, skips them, or sends them to the dead-letter topic. The first records of a
-partition wait until 100 of them were compared, or for a minute: raw bytes of another type are numbers too, and one
-vector does not show it. So nothing is learned, sent or rejected before. Records that name the type of their numbers do
-not wait.
+A member stops at the first bad record, skips bad records, or sends them to the dead-letter topic. Raw bytes of another
+type are numbers too, and a single vector does not show that. So the first records of a partition are held back until
+100 of them have been compared with the configured type, or for a minute; nothing is learned, sent or rejected before.
+Records that name the type of their numbers are not held back.
 """
 
 from collections import Counter
@@ -18,9 +18,9 @@ from streampca.formats.record import Record, Reject
 from streampca.pca.arrays import Array
 from streampca.sources.events import OutOfRange, Vectors
 
-FIRST = 100  # records: if none of them has a vector, a setting is wrong
+FIRST = 100  # records of a partition: if none of them has a vector, a setting is wrong
 ALL_DELETES = "all are tombstones or null at `field`: correct field if they should have vectors"
-_WAIT_S = 60.0
+_WAIT_S = 60.0  # for which records are held back if fewer than `FIRST` come
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class MemberPolicy:
     start_over: ClassVar[str]  # with these settings, for errors
 
     def stops_at(self, event: Vectors) -> Reject | None:
-        """The reject that ends the member, after the records before it; None if it may continue."""
+        """The rejected record at which the member stops, after it has handled those before; None if it may continue."""
         rejects = event.decoded.rejects
         return rejects[0] if rejects and self.on_bad_record == "stop" else None
 
@@ -47,9 +47,9 @@ class MemberPolicy:
         )
 
     def dead_letters(self, event: Vectors, *, accepted_any: bool) -> Sequence[Reject]:
-        """The rejects to send to the dead-letter topic, before the position moves behind them.
+        """The rejected records to send to the dead-letter topic, before the position moves behind them.
 
-        Raises `RejectLimitError` if none was accepted before, and 100 records are rejected before the first vector.
+        Raises `RejectLimitError` if no record was accepted yet and 100 are rejected before the first vector.
         """
         if self.on_bad_record != "dead_letter":
             return []
@@ -60,12 +60,14 @@ class MemberPolicy:
         return rejects
 
     def _wrong_settings(self, event: Vectors, rejects: Sequence[Reject]) -> RejectLimitError:
-        ((reason, count),) = Counter(reject.reason for reject in rejects).most_common(1)
+        """The error of records that are all rejected; it names the most frequent reason, with an example."""
+        reason, count = Counter(reject.reason for reject in rejects).most_common(1)[0]
         example = next(reject for reject in rejects if reject.reason == reason)
-        offset, at = event.records[0].offset, event.records[example.index].offset
+        first_offset, example_offset = event.records[0].offset, event.records[example.index].offset
         return RejectLimitError(
             f"partition {event.partition} of {self.topic}: {FIRST} records in a row were rejected, from offset "
-            f"{offset} on; {'all' if count == FIRST else f'{count} of them'} as {reason}, such as offset {at}: "
+            f"{first_offset} on; {'all' if count == FIRST else f'{count} of them'} as {reason}, such as offset "
+            f"{example_offset}: "
             f"{example.message}; correct the settings ({self.suspects}) or the producer and start again, which reads "
             "all of them again; or leave such records out: on_bad_record=skip, without a dead_letter_topic"
         )
@@ -95,7 +97,7 @@ class MemberPolicy:
 
 
 def without_vectors(event: Vectors, *, accepted_any: bool) -> Iterator[RecordRejected | RecordsSkipped]:
-    """The events of the rejected and the skipped records of a batch."""
+    """The events that report the rejected and the skipped records of a batch."""
     for reject in event.decoded.rejects:
         yield RecordRejected(event.partition, event.records[reject.index].offset, reject.reason, reject.message)
     if event.decoded.skipped:
@@ -107,11 +109,11 @@ class _Start:
     """What is known of the first records of one partition."""
 
     numbers: list[Array] = field(default_factory=list)  # of the records that do not name their type
-    compared: int = 0  # records
+    compared: int = 0  # records that were compared
     position: int = 0  # of the first record that was not compared
     is_withheld: bool = False  # records were compared and not handled: they must be read again
-    is_overdue: bool = False  # it has waited for a minute: the next records are compared, and handled at once
-    due_at: float | None = None  # when the minute is over
+    is_overdue: bool = False  # records were held back for a minute: the next ones are handled once they are compared
+    due_at: float | None = None  # when the minute is over; None: it has not begun
 
 
 class Comparison(Protocol):
@@ -125,17 +127,18 @@ class Comparison(Protocol):
 
 
 class FirstRecords:
-    """Compares the first records of partitions before any of them is handled.
+    """Compares the first records of partitions with the configured type, before any of them is handled.
 
     Only their numbers are kept. Records that cannot be handled yet are dropped, and read again later.
     """
 
     def __init__(self, topic: str, comparison: Comparison) -> None:
-        self._topic, self._comparison = topic, comparison
-        self._starts: dict[int, _Start] = {}
+        self._topic = topic
+        self._comparison = comparison
+        self._starts: dict[int, _Start] = {}  # of the partitions whose first records are compared
 
     def begin(self, partitions: Collection[int]) -> None:
-        """The next events of these partitions are their first ones."""
+        """Compare the next records of these partitions, which are their first ones."""
         self._starts |= {partition: _Start() for partition in partitions}
 
     def forget(self, partitions: Collection[int]) -> None:
@@ -148,18 +151,27 @@ class FirstRecords:
         return partition in self._starts and self._starts[partition].is_withheld
 
     def may_handle(self, event: Vectors) -> bool:
-        """Compare the records of an event; returns False if it must be dropped. Raises `RejectLimitError`."""
-        if (start := self._starts.get(event.partition)) is None:
+        """Compare the records of an event, if they are among the first, and return whether they may be handled.
+
+        If not, the event must be dropped: its records are read again later. Raises `RejectLimitError` if the records
+        cannot be of the configured type.
+        """
+        start = self._starts.get(event.partition)
+        if start is None:
             return True
         self._compare(start, event)
         if not start.is_withheld and start.compared >= FIRST:
             self.forget([event.partition])
             return True
-        start.is_withheld = start.is_withheld or (bool(start.numbers) and not start.is_overdue)
+        needs_more = bool(start.numbers) and not start.is_overdue  # without numbers, all records name their type
+        start.is_withheld = start.is_withheld or needs_more
         return not start.is_withheld
 
     def take_due(self, now: float) -> list[int]:
-        """The partitions to be read again from where they began: 100 records were compared, or a minute is over."""
+        """The partitions whose first records must now be read again: 100 were compared, or a minute is over.
+
+        The minute begins with the first call after records were held back.
+        """
         due = []
         for partition, start in self._starts.items():
             if start.is_withheld and start.due_at is None:
@@ -171,14 +183,18 @@ class FirstRecords:
         return due
 
     def _compare(self, start: _Start, event: Vectors) -> None:
-        """Compare those of the first 100 records that were not compared yet."""
-        unknown = {reject.index for reject in event.decoded.rejects if reject.reason == "unknown_schema"}  # yet
-        new = (i for i, record in enumerate(event.records) if record.offset >= start.position)
-        first = [event.records[i] for i in islice(new, FIRST - start.compared) if i not in unknown]
-        start.compared += len(first)
+        """Compare the event's records with the configured type, up to the first 100, and each only once."""
+        rejects = event.decoded.rejects
+        # A schema that is not known yet may be registered later: such a record is read again, and compared then.
+        unknown_schema = {reject.index for reject in rejects if reject.reason == "unknown_schema"}
+        new = (index for index, record in enumerate(event.records) if record.offset >= start.position)
+        indices = islice(new, FIRST - start.compared)
+        compared = [event.records[index] for index in indices if index not in unknown_schema]
+        start.compared += len(compared)
         start.position = max(start.position, event.next)
-        start.numbers += self._comparison.untyped(first)
-        if odd := self._comparison.oddity_of(start.numbers):
+        start.numbers += self._comparison.untyped(compared)
+        odd = self._comparison.oddity_of(start.numbers)
+        if odd:
             raise RejectLimitError(
                 f"partition {event.partition} of {self._topic}: the first records are not what was sent: {odd}"
             )

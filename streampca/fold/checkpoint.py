@@ -39,13 +39,16 @@ class Checkpoint:
 
     @property
     def end(self) -> int | dict[int, int] | None:
-        """End of a backfill: a time in milliseconds, or the next offset of partitions; None: before the topic."""
+        """End of a backfill: a time in milliseconds, or the next offset of each partition.
+
+        None if there is no end: what a backfill has read is then older than the topic's first record.
+        """
         return (offsets_in(self.until) or int(self.until)) if self.until else None
 
     def refuse_other_settings(self, fold_config: FoldConfig) -> None:
         """Raise `SettingsError` that lists all settings in which the checkpoint differs from the worker.
 
-        Names may be missing on one side; where there are any, or in a backfill, `field` may differ.
+        If one of the two has no names, these do not differ. `field` may differ if there are names, or in a backfill.
         """
         then, now = dict(self.settings), fold_config.as_dict()
         if self.names or fold_config.names or self.partition >= FIRST_BACKFILL:
@@ -63,7 +66,10 @@ class Checkpoint:
             )
 
     def with_settings(self, fold_config: FoldConfig) -> "Checkpoint":
-        """The checkpoint, if it has these settings, else `SettingsError`; an empty one is given them."""
+        """The checkpoint, if it has these settings. Raises `SettingsError` if it has others.
+
+        A checkpoint that has learned nothing is given these settings.
+        """
         now, fold = fold_config.as_dict(), self.fold
         if fold.stats.learned or self.settings == now:
             self.refuse_other_settings(fold_config)
@@ -74,7 +80,10 @@ class Checkpoint:
         return replace(self, fold=fold, settings=now, names=fold_config.names)
 
     def agreed_names(self, names: Names) -> Names:
-        """These names, or if they are None the checkpoint's. Raises `SettingsError` if both are there and differ."""
+        """These names, or the checkpoint's if these are None.
+
+        Raises `SettingsError` if both have names that differ.
+        """
         return agreed(names, self.names, "others", f"the checkpoint of partition {partition_name(self.partition)}")
 
     def refuse_other_topic(self, topic_id: str) -> None:
@@ -142,7 +151,10 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(data: bytes) -> Checkpoint:
-    """The checkpoint that `encode` wrote, in this release or the one before. Raises `DamagedFileError` for others."""
+    """The checkpoint that `encode` wrote, in this release or the one before.
+
+    Raises `DamagedFileError` for other bytes, and as `npz.decode` for the formats of other releases.
+    """
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.checkpoint)
     header = npz.validate(CheckpointHeader, fields)
     _verify(header, arrays)
@@ -161,60 +173,81 @@ def decode(data: bytes) -> Checkpoint:
         known=arrays.get("known"),
     )
     last = LastRecord(**dict(header.last_record)) if header.last_record else None
-    time, pending = EventTime(**dict(header.event_time)), (arrays["pending"], arrays["pending_retention"])
-    fold = Fold(header.next_offset, state, *pending, time, header.stats, last)
-    origin = header.topic, header.topic_id, header.partition
-    return Checkpoint(*origin, fold, header.settings, header.until, header.names)
+    fold = Fold(
+        position=header.next_offset,
+        state=state,
+        pending=arrays["pending"],
+        retention=arrays["pending_retention"],
+        event_time=EventTime(**dict(header.event_time)),
+        stats=header.stats,
+        last=last,
+    )
+    return Checkpoint(
+        topic=header.topic,
+        topic_id=header.topic_id,
+        partition=header.partition,
+        fold=fold,
+        settings=header.settings,
+        until=header.until,
+        names=header.names,
+    )
 
 
 def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]]) -> None:
     """Raise `DamagedFileError` for content that no release of this format can have written.
 
-    `Checkpoints.save` asks this before it writes, so each rule holds for every state that can be learned or merged: a
-    state that is refused ends the worker, and again at each of its starts.
+    `Checkpoints.save` calls this before it writes, so each rule must hold for every state that can be learned or
+    merged: if one is refused, the worker stops, and reads the same records again at every start, and stops again.
     """
     d, dtype = header.settings.get("dimensions"), header.settings.get("dtype")
     r = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
-    packed = d * (d + 1) // 2 if isinstance(d, int) else 0
+    pairs = d * (d + 1) // 2 if isinstance(d, int) else 0
+    keeps_covariance = "covariance" in arrays
     n = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
     standardised = bool(header.settings.get("standardize") and header.count)
-    of_entries = {
-        "mean": True,
-        "missing": "missing" in arrays,
-        "scale": standardised,
-        "variances": standardised and "covariance" not in arrays,
-    }
+    of_dimensions = {"mean"}  # arrays with a number for each dimension
+    if "missing" in arrays:
+        of_dimensions.add("missing")
+    if standardised:
+        of_dimensions.add("scale")
+        if not keeps_covariance:
+            of_dimensions.add("variances")
     expected = {
         "C": ((d, r), dtype),
-        "C_pinv": ((r, d), dtype),
+        "C_pinv": ((r, d), dtype),  # only for readers of the file: it follows from C
         "pending": ((n, d), dtype),
         "pending_retention": ((n,), "float64"),
-        **{name: ((d,), "float64") for name, kept in of_entries.items() if kept},
-        **({"covariance": ((packed,), "float64")} if "covariance" in arrays else {}),
-        **({"known": ((packed if "covariance" in arrays else d,), "float64")} if "known" in arrays else {}),
+        **dict.fromkeys(of_dimensions, ((d,), "float64")),
     }
+    if keeps_covariance:
+        expected["covariance"] = ((pairs,), "float64")
+    if "known" in arrays:
+        expected["known"] = ((pairs if keeps_covariance else d,), "float64")
     actual = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     if actual != expected or not all(a.dtype.isnative and a.flags.c_contiguous for a in arrays.values()):
         raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
     if not npz.are_names(header.names, d):
-        raise DamagedFileError(f"the names of the dimensions are not {d} that differ")
-    with_gaps = ["pending"] if header.settings.get("missing") == "impute" else []
+        raise DamagedFileError(f"the names of the dimensions are not {d} different names")
+    may_have_gaps = header.settings.get("missing") == "impute"
     for name, array in arrays.items():
-        if not_finite(array, impute=name in with_gaps).any():
+        if not_finite(array, impute=may_have_gaps and name == "pending").any():
             raise DamagedFileError(f"{name} holds values that are not finite")
     _verify_ranges(arrays)
 
 
 def _verify_ranges(arrays: dict[str, NDArray[Any]]) -> None:
-    """Raise `DamagedFileError` for numbers that nothing learns: shares beyond 0 … 1, or whose squares overflow.
+    """Raise `DamagedFileError` for numbers that cannot have been learned: shares outside 0 … 1, or too large numbers.
 
-    Vectors are rejected from the root of the type's largest number on, divided by 128 √d, so what is learned of them is
-    far below the limits here.
+    The squares of numbers beyond the limits here would overflow. A vector is rejected if an entry is larger than the
+    root of the type's largest number, divided by 128 √d, so what is learned of vectors is far below these limits.
     """
     largest_square = float(np.finfo(arrays["C"].dtype).max)
     largest = np.sqrt(largest_square) / 8
-    largest_variance, covariance = 0.0, arrays.get("covariance")
-    if covariance is not None:  # no product is larger than the largest square, up to rounding: correlations are cut
+    largest_variance = 0.0
+    covariance = arrays.get("covariance")
+    if (
+        covariance is not None
+    ):  # correlations are at most 1, so no covariance exceeds the largest variance, but rounding
         variances = covariance[packed_diagonal(len(arrays["mean"]))]
         largest_variance = min(1.01 * float(variances.max()), largest_square / 64)
     ranges = {

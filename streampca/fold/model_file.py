@@ -15,7 +15,8 @@ from streampca.pca.past_scores import PastScores
 
 KIND = "model"
 FORMAT_VERSION = 3
-_ARRAYS = {"components", "explained_variance", "mean"}  # of every file
+_ARRAYS = {"components", "explained_variance", "mean"}  # that every file has
+_ROUNDING = 1e-6  # by which a pooled share may be above 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,15 +33,15 @@ class PublishedModel:
     loss_ratio: float | None = None  # Σ‖r‖² / Σ‖y‖² of the same messages
     loss_ewma: float | None = None  # ‖r‖²/‖y‖², exponentially weighted over the last ~1000 messages
     partition_losses: dict[int, float] = field(default_factory=dict)  # partition → its own loss_ewma, once it has one
-    first_timestamp_ms: int = -1  # of the records learned; -1 when unknown
-    last_timestamp_ms: int = -1
+    first_timestamp_ms: int = -1  # the least timestamp of the records learned; -1: unknown
+    last_timestamp_ms: int = -1  # the greatest one
     published_at: float = 0.0  # seconds since 1970
     settings: dict[str, Any] = field(default_factory=dict)  # the settings that shape the model
     subspace_error: float | None = None  # expected Σ sin² of the angles between the model and the stream's axes
-    axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; both: None if unknown
-    past_scores: PastScores | None = None  # of messages by the versions before this one
-    learned: Array | None = None  # of `streampca fit`: what continuing needs beyond the model, `axes.continuation`
-    known: F64 | None = None  # N of `learned`, `State.known`; None: 1, or not from `streampca fit`
+    axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; None with `subspace_error`
+    past_scores: PastScores | None = None  # of messages that were scored by the versions before this one
+    learned: Array | None = None  # `axes.continuation`, which continuing needs; only of `streampca fit`
+    known: F64 | None = None  # `State.known` of `learned`: shares of the weight; None: all are 1, or `learned` is None
     names: Names = None
 
     @property
@@ -81,8 +82,8 @@ def encode(published: PublishedModel) -> bytes:
     header = {name: value for name, value in vars(published).items() if name in ModelHeader.model_fields} | {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
-        "positions": {str(p): o for p, o in published.positions.items()},
-        "partition_losses": {str(p): loss for p, loss in published.partition_losses.items()},
+        "positions": {str(partition): position for partition, position in published.positions.items()},
+        "partition_losses": {str(partition): loss for partition, loss in published.partition_losses.items()},
         "total_variance": model.total_variance,
         "weight": model.weight,
     }
@@ -97,11 +98,12 @@ def encode(published: PublishedModel) -> bytes:
         "known": published.known,
         "names": None if published.names is None else np.array(published.names),
     }
-    return npz.encode(header, arrays | _for_others(published) | {n: a for n, a in optional.items() if a is not None})
+    present = {name: array for name, array in optional.items() if array is not None}
+    return npz.encode(header, arrays | _not_decoded(published) | present)
 
 
-def _for_others(published: PublishedModel) -> dict[str, Array]:
-    """What only other readers of the file use, `numpy.load` above all; the header has it, or it follows from it."""
+def _not_decoded(published: PublishedModel) -> dict[str, Array]:
+    """Arrays that `decode` does not need, but a person who opens the file with `numpy.load` does."""
     return {
         "explained_variance_ratio": np.asarray(published.model.explained_variance_ratio),
         "noise_variance": np.asarray(published.model.noise_variance),
@@ -111,7 +113,10 @@ def _for_others(published: PublishedModel) -> dict[str, Array]:
 
 
 def decode(data: bytes) -> PublishedModel:
-    """The model that `encode` wrote, in this release or the one before. Raises `DamagedFileError` for others."""
+    """The model that `encode` wrote, in this release or the one before.
+
+    Raises `DamagedFileError` for other bytes, and as `npz.decode` for the formats of other releases.
+    """
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.model)
     header = npz.validate(ModelHeader, fields)
     try:
@@ -120,21 +125,30 @@ def decode(data: bytes) -> PublishedModel:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
     if not arrays.keys() >= _ARRAYS:
         raise DamagedFileError(f"not a model file: it holds the arrays {', '.join(sorted(arrays)) or 'of none'}")
-    own = {name: arrays[name] for name in _ARRAYS}
-    scale, seen = arrays.get("scale"), arrays.get("seen")
-    model = Model(**own, total_variance=header.total_variance, weight=header.weight, scale=scale, seen=seen)
+    model = Model(
+        **{name: arrays[name] for name in _ARRAYS},
+        total_variance=header.total_variance,
+        weight=header.weight,
+        scale=arrays.get("scale"),
+        seen=arrays.get("seen"),
+    )
     values = {name: value for name, value in header if name in PublishedModel.__dataclass_fields__}
     for name in ("positions", "partition_losses"):
         values[name] = {int(partition): value for partition, value in getattr(header, name).items()}
-    learned, known = arrays.get("learned"), arrays.get("known")
-    published = PublishedModel(model=model, past_scores=past_scores, learned=learned, known=known, **values)
+    published = PublishedModel(
+        model=model,
+        past_scores=past_scores,
+        learned=arrays.get("learned"),
+        known=arrays.get("known"),
+        **values,
+    )
     if problem := _problem(published):
         raise DamagedFileError(problem)
     return published
 
 
 def _problem(published: PublishedModel) -> str | None:
-    """Say what is wrong with the model; None if it is valid."""
+    """The first thing that is wrong with the model; None if it is valid."""
     model = published.model
     if type(published.version) is not int or not 0 <= published.version < 2**63:
         return f"version {published.version!r} is not a number of messages"
@@ -154,8 +168,8 @@ def _problem(published: PublishedModel) -> str | None:
     with np.errstate(all="ignore"):
         orthonormal = np.abs(model.components @ model.components.T - np.eye(k)).max() <= 1e-3
     rules = {
-        f"the names of the dimensions are not {d} that differ": npz.are_names(published.names, d),
-        "what continuing needs does not fit the model": _continues(published.learned, published.known, d),
+        f"the names of the dimensions are not {d} different names": npz.are_names(published.names, d),
+        "what continuing needs does not fit the model": _can_continue(published.learned, published.known, d),
         "the total variance or the weight is not finite": np.isfinite([model.total_variance, model.weight]).all(),
         "a variance or the weight is negative": (
             min(model.explained_variance.min(), model.total_variance, model.weight) >= 0
@@ -169,11 +183,23 @@ def _problem(published: PublishedModel) -> str | None:
     return next((problem for problem, holds in rules.items() if not holds), None)
 
 
-def _continues(learned: Array | None, known: Array | None, d: int) -> bool:
-    """Return whether arrays can be the `axes.continuation` and N of a model of d dimensions, where it has them."""
-    if learned is None or not learned.ndim:
-        return learned is None and known is None
-    pairs = d * (d + 1) // 2
-    shape, of_known = ((pairs,), (pairs,)) if learned.ndim == 1 else ((d, learned.shape[1]), (d,))
-    fits = learned.shape == shape and learned.dtype == np.float32 and bool(np.isfinite(learned).all())
-    return fits and (known is None or (known.shape == of_known and bool(((known >= 0) & (known <= 1 + 1e-6)).all())))
+def _can_continue(learned: Array | None, known: Array | None, d: int) -> bool:
+    """Check the arrays that continuing a model of d dimensions needs; a model that a worker published has neither.
+
+    `learned` is the covariance, packed, or where it is not kept the axes (d, r). `known` are the shares of the weight
+    for which pairs of entries, or without a covariance entries, have been known; None if all are 1.
+    """
+    if learned is None:
+        return known is None
+    if learned.ndim == 1:
+        pairs = d * (d + 1) // 2
+        fits, known_length = len(learned) == pairs, pairs
+    elif learned.ndim == 2:
+        fits, known_length = len(learned) == d, d
+    else:
+        return False
+    if not fits or learned.dtype != np.float32 or not np.isfinite(learned).all():
+        return False
+    if known is None:
+        return True
+    return known.shape == (known_length,) and bool(((known >= 0) & (known <= 1 + _ROUNDING)).all())

@@ -101,7 +101,7 @@ class Codec:
         if not rows:
             return None
         is_raw = self._reader.size is not None
-        return plausible.explained(np.stack(rows), raw=is_raw, dimensions=self.judge.dimensions)
+        return plausible.explanation_of(np.stack(rows), raw=is_raw, dimensions=self.judge.dimensions)
 
     @np.errstate(invalid="ignore")  # NumPy warns about signalling NaNs, which are rejected
     def decode_some(self, values: Sequence[bytes | None], enough: int = LARGE_BATCH) -> tuple[Decoded, int]:

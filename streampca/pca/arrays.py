@@ -36,3 +36,8 @@ def of_one_type(V: Array) -> Array:
 def packed_diagonal(d: int) -> NDArray[np.int64]:
     """Where the diagonal of a symmetric matrix (d, d) is in its packed lower triangle, (d,)."""
     return np.cumsum(np.arange(1, d + 1)) - 1
+
+
+def of_entries(shares: F64, d: int) -> F64:
+    """The shares of the d entries, (d,): the diagonal of packed shares of all pairs, or shares of the entries alone."""
+    return shares if len(shares) == d else shares[packed_diagonal(d)]

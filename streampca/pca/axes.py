@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.pca.arrays import F32, F64, Array
 from streampca.pca.blocked import ritz, triangle
@@ -12,7 +13,7 @@ from streampca.pca.state import State
 
 
 def decomposed(state: State, columns: int) -> State:
-    """The state with up to `columns` leading axes of its covariance, where that is kept, to the last digit."""
+    """If the covariance of a state is kept, the state with up to `columns` leading axes of it, to the last digit."""
     if state.covariance is None:
         return state
     limits = ritz.Limits(columns, ritz.RANK_TOLERANCE, float(np.sqrt(np.finfo(np.float64).tiny)))
@@ -29,7 +30,8 @@ def principal(state: State, k: int) -> tuple[F64, F64]:
 
     Beyond its rank the variances are 0 and the axes an arbitrary but deterministic orthonormal completion.
     """
-    U, r = np.asarray(ritz.orthonormal(state.C[:, :k].astype(np.float64)), np.float64), min(k, state.rank)
+    U = np.asarray(ritz.orthonormal(state.C[:, :k].astype(np.float64)), np.float64)
+    r = min(k, state.rank)
     variance = np.zeros(k)
     variance[:r] = state.variance[:r]
     return signed(_completed(U, k).T), variance
@@ -57,75 +59,107 @@ def signed(components: F64, reference: Array | None = None) -> F64:
 
 
 def model_of(state: State, components: int, reference: Array | None = None) -> Model:
-    """The model of the k leading columns of a state, with the signs of `reference` (rows of components) if given."""
+    """The model of the `components` leading columns of a state.
+
+    The signs are those of `reference` (rows of components) if it is given and has the same dimensions.
+    """
     rows, variance = principal(state, components)
     if reference is not None and reference.shape[1] == rows.shape[1]:
         rows = signed(rows, reference)
-    known, total = state.known_entries, state.total_variance
-    seen = None if known is None or known.min() > 0 else known > 0
-    if state.missing is not None:
-        every, total = _definite(state, rows.shape[1] if seen is None else int(seen.sum()))
-        variance[: len(every)] = every[:components]
-    return Model(rows, variance, state.mean, total, state.weight, state.scale, seen)
+    seen = _seen(state)
+    total_variance = state.total_variance
+    if state.missing is not None:  # only gaps can make Σ indefinite
+        dimensions = rows.shape[1] if seen is None else int(seen.sum())
+        definite, total_variance = _as_if_definite(state, dimensions)
+        variance[: len(definite)] = definite[:components]
+    return Model(
+        components=rows,
+        explained_variance=variance,
+        mean=state.mean,
+        total_variance=total_variance,
+        weight=state.weight,
+        scale=state.scale,
+        seen=seen,
+    )
 
 
-def _definite(state: State, dimensions: int) -> tuple[F64, float]:
-    """The variances (n,) and the total variance of a state whose covariance is positive definite.
+def _seen(state: State) -> NDArray[np.bool_] | None:
+    """The entries that some message has shown, (d,), as a model keeps them: None if these are all."""
+    known = state.known_entries
+    return None if known.min() > 0 else known > 0
 
-    Where pairs of entries were known for different messages, Σ may have negative eigenvalues. If then the columns have
-    more than the total variance, the negative ones are the rest: their mean size says how far variances are off, and
-    smaller ones count as that. Otherwise rows of no other kind than the learned ones would be very unusual along them.
+
+def _as_if_definite(state: State, dimensions: int) -> tuple[F64, float]:
+    """The variances (n,) of a state and its total variance, changed as if no eigenvalue of Σ were negative.
+
+    Where pairs of entries were known for different messages, Σ may have negative eigenvalues. If so, the variances of
+    all columns may sum to more than the total, and the negative eigenvalues make up for the excess: their mean size
+    says how far variances are off, and smaller variances are raised to it. Otherwise any new message would be very
+    unusual along such axes. `dimensions` is the number of entries that were ever shown.
     """
-    positive, total = state.variance[:dimensions], state.total_variance
-    excess = float(positive.sum()) - total
-    if excess <= 0 or len(positive) == dimensions:
-        return positive, total
-    error = excess / (dimensions - len(positive))
-    every = np.full(dimensions, error)
-    every[: len(positive)] = np.maximum(positive, error)
-    return every, float(every.sum())
+    variance, total_variance = state.variance[:dimensions], state.total_variance
+    excess = float(variance.sum()) - total_variance
+    if excess <= 0 or len(variance) == dimensions:
+        return variance, total_variance
+    error = excess / (dimensions - len(variance))
+    definite = np.full(dimensions, error)
+    definite[: len(variance)] = np.maximum(variance, error)
+    return definite, float(definite.sum())
 
 
 def continuation(state: State, total_variance: float) -> F32:
-    """What a model of the state lacks to continue it: Σ packed (n,), or [C | F] (d, r), in units of the model's total.
+    """What a model lacks to be continued from its state, in units of the model's `total_variance`.
 
-    The model's total variance is more than the state's where Σ is indefinite.
+    Σ packed (n,), or else [C | F] (d, r). The model has more total variance than the state if Σ is indefinite.
     """
-    total, d = total_variance or 1.0, len(state.mean)
+    total_variance = total_variance or 1.0  # 0 without variance, when nothing is divided
     if state.covariance is None:
-        return np.asarray(state.C / np.sqrt(total), np.float32)
-    return np.asarray(_covariance(state, state.covariance)[np.tril_indices(d)] / total, np.float32)
+        return np.asarray(state.C / np.sqrt(total_variance), np.float32)
+    packed = _covariance(state, state.covariance)[np.tril_indices(len(state.mean))]
+    return np.asarray(packed / total_variance, np.float32)
 
 
 def continued(model: Model, learned: Array | None, known: F64 | None, count: int, config: LearningConfig) -> State:
-    """The state from which a model of `count` messages is continued; `learned` is its `continuation`, `known` its N.
+    """The state from which a model of `count` messages is continued.
 
-    Without `learned` the model is one that a worker has published. Where Σ is kept, it is continued as in probabilistic
-    PCA: with the noise variance in all other directions, and N of 1 for dimensions that were seen.
+    `learned` is the model's `continuation`, `known` the N of its state. Without `learned` the model is one that a
+    worker has published. Where Σ is kept, such a model is continued as in probabilistic PCA: with the noise variance in
+    all directions but the axes, and all dimensions known that were ever seen.
     """
-    d, total, kappa = model.dimensions, model.total_variance or 1.0, 1 / max(model.weight, 1.0)
+    d = model.dimensions
+    total_variance = model.total_variance or 1.0  # as in `continuation`
     U, mean = model.components.T.astype(np.float64), model.mean.astype(np.float64)
     seen = np.ones(d) if model.seen is None else model.seen.astype(np.float64)
     if learned is None and model.seen is not None:
         known = np.outer(seen, seen)[np.tril_indices(d)] if config.keeps_covariance else seen
-    state = State(np.zeros((d, 0)), mean, model.weight, total, count, kappa, scale=model.scale, known=known)
+    state = State(
+        C=np.zeros((d, 0)),
+        mean=mean,
+        weight=model.weight,
+        total_variance=total_variance,
+        count=count,
+        concentration=1 / max(model.weight, 1.0),
+        scale=model.scale,
+        known=known,
+    )
     D = np.ones(d) if model.scale is None else model.scale
     if not config.keeps_covariance:
-        C = U * np.sqrt(model.explained_variance) if learned is None else learned * np.sqrt(total)
+        C = U * np.sqrt(model.explained_variance) if learned is None else learned * np.sqrt(total_variance)
         C = np.ascontiguousarray(C[:, np.square(C).sum(axis=0) > 0], config.dtype)
-        return replace(state, C=C, variances=None if model.scale is None else _varies(C, D) / D**2)
+        variances = None if model.scale is None else _standardised_variances(C, D) / D**2
+        return replace(state, C=C, variances=variances)
     if learned is None:
         noise = model.noise_variance
         covariance = noise * np.diag(seen) + (U * (model.explained_variance - noise)) @ U.T
         if model.scale is not None:
-            np.fill_diagonal(covariance, _varies(U, D))
+            np.fill_diagonal(covariance, _standardised_variances(U, D))
     else:
-        covariance = triangle.square(learned * np.float64(total), d)
-        state = replace(state, total_variance=float(covariance.trace()))
-    state = replace(state, covariance=(covariance / np.outer(D, D))[np.tril_indices(d)])
+        covariance = triangle.square(learned * np.float64(total_variance), d)
+        state = replace(state, total_variance=float(covariance.trace()))  # of Σ, which may be less than the model's
+    state = replace(state, covariance=(covariance / np.outer(D, D))[np.tril_indices(d)])  # of v, as a state keeps it
     return replace(state, C=decomposed(state, config.columns).C.astype(config.dtype))
 
 
-def _varies(C: Array, scale: F64) -> F64:
-    """The variance of each entry of z, (d,): 1, but 0 of constant ones, which have D = 1 and no part in C (d, r)."""
+def _standardised_variances(C: Array, scale: F64) -> F64:
+    """The variance of each standardised entry, (d,): 1, but 0 of a constant one, with D = 1 and no part in C (d, r)."""
     return np.asarray((scale != 1) | (np.abs(C).max(axis=1, initial=0.0) > 1e-6), np.float64)

@@ -6,9 +6,9 @@ learned axis u is the angle arccos c away (projection.Spikes). So Q explains of 
 
     Σᵢ σ²tᵢ min(1, ‖Qᵀuᵢ‖²/cᵢ²) + kₚσ²
 
-of all kₚ axes of the earlier model. The learned variances Λ would compare axes that fit their own messages with earlier
-ones, which do not fit them: earlier axes would explain less of a stream that has not changed, too. No matrix (d, d) is
-formed: it costs d·k².
+of all kₚ axes of the earlier model. The learned variances Λ would not do: axes fit the messages that they were learned
+from, so the earlier axes would explain less of Λ even in a stream that has not changed. No matrix (d, d) is formed: it
+costs d·k².
 """
 
 from typing import NamedTuple
@@ -36,31 +36,33 @@ def drift(earlier: Model, newest: Model) -> Drift:
     U, Q = (np.asarray(model.components.T, np.float64) for model in (newest, earlier))
     if (units != 1).any():
         Q = np.linalg.qr(Q * units[:, None])[0]
-    total = earlier.total_variance
     spikes = newest.spikes
-    is_spike = spikes.overlap > 0
+    is_spike = spikes.overlap > 0  # other axes only fit noise
     U_spikes = U[:, : len(is_spike)][:, is_spike]
-    # Of the stream's own axis, earlier axes explain more than of the learned one, which is an angle away from it.
+    # A learned axis is at an angle to the stream's own axis, so an earlier axis seems to explain less of it by the
+    # factor `overlap`.
     share = np.minimum(np.square(U_spikes.T @ Q).sum(axis=1) / spikes.overlap[is_spike], 1.0)
     explained = spikes.sigma2 * (spikes.strength[is_spike] @ share + earlier.n_components)
-    variable = newest.total_variance > 0
+    varies = newest.total_variance > 0
     shifts = np.square(scale * (newest.mean - earlier.mean))
     for model in (newest, earlier):
-        if model.seen is not None:
-            shifts = np.where(model.seen, shifts, 0.0)  # a dimension has the mean 0 until it is seen
-    if earlier.scale is not None:  # an entry that varies has variance 1, a constant one has D = 1
-        total = float(np.square(units)[earlier.scale != 1].sum())
+        if model.seen is not None:  # the mean of a dimension is 0 until it is seen, which is not where it shifts from
+            shifts = np.where(model.seen, shifts, 0.0)
+    earlier_total = earlier.total_variance
+    if earlier.scale is not None:  # an entry that varied had variance 1 in its own units, a constant one had D = 1
+        earlier_total = float(np.square(units)[earlier.scale != 1].sum())
     return Drift(
-        _largest_angle(U[:, newest.explained_variance >= newest.floored_variance], Q),
-        float(explained / newest.total_variance) if variable else 0.0,
-        float(spikes.of_new.sum() / newest.total_variance) if variable else 0.0,
-        float(shifts.sum() / np.float64(total)),
+        angle_radians=_largest_angle(U[:, newest.explained_variance >= newest.floored_variance], Q),
+        explained_variance_ratio=float(explained / newest.total_variance) if varies else 0.0,
+        newest_explained_variance_ratio=float(spikes.of_new.sum() / newest.total_variance) if varies else 0.0,
+        mean_shift_ratio=float(shifts.sum() / np.float64(earlier_total)),
     )
 
 
 def _largest_angle(A: F64, B: F64) -> float:
     """The largest principal angle between the spans of orthonormal columns; accurate near 0 and near π/2."""
-    A, B = (A, B) if A.shape[1] >= B.shape[1] else (B, A)
+    if A.shape[1] < B.shape[1]:  # the span of the fewer columns is compared with the larger one
+        A, B = B, A
     product = A.T @ B
     if not product.size:
         return 0.0

@@ -1,8 +1,9 @@
 """Mean and Σ after a block with gaps, or after one that shows entries which were not always known.
 
-Σ is kept as it is read, and beside it N, the share of the weight for which two entries have been known together. In a
-block of share η = 1 − c₀ the messages have shares c, fits f = Cx and residuals r = (y − f)_O about the mean before it;
-n_ij is the share of those that show entries i and j.
+Σ is kept as it is read, and beside it N, the share of the weight for which two entries have been known together. The
+messages of a block have the shares c of the weight, η = 1 − c₀ together; the past keeps the share c₀. About the mean
+before the block, a message has the fits f = Cx, which its observed entries predict, and the residuals r = (y − f)_O of
+these entries. n_ij is the share of the messages that show entries i and j.
 
 1. Control variate. Each part of a product is averaged over the messages that show it:
 
@@ -12,12 +13,12 @@ n_ij is the share of those that show entries i and j.
 2. Weights. g_ij = min(η, 10 n_ij), N′ = c₀N + g and E = g/N′. A pair that is known and not shown: N′ = c₀N + η, E = 0.
 3. Step. Δ = E∘(B − Σ), δ = diag(E)∘μ.
 4. Regression. L are the entries with E_jj ≤ 1.5 η, and K = C (C_LᵀC_L + diag(ridge))⁻¹ C_Lᵀ predicts all from them.
-   What they say of the others is added to Δ, (1 − E/η)∘KΔ_LL Kᵀ outside L × L, and (1 − diag(E)/η)∘Kδ_L to δ: so a dead
-   sensor follows the others, and a late one is referred to the whole stream. Both are cut to a mean square of 30 along
-   the columns of C, like messages of bounded influence.
+   The changes that it predicts are added: (1 − E/η)∘KΔ_LL Kᵀ to Δ outside L × L, and (1 − diag(E)/η)∘Kδ_L to δ outside
+   L. So a dead sensor follows the sensors in L, and a late one is referred to the whole stream. Both changes are cut to
+   a mean square of 30 along the columns of C, like messages of bounded influence.
 5. Σ′ = Σ + Δ − δδᵀ and m′ = m + δ. Correlations are cut to ±1.
 6. Pairs that no message shows, both of whose entries are shown, move as filled messages would move them, by the share
-   η / max(η, min(c₀N_ii, c₀N_jj) + η). A pair of which one entry begins is set by step 1.
+   η / max(η, min(c₀N_ii, c₀N_jj) + η). If one of the two entries begins in the block, step 1 sets the pair.
 
 docs/mathematics.md, section 11. The loops over all pairs are in blocked/pairs.py.
 """
@@ -29,21 +30,22 @@ from scipy.linalg import blas
 
 from streampca.pca import missing
 from streampca.pca.arrays import F64, Array, packed_diagonal, power_of_two
-from streampca.pca.blocked import block, centring, pairs, triangle
+from streampca.pca.blocked import centring, pairs, triangle
+from streampca.pca.blocked.block import BlockResult
 from streampca.pca.blocked.centring import Weights
 from streampca.pca.state import State
 
-_ORDINARY = 1.5  # steps of a block: entries that take no larger ones are in L
+_ORDINARY = 1.5  # times η: entries of which a block replaces no larger share predict the other entries
 _ALL = 1.0 - 1e-9  # share of the weight that counts as all of it
 
 
 class BlockWithGaps(NamedTuple):
-    """A block that was learned, or one after it, where entries are missing or have not always been known."""
+    """A block that was learned, in which, or before which, entries were missing."""
 
-    before: State  # the state before it, with the mean in the units in which it was learned
-    filled: missing.Filled | None  # None: it is complete
-    by: missing.Predictor  # of entries from others
-    learned: block.BlockResult
+    before: State  # the state before the block, with the mean in the units in which the block was learned
+    filled: missing.Filled | None  # None: all its messages are complete
+    predictor: missing.Predictor  # of missing entries, by the state before the block
+    learned: BlockResult
     weights: Weights
 
     @property
@@ -53,128 +55,181 @@ class BlockWithGaps(NamedTuple):
 
     @property
     def rows_moved(self) -> F64:
-        """How far the mean of the rows has moved by the block, (d,)."""
-        return self.learned.mean - self.by.mean
+        """How far the block has moved the mean of the rows that Algorithm 1 learns, (d,)."""
+        return self.learned.mean - self.predictor.mean
 
 
 class EntryStep(NamedTuple):
-    """What a block changes in the means of the entries, (d,) each."""
+    """How a block changes the means of the entries, (d,) each."""
 
     entries: pairs.Entries
-    share: F64  # diag(E)
-    known: F64 | None  # diag(N′); None: 1
-    moved: F64  # δ
+    share: F64  # diag(E): the share of the moments of each entry that the block replaces
+    known: F64 | None  # diag(N′): share of the weight for which each entry is known after the block; None: all 1
+    moved: F64  # δ: how far each mean moves
 
 
-def entry_step(of: BlockWithGaps) -> EntryStep:
-    """Steps 1 to 3 for the entries."""
-    before, new, d = of.before, of.new, len(of.before.mean)
-    shown, root, fits = np.full(d, new), np.ones(d), np.zeros(d)
-    if of.filled:
-        shown, root = of.weights.c @ of.filled.shown, of.filled.root
-        if of.weights.a.any():  # else there is no centring, and the mean is 0
-            fits = of.by.C @ ((of.weights.c * of.learned.kept) @ of.filled.X)
-    entries = pairs.Entries(shown, of.weights.past * before.known_entries, root)
-    counts = np.minimum(new, shown / missing.FEW)
-    known = entries.before + np.where((shown <= 0) & (entries.before > 0), new, counts)
-    share = counts / np.where(known > 0, known, 1.0)
-    residuals = (of.rows_moved - fits) * root / np.where(shown > 0, shown, np.inf)
+def entry_step(block: BlockWithGaps) -> EntryStep:
+    """How far the block moves the mean of each entry, and by which weight the entry is known after it.
+
+    A mean moves by the share E_jj towards μ_j, the mean of the block: of the fits over all messages, and of the
+    residuals over those that show the entry.
+    """
+    before = block.before
+    d = len(before.mean)
+    new = block.new  # η
+    shown = np.full(d, new)  # n_jj: the weight of the block's messages that show each entry
+    root = np.ones(d)  # √q: the learned rows are the fits and r/√q
+    fits = np.zeros(d)  # Σc f
+    if block.filled:
+        shown = block.weights.c @ block.filled.shown
+        root = block.filled.root
+        if block.weights.a.any():  # else there is no centring, and the mean stays 0
+            fits = block.predictor.C @ ((block.weights.c * block.learned.kept) @ block.filled.X)
+    entries = pairs.Entries(shown=shown, before=block.weights.past * before.known_entries, root=root)
+    # A block counts less for an entry that less than a tenth of it shows.
+    counted = np.minimum(new, shown / missing.FEW)
+    known_but_not_shown = (shown <= 0) & (entries.before > 0)  # the past of such an entry stays as it is: E is 0
+    known = entries.before + np.where(known_but_not_shown, new, counted)
+    share = counted / np.where(known > 0, known, 1.0)
+    # The rows' mean has moved by Σc (f + r/√q): without the fits, times √q, that is Σc r.
+    residuals = (block.rows_moved - fits) * root / np.where(shown > 0, shown, np.inf)
     moved = share * (fits / new + residuals)
-    return EntryStep(entries, share, _unless_all(known), moved)
+    return EntryStep(entries=entries, share=share, known=_none_if_all_known(known), moved=moved)
 
 
-def next_variances(of: BlockWithGaps, step: EntryStep, squares: F64, before: F64, scale: F64) -> F64:
-    """The variances (d,) of the entries of v, where Σ is not kept; `squares` (d,) are those of the rows √c·y."""
-    estimate = (squares + np.square(of.rows_moved)) / of.new
-    change = step.share * (estimate - before * scale**2) - np.square(step.moved)
-    return np.maximum(before + change / scale**2, 0.0)
+def next_variances(block: BlockWithGaps, step: EntryStep, squares: F64, variances_before: F64, scale: F64) -> F64:
+    """The variances (d,) of the entries of v after the block, where Σ is not kept.
+
+    `squares` (d,) are the sums of squares of the rows √c·y, in the units of the block: v times `scale`, its D (d,).
+    """
+    of_block = (squares + np.square(block.rows_moved)) / block.new  # about the mean before it
+    change = step.share * (of_block - variances_before * scale**2) - np.square(step.moved)
+    return np.maximum(variances_before + change / scale**2, 0.0)
 
 
-def _unless_all(known: F64) -> F64 | None:
-    """N, or None if it is 1."""
+def _none_if_all_known(known: F64) -> F64 | None:
+    """N as a state keeps it: None if all of its shares are 1."""
     return None if known.min(initial=1.0) > _ALL else known
 
 
 class PairStep(NamedTuple):
-    """What a block changes in Σ, before it is put in place, since D may follow the variances."""
+    """How a block changes Σ. It is `applied` later, since the next D follows from the variances in it."""
 
-    moved: F64  # δ (d,)
-    known: F64 | None  # N′, packed
+    moved: F64  # δ (d,): how far each mean moves
+    known: F64 | None  # N′, packed: share of the weight for which each pair is known after the block; None: all 1
     variance: F64  # (d,): the diagonal of Σ′, in the units of the block
     change: F64  # Δ (d, d): its lower triangle
-    share: F64  # E, packed
-    said: pairs.Said
-    before: F64  # Σ, packed, in the units of v
-    new: float  # η
+    share: F64  # E, packed: the share of each pair's moments that the block replaces
+    predicted: pairs.PredictedChange
+    covariance_before: F64  # Σ, packed, in the units of v
+    new: float  # η, the block's share of the weight
 
-    def applied(self, scale: F64, square: Array, after: F64) -> F64:
-        """Σ′, packed; `scale` (d,) is D of the block, `after` the next, in whose units Σ′ is filled in `square`."""
+    def applied(self, scale: F64, square: Array, next_scale: F64) -> F64:
+        """Σ′, packed; also fills in `square` (d, d), Σ′ in the units of the next block.
+
+        The block has D = `scale` (d,), the next one `next_scale`.
+        """
         return pairs.next_covariance(
-            self.before, self.change, self.share, self.said, self.moved, self.variance, self.new, scale, square, after
+            before=self.covariance_before,
+            change=self.change,
+            share=self.share,
+            predicted=self.predicted,
+            moved=self.moved,
+            variance=self.variance,
+            new=self.new,
+            scale=scale,
+            square=square,
+            next_scale=next_scale,
         )
 
 
-def pair_step(of: BlockWithGaps, covariance: F64, product: Array, scale: F64) -> PairStep:
-    """Steps 1 to 4 for all pairs.
+def pair_step(block: BlockWithGaps, covariance: F64, product: Array, scale: F64) -> PairStep:
+    """How the block changes Σ: what it shows of each pair of entries, and what that predicts of the other pairs.
 
-    `covariance` is Σ before the block, packed and in the units of v, D of the block is `scale` (d,), and `product`
-    (d, d) the lower triangle of YᵀY of its rows.
+    `covariance` is Σ before the block, packed and in the units of v; the block has D = `scale` (d,). `product` (d, d)
+    is the lower triangle of YᵀY of its rows.
     """
-    d, new, moved = len(of.before.mean), of.new, of.rows_moved
-    step = entry_step(of)
-    shown = np.full((d, d), new)
-    if of.filled:
-        shown = triangle.of_rows(np.sqrt(of.weights.c)[:, None] * of.filled.shown)
-    known = of.before.known
-    if known is None:
-        known = np.full(len(covariance), float(of.before.count > 0))
-    change = pairs.estimate(product, moved, _fits(of), step.entries, shown, new)
-    share, after = pairs.move(change, covariance, scale, known, step.entries, shown, of.weights.past, missing.FEW)
-    squares = np.asarray(product.diagonal() + np.square(moved), np.float64)
-    said, of_mean = _said(of, step, change, squares)
-    added = (1 - step.share / new) * said.follows
-    delta = step.moved + added * of_mean
-    variance = covariance[packed_diagonal(d)] * scale**2 + change.diagonal() - np.square(delta)
-    variance += added * np.vecdot(said.C, said.change)
-    return PairStep(delta, _unless_all(after), np.maximum(variance, 0.0), change, share, said, covariance, new)
+    d = len(block.before.mean)
+    new, rows_moved = block.new, block.rows_moved
+    step = entry_step(block)
+    shown = np.full((d, d), new)  # n_ij: the weight of the block's messages that show both entries
+    if block.filled:
+        shown = triangle.of_rows(np.sqrt(block.weights.c)[:, None] * block.filled.shown)
+    known = block.before.known
+    if known is None:  # all pairs are known, or before the first message none
+        known = np.full(len(covariance), float(block.before.count > 0))
+    moments = pairs.estimate(product, rows_moved, _fits(block), step.entries, shown, new)
+    share, known_after, change = pairs.move(
+        moments, covariance, scale, known, step.entries, shown, block.weights.past, missing.FEW
+    )
+    squares = np.asarray(product.diagonal() + np.square(rows_moved), np.float64)
+    predicted, predicted_means = _predicted_change(block, step, change, squares)
+    # Of an entry with the share η, the block tells all itself; a dead sensor, with the share 0, follows the prediction.
+    predicted_share = (1 - step.share / new) * predicted.is_predicted
+    moved = step.moved + predicted_share * predicted_means
+    variance = covariance[packed_diagonal(d)] * scale**2 + change.diagonal() - np.square(moved)
+    variance += predicted_share * np.vecdot(predicted.C, predicted.with_coordinates)
+    return PairStep(
+        moved=moved,
+        known=_none_if_all_known(known_after),
+        variance=np.maximum(variance, 0.0),
+        change=change,
+        share=share,
+        predicted=predicted,
+        covariance_before=covariance,
+        new=new,
+    )
 
 
-def _fits(of: BlockWithGaps) -> pairs.Fits:
-    """The moments of the fits and residuals of the block's rows."""
-    C, filled = of.by.C, of.filled
-    if filled is None:
+def _fits(block: BlockWithGaps) -> pairs.Fits:
+    """The second moments of the fits and residuals of the block's rows."""
+    C, filled = block.predictor.C, block.filled
+    if filled is None:  # complete messages are averaged whole, without fits
         return pairs.Fits(C, np.zeros_like(C), np.zeros_like(C))
-    weighted = filled.X * (of.weights.c * np.square(of.learned.kept))[:, None]
-    H = weighted.T @ filled.X
-    rows = weighted.T @ (filled.V - filled.by.mean)
-    return pairs.Fits(C, C @ H, np.ascontiguousarray((rows - H @ C.T).T))
+    weighted = filled.X * (block.weights.c * np.square(block.learned.kept))[:, None]
+    H = weighted.T @ filled.X  # Σc x xᵀ (K, K)
+    rows = weighted.T @ (filled.V - filled.predictor.mean)  # Σc x (f + r)ᵀ (K, d)
+    residuals = np.ascontiguousarray((rows - H @ C.T).T)
+    return pairs.Fits(C=C, squares=C @ H, residuals=residuals)
 
 
-def _said(of: BlockWithGaps, step: EntryStep, change: F64, squares: F64) -> tuple[pairs.Said, F64]:
-    """Step 4: what the entries L say of the others, and of their means (d,).
+def _predicted_change(
+    block: BlockWithGaps, step: EntryStep, change: F64, squares: F64
+) -> tuple[pairs.PredictedChange, F64]:
+    """What the changes of ordinary entries predict of the other known entries: of their covariances and means (d,).
 
-    `squares` (d,) are the second moments of the rows: a message of bounded influence adds no more to other entries.
+    L are the ordinary entries, those of which the block replaces about its own share η: not more, as of a late sensor,
+    and not nothing, as of a dead one. The axes predict coordinates x = (C_LᵀC_L + diag(ridge))⁻¹ C_Lᵀ y_L from them,
+    and Cx all entries. `change` (d, d) is the lower triangle of Δ. `squares` (d,) are the second moments of the rows:
+    if messages were clipped, the predicted variances add up to no more, so that an outlier does not come back by this
+    way.
     """
-    ordinary = (step.share > 0) & (step.share <= _ORDINARY * of.new)
-    if not of.before.count or ordinary.all() or not ordinary.any():
-        none = np.zeros((len(ordinary), 1))
-        return pairs.Said(none, none, np.zeros(len(ordinary))), np.zeros(len(ordinary))
+    ordinary = (step.share > 0) & (step.share <= _ORDINARY * block.new)
+    if not block.before.count or ordinary.all() or not ordinary.any():  # nothing is predicted, or by nothing
+        nothing = np.zeros(len(ordinary))
+        return pairs.PredictedChange(nothing[:, None], nothing[:, None], nothing), nothing
     known = step.entries.before > 0
-    unit = power_of_two(float(np.abs(of.by.C).max()))  # products of three or four entries of C would overflow
-    C, ridge = of.by.C * known[:, None] / unit, of.by.ridge / unit / unit
+    unit = power_of_two(float(np.abs(block.predictor.C).max()))  # products of three or four entries of C would overflow
+    C = block.predictor.C * known[:, None] / unit
+    ridge = block.predictor.ridge / unit / unit
     C_L = C * ordinary[:, None]
     inverse = np.linalg.inv(C_L.T @ C_L + np.diag(ridge))
-    of_L = ordinary[:, None] * blas.dsymm(1 / unit, change.T, C_L) @ inverse
-    change_of_x = inverse @ (C_L.T @ of_L) / unit  # of the second moment of the coordinates
-    mean_of_x = inverse @ (C_L.T @ step.moved) / unit
-    follows = known & ~ordinary
-    said = np.where(ordinary[:, None], of_L, C @ change_of_x * unit) * known[:, None]
-    C_in_units = C * unit
-    most, added = squares[~ordinary].sum(), np.vecdot(C_in_units, said)[follows].clip(0).sum()
-    if added > most and (of.learned.kept < 1).any():
-        said *= most / added
-    # If L has hardly varied so far, its messages are far away by C, and would send off the entries that follow.
-    limit = centring.ORDINARY * C.shape[1]
-    said *= min(1.0, limit / max(float(change_of_x.trace()), limit))
-    of_mean = C_in_units @ mean_of_x * min(1.0, np.sqrt(limit / max(float(mean_of_x @ mean_of_x), limit)))
-    return pairs.Said(C_in_units, np.ascontiguousarray(said), follows.astype(np.float64)), of_mean
+    # Changes of the covariances of each entry with x, (d, K): of one in L by Δ, of another one as of Cx.
+    of_ordinary = ordinary[:, None] * blas.dsymm(1 / unit, change.T, C_L) @ inverse
+    change_of_x = inverse @ (C_L.T @ of_ordinary) / unit  # of the second moments of x, (K, K)
+    mean_of_x = inverse @ (C_L.T @ step.moved) / unit  # by which that of x moves, (K,)
+    with_coordinates = np.where(ordinary[:, None], of_ordinary, C @ change_of_x * unit) * known[:, None]
+    C = C * unit
+    is_predicted = known & ~ordinary
+    largest = squares[~ordinary].sum()
+    added = np.vecdot(C, with_coordinates)[is_predicted].clip(0).sum()
+    if added > largest and (block.learned.kept < 1).any():
+        with_coordinates *= largest / added
+    # If L has hardly varied so far, its coordinates may be so large that the predicted entries would be sent far away.
+    limit = centring.ORDINARY * C.shape[1]  # of the mean square of x, which is K on average
+    with_coordinates *= min(1.0, limit / max(float(change_of_x.trace()), limit))
+    means = C @ mean_of_x * min(1.0, np.sqrt(limit / max(float(mean_of_x @ mean_of_x), limit)))
+    predicted = pairs.PredictedChange(
+        C=C, with_coordinates=np.ascontiguousarray(with_coordinates), is_predicted=is_predicted.astype(np.float64)
+    )
+    return predicted, means

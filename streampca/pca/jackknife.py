@@ -16,7 +16,7 @@ import numpy as np
 
 from streampca.pca import axes
 from streampca.pca.arrays import F64
-from streampca.pca.merge import FEWEST, GROUPED, PooledCovariance
+from streampca.pca.merge import FEWEST, UNCUT_ROWS, PooledCovariance
 from streampca.pca.state import State
 
 
@@ -38,22 +38,25 @@ def sampling_error(groups: Sequence[State], merged: State, components: int) -> S
     if len(groups) < FEWEST or not rank:
         return None
     weights = np.array([group.weight for group in groups])
-    factors = (weights.sum() / weights - 1) / len(groups)
+    factors = (weights.sum() / weights - 1) / len(groups)  # (W/w_j − 1)/G
     U, _ = axes.principal(merged, rank)
-    subspace, squares = 0.0, np.zeros(rank)
+    subspace_square = 0.0
+    axis_squares = np.zeros(rank)
     for j, factor in enumerate(factors):
-        without, _ = axes.principal(_pooled([*groups[:j], *groups[j + 1 :]], rank), rank)
-        cosines = U @ without.T
-        subspace += factor * max(rank - float((cosines**2).sum()), 0.0)
-        squares += factor * (1 - cosines.diagonal() ** 2).clip(0)
-    angles = np.arcsin(np.sqrt(squares.clip(0, 1)))
-    unknown = np.full(components - rank, np.pi / 2)
-    return SamplingError(min(subspace, float(rank)), np.append(angles, unknown))
+        without_group = _sum_of([*groups[:j], *groups[j + 1 :]], rank)
+        axes_without, _ = axes.principal(without_group, rank)
+        cosines = U @ axes_without.T
+        subspace_square += factor * max(rank - float((cosines**2).sum()), 0.0)
+        axis_squares += factor * (1 - cosines.diagonal() ** 2).clip(0)
+    angles = np.arcsin(np.sqrt(axis_squares.clip(0, 1)))
+    without_variance = np.full(components - rank, np.pi / 2)
+    return SamplingError(subspace=min(subspace_square, float(rank)), axes=np.append(angles, without_variance))
 
 
-def _pooled(groups: Sequence[State], columns: int) -> State:
+def _sum_of(groups: Sequence[State], columns: int) -> State:
     """The groups as one state with up to `columns` columns."""
-    pool = PooledCovariance(max(group.rank for group in groups), uncut=GROUPED)
+    # Nothing is cut between two groups unless they have very many columns: a cut would look like a sampling error.
+    pool = PooledCovariance(max(group.rank for group in groups), uncut_rows=UNCUT_ROWS)
     for group in groups:
         pool.add(group)
     return pool.state(columns)

@@ -194,8 +194,8 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
     losses = _losses(learned, weights, config) if state.count else NO_LOSSES
     of_gaps = None
     if filled or state.known is not None:
-        by = filled.by if filled else missing.predictor(state, config.components)
-        of_gaps = gaps.BlockWithGaps(state, filled, by, learned, weights)
+        predictor = filled.predictor if filled else missing.predictor(state, config.components)
+        of_gaps = gaps.BlockWithGaps(before=state, filled=filled, predictor=predictor, learned=learned, weights=weights)
     if config.keeps_covariance:
         after = _learn_covariance(after, learned, of_gaps, origin, scale, weights.past, config)
     else:
@@ -235,7 +235,7 @@ def _learn_covariance(
 
 def _moved_mean(of_gaps: gaps.BlockWithGaps, moved: F64, origin: F64, scale: F64 | None, largest: float) -> F64:
     """The mean (d,) that has `moved` from the one before a block with gaps; at most `largest`, as entries are."""
-    mean = of_gaps.by.mean + moved
+    mean = of_gaps.predictor.mean + moved
     return np.clip(mean if scale is None else origin + mean / scale, -largest, largest)
 
 

@@ -16,69 +16,85 @@ from streampca.pca.blocked import centring, filling, ritz
 from streampca.pca.projection import noise_variance
 from streampca.pca.state import State
 
-FILLS = 30  # of the first block
+FILLS = 30  # times that EM fills the first block
 FEW = 0.1  # share of a block: an entry or a pair that fewer messages show counts as less than a block
 _MIN_NOISE = 1e-10  # σ², of the largest variance: keeps C_OᵀC_O + ridge regular
 _TINY = float(np.finfo(np.float64).tiny)
 
 
 class Predictor(NamedTuple):
-    """What predicts entries from others: the mean, and the axes with more variance than noise."""
+    """What predicts missing entries from the observed ones O of a message: as m + Cx, ridge regression on C.
 
-    mean: F64  # (d,)
-    C: F64  # (d, n): axes times their standard deviations
+    x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀ(v − m)_O is the conditional mean by probabilistic PCA.
+    """
+
+    mean: F64  # m (d,)
+    C: F64  # (d, n): the axes with more variance than noise, times their standard deviations
     ridge: F64  # (n,): σ²λ/(λ − σ²)
 
 
 class Filled(NamedTuple):
-    """A block whose missing entries are filled, and by what."""
+    """A block whose missing entries are filled, and what filled them."""
 
     V: Array  # (n, d)
-    by: Predictor
+    predictor: Predictor
     X: F64  # (n, K): the fits are m + Cx
-    root: F64  # (d,): √q
-    shown: NDArray[np.bool_]  # (n, d)
+    root: F64  # (d,): √q, of the share of the messages that show each entry
+    shown: NDArray[np.bool_]  # (n, d): entries that the messages have
 
 
 def fill(state: State, V: Array, weights: centring.Weights, components: int, center: bool) -> Filled:
     """The block V (n, d) with its missing entries filled, where its messages have these weights."""
     missing = np.isnan(V)
-    by = predictor(state, components) if state.count else _found_by_em(V, missing, components, center)
+    by_model = predictor(state, components) if state.count else _found_by_em(V, missing, components, center)
     shares = weights.c @ ~missing / weights.c.sum()
-    root = np.sqrt(np.maximum(shares, FEW))
-    filled, X = filling.fill(V, *by, root)
-    return Filled(filled, by, X, root, ~missing)
+    root = np.sqrt(np.maximum(shares, FEW))  # the residuals of an entry that hardly any message shows stay finite
+    filled, X = filling.fill(V, *by_model, root)
+    return Filled(V=filled, predictor=by_model, X=X, root=root, shown=~missing)
 
 
 def predictor(state: State, components: int) -> Predictor:
-    """What predicts the entries of the messages that follow a state."""
+    """What predicts the missing entries of the messages that follow a state."""
     k = min(components, state.rank)
     seen = int((state.known_entries > 0).sum())
     total = max(state.total_variance, float(state.variance.sum()))  # the columns of an indefinite Σ may have more
-    return _predictor(state.mean, state.C[:, :k], state.variance[:k], total, seen)
+    return _above_noise(state.mean, state.C[:, :k], state.variance[:k], total, seen)
 
 
-def _predictor(mean: F64, C: Array, variance: F64, total_variance: float, seen: int) -> Predictor:
-    """The predictor by the columns C (d, k) with these variances, if so many of the d entries were ever `seen`."""
+def _above_noise(mean: F64, C: Array, variance: F64, total_variance: float, seen: int) -> Predictor:
+    """The predictor by those columns of C (d, k) that have more variance than the noise.
+
+    `seen` is the number of entries that some message has shown. Only these have noise.
+    """
     noise = max(noise_variance(variance, seen, total_variance), _MIN_NOISE * variance.max(initial=0.0))
-    signal = variance > noise
-    if not signal.any():  # nothing predicts entries but the mean
-        return Predictor(mean, np.zeros((len(C), 1)), np.ones(1))
+    has_signal = variance > noise
+    if not has_signal.any():
+        return _mean_alone(mean)
     rounding = 8 * float(np.finfo(C.dtype).eps)
-    C = C[:, signal].astype(np.float64)
-    C[np.abs(C).max(axis=1) < rounding * np.abs(C).max()] = 0.0  # of constant entries, which filling must not make vary
-    return Predictor(mean, np.ascontiguousarray(C), noise / (1 - noise / variance[signal]))
+    C = C[:, has_signal].astype(np.float64)
+    # A constant entry has rounding in C. It is filled with its mean: filling must not make it vary.
+    C[np.abs(C).max(axis=1) < rounding * np.abs(C).max()] = 0.0
+    ridge = noise / (1 - noise / variance[has_signal])  # σ²λ/(λ − σ²)
+    return Predictor(mean, np.ascontiguousarray(C), ridge)
+
+
+def _mean_alone(mean: F64) -> Predictor:
+    """The predictor that fills each entry with its mean: one column without variance."""
+    return Predictor(mean, np.zeros((len(mean), 1)), np.ones(1))
 
 
 def begin(state: State, V: Array, center: bool) -> tuple[State, Array]:
-    """What learns the entries that begin in the block V (n, d): the state with their means, and V without outliers."""
+    """Prepare for entries that no message before the block V (n, d) has shown.
+
+    Returns the state with their means in the block, and V with their outliers moved towards the others.
+    """
     begins = state.known_entries <= 0
     if not begins.any():
         return state, V
     V = V.copy()
     V[:, begins] = centring.each_near_its_median(V[:, begins])
     missing = np.isnan(V)
-    if state.count and center:
+    if state.count and center:  # in the first block of a stream, `_found_by_em` finds the means
         shown = begins & ~missing.all(axis=0)
         state = replace(state, mean=np.where(shown, _observed_mean(V, missing), state.mean))
     return state, V
@@ -90,38 +106,42 @@ def _observed_mean(V: Array, missing: NDArray[np.bool_]) -> F64:
 
 
 def _found_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bool) -> Predictor:
-    """The predictor of a first block V (n, d), which is filled, decomposed, and filled again."""
+    """The predictor of a first block V (n, d), by expectation maximisation (EM).
+
+    The block is filled by a predictor, decomposed into the axes of the next predictor, and filled again.
+    """
     n, d = V.shape
     seen = int((~missing).any(axis=0).sum())
     mean = _observed_mean(V, missing) if center else np.zeros(d)
-    by = _start_of_em(V - mean, mean, missing, components)
+    found = _start_of_em(V - mean, mean, missing, components)
     for _ in range(FILLS):
-        filled, _ = filling.fill(V, *by, np.ones(d))
+        filled, _ = filling.fill(V, *found, np.ones(d))
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         Y = (filled - mean) / np.sqrt(n)
         C = ritz.strongest(Y, ritz.Limits(components, ritz.RANK_TOLERANCE, 0.0))
-        by = _predictor(mean, C, np.vecdot(C.T, C.T), float(np.vdot(Y, Y)), seen)
-    return by
+        found = _above_noise(mean, C, np.vecdot(C.T, C.T), float(np.vdot(Y, Y)), seen)
+    return found
 
 
 def _start_of_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) -> Predictor:
     """The predictor with which EM begins on centred messages Y (n, d).
 
-    This is the mean, unless some sensors are never together. From the mean EM would then end in a wrong local optimum
-    in half of all cases, so it begins with what links them.
+    If every two sensors are together in some message, this is the mean. From there EM would end in a wrong local
+    optimum in half of the streams in which some sensors never are. So it then begins with the axes of a covariance in
+    which these pairs follow from the sensors that link them.
     """
     shown = (~missing).astype(np.float64)
-    together = shown.T @ shown
+    together = shown.T @ shown  # messages with both sensors, (d, d)
     seen = np.flatnonzero(together.diagonal() > 0)
     if (together[np.ix_(seen, seen)] > 0).all():
-        return Predictor(mean, np.zeros((len(mean), 1)), np.ones(1))
+        return _mean_alone(mean)
     Y = np.where(missing, 0.0, Y)
     S = completed(Y.T @ Y / np.maximum(together, 1.0), together)
     variance, axes = np.linalg.eigh(S)
     variance = np.maximum(variance[::-1][:components], 0.0)
     C = axes[:, ::-1][:, :components] * np.sqrt(variance)
-    return _predictor(mean, C, variance, float(np.trace(S)), len(seen))
+    return _above_noise(mean, C, variance, float(np.trace(S)), len(seen))
 
 
 def completed(S: F64, known: F64) -> F64:
@@ -134,8 +154,9 @@ def completed(S: F64, known: F64) -> F64:
     if met[np.ix_(seen, seen)].all():
         return S
     S = S.copy()
+    # Sensors that have met the same sensors are a group, which is linked to another one at once.
     _, group_of = np.unique(met[seen], axis=0, return_inverse=True)
-    groups = [seen[group_of.ravel() == g] for g in range(group_of.max() + 1)]  # sensors that have met the same ones
+    groups = [seen[group_of.ravel() == g] for g in range(group_of.max() + 1)]
     for g, left in enumerate(groups):
         for right in groups[:g]:
             if not met[left[0], right[0]]:
@@ -146,19 +167,19 @@ def completed(S: F64, known: F64) -> F64:
 
 
 def _linked(S: F64, met: NDArray[np.bool_], left: NDArray[np.intp], right: NDArray[np.intp]) -> F64:
-    """The covariances of two groups of sensors, by those that have met both."""
+    """The covariances between two groups of sensors, from those of the sensors L that have met both and each other."""
     common = np.flatnonzero(met[left[0]] & met[right[0]])
     common = common[met[np.ix_(common, common)].all(axis=1)]
     if not len(common):
         return np.zeros((len(left), len(right)))
     variance, axes = np.linalg.eigh(S[np.ix_(common, common)])
-    least = max(_MIN_NOISE * variance[-1], _TINY)
+    least = max(_MIN_NOISE * variance[-1], _TINY)  # Σ_LL may be singular, or have negative eigenvalues
     inverse = (axes / np.maximum(variance, least)) @ axes.T
     return np.asarray(S[np.ix_(left, common)] @ inverse @ S[np.ix_(common, right)])
 
 
 def cut(S: F64) -> F64:
-    """Σ (d, d) with correlations of at most 1: of pairs that few messages have shown they may seem larger."""
+    """Σ (d, d) with correlations of at most 1. Those of pairs that few messages have shown may seem larger."""
     root = np.sqrt(np.maximum(S.diagonal(), 0.0))
     largest = np.outer(root, root)
     return np.clip(S, -largest, largest)

@@ -29,8 +29,8 @@ class Model:
     Components, variances, coordinates, residuals and scores are those of y = D(v − m). D is the identity, unless the
     stream is standardised: then y is in standard deviations. Vectors and the mean are in the data's units.
 
-    A dimension that no message has shown is not a dimension: neither its entry of a vector nor its absence counts in
-    coordinates, residuals, scores and likelihoods.
+    If no message has shown a dimension, the model is one without it: what a vector holds there does not count in
+    coordinates, residuals, scores and likelihoods, nor does its absence.
     """
 
     components: Array  # (k, d)
@@ -75,18 +75,23 @@ class Model:
 
     @cached_property
     def spikes(self) -> projection.Spikes:
-        """What the variances say of the stream, along k axes, but no more than dimensions that were seen."""
+        """The covariance of the stream, as estimated from the variances along the axes.
+
+        There are k axes, but no more than dimensions that were seen: the others are arbitrary.
+        """
         d = self.seen_dimensions
-        learned = self.floored_variance[:d]
-        return projection.spikes(learned, d, self.total_variance, self.weight, self.components.dtype)
+        variance = self.floored_variance[:d]
+        return projection.spikes(variance, d, self.total_variance, self.weight, self.components.dtype)
 
     @cached_property
     def expected_scores(self) -> F64:
         """The means of T², SPE and score over messages that are not learned yet, (3,)."""
-        d, learned, new = self.seen_dimensions, self.floored_variance[: self.seen_dimensions], self.spikes.of_new
-        sigma2 = projection.noise_variance(new, d, self.total_variance, self.components.dtype)
-        t2 = projection.t2_of_new(learned, new, sigma2, d, self.weight)
-        spe = max(d - len(learned), 1) * sigma2
+        d = self.seen_dimensions
+        variance = self.floored_variance[:d]
+        variance_of_new = self.spikes.of_new
+        sigma2 = projection.noise_variance(variance_of_new, d, self.total_variance, self.components.dtype)
+        t2 = projection.t2_of_new(variance, variance_of_new, sigma2, d, self.weight)
+        spe = max(d - len(variance), 1) * sigma2  # with k = d the residual is rounding: it must not be divided by 0
         return np.array([t2, spe, t2 + spe / self.noise_variance])
 
     @cached_property
@@ -104,15 +109,16 @@ class Model:
 
     @np.errstate(all="ignore")
     def project(self, vectors: Array, past_scores: PastScores | None = None) -> "Projected":
-        """Project vectors (n, d). Missing entries, NaN, are filled with their conditional means, and add to residuals.
+        """Project vectors (n, d).
 
+        Missing entries, NaN, are filled with their conditional means; their uncertainty adds to residuals and T².
         Vectors of float32 are projected in single precision; coordinates and residuals are float64.
         """
-        if self.seen is not None:
+        if self.seen is not None:  # at the mean, an entry adds nothing
             vectors = np.where(self.seen, vectors, self.mean).astype(vectors.dtype)
         coordinates, residual = self._project(vectors)
         t2 = np.zeros(len(vectors))
-        if np.isnan(residual).any():
+        if np.isnan(residual).any():  # a missing entry makes the residual NaN
             Y, variance = self.centred(vectors.astype(np.float64)), self.explained_variance.astype(np.float64)
             t2, spe = projection.fill(Y, self.components, variance, self.noise_variance)
             vectors = np.where(np.isnan(vectors), self.uncentred(Y), vectors).astype(vectors.dtype)
@@ -138,11 +144,12 @@ class Model:
         return np.asarray((Y if self.scale is None else Y / self.scale) + self.mean)
 
     def _split(self, vectors: Array) -> tuple[Array, Array]:
+        """The coordinates (n, k) and residuals (n,) in double precision."""
         coordinates, residual, _ = projection.split(self.centred(vectors), self._axes, self.components)
         return coordinates, residual
 
     def _split_single(self, vectors: Array) -> tuple[Array, Array]:
-        """Compute `_split` in single precision, with errors as if the vectors had been rounded to it.
+        """The coordinates and residuals in single precision, with errors as if the vectors had been rounded to it.
 
         Rows whose squares would overflow or underflow are computed in double precision.
         """
@@ -152,12 +159,12 @@ class Model:
         if scale is not None:
             Y *= scale
         coordinates, residual, norm = projection.split(Y, axes, components)
-        fits = (norm > _SMALLEST_NORM) & np.isfinite(norm)
+        is_in_range = (norm > _SMALLEST_NORM) & np.isfinite(norm)
         coordinates, residual = coordinates.astype(np.float64), residual.astype(np.float64)
-        if not fits.all():
-            in_double = self._split(vectors.astype(np.float64))
-            coordinates = np.where(fits[:, None], coordinates, in_double[0])
-            residual = np.where(fits, residual, in_double[1])
+        if not is_in_range.all():
+            coordinates_in_double, residual_in_double = self._split(vectors.astype(np.float64))
+            coordinates = np.where(is_in_range[:, None], coordinates, coordinates_in_double)
+            residual = np.where(is_in_range, residual, residual_in_double)
         return coordinates, residual
 
     def whiten(self, coordinates: Array) -> Array:
@@ -174,7 +181,7 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class Projected:
-    """Vectors without missing entries, and where they lie by a model; scores and others are computed when asked for."""
+    """Vectors whose missing entries are filled, and where a model puts them. Scores are computed when asked for."""
 
     model: Model
     vectors: Array  # (n, d): the mean in dimensions that were never seen
@@ -221,15 +228,15 @@ class Projected:
         model, d = self.model, self.model.seen_dimensions
         variance = model.floored_variance[:d]
         log_det = float(np.log(variance).sum()) + (d - len(variance)) * np.log(model.noise_variance)
-        if model.scale is not None:  # 1 of dimensions that were never seen
+        if model.scale is not None:  # the scale of a dimension that was never seen is 1, which adds 0
             log_det -= 2 * float(np.log(model.scale).sum())
         return np.asarray(-(self.scores.score + d * np.log(2 * np.pi) + log_det) / 2)
 
     @np.errstate(all="ignore")
     def contributions(self, limit: int) -> tuple[NDArray[np.intp], Contributions]:
-        """The `limit` largest contributions of dimensions to T² and SPE, (n, limit), and the dimensions (2, n, limit).
+        """The dimensions with the largest contributions to T² and SPE, (2, n, limit), and the contributions.
 
-        They come by falling absolute value.
+        They come by falling absolute value, `limit` for each vector.
         """
         components, variance = self.model.components, self.model.floored_variance
         some = (self.model.centred(self.vectors[i : i + _ROWS]) for i in range(0, max(len(self.vectors), 1), _ROWS))

@@ -17,7 +17,7 @@ from streampca.pca.arrays import F64, Array
 
 GEMM_ROWS = 32  # rows of one matrix product: BLAS may round a row differently by their number, and by its index
 _ROUNDS = 10  # of the search for the variances of new messages
-_DETERMINED = 1e-13  # share of the largest variance: of coordinates that observed entries show less, they say rounding
+_DETERMINED = 1e-13  # share of the largest variance: coordinates of which the observed entries have less are rounding
 _FILLED_ROWS = 16  # rows that are filled at once, each by itself; more would not fit the processor's cache
 _SMALL = 0.01  # share of ‖y‖²: a smaller residual is not computed as a difference, whose rounding would be too large
 
@@ -43,23 +43,27 @@ def rounding_variance(total_variance: float, dtype: Any = np.float64) -> float:
 
 
 def noise_variance(variance: Array, dimensions: int, total_variance: float, dtype: Any = np.float64) -> float:
-    """σ², the mean variance of the directions beyond those with these variances (k,); never less than rounding."""
-    others = dimensions - len(variance)
-    rest = (total_variance - float(variance.sum())) / others if others > 0 else 0.0
-    return max(rest, rounding_variance(total_variance, dtype))
+    """σ², the mean variance of the directions beyond the axes; never less than rounding.
+
+    `variance` (k,) are the variances along the axes.
+    """
+    directions = dimensions - len(variance)
+    mean = (total_variance - float(variance.sum())) / directions if directions > 0 else 0.0
+    return max(mean, rounding_variance(total_variance, dtype))
 
 
 class Spikes(NamedTuple):
-    """What a learned covariance says of that of the stream: noise, and k axes with more variance than it."""
+    """The covariance of a stream, as estimated from a learned one: noise, and k axes with more variance than noise."""
 
     strength: F64  # (k,): t, so that the stream has variance σ²(1 + t) along the axis that the learned one estimates
     sigma2: float  # σ², the variance in all other directions
-    gamma: float  # γ, directions without more variance than noise, for each message
+    gamma: float  # γ, the number of directions that have no more variance than noise, divided by that of messages
 
     @property
     def overlap(self) -> F64:
-        """The squared cosine of the angle between each learned axis and the stream's, (k,); 0: it only fits noise."""
-        t, edge = self.strength, np.sqrt(self.gamma)  # t = √γ of an axis that only fits noise, to the last bit
+        """The squared cosine of the angle between each learned axis and the stream's, (k,); 0 if it only fits noise."""
+        t = self.strength
+        edge = np.sqrt(self.gamma)  # t of an axis that only fits noise, to the last bit: so its overlap is 0
         return np.asarray((t - edge) * (t + edge) / (t * (t + self.gamma)))
 
     @property
@@ -70,50 +74,55 @@ class Spikes(NamedTuple):
 
 
 def spikes(variance: F64, dimensions: int, total_variance: float, weight: float, dtype: Any = np.float64) -> Spikes:
-    """What the variances (k,) along the axes of a model of this weight say of the stream.
+    """Estimate the covariance of the stream from the variances (k,) along the axes of a model of this weight.
 
     Axes fit the learned messages, which vary more along them than new ones. With noise of variance 1 in n directions
     and γ = n/weight, an axis with λ ≤ (1 + √γ)² fits noise alone, and one with λ = (1 + t)(1 + γ/t) is near an axis of
-    the stream with variance 1 + t. The n directions are all but those of the axes with more than noise.
-    docs/mathematics.md, section 10.
+    the stream with variance 1 + t. The n directions are all but those of the axes with more variance than noise. The
+    noise and the variances depend on each other, so they are computed in turn. docs/mathematics.md, section 10.
     """
     sigma2 = noise_variance(variance, dimensions, total_variance, dtype)
-    axes = 0  # above the noise
+    axes_above_noise = 0
     for _ in range(_ROUNDS):
-        gamma = (dimensions - axes) / max(weight, 1.0)
+        gamma = (dimensions - axes_above_noise) / max(weight, 1.0)
+        # λ/σ² = (1 + t)(1 + γ/t) is t² − bt + γ = 0, whose larger solution is t. On noise alone b is at its least.
         least = 2 * np.sqrt(gamma)
         b = np.maximum(variance / sigma2 - 1 - gamma, least)
         t = (b + np.sqrt(b - least) * np.sqrt(b + least)) / 2
-        found = Spikes(t, sigma2, gamma)
+        found = Spikes(strength=t, sigma2=sigma2, gamma=gamma)
         sigma2 = noise_variance(found.of_new, dimensions, total_variance, dtype)
-        axes = int((b > least).sum())
+        axes_above_noise = int((b > least).sum())
     return found
 
 
-def t2_of_new(variance: F64, new: F64, sigma2: float, dimensions: int, weight: float) -> float:
-    """The mean of T² over messages that are not learned yet and have the variances `new` (k,) along the axes.
+def t2_of_new(variance: F64, variance_of_new: F64, sigma2: float, dimensions: int, weight: float) -> float:
+    """The mean of T² over messages that are not learned yet.
 
-    Axes above the noise fit the learned messages together, too: by a axes, T² grows to weight/(weight − a − 1) times.
+    Along the axes the learned messages have `variance` (k,), the new ones `variance_of_new` (k,). T² divides by the
+    variances that were fitted to the learned messages, so that of new ones is larger: with a axes above the noise, also
+    because of the covariances between these, weight/(weight − a − 1) times.
     """
-    edge = sigma2 * (1 + np.sqrt(dimensions / max(weight, 1.0))) ** 2
-    axes = int((variance > edge).sum())
-    return float((new / variance).sum()) * weight / max(weight - axes - 1, 1.0)
+    noise_edge = sigma2 * (1 + np.sqrt(dimensions / max(weight, 1.0))) ** 2  # largest variance of noise, as in `spikes`
+    axes_above_noise = int((variance > noise_edge).sum())
+    return float((variance_of_new / variance).sum()) * weight / max(weight - axes_above_noise - 1, 1.0)
 
 
 def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:
     """Fill the missing entries of rows y (n, d), which are overwritten, each by itself.
 
-    Returns what the uncertainty of the filled entries adds to T² and to SPE, (n,).
+    Returns what the uncertainty of the filled entries adds to the expected T² and SPE, (n,) each.
     By probabilistic PCA, with Φ = U(Λ − σ²)^½, observed entries o, missing ones m, and Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹:
 
         E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Cov[y_m | y_o] = σ²(I + Φ_m Ψ Φ_mᵀ)
 
-    Where σ² is rounding, Ψ⁻¹ is singular for every coordinate of Φ that the observed entries do not determine. So
-    Φ_oᵀΦ_o = BSBᵀ is decomposed: Ψ = B(S + σ²)⁻¹Bᵀ, but 0 of such coordinates, of which σ²Ψ is 1.
+    The covariance adds the variances U_mᵀ Cov U_m along the axes, divided by λ, to T², and the rest of its trace to
+    SPE. Φ_oᵀΦ_o = BSBᵀ is decomposed, so Ψ = B(S + σ²)⁻¹Bᵀ. Where σ² is rounding, Ψ⁻¹ is singular along those columns
+    of B that the observed entries do not determine. Along these, the fill takes 0 for Ψ, which gives the mean, and the
+    covariance takes 1 for σ²Ψ: all of their variance is uncertain.
     """
     t2, spe = np.zeros(len(centred)), np.zeros(len(centred))
-    signal = variance > sigma2
-    U, variance = components.T[:, signal].astype(np.float64), variance[signal]
+    has_signal = variance > sigma2
+    U, variance = components.T[:, has_signal].astype(np.float64), variance[has_signal]
     root = np.sqrt(variance - sigma2)
     Phi = U * root
     incomplete = np.flatnonzero(np.isnan(centred).any(axis=1))
@@ -121,19 +130,32 @@ def fill(centred: Array, components: Array, variance: F64, sigma2: float) -> tup
         rows = incomplete[start : start + _FILLED_ROWS]
         missing = np.isnan(centred[rows])
         y = np.where(missing, 0.0, centred[rows])
-        S, B = np.linalg.eigh(Phi.T @ (Phi * ~missing[:, :, None]))
-        determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
-        inverse = np.where(determined, 1 / (S + sigma2), 0.0)
-        along = inverse[:, None] * (y[:, None] @ Phi @ B)  # a product for each row: its bits depend on no other
-        fits = (along @ np.swapaxes(B, 1, 2) @ Phi.T)[:, 0]
+        S, B = np.linalg.eigh(Phi.T @ (Phi * ~missing[:, :, None]))  # (b, k), (b, k, k)
+        is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
+        inverse = np.where(is_determined, 1 / (S + sigma2), 0.0)
+        coordinates = inverse[:, None] * (y[:, None] @ Phi @ B)  # a product for each row: its bits depend on no other
+        fits = (coordinates @ np.swapaxes(B, 1, 2) @ Phi.T)[:, 0]  # ΦΨΦ_oᵀy_o
         centred[rows] = np.where(missing, fits, y)
-        uncertain = (B * np.where(determined, sigma2 * inverse, 1.0)[:, None]) @ np.swapaxes(B, 1, 2)  # σ²Ψ
-        U_Phi = U.T @ (Phi * missing[:, :, None])  # UᵀΦ of the missing entries
-        alone = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
-        along_axes = alone + np.vecdot(U_Phi @ uncertain, U_Phi)
-        t2[rows] = (along_axes / variance).sum(axis=1)
-        of_fits = np.vecdot(root[:, None] * U_Phi, uncertain).sum(axis=1)
-        spe[rows] = np.maximum(sigma2 * missing.sum(axis=1) + of_fits - along_axes.sum(axis=1), 0.0)
+        uncertain = np.where(is_determined, sigma2 * inverse, 1.0)
+        sigma2_Psi = (B * uncertain[:, None]) @ np.swapaxes(B, 1, 2)
+        U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m
+        t2[rows], spe[rows] = _uncertainty(U_Phi, sigma2_Psi, missing.sum(axis=1), root, variance, sigma2)
+    return t2, spe
+
+
+def _uncertainty(
+    U_Phi: F64, sigma2_Psi: F64, missing: NDArray[Any], root: F64, variance: F64, sigma2: float
+) -> tuple[F64, F64]:
+    """What the covariance of missing entries, Cov = σ²(I + Φ_m Ψ Φ_mᵀ), adds to the expected T² and SPE, (b,) each.
+
+    Takes U_mᵀΦ_m and σ²Ψ, (b, k, k), the number of entries that each row lacks, `missing` (b,), and (Λ − σ²)^½ (k,).
+    """
+    of_noise = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root  # the diagonal of σ²U_mᵀU_m
+    along_axes = of_noise + np.vecdot(U_Phi @ sigma2_Psi, U_Phi)  # the diagonal of U_mᵀ Cov U_m
+    trace_of_fits = np.vecdot(root[:, None] * U_Phi, sigma2_Psi).sum(axis=1)  # tr σ²Φ_m Ψ Φ_mᵀ
+    trace = sigma2 * missing + trace_of_fits
+    t2 = (along_axes / variance).sum(axis=1)
+    spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)
     return t2, spe
 
 
@@ -160,9 +182,10 @@ def score(coordinates: Array, residual: Array, missing_t2: F64, variance: F64, s
 
 
 def in_blocks(rows: Array, matrix: Array) -> Array:
-    """rows @ matrix, in products of `GEMM_ROWS` rows and one of the others."""
+    """rows @ matrix, in products of `GEMM_ROWS` rows, and one of the rows that remain."""
     (n, d), k = rows.shape, matrix.shape[1]
-    product, whole = np.empty((n, k), np.result_type(rows, matrix)), n - n % GEMM_ROWS
+    product = np.empty((n, k), np.result_type(rows, matrix))
+    whole = n - n % GEMM_ROWS
     if whole:
         np.matmul(rows[:whole].reshape(-1, GEMM_ROWS, d), matrix, out=product[:whole].reshape(-1, GEMM_ROWS, k))
     if whole < n:

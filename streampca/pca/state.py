@@ -7,16 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.pca.arrays import F64, Array, packed_diagonal
+from streampca.pca.arrays import F64, Array, of_entries, packed_diagonal
 
 
 @dataclass(frozen=True, eq=False)
 class State:
     """Factor, mean and weight of a stream: CCᵀ estimates the covariance.
 
-    The first K columns are the C that Algorithm 1 learns, the others F, kept beside it. All are orthogonal (to rounding
-    of the longest), longest first, and linearly independent: a stream that has shown few directions has fewer. Where
-    the covariance is kept, the columns are its leading axes.
+    The first K columns are the C that Algorithm 1 learns, and the rest F, which is kept beside it. All columns are
+    orthogonal (to rounding of the longest), longest first, and linearly independent: a stream that has shown few
+    directions has fewer columns. Where the covariance is kept, the columns are its leading axes.
     """
 
     C: Array  # (d, r): [C | F]
@@ -30,7 +30,8 @@ class State:
     covariance: F64 | None = None  # (d(d + 1)/2,): Σ of v, packed as in blocked/triangle.py; None: not kept, or empty
     scale: F64 | None = None  # (d,): D, where the stream is standardised: C and the total variance are those of Dv
     variances: F64 | None = None  # (d,): of the entries of v, where the stream is standardised and Σ is not kept
-    known: F64 | None = None  # N, packed: share of the weight since two entries were seen; (d,) without Σ; None: 1
+    # N, packed: the share of the weight for which two entries have been known together; without Σ, of each entry (d,).
+    known: F64 | None = None  # None: 1 everywhere
     pinv_error: float = 0.0  # of the last block: how far S had moved from (CᵀC)⁻¹; not part of a checkpoint
 
     @classmethod
@@ -48,14 +49,14 @@ class State:
 
     @property
     def known_entries(self) -> F64:
-        """The diagonal of N, (d,); 0 before the first message."""
+        """The share of the weight for which each entry has been known, (d,); 0 before the first message."""
         d = len(self.mean)
         if self.known is None:
             return np.full(d, float(self.count > 0))
-        return self.known if len(self.known) == d else self.known[packed_diagonal(d)]
+        return of_entries(self.known, d)
 
     def age(self, shown: NDArray[np.bool_]) -> float:
-        """The least share of the weight for which one of the entries `shown` (d,) was known."""
+        """The share of the weight for which the newest of the entries that are true in `shown` (d,) has been known."""
         return 1.0 if self.known is None else float(self.known_entries[shown].min(initial=1.0))
 
     @property

@@ -16,10 +16,10 @@ from streampca.settings.kafka import KafkaSettings, region_of
 from streampca.sources.client_connection import one_line
 
 _TIMEOUT_S, _RETRY_S = 3.0, 2.0
-_USED = 0.5  # of its lifetime; then a token is renewed, before librdkafka asks for it at 0.8
-_LEAST_LEFT_S = 60.0  # of a token that cannot be renewed; brokers' clocks may differ
-_ENDS = 100  # of tokens, those of the last `_LATE_S` and more
-_LATE_S = 20.0  # librdkafka asks again ten seconds after a failure
+_RENEWED_AT = 0.5  # share of a token's lifetime after which it is renewed; librdkafka asks for a new one at 0.8
+_LEAST_LEFT_S = 60.0  # if a token cannot be renewed, it is given out until then; brokers' clocks may differ
+_LATE_S = 20.0  # for which a client may still have an old token: librdkafka asks again ten seconds after a failure
+_MOST_ENDS = 100  # more tokens than are replaced within `_LATE_S`
 
 log = structlog.get_logger()
 
@@ -28,27 +28,36 @@ class OAuthTokens:
     """The tokens of one login, for all its clients and threads."""
 
     def __init__(self, request: Callable[[], tuple[str, float]]) -> None:
-        self._request, self._lock = request, threading.Lock()
-        self._token, self._expiry, self._ask_at = "", 0.0, 0.0
-        self._failure: SourceError | None = None
+        self._request = request
+        self._lock = threading.Lock()
+        self._token = ""  # before the first one
+        self._expiry = 0.0  # of the token, in seconds since 1970, as are all times here
+        self._ask_at = 0.0
+        self._failure: SourceError | None = None  # of the last request; None: it was granted
         self._failed_at = 0.0
-        self._ends: deque[float] = deque(maxlen=_ENDS)  # when tokens that were replaced have expired, or will
+        self._replaced_ends: deque[float] = deque(maxlen=_MOST_ENDS)  # when replaced tokens expire, or were replaced
 
     @property
-    def late(self) -> bool:
-        """Return whether a client may still have an expired token: it has not asked for a new one yet, or got none."""
-        now, is_refused = time.time(), self._failure is not None and not isinstance(self._failure, NoBrokerError)
+    def may_be_expired(self) -> bool:
+        """Return whether a client may still use an expired token, so that a broker refuses it only for the moment.
+
+        A client keeps its token until it asks for another one, also if that could not be obtained. But if the token
+        server refuses the login, no other token will come, and waiting does not help.
+        """
+        now = time.time()
+        is_refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
         is_expired = bool(self._token) and now >= self._expiry
         if is_refused and is_expired:
             return False
         has_just_failed = now - self._failed_at < _LATE_S
-        has_just_ended = any(ended_at <= now < ended_at + _LATE_S for ended_at in self._ends)
+        has_just_ended = any(ended_at <= now < ended_at + _LATE_S for ended_at in self._replaced_ends)
         return is_expired or has_just_failed or has_just_ended
 
     def current(self) -> tuple[str, float]:
         """A token and its expiry, in seconds since 1970.
 
-        Raises `NoBrokerError` if none can be obtained now, `SourceError` if the login is refused and no token is valid.
+        Raises `NoBrokerError` if no token can be obtained now, and `SourceError` if the login is refused and the last
+        token has expired.
         """
         with self._lock:
             if time.time() >= self._ask_at:
@@ -59,20 +68,27 @@ class OAuthTokens:
             return self._token, self._expiry
 
     def _ask(self, now: float) -> None:
+        """Request a token and plan when to renew it. If that fails, keep the error and plan another try."""
         try:
             token, expiry = self._request()
-            if self._token:  # clients may have it until they ask, also if it had expired before
-                self._ends.append(max(self._expiry, now))
-            self._token, self._expiry = token, expiry
-            self._failure, self._ask_at = None, now + _USED * (self._expiry - now)
         except SourceError as error:
             if self._token and self._failure is None:
                 log.warning("no new token, waiting", error=str(error))
-            self._failure, self._failed_at, self._ask_at = error, now, now + _RETRY_S
+            self._failure = error
+            self._failed_at = now
+            self._ask_at = now + _RETRY_S
+            return
+        if self._token:
+            # Clients keep the old token until they ask again, even if it had expired before now.
+            self._replaced_ends.append(max(self._expiry, now))
+        self._token = token
+        self._expiry = expiry
+        self._failure = None
+        self._ask_at = now + _RENEWED_AT * (expiry - now)
 
 
 def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
-    """The tokens of the login in the settings, None if it needs none. Raises as `OAuthTokens.current` does."""
+    """The tokens of the login in the settings; None if the login needs no tokens. Raises as `OAuthTokens.current`."""
     match settings.sasl_mechanism, settings.sasl_password:
         case "AWS_MSK_IAM", _:
             tokens = _tokens(_signed_for_msk, region_of(settings.bootstrap_servers))
@@ -86,6 +102,7 @@ def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
 
 @functools.cache
 def _tokens(request: Callable[..., tuple[str, float]], *login: str | None) -> OAuthTokens:
+    """The tokens of a login: the same object for all clients of the process, so that they share them."""
     return OAuthTokens(functools.partial(request, *login))
 
 
@@ -94,7 +111,8 @@ def _issued(url: str, client: str, secret: str) -> tuple[str, float]:
     import httpx
 
     endpoint, _, query = url.partition("?")
-    asked, form = time.time(), {"grant_type": "client_credentials"} | dict(parse_qsl(query))
+    asked_at = time.time()
+    form = {"grant_type": "client_credentials"} | dict(parse_qsl(query))
     try:
         answer = httpx.post(endpoint, data=form, auth=(client, secret), timeout=_TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -103,7 +121,7 @@ def _issued(url: str, client: str, secret: str) -> tuple[str, float]:
         ) from None
     with contextlib.suppress(ValueError, KeyError, TypeError):
         issued = answer.json()
-        return str(issued["access_token"]), asked + float(issued["expires_in"])
+        return str(issued["access_token"]), asked_at + float(issued["expires_in"])
     reason = re.search(r'"error"\s*:\s*"(\w+)"', answer.text)
     text = f"the token endpoint {endpoint} gives no token ({answer.status_code}{f' {reason[1]}' if reason else ''})"
     if answer.is_server_error or answer.status_code in (408, 429):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
-from streampca.formats.plausible import alternatives, explained, oddity
+from streampca.formats.plausible import alternatives, explanation_of, oddity
 from streampca.formats.record import Record
 from streampca.formats.schemas import WriterSchema
 from streampca.pca.arrays import Array
@@ -80,10 +80,10 @@ def test_numbers_of_another_type_are_odd_and_their_type_is_named(name: str, wire
 
 def test_the_sentence_says_how_to_continue() -> None:
     rows = as_read(REALS["reals"], ">f8", "<f8")
-    assert explained(REALS["reals"], raw=True, dimensions=D) == ""
-    raw = explained(rows, raw=True, dimensions=D)
+    assert explanation_of(REALS["reals"], raw=True, dimensions=D) == ""
+    raw = explanation_of(rows, raw=True, dimensions=D)
     assert re.search(r"read as float64, the middle 80 % .* span \d+ decades; .* plausible as >f8, .*format=<f8 if", raw)
-    assert "(in the other byte order they are plausible); the producer must write little-end" in explained(
+    assert "(in the other byte order they are plausible); the producer must write little-end" in explanation_of(
         rows, raw=False, dimensions=D
     )
 
@@ -99,7 +99,7 @@ def test_neither_zeros_nor_signs_nor_the_order_of_records_say_anything(rows: Arr
 @given(st.binary(min_size=48, max_size=48), st.sampled_from([4, 8]), st.integers(1, 3), st.booleans())
 def test_any_bytes_have_a_sentence_or_none(data: bytes, width: int, n: int, raw: bool) -> None:
     rows = np.frombuffer(data, f"<f{width}").reshape(n, -1)
-    assert isinstance(explained(rows, raw=raw, dimensions=rows.shape[1]), str)
+    assert isinstance(explanation_of(rows, raw=raw, dimensions=rows.shape[1]), str)
 
 
 def test_dimensions_without_20_numbers_have_no_spread() -> None:

@@ -127,12 +127,12 @@ def test_a_token_that_cannot_be_renewed_is_used_while_it_is_valid(
         tokens.stop()
     login._ask_at = 0  # as after 50 s
     assert login.current() == first
-    assert login.late
+    assert login.may_be_expired
     for left_s, waits in ((30, True), (-1, status not in (401, 404))):
         login._expiry, login._ask_at = time.time() + left_s, 0
         with pytest.raises(SourceError) as caught:
             login.current()
-        assert (isinstance(caught.value, NoBrokerError), login.late) == (waits, waits)
+        assert (isinstance(caught.value, NoBrokerError), login.may_be_expired) == (waits, waits)
     tokens.failure = None
     if status is None:
         tokens.start()
@@ -162,16 +162,16 @@ def test_a_refusal_is_final_unless_a_token_has_just_ended(
     monkeypatch.setattr(oauth_tokens.time, "time", clock)
     login = OAuthTokens(lambda: ("token", clock() + 10))
     login.current()
-    assert not login.late
+    assert not login.may_be_expired
     clock.now += replaced_after_s
-    assert login.late == (replaced_after_s >= 10)
+    assert login.may_be_expired == (replaced_after_s >= 10)
     login.current()
     ended_at = max(1010.0, clock())
     for at, is_late in ((ended_at - 1, False), (ended_at, True), (ended_at + 19, True)):
         login._expiry, clock.now = at + 1, at  # another token lives now
-        assert login.late == is_late
+        assert login.may_be_expired == is_late
     login._expiry, clock.now = ended_at + 30, ended_at + 21
-    assert not login.late
+    assert not login.may_be_expired
 
 
 def test_brokers_are_sent_the_token_that_is_signed_for_msk(

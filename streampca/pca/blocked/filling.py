@@ -26,56 +26,64 @@ def fill(V: Array, mean: F64, C: F64, ridge: F64, root: F64) -> tuple[Array, F64
     x is clipped to ‖x‖² ≤ k + √2k, the mean and a standard deviation of complete Gaussian messages: where few
     entries say little, their noise would be magnified, learned, and magnified again.
     """
-    (B, d), whole = V.shape, C.T @ C
-    filled, X, more = np.empty(V.shape, V.dtype), np.zeros((B, C.shape[1])), np.empty(d)
+    (B, d), CC = V.shape, C.T @ C
+    filled, X = np.empty(V.shape, V.dtype), np.zeros((B, C.shape[1]))
+    added_residuals = np.empty(d)  # an observed entry is m + Cx + r, so 1/√q − 1 times r is added to it
     for j in range(d):
-        more[j] = 1.0 / root[j] - 1.0
+        added_residuals[j] = 1.0 / root[j] - 1.0
     for i in range(0, B, _ROWS):
-        e = min(i + _ROWS, B)
-        X[i:e] = _fill_few(V[i:e], filled[i:e], (mean, C, whole, ridge, more))
+        end = min(i + _ROWS, B)
+        X[i:end] = _fill_few(V[i:end], filled[i:end], (mean, C, CC, ridge, added_residuals))
     return filled, X
 
 
 @compiled_within
-def _fill_few(V: Array, filled: Array, fixed: Any) -> F64:
-    """Fill a few messages. `fixed`: the mean, C, CᵀC, the ridge and 1/√q − 1."""
-    mean, C, whole, ridge, more = fixed
+def _fill_few(V: Array, filled: Array, predictor: Any) -> F64:
+    """Write the messages V (B, d) with missing entries filled into `filled`, and return x (B, k).
+
+    `predictor` is the same for all messages: the mean, C, CᵀC, the ridge, and 1/√q − 1.
+    """
+    mean, C, CC, ridge, added_residuals = predictor
     (B, d), missing = V.shape, np.zeros(len(V), np.int64)
-    Y = np.empty((B, d))
+    Y = np.empty((B, d))  # centred messages, with 0 for missing entries
     for s in range(B):
-        gone = 0
+        count = 0
         for j in range(d):  # without branches, so that it vectorises; only NaN differs from itself
             y = V[s, j] - mean[j]
             Y[s, j] = y if y == y else 0.0
-            gone += 0 if y == y else 1
-        missing[s] = gone
-    X = _coordinates(V, missing, Y @ C, C, whole, ridge)
+            count += 0 if y == y else 1
+        missing[s] = count
+    X = _coordinates(V, missing, Y @ C, C, CC, ridge)
     fits = X @ C.T
     for s in range(B):
         for j in range(d):
             v, r = V[s, j], Y[s, j] - fits[s, j]
-            filled[s, j] = v + r * more[j] if v == v else mean[j] + fits[s, j]
+            filled[s, j] = v + r * added_residuals[j] if v == v else mean[j] + fits[s, j]
     return X
 
 
 @compiled_within
-def _coordinates(V: Array, missing: Any, P: F64, C: F64, whole: F64, ridge: F64) -> F64:
-    """x (B, k) of each message, from P = C_Oᵀy_O (B, k) and the number of its missing entries."""
+def _coordinates(V: Array, missing: Any, CY: F64, C: F64, CC: F64, ridge: F64) -> F64:
+    """x (B, k) of each message: (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O, where O are its observed entries.
+
+    `missing` (B,) are the numbers of missing entries, `CY` (B, k) holds C_Oᵀy_O, and `CC` (k, k) is CᵀC.
+    """
     (B, d), k = V.shape, C.shape[1]
     X = np.zeros((B, k))
     for s in range(B):
-        fewer = missing[s] <= d - missing[s]  # sum over the missing rows of C, if they are fewer, or the observed ones
-        part, i = np.zeros((max(1, min(missing[s], d - missing[s])), k)), 0
+        # C_OᵀC_O is a sum over the observed rows of C, or CᵀC less the sum over the missing rows if these are fewer.
+        sums_missing = missing[s] <= d - missing[s]
+        summed_rows, i = np.zeros((max(1, min(missing[s], d - missing[s])), k)), 0
         for j in range(d):
-            if math.isnan(V[s, j]) == fewer:
+            if math.isnan(V[s, j]) == sums_missing:
                 for m in range(k):
-                    part[i, m] = C[j, m]
+                    summed_rows[i, m] = C[j, m]
                 i += 1
-        H = part.T @ part
+        H = summed_rows.T @ summed_rows
         for i in range(k):
             for m in range(k):
-                H[i, m] = (whole[i, m] - H[i, m] if fewer else H[i, m]) + (ridge[i] if i == m else 0.0)
-        _solve(H, P[s], X[s])
+                H[i, m] = (CC[i, m] - H[i, m] if sums_missing else H[i, m]) + (ridge[i] if i == m else 0.0)
+        _solve(H, CY[s], X[s])
         _clip(X[s])
     return X
 
@@ -93,20 +101,20 @@ def _clip(x: F64) -> None:
 
 @compiled_within
 def _solve(H: F64, p: F64, x: F64) -> None:
-    """x = H⁻¹p; 0 if H is not numerically positive definite."""
-    L, good = _cholesky(H)
-    if not good:
+    """Write H⁻¹p into x (k,), which holds zeros. If H (k, k) is not numerically positive definite, x stays zero."""
+    L, is_definite = _cholesky(H)
+    if not is_definite:
         return
-    for i in range(len(p)):
-        left = p[i]
+    for i in range(len(p)):  # L z = p, with z in the place of x
+        rest = p[i]
         for j in range(i):
-            left -= L[i, j] * x[j]
-        x[i] = left / L[i, i]
-    for i in range(len(p) - 1, -1, -1):
-        left = x[i]
+            rest -= L[i, j] * x[j]
+        x[i] = rest / L[i, i]
+    for i in range(len(p) - 1, -1, -1):  # Lᵀx = z
+        rest = x[i]
         for j in range(i + 1, len(p)):
-            left -= L[j, i] * x[j]
-        x[i] = left / L[i, i]
+            rest -= L[j, i] * x[j]
+        x[i] = rest / L[i, i]
 
 
 @compiled_within
@@ -116,13 +124,13 @@ def _cholesky(A: F64) -> tuple[F64, bool]:
     L = np.zeros((K, K))
     for i in range(K):
         for j in range(i + 1):
-            left = A[i, j]
+            rest = A[i, j]
             for m in range(j):
-                left -= L[i, m] * L[j, m]
+                rest -= L[i, m] * L[j, m]
             if j < i:
-                L[i, j] = left / L[j, j]
-            elif left > K * _EPS * A[i, i] and left < np.inf:  # else the rest of the column is rounding
-                L[i, i] = math.sqrt(left)
-            else:
+                L[i, j] = rest / L[j, j]
+            elif rest > K * _EPS * A[i, i] and rest < np.inf:
+                L[i, i] = math.sqrt(rest)
+            else:  # what remains of A is rounding, or not finite
                 return L, False
     return L, True

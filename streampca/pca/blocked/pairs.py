@@ -1,6 +1,7 @@
 """Compiled: what a block with gaps changes in Σ, pair of entries by pair, each row of the lower triangle in turn.
 
-`gaps.py` has the formulas and the numbers of their steps, and says what is done for the entries.
+`gaps.py` has the formulas, and says what is done for the entries. Packed is the lower triangle, row after row. Of the
+weight of the stream, a block has the share η (`new`), and the past before it the share c₀ = 1 − η (`past`).
 """
 
 from typing import NamedTuple
@@ -19,29 +20,30 @@ class Fits(NamedTuple):
     """Moments of the fits f = Cx and the residuals r of a block's rows, (d, K) each."""
 
     C: F64
-    squares: F64  # with row i of it, Σc f_i f_j is the product with row j of C
-    residuals: F64  # row i of C times row j of it is Σc f_i r_j
+    squares: F64  # row i times row j of C is Σc f_i f_j
+    residuals: F64  # row j times row i of C is Σc f_i r_j
 
 
 class Entries(NamedTuple):
-    """What is known of the entries, (d,) each."""
+    """By how many messages each entry is shown, (d,) each."""
 
     shown: F64  # n_jj: weight of the block's messages that show the entry
-    before: F64  # c₀N_jj: weight for which it was known before the block
-    root: F64  # √q_j
+    before: F64  # c₀N_jj: weight for which the entry was known before the block; 0: it begins
+    root: F64  # √q_j: rows hold the residual r_j/√q_j, where q_j is the share of the block's messages with the entry
 
 
 @compiled_without_lock
 def estimate(rows: Array, moved: F64, fits: Fits, entries: Entries, shown: F64, new: float) -> F64:
-    """B (d, d), what the block says of each product of two entries (steps 1 and 6); its lower triangle.
+    """B (d, d), the block's mean of each product of two entries about the mean before it; its lower triangle.
 
-    `rows` is the lower triangle (d, d) of the rows' second moments about their mean, which is `moved` (d,) away from
-    the one before the block; `shown` that of n_ij. The block has the share `new`.
+    A product of f + r has four parts, and each is averaged over the messages that show it. `rows` is the lower triangle
+    (d, d) of the rows' second moments about their mean, which is `moved` (d,) away from the one before the block;
+    `shown` (d, d) the weight of the block's messages that show both entries.
     """
     d = len(moved)
-    B, of_entry = np.empty((d, d)), np.empty(d)
-    for j in range(d):
-        of_entry[j] = entries.root[j] / entries.shown[j] if entries.shown[j] > 0 else 0.0
+    B, residual_weight = np.empty((d, d)), np.empty(d)
+    for j in range(d):  # from Σc f r/√q, of the rows' residuals, to the mean over the messages that show the entry
+        residual_weight[j] = entries.root[j] / entries.shown[j] if entries.shown[j] > 0 else 0.0
     for first in range(0, d, _TILE):
         end = min(first + _TILE, d)
         FF = product(fits.squares[first:end], fits.C[:end], T)
@@ -52,85 +54,99 @@ def estimate(rows: Array, moved: F64, fits: Fits, entries: Entries, shown: F64, 
             for j in range(i + 1):
                 ff, fr, rf = FF[i - first, j], FR[i - first, j], RF[i - first, j]
                 if shown[i, j] > 0:
+                    # What the fits leave of the rows' product is that of the residuals, divided by √q_i √q_j.
                     rr = (rows[i, j] + moved[i] * moved[j] - ff - fr - rf) * entries.root[i] * entries.root[j]
-                    B[i, j] = ff / new + fr * of_entry[j] + rf * of_entry[i] + rr / shown[i, j]
-                elif i_begins or entries.before[j] <= 0:  # no fits of that entry fill in for the pair
-                    B[i, j] = ff / new + fr * of_entry[j] + rf * of_entry[i]
-                else:
+                    B[i, j] = ff / new + fr * residual_weight[j] + rf * residual_weight[i] + rr / shown[i, j]
+                elif i_begins or entries.before[j] <= 0:  # its fits are 0: only its residuals tell of the pair
+                    B[i, j] = ff / new + fr * residual_weight[j] + rf * residual_weight[i]
+                else:  # as if the messages were filled: a missing entry has its fit and no residual
                     B[i, j] = (ff + fr * entries.root[j] + rf * entries.root[i]) / new
     return B
 
 
 @compiled_without_lock
 def move(
-    B: F64, covariance: F64, scale: F64, known: F64, entries: Entries, shown: F64, past: float, few: float
-) -> tuple[F64, F64]:
-    """Put Δ in the place of B (d, d), and return E and N′, packed (steps 2, 3 and 6).
+    moments: F64, covariance: F64, scale: F64, known: F64, entries: Entries, shown: F64, past: float, few: float
+) -> tuple[F64, F64, F64]:
+    """By which share E the block replaces Σ of each pair, N after it, and the change Δ = E∘(B − Σ).
 
-    `covariance` and `known` are Σ and N before the block, packed; Σ is in units in which one of B is `scale` (d,).
-    A block that shows a pair in less than the share `few` counts for less than a block.
+    `moments` (d, d) is B, whose lower triangle Δ overwrites. `covariance` and `known` are packed, as are E and the next
+    N: Σ before the block, in units in which one of B is `scale` (d,), and N, the share of the weight for which both
+    entries were known. `shown` (d, d) is the weight of the block's messages that show both; if this is a smaller share
+    than `few`, the block counts less.
     """
-    new, d, n = 1.0 - past, len(B), 0
-    share, after = np.empty(len(known)), np.empty(len(known))
-    weight = np.empty(d)  # for which an entry is known, with this block
+    new, d = 1.0 - past, len(moments)
+    share, known_after = np.empty(len(known)), np.empty(len(known))
+    entry_known = np.empty(d)  # the weight for which an entry is known, with this block
     for j in range(d):
-        weight[j] = entries.before[j] + (new if entries.shown[j] > 0 else 0.0)
+        entry_known[j] = entries.before[j] + (new if entries.shown[j] > 0 else 0.0)
+    row = 0  # where row i begins in the packed triangle
     for i in range(d):
         i_is_shown, i_begins = entries.shown[i] > 0, entries.before[i] <= 0
         for j in range(i + 1):
-            before = past * known[n + j]
+            pair_before = past * known[row + j]
             if shown[i, j] > 0:
-                counts = min(new, shown[i, j] / few)
-                after[n + j] = before + counts
-                share[n + j] = counts / after[n + j]
+                counted = min(new, shown[i, j] / few)
+                known_after[row + j] = pair_before + counted
+                share[row + j] = counted / known_after[row + j]
             else:
-                after[n + j] = before + new if before > 0 else 0.0
-                least = min(weight[i], weight[j])
+                # No message shows the pair. Filled messages move it if both entries are shown apart, or if one begins.
+                # With a dead sensor it stays as it is: the prediction from other sensors moves it (`next_covariance`).
+                # The block counts for the weight of a known pair, but N of one that was never shown stays 0.
+                known_after[row + j] = pair_before + new if pair_before > 0 else 0.0
+                pair_weight = min(entry_known[i], entry_known[j])
                 moves = (i_is_shown and entries.shown[j] > 0) or i_begins or entries.before[j] <= 0
-                share[n + j] = new / max(new, least) if moves and least > 0 else 0.0
-            B[i, j] = share[n + j] * (B[i, j] - covariance[n + j] * (scale[i] * scale[j]))
-        n += i + 1
-    return share, after
+                share[row + j] = new / max(new, pair_weight) if moves and pair_weight > 0 else 0.0
+            moments[i, j] = share[row + j] * (moments[i, j] - covariance[row + j] * (scale[i] * scale[j]))
+        row += i + 1
+    return share, known_after, moments
 
 
-class Said(NamedTuple):
-    """What the entries with an ordinary step say of the others (step 4), as row i of C times row j of `change`."""
+class PredictedChange(NamedTuple):
+    """What the changes of ordinary entries predict of the covariances of other ones.
+
+    Entry i is predicted as row i of C times coordinates x. So the change of its covariance with entry j is row i of C
+    times row j of `with_coordinates`.
+    """
 
     C: F64  # (d, K)
-    change: F64  # (d, K)
-    follows: F64  # (d,): 1 of the others
+    with_coordinates: F64  # (d, K): change of the covariances of each entry with x
+    is_predicted: F64  # (d,): 1 for predicted entries, 0 for ordinary ones and those that begin
 
 
 @compiled_without_lock
 def next_covariance(
-    before: F64, change: F64, share: F64, said: Said, moved: F64, variance: F64, new: float, scale: F64, square: Array,
-    after: F64,
+    before: F64, change: F64, share: F64, predicted: PredictedChange, moved: F64, variance: F64, new: float,
+    scale: F64, square: Array, next_scale: F64,
 ) -> F64:  # fmt: skip
-    """Σ′ packed: Σ + Δ − δδᵀ with what other entries say, correlations cut (steps 4 and 5).
+    """Σ after the block, packed: Σ + Δ − δδᵀ and the predicted changes, with correlations cut to ±1.
 
-    Σ `before` is packed, in units in which one of Δ, the lower triangle of `change` (d, d), is `scale` (d,), as is Σ′.
-    `share` is E, packed; `moved` δ (d,), and `variance` (d,) the diagonal of Σ′ in the units of Δ. Fills in `square`
-    (d, d), Σ′ in units in which one is `after` (d,).
+    Σ `before` is packed, in units in which one of Δ is `scale` (d,), as is Σ after it. Δ is the lower triangle of
+    `change` (d, d), and `share` E, packed: the share of each pair that the block replaces, of which it has `new` to
+    give. `moved` (d,) is δ, the change of the means; `variance` (d,) the diagonal of Σ after the block, in the units of
+    Δ. Fills in `square` (d, d), the same Σ in units in which one is `next_scale` (d,).
     """
-    d, K, n = len(change), said.C.shape[1], 0
-    total, root = np.empty(len(before)), np.empty(d)
+    d, K = len(change), predicted.C.shape[1]
+    after, root = np.empty(len(before)), np.empty(d)
     for j in range(d):
         root[j] = np.sqrt(variance[j])
+    row = 0  # where row i begins in the packed triangle
     for i in range(d):
         for j in range(i + 1):
-            value = before[n + j] * (scale[i] * scale[j]) + change[i, j] - moved[i] * moved[j]
-            if said.follows[i] > 0 or said.follows[j] > 0:
-                one, other = (i, j) if said.follows[i] > 0 else (j, i)
+            value = before[row + j] * (scale[i] * scale[j]) + change[i, j] - moved[i] * moved[j]
+            if predicted.is_predicted[i] > 0 or predicted.is_predicted[j] > 0:
+                one, other = (i, j) if predicted.is_predicted[i] > 0 else (j, i)
                 added = 0.0
                 for m in range(K):
-                    added += said.C[one, m] * said.change[other, m]
-                value += (1.0 - share[n + j] / new) * added
+                    added += predicted.C[one, m] * predicted.with_coordinates[other, m]
+                # A pair with the share η has its whole change in Δ, and one with the share 0 nothing.
+                value += (1.0 - share[row + j] / new) * added
             largest = root[i] * root[j]
             value = min(max(value, -largest), largest)
-            if i == j:  # where rounding is left of it, the sum above would differ from what cuts the others
+            if i == j:  # rounding would make it differ from `variance`, by which the other entries are cut
                 value = variance[i]
-            total[n + j] = value / (scale[i] * scale[j])
-            square[i, j] = total[n + j] * (after[i] * after[j])
-        n += i + 1
+            after[row + j] = value / (scale[i] * scale[j])
+            square[i, j] = after[row + j] * (next_scale[i] * next_scale[j])
+        row += i + 1
     triangle.mirror(square)
-    return total
+    return after

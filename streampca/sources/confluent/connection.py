@@ -147,7 +147,7 @@ class Connection(ClientConnection):
 
     def is_final(self, error: KafkaError) -> bool:
         """Return whether waiting cannot fix it; brokers refuse an expired token, but only until there is a new one."""
-        passing = self._tokens is not None and (self._tokens.late or _TOO_SOON in error.str())
+        passing = self._tokens is not None and (self._tokens.may_be_expired or _TOO_SOON in error.str())
         return is_final(error) and not (passing and error.code() == KafkaError._AUTHENTICATION)
 
     def source_error(self, error: KafkaError) -> SourceError:
