@@ -11,6 +11,8 @@ from streampca.pca.learning import LearningConfig
 from streampca.pca.model import Model
 from streampca.pca.state import State
 
+_ROUNDING = 1e-5  # of sums of numbers in single precision
+
 
 def decomposed(state: State, columns: int) -> State:
     """If the covariance of a state is kept, the state with up to `columns` leading axes of it, to the last digit."""
@@ -155,7 +157,9 @@ def continued(model: Model, learned: Array | None, known: F64 | None, count: int
             np.fill_diagonal(covariance, _standardised_variances(U, D))
     else:
         covariance = triangle.square(learned * np.float64(total_variance), d)
-        state = replace(state, total_variance=float(covariance.trace()))  # of Σ, which may be less than the model's
+        trace = float(covariance.trace())
+        if trace < (1 - _ROUNDING) * total_variance:  # Σ is indefinite, so the model's total variance is more than its
+            state = replace(state, total_variance=trace)
     state = replace(state, covariance=(covariance / np.outer(D, D))[np.tril_indices(d)])  # of v, as a state keeps it
     return replace(state, C=decomposed(state, config.columns).C.astype(config.dtype))
 

@@ -221,8 +221,9 @@ def _predicted_change(
     with_coordinates = np.where(ordinary[:, None], of_ordinary, C @ change_of_x * unit) * known[:, None]
     C = C * unit
     is_predicted = known & ~ordinary
-    largest = squares[~ordinary].sum()
-    added = np.vecdot(C, with_coordinates)[is_predicted].clip(0).sum()
+    is_shown = step.share > 0
+    largest = squares[is_predicted & ~is_shown].sum()
+    added = np.vecdot(C, with_coordinates)[is_predicted & ~is_shown].clip(0).sum()
     if added > largest and (block.learned.kept < 1).any():
         with_coordinates *= largest / added
     # If L has hardly varied so far, its coordinates may be so large that the predicted entries would be sent far away.

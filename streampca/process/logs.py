@@ -51,6 +51,8 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     for name in _SILENCED:
         # Never at debug: there kafka-python logs what it sends, passwords included.
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else logging.CRITICAL)
+    if level == "debug":  # else the first line of a member would name the selector of its port's event loop
+        logging.getLogger("asyncio").setLevel(logging.INFO)
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -176,7 +176,8 @@ def with_late(
         K[on] = np.eye(on.sum())
         of_pairs, of_entry = K @ change[np.ix_(on, on)] @ K.T, K @ mean[on]
         of_pairs[np.ix_(on, on)] = of_entry[on] = 0.0
-        most, added = second.diagonal()[~on].sum(), of_pairs.diagonal().clip(0).sum()
+        gone = (share <= 0) & (known.diagonal() > 0)
+        most, added = second.diagonal()[gone].sum(), of_pairs.diagonal()[gone].clip(0).sum()
         of_pairs *= most / added if added > most and clipped else 1.0  # a clipped message adds no more than its fits
         of_pairs *= limit / max(limit, np.trace(of_x @ change[np.ix_(on, on)] @ of_x.T))  # and hardly any is farther
         of_entry *= np.sqrt(limit / max(limit, np.sum(np.square(of_x @ mean[on]))))
