@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 from streampca.process import watchdog
 from streampca.process.machine import usable_cores
 from streampca.sources.base import Source
-from streampca.sources.events import Event, Records, Undecoded, Vectors
+from streampca.sources.events import Event, OutOfRange, Records, Undecoded, Vectors
 
 R = TypeVar("R")
 
@@ -85,7 +85,9 @@ class InFlight(Generic[R]):
             with suppress(TimeoutError):
                 self._tasks[0].result.exception(timeout_s)
             return []
-        return source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
+        events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
+        # Records come before gaps: while a gap is handled, results may pause partitions of which records were polled.
+        return sorted(events, key=lambda event: isinstance(event, OutOfRange))
 
     def read(self, records: Records, handle: Callable[[Vectors | Undecoded], object]) -> None:
         """Decode records in a thread, behind earlier ones of their partition; `handle` gets them in the loop."""

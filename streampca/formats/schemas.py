@@ -22,7 +22,7 @@ _FOREIGN = {
     bytes(FRAME): "with an eight-byte id, which Apicurio's serializers write unless they are set to four bytes",
 }
 _ERROR_LENGTH = 200
-_PATIENCE_S = 0.25  # longest time that a thread waits for another one that asks the registry
+_PATIENCE_S = 1.0  # longest time that a thread waits for another one that asks a registry which answered last
 
 
 class WriterSchema(NamedTuple):
@@ -65,8 +65,8 @@ class SchemaCache(Generic[T]):
     An id that the registry does not know is asked for with every record: it may be registered at any time, and what
     becomes of a record must not depend on what this process has asked before.
 
-    Several threads may use it. One of them asks the registry at a time; the others do not wait long for it, so that a
-    registry that does not answer holds one thread alone.
+    Several threads may use it. One of them asks the registry at a time. The others wait for it, but while the registry
+    does not answer they do not, so that it holds one thread alone.
     """
 
     def __init__(self, schemas: Schemas | None, kind: str, make: Callable[[WriterSchema], T]) -> None:
@@ -75,6 +75,7 @@ class SchemaCache(Generic[T]):
         self._schemas, self._kind, self._make = schemas, kind, make
         self._cache: dict[bytes, T | VectorError] = {}  # by frame
         self._asking = Lock()
+        self._is_away = False  # whether the registry did not answer the last request
 
     def get(self, value: bytes) -> T:
         """Return what is made of a value's schema. Raises `VectorError`, and the registry's errors."""
@@ -88,14 +89,19 @@ class SchemaCache(Generic[T]):
 
     def _asked(self, frame: bytes) -> T | VectorError:
         """What to cache for a frame that is not cached yet."""
-        if not self._asking.acquire(timeout=_PATIENCE_S):
+        if not self._asking.acquire(timeout=0 if self._is_away else _PATIENCE_S):
             raise TimeoutError("another thread waits for the schema registry")
+        is_away = False
         try:
             made = self._cache.get(frame)  # the thread before may have asked for the same schema
             if made is None:
                 made = self._cache[frame] = self._made(frame)
             return made
+        except TimeoutError:
+            is_away = True
+            raise
         finally:
+            self._is_away = is_away
             self._asking.release()
 
     def _made(self, frame: bytes) -> T | VectorError:

@@ -94,7 +94,8 @@ class SlowSchemas(MemorySchemas):
         return super().get(schema_id)
 
 
-def test_a_registry_that_does_not_answer_holds_one_thread_alone() -> None:
+def test_a_registry_that_does_not_answer_holds_one_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streampca.formats.schemas._PATIENCE_S", 0.05)
     schemas = SlowSchemas()
     cache = SchemaCache(schemas, "AVRO", lambda schema: "decoder")
     with ThreadPoolExecutor(1) as executor:

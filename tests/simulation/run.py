@@ -26,6 +26,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.plan import QUIET_AFTER_S, AnyPlan, Fault, Plan, TransformPlan, plan_of, transform_plan_of
 from tests.simulation.process_faults import ProcessFaults
 from tests.simulation.site import Site
+from tests.simulation.threads import SimulatedLock
 from tests.simulation.transform.checks import TransformChecks
 from tests.simulation.transform.faults import TransformFaults
 from tests.simulation.transform.world import TransformWorld
@@ -55,7 +56,10 @@ def simulate(plan: AnyPlan) -> Outcome:
     new_world, new_checks, new_faults = _PARTS[type(plan)]
     with _environment() as logged:
         world = new_world(plan)
-        with mock.patch.multiple(watchdog, tick=world.scheduler.tick, forget=world.scheduler.forget):
+        with (
+            mock.patch.multiple(watchdog, tick=world.scheduler.tick, forget=world.scheduler.forget),
+            mock.patch.object(schemas, "Lock", lambda: SimulatedLock(world.scheduler)),  # noqa: PT008 - one for each
+        ):
             try:
                 _run(world, new_checks(world), new_faults(world))
             finally:
@@ -96,7 +100,6 @@ def _environment() -> Iterator[list[structlog.typing.EventDict]]:
     with ExitStack() as stack:
         stack.enter_context(mounted_path.installed())
         stack.enter_context(mock.patch.object(in_flight, "_BUSY_POLL_S", 0.1))
-        stack.enter_context(mock.patch.object(schemas, "_PATIENCE_S", 0))  # it would be real time
         stack.enter_context(mock.patch.object(worker_loop, "_POLL_S", 1.0))
         stack.enter_context(mock.patch.object(transform_loop, "_POLL_S", 0.5))
         ids = (f"{number:032x}" for number in itertools.count())

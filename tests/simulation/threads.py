@@ -7,7 +7,7 @@ from typing import Any
 
 from streampca.consumer_group.in_flight import InFlight
 from streampca.sources.events import Records, Undecoded, Vectors
-from tests.simulation.scheduler import KilledError, Process, Scheduler
+from tests.simulation.scheduler import KilledError, Process, Scheduler, Task
 
 
 def in_flight_of(process: Process, decode: Callable[[Records], Vectors | Undecoded], limit_bytes: int) -> InFlight[Any]:
@@ -65,3 +65,26 @@ class ProcessExecutor(Executor):
 
         self._process.start(run)
         return future
+
+
+class SimulatedLock:
+    """A lock whose waiting takes virtual time."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler, self._is_held, self._waiting = scheduler, False, list[Task]()
+
+    def acquire(self, timeout: float) -> bool:
+        deadline = self._scheduler.now + timeout
+        while self._is_held and self._scheduler.now < deadline:
+            self._waiting.append(self._scheduler.current)
+            self._scheduler.suspend(deadline)
+        if self._is_held:
+            return False
+        self._is_held = True
+        return True
+
+    def release(self) -> None:
+        self._is_held = False
+        for task in self._waiting:
+            self._scheduler.wake(task)
+        self._waiting.clear()
