@@ -135,16 +135,16 @@ TRANSFORM_MUTANTS: Mutants = {
         (16, patched(Transformer, _start_over=_starts_over_where_it_was), KEEPS_POSITIONS),
     "a transaction that failed counts as not committed":
         (34, patched(Transformer, _commit=_commits_and_remembers), KEEPS_POSITIONS),
-    "a stall is forgotten when all partitions are restored": (113, patched(Assignment, restart=_forgets_stalls)),
+    "a stall is forgotten when all partitions are restored": (223, patched(Assignment, restart=_forgets_stalls)),
     "partitions that wait to be restored are released without a word":
-        (62, patched(Assignment, release=_reports_what_is_restored)),
+        (423, patched(Assignment, release=_reports_what_is_restored)),
     "records that were only compared count as written when the log is cut":
         (900710, patched(FirstRecords, withholds=lambda self, partition: False)),
-    "a revocation does not abort the transaction": (19, patched(Transformer, _release=_releases_without_abort)),
+    "a revocation does not abort the transaction": (1, patched(Transformer, _release=_releases_without_abort)),
     "members begin at the earliest record":
         (1, patched(Transformer, _restore=lambda self, owned: dict.fromkeys(_restore(self, owned), Position(-1)))),
     "bad records end members that continue others' work":
-        (120, patched(Transformer, _write=_writes_as_at_the_first_start)),
+        (459, patched(Transformer, _write=_writes_as_at_the_first_start)),
     "recovery fences nobody": (23, patched(ClusterTransactions, recover=_recovers_without_fencing)),
     "brokers accept offsets of members that the group has given up":
         (62, patched(TransformCluster, counts_in=lambda self, member, generation: True)),
