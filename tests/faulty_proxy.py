@@ -89,8 +89,9 @@ class FaultyProxy:
                 else:
                     self.requests += data
                     sink.sendall(data)
-        self._close(source)
-        self._close(sink)
+        for end in (source, sink):
+            if all(end is not broker for broker, _ in self._held):  # a held request is still to be delivered
+                self._close(end)
 
     def _answer(self, sink: socket.socket, data: bytes) -> None:
         while self.fault == "slow" and data:
