@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streampca.pca.arrays import F64
+from streampca.pca.angles import principal_angles
 from streampca.pca.model import Model
 
 
@@ -43,6 +43,7 @@ def drift(earlier: Model, newest: Model) -> Drift:
     # factor `overlap`.
     share = np.minimum(np.square(U_spikes.T @ Q).sum(axis=1) / spikes.overlap[is_spike], 1.0)
     explained = spikes.sigma2 * (spikes.strength[is_spike] @ share + earlier.n_components)
+    with_variance = U[:, newest.explained_variance >= newest.floored_variance]
     varies = newest.total_variance > 0
     shifts = np.square(scale * (newest.mean - earlier.mean))
     for model in (newest, earlier):
@@ -52,19 +53,8 @@ def drift(earlier: Model, newest: Model) -> Drift:
     if earlier.scale is not None:  # an entry that varied had variance 1 in its own units, a constant one had D = 1
         earlier_total = float(np.square(units)[earlier.scale != 1].sum())
     return Drift(
-        angle_radians=_largest_angle(U[:, newest.explained_variance >= newest.floored_variance], Q),
+        angle_radians=float(principal_angles(with_variance.T, Q.T).max(initial=0.0)),
         explained_variance_ratio=float(explained / newest.total_variance) if varies else 0.0,
         newest_explained_variance_ratio=float(spikes.of_new.sum() / newest.total_variance) if varies else 0.0,
         mean_shift_ratio=float(shifts.sum() / np.float64(earlier_total)),
     )
-
-
-def _largest_angle(A: F64, B: F64) -> float:
-    """The largest principal angle between the spans of orthonormal columns; accurate near 0 and near π/2."""
-    if A.shape[1] < B.shape[1]:  # the span of the fewer columns is compared with the larger one
-        A, B = B, A
-    product = A.T @ B
-    if not product.size:
-        return 0.0
-    R = B - A @ product
-    return float(np.arctan2(np.sqrt(np.linalg.norm(R.T @ R, 2)), np.linalg.norm(product, -2)))
