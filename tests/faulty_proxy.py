@@ -4,12 +4,15 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Self
 
 _RESET = struct.pack("ii", 1, 0)  # closing sends RST
 _LARGE = 1000  # bytes: answers that are cut hold records, most likely
 _PIECE, _PIECE_S = 5, 0.002
+_LENGTH = struct.Struct(">i")
+_API_KEY = struct.Struct(">h")
 
 
 class FaultyProxy:
@@ -77,18 +80,22 @@ class FaultyProxy:
                     threading.Thread(target=self._pump, args=(source, sink, answers), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
+        received = bytearray()
         with suppress(OSError):
             while data := source.recv(65_536):
                 if answers:
                     self._answer(sink, data)
-                elif self._hold is not None and data[4:6] == self._hold.to_bytes(2, "big"):
-                    self._hold = None
-                    self._held.append((sink, data))
-                    self._close(source)
-                    return  # the broker sees nothing of it
-                else:
-                    self.requests += data
-                    sink.sendall(data)
+                    continue
+                self.requests += data
+                received += data
+                # A client may send several requests at once: without this, one behind another would not be held.
+                for request in _take_requests(received):
+                    if self._hold is not None and _api_key(request) == self._hold:
+                        self._hold = None
+                        self._held.append((sink, request))
+                        self._close(source)
+                        return  # the broker sees nothing of it
+                    sink.sendall(request)
         for end in (source, sink):
             if all(end is not broker for broker, _ in self._held):  # a held request is still to be delivered
                 self._close(end)
@@ -114,3 +121,19 @@ class FaultyProxy:
             which.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             which.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it
         which.close()
+
+
+def _take_requests(received: bytearray) -> Iterator[bytes]:
+    """Remove the whole requests from the beginning of these bytes, and yield each with its length in front."""
+    while len(received) >= _LENGTH.size:
+        end = _LENGTH.size + _LENGTH.unpack_from(received)[0]
+        if len(received) < end:
+            return
+        yield bytes(received[:end])
+        del received[:end]
+
+
+def _api_key(request: bytes) -> int:
+    """Return which kind of request this is; the number stands behind the length."""
+    (api_key,) = _API_KEY.unpack_from(request, _LENGTH.size)
+    return int(api_key)
