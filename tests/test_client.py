@@ -117,7 +117,7 @@ def test_it_tries_again_while_the_sidecar_is_busy(kind: type) -> None:
 
 def test_an_answer_of_another_server_is_an_error() -> None:
     transport = httpx.MockTransport(lambda request: httpx.Response(502, text="<html>"))
-    assert "http://proxy/v1/model: status 502, and no answer of a sidecar" in refusal(
+    assert "http://proxy/v1/model: status 502, and not an answer of a sidecar" in refusal(
         SidecarError, call, Client, "http://proxy", "model", options={"transport": transport}
     )
 
@@ -164,7 +164,7 @@ def test_an_answer_that_is_too_large_is_asked_for_in_halves_and_a_row_that_is_en
     ("url", "words"),
     [
         *(
-            (wrong, "no URL of a sidecar, such as http")
+            (wrong, "not the URL of a sidecar, such as http")
             for wrong in ("localhost:8000", "ftp://a", "http://", "http://[::1")
         ),
         ("HTTP://127.0.0.1:9", "no sidecar answers: .* is it running there, or is it https"),

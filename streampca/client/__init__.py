@@ -11,7 +11,7 @@ from inspect import isawaitable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from streampca.client import calls
-from streampca.client.calls import ProjectAnswer, ReconstructAnswer, ScoreAnswer, SidecarError
+from streampca.client.calls import NO_ANSWER, ProjectAnswer, ReconstructAnswer, ScoreAnswer, SidecarError
 from streampca.errors import needs
 
 try:
@@ -25,57 +25,81 @@ __all__ = ["AsyncClient", "Client", "ProjectAnswer", "ReconstructAnswer", "Score
 
 Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")
+_UNAVAILABLE = 503
 
 
-def _sent(
+def _make_synchronous(
     call: "Callable[Concatenate[Client, Arguments], Coroutine[Any, Any, Answer]]",
 ) -> "Callable[Concatenate[Client, Arguments], Answer]":
+    """Turn a coroutine function into a method that runs it to its end.
+
+    A call of `Client` never has to wait for an event loop, since `httpx.Client` is synchronous. So the first step of
+    the coroutine is also its last.
+    """
+
     @wraps(call)
     def send(self: "Client", /, *args: Arguments.args, **options: Arguments.kwargs) -> Answer:
         try:
             call(self, *args, **options).send(None)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        raise AssertionError("a call waits for nothing but httpx.Client, which is synchronous")
+        raise AssertionError("a call awaits nothing but httpx.Client, which is synchronous")
 
     return send
 
 
 class _Sidecar:
-    """Where the sidecar is, how to ask it, and when to ask again: while it restarts, is busy, or has no model."""
+    """The connection to a sidecar. It retries while the sidecar restarts, is busy, or has no model yet."""
 
-    _connect: Callable[..., Any]
-    _retrying: Callable[..., Any]
+    _connect: Callable[..., Any]  # httpx's client
+    _retrying: Callable[..., Any]  # tenacity's retry loop for that client
 
     def __init__(self, url: str, *, token: str | None = None, retry_s: float = 15.0, **options: Any) -> None:
         if not _is_url(url):
-            raise SidecarError(0, f"{url} is no URL of a sidecar, such as http://localhost:8000")
+            raise SidecarError(NO_ANSWER, f"{url} is not the URL of a sidecar, such as http://localhost:8000")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._url, self._http = url, self._connect(**{"base_url": url, "headers": headers, "timeout": 30.0, **options})
-        self._policy: dict[str, Any] = {
-            # A later answer of 503 may be another: no model yet, too many requests, or a restart.
-            "retry": tenacity.retry_if_exception_type(httpx.ConnectError)
-            | tenacity.retry_if_result(lambda answer: answer.status_code == 503),
+        self._url = url
+        self._http = self._connect(**{"base_url": url, "headers": headers, "timeout": 30.0, **options})
+        is_unreachable = tenacity.retry_if_exception_type(httpx.ConnectError)
+        is_unavailable = tenacity.retry_if_result(_is_unavailable)
+        self._retry_options: dict[str, Any] = {
+            "retry": is_unreachable | is_unavailable,
             "stop": tenacity.stop_after_delay(retry_s),
             "wait": tenacity.wait_random_exponential(multiplier=0.1, max=2),
-            "retry_error_callback": lambda last: last.outcome.result(),  # the last answer, or the last error
+            "retry_error_callback": _return_last_answer,
         }
 
     async def _ask(self, **request: Any) -> httpx.Response:
-        """Send one request of httpx, again while that may help. Raises `SidecarError` without an answer."""
-        try:
-            answer: Any = self._retrying(**self._policy)(self._http.request, **request)
-            return await answer if isawaitable(answer) else answer  # type: ignore[no-any-return]
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
+        """Send a request with these arguments of httpx and return its answer, after retries.
 
-    def _unreachable(self, error: Exception) -> SidecarError:
+        Raises `SidecarError` if no answer comes.
+        """
+        call_with_retries = self._retrying(**self._retry_options)
+        try:
+            answer: Any = call_with_retries(self._http.request, **request)
+            if isawaitable(answer):  # the client is an `AsyncClient`
+                answer = await answer
+        except httpx.HTTPError as error:
+            raise self._no_answer_error(error) from None
+        return answer  # type: ignore[no-any-return]
+
+    def _no_answer_error(self, error: Exception) -> SidecarError:
         cause = str(error).rstrip(".") or type(error).__name__
-        other = "http" if self._url.lower().startswith("https") else "https"
-        remedy = f"is it running there, or is it {other}://?"
+        other_scheme = "http" if self._url.lower().startswith("https") else "https"
+        remedy = f"is it running there, or is it {other_scheme}://?"
         if "CERTIFICATE_VERIFY_FAILED" in cause:
             remedy = "SSL_CERT_FILE names a file with its authority's certificate"
-        return SidecarError(0, f"{self._url}: no sidecar answers: {cause}; {remedy}")
+        return SidecarError(NO_ANSWER, f"{self._url}: no sidecar answers: {cause}; {remedy}")
+
+
+def _is_unavailable(answer: httpx.Response) -> bool:
+    """Whether the sidecar has no model yet, has too many requests, or restarts: a retry may succeed."""
+    return answer.status_code == _UNAVAILABLE
+
+
+def _return_last_answer(retries: Any) -> Any:
+    """Return the last answer, or raise the last error, when the time for retries is over."""
+    return retries.outcome.result()
 
 
 def _is_url(text: str) -> bool:
@@ -87,17 +111,21 @@ def _is_url(text: str) -> bool:
 
 
 class Client(_Sidecar, AbstractContextManager["Client"]):
-    """A client of one sidecar. Raises `SidecarError`, with status 0 if there is no answer.
+    """A client of one sidecar. Its methods raise `SidecarError`, with status 0 if no answer comes.
 
-    It retries for `retry_s` while the sidecar cannot be reached, or answers 503; other options are those of
-    `httpx.Client`. Rows beyond the sidecar's limits are sent in several requests, all to one version. Vectors of
-    float32 are projected in single precision.
+    The client retries for `retry_s` seconds while the sidecar cannot be reached or answers 503. Further options are
+    passed to `httpx.Client`. Rows beyond the sidecar's limits are sent in several requests, and one version answers
+    all of them. Vectors of float32 are projected in single precision.
     """
 
-    _connect, _retrying = httpx.Client, tenacity.Retrying
-    project, reconstruct = _sent(calls.project), _sent(calls.reconstruct)
-    from_coordinates, score = _sent(calls.from_coordinates), _sent(calls.score)
-    model, versions = _sent(calls.model), _sent(calls.versions)
+    _connect = httpx.Client
+    _retrying = tenacity.Retrying
+    project = _make_synchronous(calls.project)
+    reconstruct = _make_synchronous(calls.reconstruct)
+    from_coordinates = _make_synchronous(calls.from_coordinates)
+    score = _make_synchronous(calls.score)
+    model = _make_synchronous(calls.model)
+    versions = _make_synchronous(calls.versions)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -108,12 +136,16 @@ class Client(_Sidecar, AbstractContextManager["Client"]):
 
 
 class AsyncClient(_Sidecar, AbstractAsyncContextManager["AsyncClient"]):
-    """The same for asyncio."""
+    """`Client` for asyncio: its methods are coroutines, and further options are those of `httpx.AsyncClient`."""
 
-    _connect, _retrying = httpx.AsyncClient, tenacity.AsyncRetrying
-    project, reconstruct = calls.project, calls.reconstruct
-    from_coordinates, score = calls.from_coordinates, calls.score
-    model, versions = calls.model, calls.versions
+    _connect = httpx.AsyncClient
+    _retrying = tenacity.AsyncRetrying
+    project = calls.project
+    reconstruct = calls.reconstruct
+    from_coordinates = calls.from_coordinates
+    score = calls.score
+    model = calls.model
+    versions = calls.versions
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

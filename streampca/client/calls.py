@@ -1,4 +1,4 @@
-"""What a client asks a sidecar, and what comes back: requests and answers, without connections."""
+"""The requests of a client to a sidecar and their answers, without the connection."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -17,18 +17,24 @@ Answer = TypeVar("Answer")
 F64 = NDArray[np.float64]
 Basis = Literal["principal", "whitened"]
 Version = int | str | None  # a number, the name of a pin, or None: the newest
-_MOST_ROWS, _MOST_NUMBERS = 10_000, 1_000_000  # of a request: the sidecar's limits, see docs/api.md
+_MAX_ROWS = 10_000  # of a request; the sidecar's limits, see docs/api.md
+_MAX_NUMBERS = 1_000_000
 _TOO_LARGE = 413
-_ARRAYS = {"Accept": "application/x-npz"}
+NO_ANSWER = 0  # the status of an error if no answer came
+_ACCEPT_NPZ = {"Accept": "application/x-npz"}
 Vectors = ArrayLike | Sequence[Mapping[str, float | None]]  # records, for a model with names
 
 
 class SidecarError(StreampcaError):
-    """A request has no result: where and why, the HTTP status (0: no answer), and the type of error in docs/api.md."""
+    """A request has no result. The text says where and why.
+
+    `status` is the HTTP status, or 0 if no answer came; `type` is the type of the error, as docs/api.md lists them.
+    """
 
     def __init__(self, status: int, text: str, type_: str | None = None) -> None:
         super().__init__(text)
-        self.status, self.type = status, type_
+        self.status = status
+        self.type = type_
 
 
 class ProjectAnswer(NamedTuple):
@@ -44,11 +50,15 @@ class ReconstructAnswer(NamedTuple):
 
     version: int
     vectors: F64  # (n, d)
-    squared_error: F64 | None  # (n,); None for coordinates
+    squared_error: F64 | None  # (n,); None if coordinates were sent, since no vector is known then
 
 
 class ScoreAnswer(NamedTuple):
-    """Scores of vectors, (n,) each, the higher the more unusual; p are None if the model has no past scores."""
+    """Scores of n vectors, an array (n,) each. The higher a score, the more unusual the vector.
+
+    p-values are None if the model has no past scores. The last four fields are None unless `contributions` asked for m
+    dimensions.
+    """
 
     version: int
     t2: F64
@@ -57,14 +67,14 @@ class ScoreAnswer(NamedTuple):
     p: F64 | None
     p_t2: F64 | None
     p_spe: F64 | None
-    t2_dimensions: NDArray[np.int64] | None = None  # (n, m), those that contribute most; only if they are asked for
+    t2_dimensions: NDArray[np.int64] | None = None  # (n, m): the dimensions that contribute most
     t2_contributions: F64 | None = None
     spe_dimensions: NDArray[np.int64] | None = None
     spe_contributions: F64 | None = None
 
 
 class Sidecar(Protocol):
-    """Where requests go: a client."""
+    """A client, as the functions below need it."""
 
     async def _ask(self, **request: Any) -> "httpx.Response":
         """Send a request with these arguments of httpx, and wait for its answer."""
@@ -73,20 +83,23 @@ class Sidecar(Protocol):
 async def project(
     sidecar: Sidecar, vectors: Vectors, *, basis: Basis = "principal", version: Version = None
 ) -> ProjectAnswer:
-    """Coordinates (n, k) and residuals (n,) of vectors (n, d), or of n records of the dimensions' names."""
-    return await _of_rows(sidecar, "project", vectors, ProjectAnswer, basis=basis, version=version)
+    """Return coordinates (n, k) and residuals (n,) of vectors (n, d).
+
+    The vectors may be n records, each with the dimensions' names as keys.
+    """
+    return await _send_rows(sidecar, "project", vectors, ProjectAnswer, basis=basis, version=version)
 
 
 async def reconstruct(sidecar: Sidecar, vectors: Vectors, *, version: Version = None) -> ReconstructAnswer:
-    """Vectors (n, d) as the components reconstruct them."""
-    return await _of_rows(sidecar, "reconstruct", vectors, ReconstructAnswer, of="vectors", version=version)
+    """Return vectors (n, d) as the components reconstruct them."""
+    return await _send_rows(sidecar, "reconstruct", vectors, ReconstructAnswer, of="vectors", version=version)
 
 
 async def from_coordinates(
     sidecar: Sidecar, coordinates: ArrayLike, *, basis: Basis = "principal", version: Version = None
 ) -> ReconstructAnswer:
-    """The vectors (n, d) with these coordinates (n, k)."""
-    return await _of_rows(
+    """Return the vectors (n, d) that have these coordinates (n, k)."""
+    return await _send_rows(
         sidecar, "reconstruct", coordinates, ReconstructAnswer, of="coordinates", basis=basis, version=version
     )
 
@@ -94,74 +107,113 @@ async def from_coordinates(
 async def score(
     sidecar: Sidecar, vectors: Vectors, *, contributions: int | None = None, version: Version = None
 ) -> ScoreAnswer:
-    """Scores (n,) of vectors (n, d), with as many of the dimensions that contribute most as are asked for."""
-    return await _of_rows(sidecar, "score", vectors, ScoreAnswer, contributions=contributions, version=version)
+    """Return scores (n,) of vectors (n, d).
+
+    With `contributions=m`, also the m dimensions that contribute most to each score.
+    """
+    return await _send_rows(sidecar, "score", vectors, ScoreAnswer, contributions=contributions, version=version)
 
 
 async def model(sidecar: Sidecar, *, version: Version = None) -> dict[str, Any]:
-    """The model's metadata, as `/v1/model` answers."""
+    """Return the model's metadata, as `/v1/model` answers."""
     answer = await sidecar._ask(method="GET", url="/v1/model", params=_params(version=version))
-    return dict(orjson.loads(_checked(answer)))
+    return dict(orjson.loads(_content(answer)))
 
 
 async def versions(sidecar: Sidecar) -> list[int]:
-    """The versions that there are, in ascending order."""
+    """Return the versions that the sidecar can serve, in ascending order."""
     answer = await sidecar._ask(method="GET", url="/v1/models")
-    return list(orjson.loads(_checked(answer))["versions"])
+    return list(orjson.loads(_content(answer))["versions"])
 
 
-async def _of_rows(
+async def _send_rows(
     sidecar: Sidecar, operation: str, rows: Vectors, kind: Callable[..., Answer], **params: Any
 ) -> Answer:
-    """Send rows in pieces that the sidecar takes: all to the version that answers the first."""
-    if not (are_records := isinstance(rows, Sequence) and len(rows) > 0 and isinstance(rows[0], Mapping)):
+    """Send rows in pieces that the sidecar accepts, and join the answers to a `kind`.
+
+    The version that answers the first piece answers all others.
+    """
+    encode: Callable[[Any], dict[str, Any]] = _encode_records
+    if not _are_records(rows):
         rows = np.asarray(rows)
         if rows.ndim != 2:
             raise ValueError(f"rows must be an array of shape (n, d), not {rows.shape}")
-    given: Any = rows
-    n, width = len(given), max(map(len, given[:1]), default=1)
-    most = min(_MOST_ROWS, max(1, _MOST_NUMBERS // max(width, 1)))
-    pieces = [(start, min(start + most, n)) for start in range(0, max(n, 1), most)][::-1]
+        encode = _encode_array
+    sequence: Any = rows
+    n = len(sequence)
     answers: list[dict[str, Any]] = []
+    pieces = _split(sequence)
     while pieces:
-        start, stop = pieces.pop()
-        body = _records(given[start:stop]) if are_records else _npy(given[start:stop])
+        start, stop = pieces.pop(0)
+        body = encode(sequence[start:stop])
         answer = await sidecar._ask(method="POST", url=f"/v1/{operation}", params=_params(**params), **body)
-        if answer.status_code == _TOO_LARGE and stop - start > 1:  # its limits may be lower, and answers are larger
+        if answer.status_code == _TOO_LARGE and stop - start > 1:
+            # This sidecar has lower limits, or the answer would be too large: send both halves.
             middle = (start + stop) // 2
-            pieces += [(middle, stop), (start, middle)]
+            pieces[:0] = [(start, middle), (middle, stop)]
             continue
-        content = _checked(answer, "" if stop - start == n else f"in rows[{start}:{stop}], ")
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        is_whole = stop - start == n
+        place = "" if is_whole else f"in rows[{start}:{stop}], "
+        with np.load(io.BytesIO(_content(answer, place)), allow_pickle=False) as arrays:
             answers.append(dict(arrays))
         params["version"] = int(answers[0]["version"])
-    names: tuple[str, ...] = kind._fields[1:]  # type: ignore[attr-defined]  # a NamedTuple
-    fields = [[answer[name] for answer in answers if name in answer] for name in names]
-    return kind(params["version"], *(np.concatenate(parts) if parts else None for parts in fields))
+    return _join(answers, kind)
 
 
-def _npy(rows: NDArray[Any]) -> dict[str, Any]:
-    """The body of a request with an array; it says how long a vector is, so that none is cut in two."""
+def _are_records(rows: Vectors) -> bool:
+    return isinstance(rows, Sequence) and len(rows) > 0 and isinstance(rows[0], Mapping)
+
+
+def _split(rows: Sequence[Any]) -> list[tuple[int, int]]:
+    """Return (start, stop) of pieces within the sidecar's limits; one empty piece for no rows."""
+    width = max(1, len(rows[0])) if len(rows) else 1
+    rows_per_request = min(_MAX_ROWS, max(1, _MAX_NUMBERS // width))
+    starts = range(0, max(1, len(rows)), rows_per_request)
+    return [(start, min(start + rows_per_request, len(rows))) for start in starts]
+
+
+def _join(answers: Sequence[Mapping[str, Any]], kind: Callable[..., Answer]) -> Answer:
+    """Make a `kind` of the answers to all pieces: arrays are concatenated, and an absent one is None."""
+    version, *names = kind._fields  # type: ignore[attr-defined]  # a NamedTuple
+    fields: dict[str, Any] = {version: int(answers[0][version])}
+    for name in names:
+        parts = [answer[name] for answer in answers if name in answer]
+        fields[name] = np.concatenate(parts) if parts else None
+    return kind(**fields)
+
+
+def _encode_array(rows: NDArray[Any]) -> dict[str, Any]:
+    """Return headers and body of a request with an array.
+
+    Its .npy header says how many numbers a vector has, so the sidecar cannot cut the numbers into other vectors.
+    """
+    dtype = "<f4" if rows.dtype == np.float32 else "<f8"
     content = io.BytesIO()
-    np.save(content, np.ascontiguousarray(rows, "<f4" if rows.dtype == np.float32 else "<f8"), allow_pickle=False)
-    return {"headers": _ARRAYS | {"Content-Type": "application/x-npy"}, "content": content.getvalue()}
+    np.save(content, np.ascontiguousarray(rows, dtype), allow_pickle=False)
+    return {"headers": _ACCEPT_NPZ | {"Content-Type": "application/x-npy"}, "content": content.getvalue()}
 
 
-def _records(rows: Sequence[Any]) -> dict[str, Any]:
-    return {"headers": _ARRAYS, "content": orjson.dumps({"records": rows}, option=orjson.OPT_SERIALIZE_NUMPY)}
+def _encode_records(rows: Sequence[Any]) -> dict[str, Any]:
+    """Return headers and body of a request with records of the dimensions' names."""
+    return {"headers": _ACCEPT_NPZ, "content": orjson.dumps({"records": rows}, option=orjson.OPT_SERIALIZE_NUMPY)}
 
 
 def _params(**params: Any) -> dict[str, str]:
     return {name: str(value) for name, value in params.items() if value is not None}
 
 
-def _checked(answer: "httpx.Response", place: str = "") -> bytes:
-    """The content of an answer of success. Raises `SidecarError`, with the `place` of the rows."""
+def _content(answer: "httpx.Response", place: str = "") -> bytes:
+    """Return the content of a successful answer.
+
+    Raises `SidecarError` for any other answer; its text begins with `place`, which names the rows that were sent.
+    """
     if answer.is_success:
         return answer.content
     try:
         problem = orjson.loads(answer.content)
-        text, type_ = f"{place}{problem['detail']}", str(problem["type"])
-    except (ValueError, KeyError, TypeError):
-        text, type_ = f"status {answer.status_code}, and no answer of a sidecar", None
+        text = f"{place}{problem['detail']}"
+        type_ = str(problem["type"])
+    except (ValueError, KeyError, TypeError):  # something else answers there, such as a proxy
+        text = f"status {answer.status_code}, and not an answer of a sidecar"
+        type_ = None
     raise SidecarError(answer.status_code, f"{answer.url}: {text}", type_)
