@@ -105,9 +105,9 @@ def demo(
     a low-rank structure that is known, so one can watch how well it is found.
     With --sensors a record has named readings in different units, and one sensor fails now and then: the page names it.
     """
-    from streampca.demo.run import run, stream_of
+    from streampca.demo.run import choose_stream, run
 
-    run(stream_of(file, sensors=sensors), seconds, rate, store, port)
+    run(choose_stream(file, sensors=sensors), seconds, rate, store, port)
 
 
 _VECTORS = typer.Argument(help="Rows with vectors: CSV, JSON Lines, Parquet, Arrow or .npy.", metavar="FILE")

@@ -1,4 +1,4 @@
-"""The processes of the demo: a broker in memory, and children, each logging to a file."""
+"""The processes of the demo: a broker in memory, and child processes that log to a file each."""
 
 import contextlib
 import ctypes
@@ -16,10 +16,13 @@ from typing import Any
 from streampca.errors import StreampcaError, naming_the_extra
 from streampca.settings.base import PREFIX
 
-_SHOWN = 110  # characters of a value
-_PORTS = range(10_000, 20_000)  # systems give others to connections, which might take one before a process listens
+_MAX_PRINTED_CHARACTERS = 110  # of a record's value
+# Systems number outgoing connections from above these ports. Such a connection could take a port of theirs before the
+# process that was given the port listens on it.
+_PORTS = range(10_000, 20_000)
+_STOP_WITHIN_S = 10.0
 
-# kafka-python cannot negotiate a version with librdkafka's mock cluster, which speaks this one.
+# kafka-python cannot negotiate a version with librdkafka's mock cluster, so it is told the one that the cluster speaks.
 _PROGRAM = """
 from streampca.cli.app import main
 from streampca.sources.kafka_python import connection
@@ -32,7 +35,7 @@ class EmbeddedBroker:
     """An in-memory Kafka broker: librdkafka's mock cluster, which is part of confluent-kafka.
 
     It retains some 5 MB per partition, has four partitions a topic and creates topics on demand. It runs as long as
-    this object lives. Raises `SettingsError` without confluent-kafka.
+    this object lives. If confluent-kafka is not installed, it raises `SettingsError`.
     """
 
     def __init__(self, *topics: str) -> None:
@@ -42,12 +45,18 @@ class EmbeddedBroker:
         _assign_at_once(client)
         broker = next(iter(client.list_topics(timeout=10).brokers.values()))
         self.address = f"{broker.host}:{broker.port}"
-        self.partitions = {t: list(client.list_topics(t, timeout=10).topics[t].partitions) for t in topics}
+        self.partitions: dict[str, list[int]] = {}
+        for topic in topics:
+            metadata = client.list_topics(topic, timeout=10).topics[topic]  # this also creates the topic
+            self.partitions[topic] = list(metadata.partitions)
         self._client = client
 
 
 def _assign_at_once(client: Any) -> None:
-    """Let the first member of a group wait for no others: 3 s by default, for which the client has no option."""
+    """Assign partitions to the first member of a group at once.
+
+    By default, the broker waits 3 s for further members. confluent-kafka has no option for that; librdkafka has.
+    """
     from confluent_kafka import cimpl
 
     with contextlib.suppress(AttributeError):  # an older librdkafka
@@ -59,26 +68,37 @@ def _assign_at_once(client: Any) -> None:
 
 
 def first_record(broker: EmbeddedBroker, topic: str) -> Generator[str, None, None]:
-    """Yield "" until the topic has a record, and then its headers and value; never waits."""
+    """Yield "" until the topic has a record, then a text with its headers and value.
+
+    It never waits, so that the demo can go on between two attempts.
+    """
     from confluent_kafka import Consumer, TopicPartition
 
     consumer: Any = Consumer({"bootstrap.servers": broker.address, "group.id": "demo", "log_level": 0})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in broker.partitions[topic]])
     with contextlib.closing(consumer):
-        while (message := consumer.poll(0)) is None or message.error():
+        message = consumer.poll(0)
+        while message is None or message.error():
             yield ""
-        value = message.value().decode()
+            message = consumer.poll(0)
         headers = "  ".join(f"{name} {text.decode()}" for name, text in message.headers() or ())
-        yield f"  {headers}\n  {value[:_SHOWN]}{' …' if len(value) > _SHOWN else ''}\n"
+        value = message.value().decode()
+        if len(value) > _MAX_PRINTED_CHARACTERS:
+            value = f"{value[:_MAX_PRINTED_CHARACTERS]} …"
+        yield f"  {headers}\n  {value}\n"
 
 
 class ChildProcess(subprocess.Popen[bytes]):
-    """A `streampca` command with its settings as environment variables; the parent's settings are not inherited."""
+    """A `streampca` command whose settings are environment variables.
+
+    It does not inherit the settings of its parent.
+    """
 
     def __init__(self, command: Sequence[str], settings: Mapping[str, object], log: Path) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         variables = {PREFIX + name.upper(): str(value) for name, value in settings.items()}
-        self.command, self.log = command[0], log
+        self.command = command[0]
+        self.log = log
         with log.open("wb") as output:
             super().__init__(
                 [sys.executable, "-c", _PROGRAM, *command],
@@ -90,28 +110,36 @@ class ChildProcess(subprocess.Popen[bytes]):
             )
 
     def verify(self) -> None:
-        """Raise `StreampcaError` with the error in the last line of its log, or with the line, if it has exited."""
-        if (code := self.poll()) is not None:
-            lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            cause = lines[-1].removeprefix("streampca: ") if lines else "it logged nothing"
-            with contextlib.suppress(ValueError, TypeError, KeyError):
-                cause = json.loads(cause)["error"]
-            raise StreampcaError(f"{self.command} exited with code {code}: {cause}")
+        """If the process has exited, raise `StreampcaError` with the last line of its log.
+
+        If that line is a JSON event, only its "error" is used.
+        """
+        code = self.poll()
+        if code is None:
+            return
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        cause = lines[-1].removeprefix("streampca: ") if lines else "it logged nothing"
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            cause = json.loads(cause)["error"]
+        raise StreampcaError(f"{self.command} exited with code {code}: {cause}")
 
 
 def free_port(preferred: int) -> int:
-    """`preferred` if it is free and not 0, otherwise one of `_PORTS` that is."""
-    for port in (*([preferred] if preferred else []), *random.sample(_PORTS, 20)):
+    """Return `preferred` if that port is free, otherwise a random free one. A `preferred` of 0 means any."""
+    candidates = random.sample(_PORTS, 20)
+    if preferred:
+        candidates.insert(0, preferred)
+    for port in candidates:
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)) as server:
             return int(server.getsockname()[1])
     raise StreampcaError("no free port on 127.0.0.1")
 
 
 def stop(children: list[ChildProcess]) -> None:
-    """Terminate all children; kill those that do not end in time."""
+    """Terminate all children, and kill each that has not ended within ten seconds."""
     for child in children:
         child.terminate()
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + _STOP_WITHIN_S
     for child in children:
         try:
             child.wait(max(deadline - time.monotonic(), 0.1))
