@@ -1,6 +1,6 @@
-"""Learns the past of a topic from files: a backfill is one more fold, which is merged into every model.
+"""Learns the past of a topic from files. A backfill is one more fold, which is merged into every model.
 
-`fold_batches` and `merge` know no engine; `engines` runs them on processes, Dask or Spark.
+`fold_batches` and `merge` can run anywhere; `engines` runs them on processes of this machine, on Dask or on Spark.
 """
 
 from streampca.backfill.folding import BackfillPlan, fold_batches, merge

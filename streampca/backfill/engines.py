@@ -1,4 +1,4 @@
-"""Folds chunks on this machine, on Dask or on Spark: the same bytes on all, however many workers there are."""
+"""Folds chunks of files on this machine, on Dask or on Spark. The parts have the same bytes on each."""
 
 import logging
 import multiprocessing
@@ -28,10 +28,10 @@ from streampca.process.machine import keep_freed_memory, usable_cores
 
 Parts = Iterator[tuple[str, Part]]
 Engine = Callable[[Mapping[str, Chunk], BackfillPlan], Parts]
-"""Folds named chunks, and yields the parts as they are done."""
+"""A function that folds named chunks and yields each name with its part, in the order in which they end."""
 
-_AT_LEAST = 32  # chunks that a cluster has at a time: it may grow
-_DIED = (
+_MIN_CHUNKS_IN_FLIGHT = 32  # on a cluster, whose workers may become more while the backfill runs
+_WORKER_DIED = (
     "a process that folded a chunk died: is there memory enough for one a core, and does nothing write to the files? "
     "Then run it again, or on a cluster with --scheduler"
 )
@@ -39,18 +39,23 @@ _DIED = (
 
 def fold_chunk(chunk: Chunk, plan: BackfillPlan) -> Part:
     """Fold the rows of a chunk. Raises `InputError`."""
-    keep_freed_memory()  # otherwise a quarter of the time goes to the system
+    keep_freed_memory()  # without this, a quarter of the time is spent on returning memory to the system
     return fold_rows(read(chunk, plan.options), plan, f"{chunk.path}#{chunk.start}")
 
 
 def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, BackfillPlan], Part] = fold_chunk) -> Engine:
-    """On any executor, `at_once` chunks at a time; the next starts when a part is taken, so few parts wait."""
+    """Make an engine of any executor, with `at_once` chunks in flight.
+
+    The next chunk is submitted when the caller has taken a part, so that at most `at_once` parts are in memory.
+    """
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        remaining, names = iter(chunks.items()), dict[Future[Part], str]()
+        remaining = iter(chunks.items())
+        names: dict[Future[Part], str] = {}  # of the chunks in flight
 
         def submit(count: int) -> None:
-            names.update({executor.submit(fold, chunk, plan): name for name, chunk in islice(remaining, count)})
+            for name, chunk in islice(remaining, count):
+                names[executor.submit(fold, chunk, plan)] = name
 
         try:
             submit(at_once)
@@ -66,30 +71,33 @@ def on_executor(executor: Executor, at_once: int, fold: Callable[[Chunk, Backfil
 
 
 def on_processes(workers: int | None = None) -> Engine:
-    """On new processes of this machine, one a core."""
+    """Make an engine of new processes of this machine; by default one for each usable core."""
     count = workers or usable_cores()
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        others = set(multiprocessing.active_children())
-        with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _end_with_parent) as pool:
+        earlier_children = set(multiprocessing.active_children())
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(count, mp_context=spawn, initializer=_end_with_parent) as pool:
             try:
-                yield from on_executor(pool, 2 * count)(chunks, plan)
+                yield from on_executor(pool, at_once=2 * count)(chunks, plan)
             except BaseException as error:
-                for process in set(multiprocessing.active_children()) - others:
-                    process.terminate()  # it may have minutes to go
+                # The pool would wait for chunks that have begun, perhaps for minutes.
+                for process in set(multiprocessing.active_children()) - earlier_children:
+                    process.terminate()
                 if isinstance(error, BrokenExecutor):
-                    raise InputError(_DIED) from None
+                    raise InputError(_WORKER_DIED) from None
                 raise
 
     return run
 
 
 def _end_with_parent() -> None:
-    """Let a process of the pool end with the one that has started it, however that ends, and silently at Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """End this process of the pool as soon as its parent has ended, even if the parent was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # without this, Ctrl-C prints a traceback of each process
 
     def wait_for_parent() -> None:
-        if parent := multiprocessing.parent_process():
+        parent = multiprocessing.parent_process()
+        if parent:
             parent.join()
             os._exit(1)
 
@@ -97,32 +105,42 @@ def _end_with_parent() -> None:
 
 
 def on_dask(scheduler: str) -> Engine:
-    """On the cluster with this scheduler, `tcp://host:port`, whose workers have streampca installed."""
-    from dask import distributed  # here: an optional package
+    """Make an engine of the Dask cluster with this scheduler, `tcp://host:port`.
+
+    streampca must be installed on its workers.
+    """
+    from dask import distributed  # not at the top, since the package is optional
 
     dask: Any = distributed  # it has no types
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors are raised as well
+        # Errors are raised here as well, so the log would only repeat them.
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
         with dask.Client(scheduler) as client:
-            at_once = max(_AT_LEAST, 2 * sum(client.nthreads().values()))
+            thread_count = sum(client.nthreads().values())
+            at_once = max(_MIN_CHUNKS_IN_FLIGHT, 2 * thread_count)
             try:
                 yield from on_executor(client.get_executor(), at_once)(chunks, plan)
             except dask.KilledWorker:
-                raise InputError(_DIED) from None
+                raise InputError(_WORKER_DIED) from None
 
     return run
 
 
 def on_spark(session: Any) -> Engine:
-    """On a Spark session, whose executors have streampca installed: a job for each chunk, many at a time."""
+    """Make an engine of a Spark session, which runs a job for each chunk, many at a time.
+
+    streampca must be installed on its executors.
+    """
 
     def run(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        context, group = session.sparkContext, f"backfill {uuid4()}"
-        at_once = max(_AT_LEAST, 2 * context.defaultParallelism)
+        context = session.sparkContext
+        group = f"backfill {uuid4()}"
+        at_once = max(_MIN_CHUNKS_IN_FLIGHT, 2 * context.defaultParallelism)
 
         def fold(chunk: Chunk, plan: BackfillPlan) -> Part:
-            context.setJobGroup(group, f"{chunk.path}#{chunk.start}")  # of this thread
+            # Spark keeps the group for each thread, so each job sets it.
+            context.setJobGroup(group, f"{chunk.path}#{chunk.start}")
             return _fold_on_spark(session, chunk, plan)
 
         with ThreadPoolExecutor(at_once) as threads:
@@ -135,9 +153,13 @@ def on_spark(session: Any) -> Engine:
 
 
 def _fold_on_spark(session: Any, chunk: Chunk, plan: BackfillPlan) -> Part:
-    def folded(batches: Iterator[Any]) -> Iterator[Any]:
-        for _ in batches:
-            yield pa.record_batch([[column] for column in fold_chunk(chunk, plan)], ["fold", "rejects"])
+    """Fold a chunk on an executor: the job maps one row, which is ignored, to a row with the part."""
 
-    [row] = session.range(0, 1, 1, 1).mapInArrow(folded, "fold binary, rejects binary").collect()
-    return Part(bytes(row.fold), bytes(row.rejects))
+    def fold_for_row(batches: Iterator[Any]) -> Iterator[Any]:
+        for _ in batches:
+            part = fold_chunk(chunk, plan)
+            yield pa.record_batch([[part.checkpoint_bytes], [part.rejects_bytes]], ["fold", "rejects"])
+
+    one_row = session.range(0, 1, 1, 1)
+    [row] = one_row.mapInArrow(fold_for_row, "fold binary, rejects binary").collect()
+    return Part(checkpoint_bytes=bytes(row.fold), rejects_bytes=bytes(row.rejects))

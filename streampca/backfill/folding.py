@@ -1,10 +1,10 @@
-"""Folds of rows, wherever they are, and their merger. The parts are bytes, so that any engine can move them:
+"""Folds rows of files, and merges the folds. Parts are bytes, so that any engine can move them between processes:
 
 parts = [fold_batches(batches, plan) for batches in chunks]  # in any process and order
 checkpoint = merge(parts, plan)  # in the order of the chunks
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,42 +27,68 @@ from streampca.formats.errors import VectorError
 from streampca.formats.judge import Judge
 from streampca.formats.record import Batch, Reject
 
-_TEXTS = (pa.int64(), *(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in ("UTC", None)))
+_TIME_TYPES = (pa.int64(), *(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in ("UTC", None)))
+_NO_TIME = -1
 _UNCLEAR = "it may be history or the topic's"
 REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
 
 
 @dataclass(frozen=True)
 class BackfillPlan:
-    """Rows to learn, and how."""
+    """Which rows a backfill learns, and with which settings."""
 
     topic: str
     fold_config: FoldConfig  # the worker's
     files: FileOptions  # where the numbers are
     timestamp_column: str | None = None
-    until_ms: int | None = None  # rows from this time on are the topic's
-    until_offsets: Mapping[int, int] | None = None  # or, of columns `partition` and `offset`, from these offsets on
+    # The worker learns the rows from this time on, or from the offset of their partition on: they are in the topic.
+    until_ms: int | None = None
+    until_offsets: Mapping[int, int] | None = None  # then the files have columns `partition` and `offset`
     number: int = 0  # distinguishes the backfills of a topic
 
     @property
     def until(self) -> str:
-        """End of the backfill, as in `Checkpoint.until`."""
-        offsets = (f"{partition}:{offset}" for partition, offset in sorted((self.until_offsets or {}).items()))
-        return str(self.until_ms) if self.until_ms is not None else ",".join(offsets)
+        """End of the backfill as a text, as in `Checkpoint.until`; "" if all rows are learned."""
+        if self.until_ms is not None:
+            return str(self.until_ms)
+        offsets = sorted((self.until_offsets or {}).items())
+        return ",".join(f"{partition}:{offset}" for partition, offset in offsets)
 
     @property
     def options(self) -> FileOptions:
-        """What is read of the files."""
-        others = [self.timestamp_column, *(["partition", "offset"] if self.until_offsets else [])]
+        """Options that read the vectors and the columns that decide which rows are learned."""
+        other_columns = []
+        if self.timestamp_column:
+            other_columns.append(self.timestamp_column)
+        if self.until_offsets:
+            other_columns += ["partition", "offset"]
         return self.files._replace(
-            dimensions=self.fold_config.learning.dimensions, names=self.fold_config.names, impute=True,
-            others=[name for name in others if name],
-        )  # fmt: skip
+            dimensions=self.fold_config.learning.dimensions,
+            names=self.fold_config.names,
+            impute=True,
+            others=other_columns,
+        )
 
     def checkpoint(self, fold: Fold) -> Checkpoint:
-        partition = backfill_partition(self.number)
-        config = self.fold_config
-        return Checkpoint(self.topic, "", partition, fold, config.as_dict(), self.until, config.names)
+        """Return the checkpoint of a fold of this backfill."""
+        return Checkpoint(
+            topic=self.topic,
+            topic_id="",
+            partition=backfill_partition(self.number),
+            fold=fold,
+            settings=self.fold_config.as_dict(),
+            until=self.until,
+            names=self.fold_config.names,
+        )
+
+
+class _RejectRow(NamedTuple):
+    """A row of the table of rejected rows; its columns are `REJECTS`."""
+
+    chunk: str
+    row: int
+    reason: str
+    message: str
 
 
 class Part(NamedTuple):
@@ -73,92 +99,130 @@ class Part(NamedTuple):
 
 
 def fold_batches(batches: Iterable[Any], plan: BackfillPlan, name: str = "") -> Part:
-    """Learn the rows of record batches; where they are cut changes no bit. Raises `InputError` for a wrong column."""
-    return fold_rows((_decoded(batch, plan) for batch in batches), plan, name)
+    """Learn the rows of record batches. How the rows are divided into batches changes no bit.
+
+    Rejected rows are listed under `name`. Raises `InputError` for a wrong column.
+    """
+    return fold_rows((_decode_batch(batch, plan) for batch in batches), plan, name)
 
 
 def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Part:
-    """Learn the rows of files, as `fold_batches`."""
+    """Learn the rows of a file's batches, as `fold_batches` does."""
     learning = plan.fold_config.learning
-    judge, fold, rejects, start = Judge.of(learning), Fold.empty(learning), list[Any](), 0
-    with threadpool_limits(1):  # the same bits everywhere
-        for found, _, others in batches:
-            vectors, counts = found.vectors, found.counts
-            columns = {
-                name: pa.array([None if cell == "" else cell for cell in column])
-                if isinstance(column, np.ndarray) else column
-                for name, column in others.items()
-            }  # fmt: skip
-            time = plan.timestamp_column
-            times = in_milliseconds(columns[time], time) if time else np.full(len(counts), -1)
-            is_history, is_unclear = _history(columns, times, plan)
-            chosen = np.flatnonzero(is_history & (counts > 0))
-            vectors = vectors if is_history.all() else vectors[np.repeat(is_history, counts)]
-            unfit = [Reject(row, error.reason, str(error)) for row, error in found.misfits if is_history[row]]
-            decoded = judge.checked(vectors, chosen, counts[chosen], unfit)
-            unclear = np.flatnonzero(is_unclear).tolist()
-            unfit = [*decoded.rejects, *(Reject(row, "no_position", _UNCLEAR) for row in unclear)]
-            decoded = decoded._replace(rejects=unfit)
-            fold = fold.take(Batch(decoded, times[decoded.indices], (), start + len(counts)), plan.fold_config)[0]
-            rejects += [(name, start + reject.index, reject.reason, reject.message) for reject in sorted(unfit)]
-            start += len(counts)
-        fold = replace(fold, position=start, state=fold.provisional(learning)).without_pending()
+    judge = Judge.of(learning)
+    fold = Fold.empty(learning)
+    rejects: list[_RejectRow] = []
+    start = 0  # rows of earlier batches
+    with threadpool_limits(1):  # with several threads, BLAS may compute other bits on another machine
+        for file_batch in batches:
+            batch = _select_history(file_batch, plan, judge, start)
+            fold, _ = fold.take(batch, plan.fold_config)
+            for reject in sorted(batch.decoded.rejects):
+                rejects.append(_RejectRow(name, start + reject.index, reject.reason, reject.message))
+            start = batch.next
+        state = fold.provisional(learning)
+    fold = replace(fold, position=start, state=state).without_pending()
+    return Part(checkpoint_bytes=encode(plan.checkpoint(fold)), rejects_bytes=_as_parquet(rejects))
+
+
+def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, start: int) -> Batch:
+    """Return the batch of the rows that the backfill learns; the first row has the number `start` in its chunk.
+
+    A row that does not say whether it is history or will come from the topic is rejected.
+    """
+    found = file_batch.found
+    row_count = len(found.counts)
+    columns = {name: _as_arrow(column) for name, column in file_batch.columns.items()}
+    if plan.timestamp_column:
+        times_ms = in_milliseconds(columns[plan.timestamp_column], plan.timestamp_column)
+    else:
+        times_ms = np.full(row_count, _NO_TIME)
+    is_history, is_unclear = _find_history(columns, times_ms, plan)
+    vectors = found.vectors
+    if not is_history.all():  # this spares the copy of the vectors in the usual case
+        vectors = vectors[np.repeat(is_history, found.counts)]
+    with_vectors = np.flatnonzero(is_history & (found.counts > 0))
+    unfit = [Reject(row, error.reason, str(error)) for row, error in found.misfits if is_history[row]]
+    decoded = judge.checked(vectors, with_vectors, found.counts[with_vectors], unfit)
+    unclear = [Reject(row, "no_position", _UNCLEAR) for row in np.flatnonzero(is_unclear).tolist()]
+    decoded = decoded._replace(rejects=[*decoded.rejects, *unclear])
+    return Batch(decoded, times_ms[decoded.indices], (), start + row_count)
+
+
+def _as_arrow(column: Any) -> Any:
+    """Return a column as an Arrow array; a CSV file's cells are a NumPy array, in which an empty cell is null."""
+    if isinstance(column, np.ndarray):
+        return pa.array([None if cell == "" else cell for cell in column])
+    return column
+
+
+def _as_parquet(rejects: Sequence[_RejectRow]) -> bytes:
     out = pa.BufferOutputStream()  # a BytesIO that another thread of Arrow's closes may abort the process at its exit
-    cells = [[row[i] for row in rejects] for i in range(len(REJECTS))]
-    parquet.write_table(pa.table(cells, schema=REJECTS), out)
-    return Part(encode(plan.checkpoint(fold)), out.getvalue().to_pybytes())
+    columns = [[reject[i] for reject in rejects] for i in range(len(REJECTS))]
+    parquet.write_table(pa.table(columns, schema=REJECTS), out)
+    return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
-    """The checkpoint of all parts, in their order; one is in memory at a time."""
-    folds, position = FoldMerger(plan.fold_config), 0
+    """Merge the parts, in the order of their chunks, to one checkpoint. One part is in memory at a time."""
+    merger = FoldMerger(plan.fold_config)
+    row_count = 0
     for part in parts:
         fold = decode(part.checkpoint_bytes).fold
-        folds.append(fold)
-        position += fold.position
-    return plan.checkpoint(folds.fold(position))
+        merger.append(fold)
+        row_count += fold.position
+    return plan.checkpoint(merger.fold(row_count))
 
 
-def _decoded(batch: Any, plan: BackfillPlan) -> FileBatch:
+def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
     with naming("the record batch", VectorError):
         columns = columns_of(batch.schema, plan.options, "the record batch")
         return batch_of(batch, columns, plan.fold_config.learning.dimensions, 0.0)
 
 
-def _history(
-    columns: Mapping[str, Any], times: NDArray[np.int64], plan: BackfillPlan
+def _find_history(
+    columns: Mapping[str, Any], times_ms: NDArray[np.int64], plan: BackfillPlan
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which rows are not the topic's, and which do not say it."""
+    """Return which rows the topic does not hold, and for which rows that is not known."""
     if plan.until_ms is not None:
-        is_clear = times != -1
-        return is_clear & (times < plan.until_ms), ~is_clear
+        has_time = times_ms != _NO_TIME
+        return has_time & (times_ms < plan.until_ms), ~has_time
     if plan.until_offsets:
-        positions = [columns[name].cast(pa.int64()) for name in ("partition", "offset")]
-        partitions, offsets = (pc.fill_null(column, 0).to_numpy() for column in positions)
-        is_clear = np.logical_and(*(column.is_valid().to_numpy(zero_copy_only=False) for column in positions))
+        partition_column = columns["partition"].cast(pa.int64())
+        offset_column = columns["offset"].cast(pa.int64())
+        has_position = pc.and_(partition_column.is_valid(), offset_column.is_valid()).to_numpy(zero_copy_only=False)
+        partitions = pc.fill_null(partition_column, 0).to_numpy()
+        offsets = pc.fill_null(offset_column, 0).to_numpy()
         ends = np.array([plan.until_offsets.get(partition, 0) for partition in partitions.tolist()], np.int64)
-        return is_clear & (offsets < ends), ~is_clear
-    return np.ones(len(times), np.bool_), np.zeros(len(times), np.bool_)
+        return has_position & (offsets < ends), ~has_position
+    return np.ones(len(times_ms), np.bool_), np.zeros(len(times_ms), np.bool_)
 
 
 def in_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
-    """The times of a column: timestamps, dates, ISO 8601, or milliseconds since 1970; -1: null. Raises `InputError`."""
-    times = _as_text(column) if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) else column
+    """Return the times of a column in milliseconds since 1970, or −1 for null.
+
+    The column holds timestamps, dates, ISO 8601 texts, or milliseconds since 1970. Raises `InputError` for others.
+    """
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    times = _parse_times(column) if is_text else column
     if pa.types.is_timestamp(times.type) or pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("ms"), safe=False)
-    elif not (pa.types.is_integer(times.type) or pa.types.is_null(times.type)):
+    elif pa.types.is_integer(times.type) or pa.types.is_null(times.type):
+        odd = odd_times(pc.drop_null(times).to_numpy(zero_copy_only=False))
+        if len(odd):
+            raise InputError(
+                f"column {name} holds {oddity(odd[0])}: convert the column to milliseconds or to a type of times"
+            )
+    else:
         raise InputError(f"column {name} holds {column.type}, not times or milliseconds")
-    elif len(odd := odd_times(pc.drop_null(times).to_numpy(zero_copy_only=False))):
-        raise InputError(
-            f"column {name} holds {oddity(odd[0])}: convert the column to milliseconds or to a type of times"
-        )
-    return np.asarray(pc.fill_null(times.cast(pa.int64()), -1).to_numpy(zero_copy_only=False))
+    return np.asarray(pc.fill_null(times.cast(pa.int64()), _NO_TIME).to_numpy(zero_copy_only=False))
 
 
-def _as_text(column: Any) -> Any:
-    for kind in _TEXTS:
+def _parse_times(texts: Any) -> Any:
+    """Return the texts as numbers or timestamps, or as they are if not all of them are times."""
+    for time_type in _TIME_TYPES:
         try:
-            return column.cast(kind)
+            return texts.cast(time_type)
         except pa.ArrowInvalid:
             continue
-    return column
+    return texts
