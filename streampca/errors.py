@@ -1,11 +1,12 @@
-"""The errors that streampca expects, each with a one-line message that says how to fix it. Bugs are left to crash."""
+"""The errors that streampca expects. Each has a message of one line that says how to fix it; bugs are left to crash."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 RETRY_MAY_HELP = "a retry may help"  # part of every message about a failure that may end by itself
 NO_ANSWER = "no broker answers"  # part of every message about a client whose requests nobody answers
-_SHOWN, _LETTERS = 20, 60  # names in a message, and letters of each
+_MAX_NAMES = 20  # in a message
+_MAX_NAME_LETTERS = 60
 
 
 class StreampcaError(Exception):
@@ -17,7 +18,7 @@ class SettingsError(StreampcaError):
 
 
 class ForeignStoreError(SettingsError):
-    """The consumer group is ahead of the store: the store is not the one that the group's workers have written."""
+    """The store is not the one that the group's workers have written, since the group has committed further offsets."""
 
 
 class InputError(StreampcaError, ValueError):
@@ -37,7 +38,7 @@ class StoreBusyError(StoreError):
 
 
 class NewerFormatError(StoreError):
-    """A file was written by a newer release; nothing is damaged. Until this process is upgraded, it waits."""
+    """A newer release has written a file, which is not damaged. This process waits until it is upgraded."""
 
 
 class StaleListingError(StoreBusyError):
@@ -49,11 +50,11 @@ class SourceError(StreampcaError):
 
 
 class NoBrokerError(SourceError):
-    """No broker answers, or nothing else that clients need: it is away, or a setting is wrong."""
+    """Neither a broker nor another server that clients need answers: it is away, or a setting is wrong."""
 
 
 class CertificateError(NoBrokerError):
-    """No broker answers, since a certificate is refused: ours, or theirs by us."""
+    """A TLS connection fails: the broker refuses our certificate, or we refuse the broker's."""
 
 
 class TopicReplacedError(SourceError):
@@ -61,7 +62,7 @@ class TopicReplacedError(SourceError):
 
 
 class OffsetGapError(SourceError):
-    """The next records to read were removed by retention, or the log was truncated."""
+    """The next records to read are gone: retention removed them, or the log was truncated."""
 
 
 class BadRecordError(StreampcaError):
@@ -69,13 +70,14 @@ class BadRecordError(StreampcaError):
 
 
 class RejectLimitError(StreampcaError):
-    """The first records that a member reads are all rejected, so that a setting or a producer must be wrong."""
+    """All records that a member reads first are rejected, so a setting or a producer must be wrong."""
 
 
 def refuse_other_topic(topic: str, before: str, now: str, where: str, remedy: str) -> None:
-    """Raise `TopicReplacedError` if the topic has another id `now` than `before`; `where` says when or where that was.
+    """Raise `TopicReplacedError` if the topic's id `now` differs from its id `before`.
 
-    An empty id says nothing: brokers that are being upgraded from 2.7 begin to report ids, one after the other.
+    `where` completes the message: "when this worker started". Nothing is raised if one of the ids is empty: while a
+    cluster is upgraded from 2.7, some of its brokers report an id, and others none.
     """
     if before and now and before != now:
         raise TopicReplacedError(
@@ -84,21 +86,27 @@ def refuse_other_topic(topic: str, before: str, now: str, where: str, remedy: st
 
 
 def listed(names: Sequence[str], start: int = 0) -> str:
-    """The names; of many, some from `start` on."""
-    start = start if len(names) > _SHOWN else 0
-    shown = [name[:_LETTERS] for name in names[start : start + _SHOWN]]
-    text = ", ".join(name if name.isprintable() else repr(name) for name in shown)
-    return ("…, " if start else "") + text + (", …" if start + len(shown) < len(names) else "")
+    """Return the names as a text. Of more than 20 names, only 20 from `start` on are listed, and "…" for the others."""
+    if len(names) <= _MAX_NAMES:
+        start = 0
+    some_names = [name[:_MAX_NAME_LETTERS] for name in names[start : start + _MAX_NAMES]]
+    text = ", ".join(name if name.isprintable() else repr(name) for name in some_names)
+    before = "…, " if start else ""
+    after = ", …" if start + len(some_names) < len(names) else ""
+    return before + text + after
 
 
 def needs(feature: str, package: str, extra: str) -> str:
-    """The sentence about a missing package; it is installed from a checkout, since nothing is published yet."""
+    """Say which extra has the missing package. It is installed from a checkout, since nothing is published yet."""
     return f"{feature} needs {package}: pip install '.[{extra}]'"
 
 
 @contextmanager
 def naming_the_extra(feature: str, extra: str, *packages: str) -> Iterator[None]:
-    """Raise `SettingsError` with the extra to install if a package is missing: one of `packages`, or any."""
+    """If an import fails, raise `SettingsError` that names the extra to install.
+
+    With `packages`, only if one of these is missing; otherwise the error of the import is left as it is.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -109,12 +117,17 @@ def naming_the_extra(feature: str, extra: str, *packages: str) -> Iterator[None]
 
 
 def naming_the_worker() -> AbstractContextManager[None]:
-    """As `naming_the_extra`, for commands that an installation of the sidecar alone lacks packages for."""
+    """Name the extra `worker` if a package is missing that an installation for the sidecar alone does not have."""
     return naming_the_extra("this", "worker", "kafka", "numba", "scipy")
 
 
 def exit_code_of(error: Exception) -> int:
-    """The exit code of a command that the error ends: 2 for settings, 3 if all first records are rejected, else 1."""
+    """Return the exit code of a command that ends with this error.
+
+    3 if all first records were rejected, 2 for wrong settings, and 1 for anything else.
+    """
     if isinstance(error, RejectLimitError):
         return 3
-    return 2 if isinstance(error, SettingsError) else 1
+    if isinstance(error, SettingsError):
+        return 2
+    return 1

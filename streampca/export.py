@@ -1,4 +1,4 @@
-"""A model in the format of another tool. The extra `export` has the packages that it needs."""
+"""Exports a model to ONNX. The extra `export` installs the packages for it."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,10 @@ _STANDARDIZE = "deviation = Sub (vectors, mean) centred = Mul (deviation, scale)
 
 
 def to_onnx(published: PublishedModel) -> bytes:
-    """A graph with the input `vectors` (n, d) and the outputs `coordinates` (n, k) and `residual` (n,), in float64."""
+    """Return an ONNX model with the input `vectors` (n, d), the outputs `coordinates` (n, k) and `residual` (n,).
+
+    All are float64.
+    """
     from onnx import checker, helper, numpy_helper, parser
 
     model = published.model
@@ -37,38 +40,51 @@ def to_onnx(published: PublishedModel) -> bytes:
     }
     centre = _CENTRE
     if model.scale is not None or model.seen is not None:
+        centre = _STANDARDIZE
         scale = np.ones(model.dimensions) if model.scale is None else model.scale
-        centre, constants["scale"] = _STANDARDIZE, scale if model.seen is None else scale * model.seen
-    whole = parser.parse_model(_ONNX.format(d=model.dimensions, k=model.n_components, centre=centre))
-    whole.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
-    properties = {"topic": published.topic, "version": str(published.version), "names": json.dumps(published.names)}
-    helper.set_model_props(whole, {name: text for name, text in properties.items() if text != "null"})
-    checker.check_model(whole)
-    return bytes(whole.SerializeToString())
+        if model.seen is not None:
+            scale = scale * model.seen  # a dimension that was never seen counts for nothing
+        constants["scale"] = scale
+    onnx_model = parser.parse_model(_ONNX.format(d=model.dimensions, k=model.n_components, centre=centre))
+    for name, array in constants.items():
+        onnx_model.graph.initializer.append(numpy_helper.from_array(array, name))
+    properties = {"topic": published.topic, "version": str(published.version)}
+    if published.names is not None:
+        properties["names"] = json.dumps(published.names)
+    helper.set_model_props(onnx_model, properties)
+    checker.check_model(onnx_model)
+    return bytes(onnx_model.SerializeToString())
 
 
 FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"onnx": to_onnx}
 
 
 def register_with_skl2onnx() -> None:
-    """Let `skl2onnx.to_onnx` convert pipelines with a `StreamingPCA`. NaN becomes NaN: gaps are not filled."""
+    """Teach `skl2onnx.to_onnx` to convert pipelines with a `StreamingPCA`.
+
+    The converted pipeline does not fill missing entries: NaN gives coordinates of NaN.
+    """
     from skl2onnx import update_registered_converter
 
     from streampca import StreamingPCA
 
-    update_registered_converter(StreamingPCA, "StreampcaStreamingPCA", _shapes, _convert)
+    update_registered_converter(StreamingPCA, "StreampcaStreamingPCA", _set_output_shape, _convert)
 
 
-def _shapes(operator: Any) -> None:
+def _set_output_shape(operator: Any) -> None:
+    """Declare that the coordinates are (n, k), of the type of the vectors."""
     vectors = operator.inputs[0]
-    operator.outputs[0].type = type(vectors.type)([vectors.get_first_dimension(), operator.raw_operator.n_components_])
+    shape = [vectors.get_first_dimension(), operator.raw_operator.n_components_]
+    operator.outputs[0].type = type(vectors.type)(shape)
 
 
 def _convert(scope: Any, operator: Any, container: Any) -> None:
+    """Add the graph of a fitted `StreamingPCA`: centre, divide by standard deviations, multiply with the axes."""
     from skl2onnx.algebra.onnx_ops import OnnxDiv, OnnxMatMul, OnnxSub
     from skl2onnx.common.data_types import DoubleTensorType
 
-    estimator, version = operator.raw_operator, container.target_opset
+    estimator = operator.raw_operator
+    version = container.target_opset
     dtype = np.float64 if isinstance(operator.inputs[0].type, DoubleTensorType) else np.float32
     axes = estimator.model_.components.T
     if estimator.whiten:

@@ -23,43 +23,53 @@ from streampca.pca.state import State
 class OnlineFit:
     """The fold of an estimator, and its past scores."""
 
-    parameters: dict[str, Any]  # of the estimator that shape the model
+    parameters: dict[str, Any]  # those of the estimator that decide what is learned, see `checks.learning_parameters`
     config: FoldConfig
     fold: Fold
     past_scores: PastScoresBuilder
 
-    def followed_by(self, V: Array) -> "OnlineFit":
-        """The fit after learning the rows V (n, d)."""
-        past_scores, end = copy(self.past_scores), self.fold.stats.learned + len(V)
+    def learn(self, V: Array) -> "OnlineFit":
+        """Return the fit after the rows V (n, d); this fit does not change."""
+        past_scores = copy(self.past_scores)
+        end = self.fold.stats.learned + len(V)
         fold, _ = self.fold.take(batch_of_rows(V, end), self.config, past_scores.before_block)
         return replace(self, fold=fold, past_scores=past_scores)
 
     @property
     @one_thread
     def state(self) -> State:
-        """The state after all messages, including the pending ones."""
+        """The state after all rows, the pending ones included."""
         return MergedFold.alone(self.fold, self.config).state
 
     @cached_property
     @one_thread
     def model(self) -> Model:
-        state, n_components = self.state, self.parameters["n_components"]
+        """The model with as many components as the parameter `n_components` asks for."""
+        state = self.state
+        n_components = self.parameters["n_components"]
         k = number_of_components(state, self.past_scores.components)
         if n_components in (None, "mle"):
             k = min(k, state.count)
         if n_components == "mle":
-            from sklearn.decomposition._pca import _infer_dimension  # of PCA("mle"); importing it takes a second
+            from sklearn.decomposition._pca import _infer_dimension  # not at the top: importing it takes a second
 
-            k = max(int(_infer_dimension(model_of(state, k).explained_variance, state.count)), 1)
+            explained_variance = model_of(state, k).explained_variance
+            k = max(int(_infer_dimension(explained_variance, state.count)), 1)
         return model_of(state, k)
 
     @cached_property
     def unbiased(self) -> Model:
-        """The model with w − 1 in the denominators of variances, as scikit-learn has n − 1; 0 where w ≤ 1."""
+        """The model whose variances are divided by w − 1 instead of w, as scikit-learn divides by n − 1.
+
+        Up to a weight w of 1 they are 0.
+        """
         model = self.model
         factor = model.weight / (model.weight - 1) if model.weight > 1 else 0.0
-        scaled = {name: getattr(model, name) * factor for name in ("explained_variance", "total_variance")}
-        return replace(model, **scaled)
+        return replace(
+            model,
+            explained_variance=model.explained_variance * factor,
+            total_variance=model.total_variance * factor,
+        )
 
 
 class FittedAttributes:
@@ -74,14 +84,14 @@ class FittedAttributes:
 
     @property
     def model_(self) -> Model:
-        """Mean, components and variances of all messages, as a frozen value: what `streampca fit` writes."""
+        """Mean, components and variances of all rows, as the frozen value that `streampca fit` writes."""
         return self._fitted.model
 
     @property
     def components_(self) -> Array:
-        """Principal axes (n_components, n_features): orthonormal rows by falling variance, largest entries positive.
+        """Principal axes (n_components, n_features), which are orthonormal rows by falling variance.
 
-        In the precision of the factor: float32 for float32 rows.
+        The largest entry of each row is positive. The dtype is that of the factor: float32 for float32 rows.
         """
         return self.model_.components.astype(self._fitted.config.learning.dtype, copy=False)
 
@@ -107,55 +117,74 @@ class FittedAttributes:
 
     @property
     def scale_(self) -> F64 | None:
-        """Standard deviation of each feature, 1 for a constant one, as of `StandardScaler`; None unless standardize."""
+        """Standard deviation of each feature, as `StandardScaler` has it: 1 for a constant feature.
+
+        None unless standardize=True.
+        """
         scale = self.model_.scale
         return None if scale is None else 1.0 / scale
 
     @property
     def noise_variance_(self) -> float:
-        """Mean variance, ddof=1, along the directions orthogonal to the components; 0 if rows vary along no other."""
-        there_are = min(self.n_samples_seen_, self.model_.seen_dimensions)
-        return self._fitted.unbiased.noise_variance if self.n_components_ < there_are else 0.0
+        """Mean variance, with ddof=1, along the directions orthogonal to the components.
+
+        0 if the components span all directions in which the rows can vary.
+        """
+        direction_count = min(self.n_samples_seen_, self.model_.seen_dimensions)
+        if self.n_components_ >= direction_count:
+            return 0.0
+        return self._fitted.unbiased.noise_variance
 
     def get_covariance(self) -> F64:
-        """The data's covariance by probabilistic PCA, of shape (n_features, n_features): D⁻¹(Cᵀ(Λ − σ²)C + σ²)D⁻¹."""
+        """Return the covariance by probabilistic PCA, D⁻¹(Cᵀ(Λ − σ²)C + σ²)D⁻¹, (n_features, n_features)."""
         return self._covariance(self._fitted.unbiased)
 
     @one_thread
     def _covariance(self, model: Model) -> F64:
-        C, noise = model.components * self._units, model.noise_variance
-        return np.asarray((C.T * (model.explained_variance - noise)) @ C + noise * np.diag(self._units**2), np.float64)
+        C = model.components * self._units
+        noise = model.noise_variance
+        along_components = (C.T * (model.explained_variance - noise)) @ C
+        return np.asarray(along_components + noise * np.diag(self._units**2), np.float64)
 
     @one_thread
     def get_precision(self) -> F64:
-        """The inverse of that covariance, of shape (n_features, n_features)."""
-        units = np.outer(self._units, self._units)  # without them it is well conditioned
+        """Return the inverse of `get_covariance()`, of shape (n_features, n_features)."""
+        # In units of the features the inverse could lose all digits: inverted is the covariance without units.
+        units = np.outer(self._units, self._units)
         return np.asarray(np.linalg.inv(self.get_covariance() / units) / units, np.float64)
 
     @property
     def _units(self) -> F64:
-        """The diagonal of D⁻¹, in the data's units; ones unless standardize."""
-        return np.ones(self.model_.dimensions) if self.scale_ is None else self.scale_
+        """The diagonal of D⁻¹: standard deviations of the features, or ones unless standardize=True."""
+        scale = self.scale_
+        return np.ones(self.model_.dimensions) if scale is None else scale
 
     @property
     def var_(self) -> F64:
-        """Variance of each feature, ddof=0 as of `IncrementalPCA`; where it is not kept, by probabilistic PCA."""
+        """Variance of each feature, with ddof=0 as in `IncrementalPCA`.
+
+        Where the state keeps no variances of features, they are those of probabilistic PCA.
+        """
         state = self._fitted.state
         is_kept = state.covariance is not None or state.variances is not None
         return state.entry_variances if is_kept else self._covariance(self.model_).diagonal()
 
     @property
     def n_components_(self) -> int:
+        """Number of components of the model."""
         return self.model_.n_components
 
     @property
     def n_samples_seen_(self) -> int:
-        """Number of messages learned."""
+        """Number of rows that were learned."""
         return self._fitted.fold.stats.learned
 
-    n_samples_ = n_samples_seen_  # PCA's name for it
+    n_samples_ = n_samples_seen_  # `PCA` calls it so
 
     @property
     def n_clipped_(self) -> int:
-        """Number of these that were clipped, since they are far from the mean: their influence is bounded."""
+        """Number of learned rows that were clipped, since they are so far from the mean.
+
+        This bounds the influence of a single row.
+        """
         return self._fitted.state.clipped

@@ -1,4 +1,4 @@
-"""Checks of the estimator: its parameters, when data first arrive, and every slab of data."""
+"""Checks of the estimator: of its parameters when data first arrive, and of each slab of data."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,68 +12,97 @@ from sklearn.utils.validation import validate_data
 from streampca.formats.judge import Judge
 from streampca.pca.learning import LearningConfig
 
-_SHAPING = ("n_components", "oversampling", "half_life", "center", "standardize", "warm_up", "dtype", "missing")
-_SLAB = 32 * 2**20  # bytes of an array, as float64, that are converted and checked at a time
+_LEARNING_PARAMETERS = (
+    "n_components",
+    "oversampling",
+    "half_life",
+    "center",
+    "standardize",
+    "warm_up",
+    "dtype",
+    "missing",
+)
+_SLAB_BYTES = 32 * 2**20  # of rows as float64, which are converted and checked at a time
 
 
 def create_config(estimator: Any, V: NDArray[Any]) -> LearningConfig:
-    """The configuration for arrays like V (n, d). Raises `ValueError` that names a wrong parameter."""
+    """Return the configuration for arrays like V (n, d). Raises `ValueError` that names each wrong parameter."""
     d = V.shape[1]
-    k = d if estimator.n_components in (None, "mle") or share_of(estimator) else estimator.n_components
-    half_life, warm_up, missing = estimator.half_life, estimator.warm_up, estimator.missing
+    n_components = estimator.n_components
+    is_all = n_components in (None, "mle") or share_of_variance(estimator) is not None
+    k = d if is_all else n_components
     dtype = V.dtype if estimator.dtype is None else np.dtype(estimator.dtype)
-    is_number, is_float = isinstance(k, int | np.integer), dtype in (np.dtype("float64"), np.dtype("float32"))
-    kinds = 'a number of components, a share of the variance between 0 and 1, or "mle"'
-    rules = {
-        f"n_components={k!r} must be {kinds}": is_number,
-        f"n_components={k!r} must be between 1 and the number of features, {d}": not is_number or 1 <= k <= d,
-        "oversampling and warm_up cannot be negative": min(estimator.oversampling or 0, warm_up or 0) >= 0,
-        f"half_life={half_life} must be a positive number of messages": half_life is None or half_life > 0,
-        f'missing={missing!r} must be "refuse" or "impute"': missing in ("refuse", "impute"),
-        f'dtype={estimator.dtype!r} must be "float64" or "float32"': is_float,
-    }
-    if broken := [rule for rule, holds in rules.items() if not holds]:
-        raise ValueError("; ".join(broken))
+    wrong = []
+    if not isinstance(k, int | np.integer):
+        kinds = 'a number of components, a share of the variance between 0 and 1, or "mle"'
+        wrong.append(f"n_components={k!r} must be {kinds}")
+    elif not 1 <= k <= d:
+        wrong.append(f"n_components={k!r} must be between 1 and the number of features, {d}")
+    if min(estimator.oversampling or 0, estimator.warm_up or 0) < 0:
+        wrong.append("oversampling and warm_up cannot be negative")
+    if estimator.half_life is not None and not estimator.half_life > 0:
+        wrong.append(f"half_life={estimator.half_life} must be a positive number of messages")
+    if estimator.missing not in ("refuse", "impute"):
+        wrong.append(f'missing={estimator.missing!r} must be "refuse" or "impute"')
+    if dtype not in (np.dtype("float64"), np.dtype("float32")):
+        wrong.append(f'dtype={estimator.dtype!r} must be "float64" or "float32"')
+    if wrong:
+        raise ValueError("; ".join(wrong))
     return LearningConfig(
-        d, int(k), estimator.oversampling, estimator.center, dtype.name, warm_up, missing == "impute",
-        estimator.standardize,
-    )  # fmt: skip
+        dimensions=d,
+        components=int(k),
+        oversampling=estimator.oversampling,
+        center=estimator.center,
+        dtype=dtype.name,
+        warm_up=estimator.warm_up,
+        impute=estimator.missing == "impute",
+        standardize=estimator.standardize,
+    )
 
 
-def shaping(estimator: Any) -> dict[str, Any]:
-    """The parameters that shape what is learned: all but those of reading and of projecting."""
-    return {name: getattr(estimator, name) for name in _SHAPING}
+def learning_parameters(estimator: Any) -> dict[str, Any]:
+    """Return the parameters that decide what is learned. The others only decide how rows are read or projected."""
+    return {name: getattr(estimator, name) for name in _LEARNING_PARAMETERS}
 
 
 def refuse_changed(estimator: Any, parameters: dict[str, Any]) -> None:
-    """Raise `ValueError` that names the parameters that differ from those with which rows were learned."""
-    if changed := [name for name, value in shaping(estimator).items() if value != parameters[name]]:
+    """Raise `ValueError` if learning parameters differ from those with which earlier rows were learned."""
+    changed = [name for name, value in learning_parameters(estimator).items() if value != parameters[name]]
+    if changed:
         before = ", ".join(f"{name}={parameters[name]!r}" for name in changed)
         raise ValueError(f"{', '.join(changed)} changed since rows were learned with {before}: fit starts again")
 
 
-def share_of(estimator: Any) -> float | None:
-    """The share of the variance that the components shall explain; None if their number is set."""
-    k = estimator.n_components
-    return float(k) if isinstance(k, float | np.floating) and 0 < k < 1 else None
+def share_of_variance(estimator: Any) -> float | None:
+    """Return the share of the variance that the components have to explain, or None if no share is asked for."""
+    n_components = estimator.n_components
+    is_share = isinstance(n_components, float | np.floating) and 0 < n_components < 1
+    return float(n_components) if is_share else None
 
 
-def slabs(X: Any, rows: int | None = None) -> Iterator[Any]:
-    """Yield X in slabs of `rows` rows (default: 32 MiB), or X itself if it is no array."""
-    if is_sparse := sparse.issparse(X):
+def split_into_slabs(X: Any, row_count: int | None = None) -> Iterator[Any]:
+    """Yield X in slabs of `row_count` rows, by default as many as take 32 MiB. Sparse slabs are made dense.
+
+    If X is neither an array nor a sparse matrix (a list, a data frame), yield X itself.
+    """
+    is_sparse = sparse.issparse(X)
+    if is_sparse:
         X = X.tocsr()
-    if is_sparse or (isinstance(X, np.ndarray) and X.ndim == 2):
-        rows = rows or max(1, _SLAB // (8 * max(X.shape[1], 1)))
-        parts = (X[start : start + rows] for start in range(0, max(X.shape[0], 1), rows))
-        yield from (part.toarray() for part in parts) if is_sparse else parts
-    else:
+    elif not (isinstance(X, np.ndarray) and X.ndim == 2):
         yield X
+        return
+    row_bytes = 8 * max(X.shape[1], 1)
+    row_count = row_count or max(1, _SLAB_BYTES // row_bytes)
+    for start in range(0, max(X.shape[0], 1), row_count):  # an empty X is one empty slab, which is then refused
+        slab = X[start : start + row_count]
+        yield slab.toarray() if is_sparse else slab
 
 
-def rows_of(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
-    """The rows of X (n, d), float64 or float32, checked as scikit-learn does; with `reset` they say what features are.
+def check_rows(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
+    """Return the rows of X (n, d) as float64 or float32, after scikit-learn's checks.
 
-    Raises `ValueError` for NaN unless missing="impute", and for infinity.
+    With `reset` their features become those of the estimator; without, X must have the estimator's features. Raises
+    `ValueError` for infinity, and for NaN unless missing="impute".
     """
     dtypes = [np.float64, np.float32]
     V: NDArray[Any] = validate_data(estimator, X, reset=reset, dtype=dtypes, ensure_all_finite="allow-nan")
@@ -83,17 +112,22 @@ def rows_of(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
 
 
 def refuse_bad(V: NDArray[Any], config: LearningConfig, *, first: bool) -> None:
-    """Raise `ValueError` for a vector of V (n, d) that cannot be learned.
+    """Raise `ValueError` if a vector of V (n, d) cannot be learned.
 
-    Also if the squares of all the first ones underflow; later small vectors just count as zero.
+    It is also raised if V holds the first rows and their squares all underflow. Later, so small rows count as zero.
     """
     judge = Judge.of(config)
-    if config.impute and config.components == config.dimensions:  # scikit-learn's checks have rows with gaps
+    if config.impute and config.components == config.dimensions:
+        # With all components, any missing entry would be refused, and scikit-learn's checks have rows with some.
         judge = replace(judge, min_observed=1)
-    if bad := judge.first_bad(V):
+    bad = judge.first_bad(V)
+    if bad:
         row, reason, message = bad
-        raise ValueError(f"row {row}: {message}{'; scale the data down' if reason == 'too_large' else ''}")
-    peak = float(np.fmax.reduce(np.abs(V), axis=None)) if first else 0.0
+        remedy = "; scale the data down" if reason == "too_large" else ""
+        raise ValueError(f"row {row}: {message}{remedy}")
+    if not first:
+        return
+    peak = float(np.fmax.reduce(np.abs(V), axis=None))
     if 0 < peak < config.smallest_value:
         raise ValueError(
             f"no entry is beyond {peak:.3g}; below {config.smallest_value:.3g} squares underflow in {config.dtype}; "

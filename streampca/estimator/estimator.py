@@ -105,58 +105,69 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         online: OnlineFit | None = getattr(self, "online_", None)
         if online:
             checks.refuse_changed(self, online.parameters)
-        for slab in checks.slabs(X, self.batch_size):
-            V = checks.rows_of(self, slab, reset=online is None)
+        for slab in checks.split_into_slabs(X, self.batch_size):
             first = online is None
-            online = online or self._nothing_learned(V)
+            V = checks.check_rows(self, slab, reset=first)
+            online = online or self._empty_fit(V)
             checks.refuse_bad(V, online.config.learning, first=first)
-            online = online.followed_by(V)
+            online = online.learn(V)
         self.online_ = online  # type: ignore[assignment]  # there is at least one slab
         return self
 
     def transform(self, X: ArrayLike) -> Array:
-        """Coordinates of X (n_samples, n_features) along the components, (n_samples, n_components), as precise as X."""
+        """Return the coordinates (n_samples, n_components) of X (n_samples, n_features), with the dtype of X."""
         fit = self._fitted
 
-        def coordinates(V: Array) -> Array:
-            in_double = replace(fit.model.project(V.astype(np.float64, copy=False)), model=fit.unbiased)
-            return in_double.in_basis(self._basis).astype(V.dtype, copy=False)
+        def project(V: Array) -> Array:
+            projected = fit.model.project(V.astype(np.float64, copy=False))
+            # With whiten=True, scikit-learn divides by standard deviations with ddof=1: those of the unbiased model.
+            projected = replace(projected, model=fit.unbiased)
+            return projected.in_basis(self._basis).astype(V.dtype, copy=False)
 
-        return self._of_rows(X, coordinates)
+        return self._compute_by_slab(X, project)
 
     def score_samples(self, X: ArrayLike) -> F64:
-        """Log-likelihood of each row of X by probabilistic PCA, as of scikit-learn's `PCA`, (n_samples,).
+        """Return the log-likelihood (n_samples,) of each row of X by probabilistic PCA, as scikit-learn's `PCA` does.
 
-        The lower, the more unusual. It is -(T2 + SPE / `noise_variance_`) / 2 and a constant, see docs/mathematics.md.
+        The lower it is, the more unusual is the row. It is -(T2 + SPE / `noise_variance_`) / 2 plus a constant, see
+        docs/mathematics.md.
         """
         model = self._fitted.unbiased
-        return self._of_rows(X, lambda V: model.project(V).log_likelihood)
+        return self._compute_by_slab(X, lambda V: model.project(V).log_likelihood)
 
     def score(self, X: ArrayLike, y: object = None) -> float:
-        """Mean log-likelihood of the rows of X."""
+        """Return the mean log-likelihood of the rows of X."""
         return float(self.score_samples(X).mean())
 
     def p_values(self, X: ArrayLike) -> F64:
-        """Share of the learned rows that were at least as unusual when they were new, for each row of X, (n_samples,).
+        """Return for each row of X which share of the learned rows was at least as unusual, (n_samples,).
 
-        The learned rows were scored before they were learned, in blocks; without any such score (fewer than some
-        hundred rows learned) all are 1.
+        Each learned row was scored just before it was learned. Before some hundred rows are learned there is no such
+        score, and all p-values are 1.
         """
-        past, model = self._fitted.past_scores.entered, self.model_
-        return self._of_rows(X, lambda V: past.p_values(model.project(V).relative_scores).score)
+        past_scores = self._fitted.past_scores.entered
+        model = self.model_
+        return self._compute_by_slab(X, lambda V: past_scores.p_values(model.project(V).relative_scores).score)
 
     @one_thread
-    def _of_rows(self, X: ArrayLike, compute: Callable[[Array], Any]) -> F64:
-        """Call `compute` with the rows of X, slab by slab."""
-        slabs = checks.slabs(X, self.batch_size)
-        return np.concatenate([compute(checks.rows_of(self, slab, reset=False)) for slab in slabs])
+    def _compute_by_slab(self, X: ArrayLike, compute: Callable[[Array], Any]) -> F64:
+        """Call `compute` with the rows of X, slab by slab, and join what it returns."""
+        results = []
+        for slab in checks.split_into_slabs(X, self.batch_size):
+            V = checks.check_rows(self, slab, reset=False)
+            results.append(compute(V))
+        return np.concatenate(results)
 
     @one_thread
     def inverse_transform(self, X: ArrayLike) -> Array:
-        """The vectors with coordinates X (n_samples, n_components), (n_samples, n_features), in the precision of X."""
+        """Return the vectors (n_samples, n_features) whose coordinates are X (n_samples, n_components).
+
+        They have the dtype of X.
+        """
         model = self._fitted.unbiased
         coordinates: Array = check_array(X, dtype=[np.float64, np.float32])
-        return model.reconstruct(coordinates.astype(np.float64), self._basis).astype(coordinates.dtype, copy=False)
+        vectors = model.reconstruct(coordinates.astype(np.float64), self._basis)
+        return vectors.astype(coordinates.dtype, copy=False)
 
     @property
     def _basis(self) -> Basis:
@@ -173,38 +184,45 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _nothing_learned(self, V: Array) -> OnlineFit:
+    def _empty_fit(self, V: Array) -> OnlineFit:
+        """Return the fit that has learned no row yet, for rows like V (n, d)."""
         config = FoldConfig(checks.create_config(self, V), half_life_messages=self.half_life)
-        past_scores = PastScoresBuilder(checks.share_of(self) or config.learning.components)
-        return OnlineFit(checks.shaping(self), config, Fold.empty(config.learning), past_scores)
+        components = checks.share_of_variance(self) or config.learning.components
+        return OnlineFit(
+            parameters=checks.learning_parameters(self),
+            config=config,
+            fold=Fold.empty(config.learning),
+            past_scores=PastScoresBuilder(components),
+        )
 
 
 @one_thread
 def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     """Merge fitted estimators, with the same parameters and features, into one that has learned all their data.
 
-    The merged estimator can continue with `partial_fit`. The order of the parts changes the result to rounding only,
-    unless rows have gaps: then each pair of features counts by the rows that tell of it, and the order may matter.
+    The merged estimator can continue with `partial_fit`. Another order of the parts changes only the rounding, unless
+    rows have missing entries: then each pair of features is weighted by the rows that hold both, and the order matters.
     Raises `ValueError` if there are no parts or they cannot be merged.
     """
     if not parts:
         raise ValueError("nothing to merge")
     fits = [part._fitted for part in parts]
     first = fits[0]
-    expected = first.config, first.past_scores.components
-    if any((fit.config, fit.past_scores.components) != expected for fit in fits):
-        raise ValueError("only estimators with the same parameters and features can be merged")
+    for fit in fits:
+        if fit.config != first.config or fit.past_scores.components != first.past_scores.components:
+            raise ValueError("only estimators with the same parameters and features can be merged")
     named = [part for part in parts if hasattr(part, "feature_names_in_")]
     if any(not np.array_equal(part.feature_names_in_, named[0].feature_names_in_) for part in named):
         raise ValueError("only estimators with the same feature names, in one order, can be merged")
-    folds = FoldMerger(first.config)
+    merger = FoldMerger(first.config)
     for fit in fits:
-        folds.add(fit.fold)
+        merger.add(fit.fold)
+    fold = merger.fold(sum(part.n_samples_seen_ for part in parts))
+    weights = np.sum([fit.past_scores.entered.weights for fit in fits], axis=0)
+    past_scores = replace(first.past_scores, entered=PastScores(weights))
     merged: StreamingPCA = clone(parts[0])
     merged.n_features_in_ = parts[0].n_features_in_
     if named:
         merged.feature_names_in_ = named[0].feature_names_in_
-    fold = folds.fold(sum(part.n_samples_seen_ for part in parts))
-    weights = np.sum([fit.past_scores.entered.weights for fit in fits], axis=0)
-    merged.online_ = replace(first, fold=fold, past_scores=replace(first.past_scores, entered=PastScores(weights)))
+    merged.online_ = replace(first, fold=fold, past_scores=past_scores)
     return merged

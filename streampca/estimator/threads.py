@@ -1,6 +1,7 @@
-"""One BLAS thread while the estimator computes: more take many times the processor time for blocks of rows.
+"""Limits BLAS to one thread while the estimator computes.
 
-They would also round otherwise: with one the bits are those of a worker and of `streampca fit`.
+For blocks of rows, more threads take many times the processor time. They would also change the last bits, which are
+those of a worker and of `streampca fit` with one thread.
 """
 
 from contextlib import ContextDecorator
@@ -10,11 +11,14 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
-_controller = cache(ThreadpoolController)  # finding the libraries takes milliseconds
+_find_libraries = cache(ThreadpoolController)  # cached, since finding the BLAS libraries takes milliseconds
 
 
 class OneThread(ContextDecorator):
-    """Limits BLAS in the whole process to one thread, from the first that enters to the last that leaves."""
+    """A context and a decorator that limits BLAS in the whole process to one thread.
+
+    Several threads may be inside at once: the limit ends when the last of them leaves.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -22,10 +26,12 @@ class OneThread(ContextDecorator):
 
     def __enter__(self) -> None:
         with self._lock:
-            self._limits.append(_controller().limit(limits=1))
+            self._limits.append(_find_libraries().limit(limits=1))
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:  # the first limit is restored last, whoever set it: the others found one thread
+        # Only the first limit remembers how many threads there were, and the stack restores it last: the limits above
+        # it were set when one thread was allowed already, so restoring them changes nothing.
+        with self._lock:
             self._limits.pop().restore_original_limits()
 
 

@@ -186,7 +186,7 @@ def test_an_array_on_disk_is_learned_in_slabs(dtype: type, tmp_path: Path) -> No
     data = (50 * X).clip(0, 255).astype(dtype)
     np.save(tmp_path / "x.npy", data)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    assert [len(slab) for slab in checks.slabs(mapped, 170)] == [170] * 17 + [110]
+    assert [len(slab) for slab in checks.split_into_slabs(mapped, 170)] == [170] * 17 + [110]
     ours = StreamingPCA(3, batch_size=170).fit(mapped)
     coordinates = ours.transform(mapped)
     whole = StreamingPCA(3).fit(data)
@@ -372,7 +372,7 @@ def test_rows_whose_influence_is_bounded_are_counted() -> None:
 
 @pytest.mark.parametrize("form", ["csr", "csc", "coo"])
 def test_sparse_rows_are_learned_as_dense_ones_are(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_SLAB", 700 * 8 * 12)
+    monkeypatch.setattr(checks, "_SLAB_BYTES", 700 * 8 * 12)
     Y = np.where(np.random.default_rng(0).random(X.shape) < 0.2, X, 0.0)
     sparse = scipy.sparse.coo_array(Y).asformat(form)
     ours, dense = StreamingPCA(3).fit(sparse), StreamingPCA(3).fit(Y)
