@@ -1,6 +1,6 @@
-"""Reads settings from options, the environment and a TOML file, in this order of precedence.
+"""Reads settings from command-line options, the environment and a TOML file, in this order of precedence.
 
-Reports every mistake in them at once, with its origin and without secrets.
+All mistakes are reported at once, each with its origin and without secrets.
 """
 
 import difflib
@@ -18,25 +18,28 @@ from pydantic.fields import FieldInfo
 from streampca.errors import SettingsError
 from streampca.settings.options import COMMON
 
-PREFIX, CONFIG = "STREAMPCA_", "STREAMPCA_CONFIG"
+PREFIX = "STREAMPCA_"
+CONFIG = "STREAMPCA_CONFIG"
 MASK = "********"
-# Users and passwords in URLs, to the last @, since a password may hold any letter; and queries, which may be signed.
-_LOGIN, _QUERY = re.compile(r"//.*@"), re.compile(r"(://[^?\s]*\?)[^'\"]*")
-# What Kubernetes sets NAME_PORT to, in the pods of a namespace that has a Service of this name.
+# User and password in a URL: all up to the last @, since a password may hold any letter.
+_LOGIN = re.compile(r"//.*@")
+# The query of a URL, which may hold a signature.
+_QUERY = re.compile(r"(://[^?\s]*\?)[^'\"]*")
+# If a namespace of Kubernetes has a Service STREAMPCA, its pods get STREAMPCA_PORT with a value that begins so.
 _SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://")
 _NO_SERVICE_LINKS = ", set by Kubernetes for a Service of this name: set enableServiceLinks: false in the pod's spec"
 
 
 Rules = tuple[tuple[Callable[[Any], bool], str], ...]
-"""Constraints between settings: a function that tells whether one is broken, and a sentence, a template over `s`."""
+"""Rules between settings: a test whether the settings `s` break the rule, and a sentence that is formatted with `s`."""
 
 
 _Sources = dict[str, tuple[Any, str]]
-"""Raw values and their origins, by name."""
+"""The raw value and the origin of each setting that is set, by its name."""
 
 
 class Effective(NamedTuple):
-    """A setting's effective value, secrets masked, and its origin."""
+    """The effective value of a setting and its origin. A secret value is masked."""
 
     name: str
     value: str
@@ -44,115 +47,136 @@ class Effective(NamedTuple):
 
 
 class Settings(BaseModel):
-    """Validated settings. The constructor takes plain values; `read` also reads the environment and the file."""
+    """Validated settings. `read` takes them from options, environment and file; the constructor from its arguments."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     RULES: ClassVar[Rules] = ()
-    """The constraints that a class adds to its bases'."""
+    """The rules that a class adds to those of its bases."""
 
     _config_file: Path | None = PrivateAttr(None)
 
     @property
     def config_file(self) -> Path | None:
-        """The file that they were read from, if any."""
+        """The file that the settings were read from, or None if there was no file."""
         return self._config_file
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
-        if sentences := self._broken_rules(self):
+        sentences = self._broken_rules(self)
+        if sentences:
             raise ValueError("; ".join(sentences))
         return self
 
     @classmethod
     def _broken_rules(cls, settings: object) -> list[str]:
-        """The sentences of the constraints that these settings break; those that lack a setting break none."""
+        """Return the sentences of the rules that these settings break.
+
+        `settings` may lack some settings; a rule about a lacking setting counts as kept.
+        """
         sentences: list[str] = []
-        for broken, sentence in (rule for kind in reversed(cls.__mro__) for rule in vars(kind).get("RULES", ())):
-            try:
-                if broken(settings):
-                    sentences.append(sentence.format(s=settings))
-            except AttributeError:
-                if isinstance(settings, Settings):  # which lack none
-                    raise
+        for base in reversed(cls.__mro__):
+            for is_broken, sentence in vars(base).get("RULES", ()):
+                try:
+                    if is_broken(settings):
+                        sentences.append(sentence.format(s=settings))
+                except AttributeError:
+                    if isinstance(settings, Settings):  # it lacks no setting, so the rule itself is wrong
+                        raise
         return sentences
 
     @classmethod
     def read(cls, config: Path | None = None, **options: Any) -> Self:
-        """The effective settings. Raises one `SettingsError` that lists every mistake."""
+        """Return the effective settings. Raises one `SettingsError` that lists every mistake."""
         settings, _, mistakes = cls._read(config, options)
         if settings is None or mistakes:
             raise SettingsError("; ".join(mistakes))
-        settings._config_file = _config_of(config)
+        settings._config_file = _config_path(config)
         return settings
 
     @classmethod
     def explain(cls, config: Path | None = None, **options: Any) -> tuple[list[Effective], list[str]]:
-        """Every setting's effective value, in the order of `sort_key`, and every mistake."""
+        """Return every setting's effective value, in the order of `sort_key`, and every mistake."""
         settings, sources, mistakes = cls._read(config, options)
-        if settings is not None:
+        if settings is not None:  # then the validated values are shown, such as a default that names the topic
             sources = {name: (value, sources.get(name, ("", "default"))[1]) for name, value in settings}
         fields = sorted(cls.model_fields.items(), key=lambda item: sort_key(*item))
         return [_effective(name, field, sources) for name, field in fields], mistakes
 
     @classmethod
     def _read(cls, config: Path | None, options: Mapping[str, Any]) -> tuple[Self | None, _Sources, list[str]]:
-        """The settings unless one is wrong, their sources, and every mistake."""
+        """Return the settings, their sources, and every mistake. The settings are None if a value or rule is wrong."""
         sources, mistakes = _gather(cls.model_fields, options, config)
         values = {name: value for name, (value, _) in sources.items()}
         try:
             return cls(**values), sources, mistakes
         except ValidationError as error:
-            single: list[dict[str, Any]] = [{**e} for e in error.errors() if e["loc"]]
-        wrong = {str(e["loc"][0]) for e in single}
-        broken = cls._broken_rules(SimpleNamespace(**_valid_values(cls, values, wrong)))
-        return None, sources, [*mistakes, *(_sentence(cls, sources, e) for e in single), *broken]
+            # Broken rules have no location. Pydantic checks no rule if a single value is wrong, so they follow below.
+            wrong_values: list[dict[str, Any]] = [{**details} for details in error.errors() if details["loc"]]
+        wrong_names = {str(details["loc"][0]) for details in wrong_values}
+        mistakes += [_describe(cls, sources, details) for details in wrong_values]
+        valid = SimpleNamespace(**_valid_values(cls, values, wrong_names))
+        return None, sources, mistakes + cls._broken_rules(valid)
 
 
 def sort_key(name: str, field: FieldInfo) -> tuple[bool, int, str]:
-    """A key to sort settings by: required ones, then common ones, then the others by name."""
-    return not field.is_required(), COMMON.index(name) if name in COMMON else len(COMMON), name
+    """Return a key that sorts required settings first, then common ones in their order, then the others by name."""
+    common_index = COMMON.index(name) if name in COMMON else len(COMMON)
+    return not field.is_required(), common_index, name
 
 
 def all_fields(kind: type[Settings]) -> dict[str, FieldInfo]:
-    """The settings of a class and of all its subclasses."""
-    inherited = {name: field for subclass in kind.__subclasses__() for name, field in all_fields(subclass).items()}
-    return dict(kind.model_fields) | inherited
+    """Return the settings of a class and of all its subclasses."""
+    fields = dict(kind.model_fields)
+    for subclass in kind.__subclasses__():
+        fields |= all_fields(subclass)
+    return fields
 
 
-def _valid_values(kind: type[Settings], values: Mapping[str, Any], wrong: set[str]) -> dict[str, Any]:
-    """The settings that are valid by themselves, converted."""
+def _valid_values(kind: type[Settings], values: Mapping[str, Any], wrong_names: set[str]) -> dict[str, Any]:
+    """Return the converted values of all settings but the wrong ones."""
     valid: dict[str, Any] = {}
     for name, field in kind.model_fields.items():
-        if name not in wrong:
+        if name in wrong_names:
+            continue
+        if name in values:
             type_: Any = Annotated[field.annotation, field]
-            valid[name] = TypeAdapter(type_).validate_python(values[name]) if name in values else field.default
+            valid[name] = TypeAdapter(type_).validate_python(values[name])
+        else:
+            valid[name] = field.default
     return valid
 
 
-def _sentence(kind: type[Settings], sources: _Sources, mistake: Mapping[str, Any]) -> str:
-    name = str(mistake["loc"][0])
-    if mistake["type"] == "missing":
+def _describe(kind: type[Settings], sources: _Sources, details: Mapping[str, Any]) -> str:
+    """Say in a sentence what pydantic reports about one setting."""
+    name = str(details["loc"][0])
+    if details["type"] == "missing":
         return f"{name} is required: set {PREFIX}{name.upper()} or pass --{name.replace('_', '-')}"
-    text = str(mistake["msg"]).removeprefix("Value error, ")
-    field = kind.model_fields[name]
-    got = MASK if _is_secret(field) else masked(repr(mistake["input"]))
+    text = str(details["msg"]).removeprefix("Value error, ")
+    text = text[:1].lower() + text[1:]
+    got = MASK if _is_secret(kind.model_fields[name]) else masked(repr(details["input"]))
     _, origin = sources.get(name, (None, "default"))
-    if _SERVICE_LINK.match(str(mistake["input"])):
+    if _SERVICE_LINK.match(str(details["input"])):
         origin += _NO_SERVICE_LINKS
-    return f"{name}: {text[:1].lower() + text[1:]}, got {got} ({origin})"
+    return f"{name}: {text}, got {got} ({origin})"
 
 
 def _effective(name: str, field: FieldInfo, sources: _Sources) -> Effective:
-    unset = (None, "missing") if field.is_required() else (field.default, "default")
-    value, origin = sources.get(name, unset)
-    shown = "" if value is None else MASK if _is_secret(field) else masked(str(value))
-    return Effective(name, shown, origin)
+    if name in sources:
+        value, origin = sources[name]
+    elif field.is_required():
+        value, origin = None, "missing"
+    else:
+        value, origin = field.default, "default"
+    if value is None:
+        return Effective(name, "", origin)
+    return Effective(name, MASK if _is_secret(field) else masked(str(value)), origin)
 
 
 def masked(text: str) -> str:
-    """The text without the secrets of the URLs in it."""
-    return _QUERY.sub(rf"\g<1>{MASK}", _LOGIN.sub(f"//{MASK}@", text))
+    """Return the text with a mask in place of each secret part of a URL."""
+    text = _LOGIN.sub(f"//{MASK}@", text)
+    return _QUERY.sub(rf"\g<1>{MASK}", text)
 
 
 def _is_secret(field: FieldInfo) -> bool:
@@ -160,35 +184,51 @@ def _is_secret(field: FieldInfo) -> bool:
 
 
 def _gather(names: Collection[str], options: Mapping[str, Any], config: Path | None) -> tuple[_Sources, list[str]]:
-    """The values of `names` by precedence, and mistakes. `options` that are None and empty variables count as unset.
+    """Return the values of `names` by precedence, and mistakes in the names of variables and of the file's settings.
 
-    File and environment serve all commands. Names of all settings are validated: a misspelt `dead_letter_topic` would
-    otherwise go unnoticed until it is needed.
+    An option that is None and an empty variable count as unset. File and environment serve all commands, so a name may
+    belong to another command. A name of no command is a mistake: a misspelt `dead_letter_topic` would otherwise go
+    unnoticed until it is needed.
     """
-    all_names, environment = all_fields(Settings), os.environ
-    # Variables that resemble no setting are ignored: they may belong to another program.
-    own = {v: v.removeprefix(PREFIX).lower() for v in sorted(environment) if v.startswith(PREFIX) and v != CONFIG}
-    mistakes = [
-        f"{stray} is not a setting: did you mean {PREFIX}{near.upper()}?"
-        for stray, name in own.items()
-        if name not in all_names and not _SERVICE_LINK.match(environment[stray]) and (near := _nearest(name, all_names))
-    ]
-    path = _config_of(config)
-    table = _table_of(path, all_names, mistakes) if path else {}
-    variables = {name: PREFIX + name.upper() for name in names}
-    entries = {name: (value, f"file {path}") for name, value in table.items()}
-    entries |= {name: (environment[v], f"environment {v}") for name, v in variables.items() if environment.get(v)}
-    entries |= {name: (v, f"option --{name.replace('_', '-')}") for name, v in options.items() if v is not None}
-    return {name: entry for name, entry in entries.items() if name in names}, mistakes
+    known_names = all_fields(Settings)
+    mistakes = _find_misspelt_variables(known_names)
+    path = _config_path(config)
+    table = _read_table(path, known_names, mistakes) if path else {}
+    sources: _Sources = {}
+    for name in names:
+        variable = PREFIX + name.upper()
+        if options.get(name) is not None:
+            sources[name] = (options[name], f"option --{name.replace('_', '-')}")
+        elif os.environ.get(variable):
+            sources[name] = (os.environ[variable], f"environment {variable}")
+        elif name in table:
+            sources[name] = (table[name], f"file {path}")
+    return sources, mistakes
 
 
-def _config_of(option: Path | None) -> Path | None:
+def _find_misspelt_variables(known_names: Collection[str]) -> list[str]:
+    """Return a sentence for each environment variable that resembles a setting.
+
+    A variable that resembles none is ignored, since it may belong to another program.
+    """
+    mistakes = []
+    for variable, value in sorted(os.environ.items()):
+        name = variable.removeprefix(PREFIX).lower()
+        if not variable.startswith(PREFIX) or variable == CONFIG or name in known_names or _SERVICE_LINK.match(value):
+            continue
+        nearest = _nearest(name, known_names)
+        if nearest:
+            mistakes.append(f"{variable} is not a setting: did you mean {PREFIX}{nearest.upper()}?")
+    return mistakes
+
+
+def _config_path(option: Path | None) -> Path | None:
     path = option or os.environ.get(CONFIG)
     return Path(path) if path else None
 
 
-def _table_of(path: Path, all_names: Collection[str], mistakes: list[str]) -> dict[str, Any]:
-    """The values of a TOML file; adds what is wrong with it to the mistakes."""
+def _read_table(path: Path, known_names: Collection[str], mistakes: list[str]) -> dict[str, Any]:
+    """Return the values of a TOML file, and append what is wrong with it to `mistakes`."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -197,11 +237,15 @@ def _table_of(path: Path, all_names: Collection[str], mistakes: list[str]) -> di
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         mistakes.append(f"the configuration file {path} is not TOML: {error}")
         return {}
-    for name in [name for name in table if name not in all_names]:
-        near = _nearest(name, all_names)
-        mistakes.append(f"{path}: {name} is not a setting" + (f": did you mean {near}?" if near else ""))
+    for name in table:
+        if name not in known_names:
+            nearest = _nearest(name, known_names)
+            suggestion = f": did you mean {nearest}?" if nearest else ""
+            mistakes.append(f"{path}: {name} is not a setting{suggestion}")
     return table
 
 
-def _nearest(name: str, all_names: Collection[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(name, all_names, n=1, cutoff=0.85)), None)
+def _nearest(name: str, known_names: Collection[str]) -> str | None:
+    """Return the setting that this name probably means, or None if it resembles no setting."""
+    matches = difflib.get_close_matches(name, known_names, n=1, cutoff=0.85)
+    return matches[0] if matches else None

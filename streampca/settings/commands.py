@@ -1,4 +1,4 @@
-"""The settings of every command, so that whoever imports this module knows them all.
+"""The settings of every command. `all_fields` lists them only after this module is imported.
 
 Precedence: command-line options, `STREAMPCA_*` environment variables, the TOML file given by `--config` or
 `STREAMPCA_CONFIG`, defaults. One environment and one file serve all commands.
@@ -27,7 +27,10 @@ _EMIT = re.compile("|".join([*EMITTED, "record", "contributions:[1-9][0-9]{0,5}"
 
 
 def milliseconds_of(text: str) -> int:
-    """Milliseconds since 1970 of a time in ISO 8601; one without an offset is local. Raises `ValueError`."""
+    """Return the milliseconds since 1970 of a time in ISO 8601. Raises `ValueError`.
+
+    A time without an offset from UTC is local time.
+    """
     return int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
@@ -50,12 +53,12 @@ class ConsumerSettings(StoreSettings, KafkaSettings, FormatSettings, DeadLetterS
 
     @property
     def group(self) -> str:
-        """The consumer group to join; empty for a reader that joins none."""
+        """The consumer group to join; "" for a reader that joins none."""
         return ""
 
     @property
     def bad_record_policy(self) -> str:
-        """`on_bad_record`, or dead_letter with a dead-letter topic."""
+        """What happens to bad records: `on_bad_record`, or "dead_letter" if there is a dead-letter topic."""
         return "dead_letter" if self.dead_letter_topic else self.on_bad_record
 
 
@@ -109,12 +112,13 @@ class WorkerSettings(ConsumerSettings, GroupSettings):
 
     @property
     def start_at(self) -> str | int:
-        """`start`, times in milliseconds since 1970."""
-        return self.start if self.start.isalpha() else milliseconds_of(self.start)
+        """`start` as a word, or as milliseconds since 1970."""
+        is_word = self.start.isalpha()
+        return self.start if is_word else milliseconds_of(self.start)
 
     @property
     def model_dtype(self) -> str:
-        """`dtype`, or what it is if unset: what arrives in float32 has no more digits."""
+        """`dtype`; if it is unset, float32 for vectors that arrive as float32, otherwise float64."""
         return self.dtype or self.vector_dtype
 
     @property
@@ -167,9 +171,11 @@ class TransformSettings(ConsumerSettings):
 
     @field_validator("emit")
     @classmethod
-    def _names_what_exists(cls, emit: str) -> str:
-        names = [name.strip() for name in emit.split(",")]
-        if len({name.split(":")[0] for name in names}) < len(names) or not all(map(_EMIT.fullmatch, names)):
+    def _check_emit(cls, emit: str) -> str:
+        fields = [field.strip() for field in emit.split(",")]
+        names = {field.split(":")[0] for field in fields}
+        is_known = all(_EMIT.fullmatch(field) for field in fields)
+        if not is_known or len(names) < len(fields):  # an unknown field, or the same field twice
             raise ValueError(f"not a comma-separated choice of {', '.join(EMITTED)}, record, contributions:N")
         return emit
 

@@ -1,6 +1,6 @@
-"""Where the numbers of a record are: the setting `field`, one or more paths such as `payload.embedding` or `temp,hum`.
+"""The setting `field`: paths to the numbers of a record, such as `payload.embedding` or `temp,hum`.
 
-Dots separate the parts of a path, commas the paths; a name with a dot or a comma stands in backticks.
+Commas separate paths, and dots the parts of a path. A name with a dot or a comma stands in backticks.
 """
 
 import re
@@ -14,7 +14,7 @@ _PLAIN_NAME = re.compile(r"[^`.,\s](?:[^`.,]*[^`.,\s])?")
 
 
 class Part(NamedTuple):
-    """A name in a path; one in backticks (`quoted`) is never a pattern."""
+    """A name in a path. In backticks (`quoted`) it is never a pattern."""
 
     name: str
     quoted: bool = False
@@ -24,38 +24,49 @@ Path: TypeAlias = tuple[Part, ...]
 
 
 def paths_of(field: str) -> tuple[Path, ...]:
-    """The paths that a text names; none if it is empty. Raises `ValueError`."""
-    paths: list[Path] = [()]
-    text = f"{field}," if field.strip() else ""
+    """Return the paths in the text of the setting; none if it is empty. Raises `ValueError`."""
+    if not field.strip():
+        return ()
+    text = f"{field},"  # so each part ends with a separator
     if _PART.sub("", text):
         raise ValueError(f"{field!r} is not a path or several: write names like temp,hum or payload.embedding")
+    paths: list[Path] = []
+    parts: Path = ()
     for quoted, name, separator in _PART.findall(text):
-        paths[-1] += (Part(quoted or name, bool(quoted)),)
+        parts += (Part(quoted or name, quoted=bool(quoted)),)
         if separator == ",":
-            paths.append(())
-    if len({names_in(path) for path in paths}) < len(paths):
+            paths.append(parts)
+            parts = ()
+    distinct = {names_in(path) for path in paths}
+    if len(distinct) < len(paths):
         raise ValueError("it names a path twice")
-    return tuple(paths[:-1])
+    return tuple(paths)
 
 
 def names_of(paths: Sequence[Path]) -> tuple[str, ...]:
-    """A name for each path: its last part or, where several have the same, the shortest endings that differ."""
-    endings = [[".".join(names_in(path)[-length:]) for length in range(1, len(path) + 1)] for path in paths]
-    counts = Counter(chain.from_iterable(endings))
-    return tuple(next((one for one in of_path if counts[one] == 1), of_path[-1]) for of_path in endings)
+    """Return a name for each path: the shortest ending that no other path has; often its last part."""
+    endings_by_path = [[".".join(names_in(path)[-length:]) for length in range(1, len(path) + 1)] for path in paths]
+    path_count = Counter(chain.from_iterable(endings_by_path))
+    names = []
+    for endings in endings_by_path:
+        unique = [ending for ending in endings if path_count[ending] == 1]
+        whole_path = endings[-1]  # needed where it is itself the ending of another path
+        names.append(unique[0] if unique else whole_path)
+    return tuple(names)
 
 
 def dimension_names(field: str, dimensions: int) -> list[str] | None:
-    """The names of the dimensions where `field` has a path for each, and there are several; else None."""
+    """Return the names of the dimensions, or None unless `field` has a path for each of two or more dimensions."""
     paths = paths_of(field)
-    return list(names_of(paths)) if len(paths) == dimensions > 1 else None
+    has_path_for_each = len(paths) == dimensions
+    return list(names_of(paths)) if has_path_for_each and dimensions > 1 else None
 
 
 def spelled(names: Sequence[str]) -> str:
-    """The path of these names, in backticks where that is necessary."""
+    """Return the text of the path with these names, in backticks where a name needs them."""
     return ".".join(name if _PLAIN_NAME.fullmatch(name) else f"`{name}`" for name in names)
 
 
 def names_in(path: Path) -> tuple[str, ...]:
-    """The names of a path's parts."""
+    """Return the names of a path's parts."""
     return tuple(part.name for part in path)

@@ -15,23 +15,26 @@ from streampca.settings.field_paths import paths_of
 
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 KafkaName = Annotated[str, Field(pattern=TOPIC_NAME)]
-_WITHOUT_PASSWORD = (None, "AWS_MSK_IAM", "GSSAPI")
+_MECHANISMS_WITHOUT_PASSWORD = (None, "AWS_MSK_IAM", "GSSAPI")
 _FORMATS = ("json", "csv", "npy", "arrow", "avro", "protobuf")
-_NO_PLAIN_HTTP = r"^(https://|http://(localhost|127\.0\.0\.1)[:/])[^@\s]+$"  # only this machine may see the secret
+# Over plain HTTP the secret could be read on the way, except on this machine.
+_HTTPS_OR_LOOPBACK = r"^(https://|http://(localhost|127\.0\.0\.1)[:/])[^@\s]+$"
 
 
-def _type_named(name: str) -> np.dtype[Any] | None:
-    """The NumPy type with this name, of any kind."""
+def _numpy_type(name: str) -> np.dtype[Any] | None:
+    """Return the NumPy type with this name, or None if there is none."""
     try:
         return np.dtype(name)
-    except Exception:  # of several kinds, also a warning
+    except Exception:  # NumPy raises TypeError, SyntaxError or a deprecation warning, depending on the name
         return None
 
 
 def region_of(bootstrap_servers: str) -> str | None:
-    """The region of brokers of AWS MSK: the one in their names, else the environment's."""
-    named = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", bootstrap_servers)
-    return named[1] if named else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    """Return the AWS region of MSK brokers: the one in their host names, otherwise that of the environment."""
+    match = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", bootstrap_servers)
+    if match:
+        return match[1]
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
 
 class KafkaSettings(Settings):
@@ -48,7 +51,7 @@ class KafkaSettings(Settings):
     sasl_username: str | None = Field(None, description="SASL user name; client id for OAUTHBEARER.")
     sasl_password: SecretStr | None = Field(None, description="SASL password; client secret for OAUTHBEARER.")
     sasl_token_url: str | None = Field(
-        None, pattern=_NO_PLAIN_HTTP, description="Token endpoint for OAUTHBEARER, https://host/path?scope=…"
+        None, pattern=_HTTPS_OR_LOOPBACK, description="Token endpoint for OAUTHBEARER, https://host/path?scope=…"
     )
     ssl_cafile: FilePath | None = Field(None, description="CA certificates to verify brokers with, PEM.")
     ssl_certfile: FilePath | None = Field(None, description="Client certificate, PEM.")
@@ -57,7 +60,7 @@ class KafkaSettings(Settings):
 
     @field_validator("bootstrap_servers")
     @classmethod
-    def _names_hosts_and_ports(cls, servers: str) -> str:
+    def _check_servers(cls, servers: str) -> str:
         for server in servers.split(","):
             host, colon, port = server.strip().rpartition(":")
             if not host or not colon or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -66,9 +69,13 @@ class KafkaSettings(Settings):
 
     @property
     def client(self) -> str:
-        """`kafka_client`, or what it is if unset. Packages of confluent-kafka are built without Kerberos (GSSAPI)."""
-        has_confluent = find_spec("confluent_kafka") is not None and self.sasl_mechanism != "GSSAPI"
-        return self.kafka_client or ("confluent" if has_confluent else "kafka-python")
+        """`kafka_client`; if it is unset, confluent where it can be used, otherwise kafka-python."""
+        if self.kafka_client:
+            return self.kafka_client
+        is_installed = find_spec("confluent_kafka") is not None
+        # The packages of confluent-kafka are built without Kerberos.
+        can_use_confluent = is_installed and self.sasl_mechanism != "GSSAPI"
+        return "confluent" if can_use_confluent else "kafka-python"
 
     RULES: ClassVar[Rules] = (
         (lambda s: s.kafka_client == "confluent" and find_spec("confluent_kafka") is None,
@@ -77,7 +84,7 @@ class KafkaSettings(Settings):
          "security_protocol {s.security_protocol} needs sasl_mechanism"),
         (lambda s: not s.security_protocol.startswith("SASL") and s.sasl_mechanism is not None,
          "sasl_mechanism needs security_protocol SASL_PLAINTEXT or SASL_SSL"),
-        (lambda s: s.sasl_mechanism not in _WITHOUT_PASSWORD and not (s.sasl_username and s.sasl_password),
+        (lambda s: s.sasl_mechanism not in _MECHANISMS_WITHOUT_PASSWORD and not (s.sasl_username and s.sasl_password),
          "sasl_mechanism {s.sasl_mechanism} needs sasl_username and sasl_password"),
         (lambda s: s.sasl_mechanism == "OAUTHBEARER" and not s.sasl_token_url, "OAUTHBEARER needs sasl_token_url"),
         (lambda s: s.sasl_mechanism == "OAUTHBEARER" and find_spec("httpx") is None,
@@ -95,23 +102,24 @@ class KafkaSettings(Settings):
 
 
 class TopicSettings(Settings):
-    """The topic, which defaults of other settings may name."""
+    """The topic. Defaults of other settings may contain `<topic>`."""
 
     topic: KafkaName = Field(description="Topic that holds the vectors.")
 
     @field_validator("topic")
     @classmethod
-    def _is_no_folder(cls, topic: str) -> str:
-        if topic in (".", ".."):
+    def _check_topic(cls, topic: str) -> str:
+        if topic in (".", ".."):  # Kafka refuses these names, too
             raise ValueError("not a valid topic name")
         return topic
 
     @model_validator(mode="before")
     @classmethod
-    def _name_topic(cls, values: dict[str, Any]) -> dict[str, Any]:
-        defaults = {name: field.default for name, field in cls.model_fields.items() if "<topic>" in str(field.default)}
-        topic = str(values.get("topic", "<topic>"))
-        return {name: default.replace("<topic>", topic) for name, default in defaults.items()} | values
+    def _put_topic_into_defaults(cls, values: dict[str, Any]) -> dict[str, Any]:
+        topic = str(values.get("topic", "<topic>"))  # a missing topic is reported later
+        templates = {name: field.default for name, field in cls.model_fields.items() if "<topic>" in str(field.default)}
+        defaults = {name: template.replace("<topic>", topic) for name, template in templates.items()}
+        return defaults | values
 
 
 class DeadLetterSettings(TopicSettings):
@@ -133,33 +141,41 @@ class FormatSettings(Settings):
 
     @field_validator("field")
     @classmethod
-    def _is_paths(cls, field: str) -> str:
+    def _check_field(cls, field: str) -> str:
         paths_of(field)
         return field
 
     @field_validator("format")
     @classmethod
-    def _is_known(cls, name: str) -> str:
-        kind = _type_named(name)
-        if name not in _FORMATS and (kind is None or kind.kind not in "iuf" or kind.itemsize > 8):
+    def _check_format(cls, name: str) -> str:
+        dtype = _numpy_type(name)
+        is_raw = dtype is not None and dtype.kind in "iuf" and dtype.itemsize <= 8
+        if name not in _FORMATS and not is_raw:
             raise ValueError(f"neither {', '.join(_FORMATS)} nor a NumPy type of numbers of 1 to 8 bytes (>f8, int16)")
         return name
 
     @property
     def format_name(self) -> str:
-        """`format`, with one name for each NumPy type: float64 for f8 and <f8. Models depend on it."""
-        kind = _type_named(self.format)
-        return self.format if kind is None else kind.str if kind.str[0] == ">" else kind.name
+        """`format`, with the same name for each spelling of a NumPy type: float64 for f8 and <f8.
+
+        Checkpoints hold this name and are refused under another.
+        """
+        dtype = _numpy_type(self.format)
+        if dtype is None:
+            return self.format
+        is_big_endian = dtype.str[0] == ">"
+        return dtype.str if is_big_endian else dtype.name  # NumPy's name does not say the byte order
 
     @property
     def vector_dtype(self) -> str:
-        """float32 for raw numbers that it holds exactly, else float64."""
-        kind = _type_named(self.format)
-        return "float64" if kind is None or not np.can_cast(kind, np.float32) else "float32"
+        """Type of decoded vectors: float32 if it holds all numbers of a raw format exactly, otherwise float64."""
+        dtype = _numpy_type(self.format)
+        fits = dtype is not None and np.can_cast(dtype, np.float32)
+        return "float32" if fits else "float64"
 
     @field_validator("schema_registry_url")
     @classmethod
-    def _is_http_without_password(cls, urls: str | None) -> str | None:
+    def _check_registry_url(cls, urls: str | None) -> str | None:
         for url in urls.split(",") if urls else ():
             parts = urlsplit(url.strip())
             if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -170,13 +186,16 @@ class FormatSettings(Settings):
 
     @field_validator("schema_registry_login")
     @classmethod
-    def _is_user_and_password(cls, login: SecretStr | None) -> SecretStr | None:
-        if login is not None and not all(login.get_secret_value().partition(":")):
+    def _check_registry_login(cls, login: SecretStr | None) -> SecretStr | None:
+        if login is None:
+            return None
+        user, colon, password = login.get_secret_value().partition(":")
+        if not (user and colon and password):
             raise ValueError("not user:password")
         return login
 
     RULES: ClassVar[Rules] = (
-        (lambda s: s.field != "" and (s.format == "npy" or _type_named(s.format) is not None),
+        (lambda s: s.field != "" and (s.format == "npy" or _numpy_type(s.format) is not None),
          "format {s.format} has no fields: leave field unset"),
         (lambda s: s.field == "" and s.format == "protobuf", "format protobuf needs field"),
         (lambda s: s.schema_registry_url is None and s.format in ("avro", "protobuf"),

@@ -1,4 +1,7 @@
-"""The settings that are command-line options too, in the order in which they are listed; no imports: help is quick."""
+"""The settings that are also command-line options, in the order in which they are listed.
+
+This module imports nothing, so that --help answers quickly.
+"""
 
 WORKER = (
     *("topic", "dimensions", "components", "bootstrap_servers", "store", "format", "dead_letter_topic"),

@@ -1,4 +1,4 @@
-"""Versions of models, and the names that pin them, as settings and requests give them."""
+"""Parses a version of a model, or the name of a pin, as settings and requests give them."""
 
 import re
 from typing import Any
@@ -9,14 +9,18 @@ PIN_NAME = r"[A-Za-z][A-Za-z0-9._-]{0,62}"
 
 
 def version_or_name(value: Any, info: ValidationInfo) -> int | str | None:
-    """For pydantic: a version or the name of a pin; None or latest: the newest, None.
+    """Validate for pydantic: return a version, the name of a pin, or None for the newest version.
 
-    Numbers may be text, as in a query or in the environment, but not in JSON, whose text is the context.
+    None and "latest" mean the newest. A query or an environment variable may give the number as text; a JSON body may
+    not (pydantic's context is then the body).
     """
     text = value if isinstance(value, str) else ""
-    if value is None or re.fullmatch(PIN_NAME, text):
-        return None if text == "latest" else value
-    number = int(text) if re.fullmatch("[0-9]{1,19}", text) and info.context is None else value
-    if type(number) is not int or not 0 <= number < 2**63:
+    if value is None or text == "latest":
+        return None
+    if re.fullmatch(PIN_NAME, text):
+        return text
+    is_json = info.context is not None
+    number = int(text) if re.fullmatch("[0-9]{1,19}", text) and not is_json else value
+    if type(number) is not int or not 0 <= number < 2**63:  # a bool is not a version
         raise ValueError("must be the number of a version, the name of a pin, or latest")
     return number

@@ -1,4 +1,4 @@
-"""Settings of any process: its log, its store, and the port that it listens on."""
+"""Settings that all processes have: log, store, and the address to listen on."""
 
 import ipaddress
 from importlib.util import find_spec
@@ -20,7 +20,7 @@ class LogSettings(Settings):
 
 
 class StoreSettings(TopicSettings, LogSettings):
-    """Settings shared by the worker and the sidecar."""
+    """Settings of every command that opens the store."""
 
     store: Annotated[
         str,
@@ -39,7 +39,7 @@ class StoreSettings(TopicSettings, LogSettings):
 
 
 class ListeningSettings(Settings):
-    """The address to listen on, and who may ask."""
+    """The address to listen on, TLS, and who may send requests."""
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on; ::, all of IPv6 and IPv4.")
     tls_folder: Path | None = Field(None, description="Folder with tls.crt and tls.key; unset: no TLS.")

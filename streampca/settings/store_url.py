@@ -7,7 +7,7 @@ CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-"""Scheme → environment variables of a user's credentials."""
+"""Environment variables with the credentials, by scheme of the URL."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -15,15 +15,15 @@ _PREFIX = re.compile(r"[A-Za-z0-9._/-]*")
 
 
 def scheme_of(location: str) -> str | None:
-    """The URL's scheme, in lower case; None if `location` is the path of a folder."""
+    """Return the URL's scheme in lower case, or None if `location` is the path of a folder."""
     match = _SCHEME.match(location)
     return match[1].lower() if match else None
 
 
 def checked(location: str) -> str:
-    """The location of a store, a URL without a slash at its end or a folder as it is.
+    """Check the location of a store, and return it: a URL without its last slash, or a folder unchanged.
 
-    Raises `ValueError` with a sentence that does not repeat the URL, which may hold a secret.
+    Raises `ValueError`. Its sentence does not repeat the URL, which may hold a secret.
     """
     scheme = scheme_of(location)
     if scheme is None:
