@@ -1,4 +1,4 @@
-"""HTTP servers of the processes: uvicorn, hardened against clients that are silent, slow or many."""
+"""Runs uvicorn, hardened against clients that are silent, slow or numerous."""
 
 import asyncio
 import math
@@ -11,16 +11,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streampca.process.listening import BACKLOG
 
-REQUEST_WITHIN_S = 10.0  # of a new connection, and of its handshake
-SHORT_S = 10.0  # for a client to send its request and take the answer
+REQUEST_WITHIN_S = 10.0  # from the beginning of a connection to its first request; also for its TLS handshake
+SHORT_S = 10.0  # from the beginning of a short connection to its end
 
 
 class Connection(H11Protocol):
-    """A connection that is closed if its first request does not come in time: silent ones would keep others out.
+    """A connection that is closed if its first request does not come within `REQUEST_WITHIN_S`.
 
-    At the limit of connections a new one takes the place of the one that has been idle for longest, so that clients
-    which keep connections open keep no probe out. By h11: httptools takes a fifth less time, but limits no headers, and
-    drops the body of a request that offers HTTP/2, as Java's client does.
+    At the limit of connections, a new one closes the connection that has been idle for longest. Without both, silent
+    clients would shut out all others, a probe for example. The parser is h11: httptools takes a fifth less time, but
+    does not limit headers, and it drops the body of a request that offers HTTP/2, as Java's client sends.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -30,21 +30,22 @@ class Connection(H11Protocol):
         self.loop.call_later(REQUEST_WITHIN_S, self._close_without_request)
 
     def _end_longest_idle(self) -> None:
+        # uvicorn sets the task when a connection becomes idle; the earliest deadline is that of the longest idle one.
         idle: list[Any] = [c for c in self.connections if getattr(c, "timeout_keep_alive_task", None)]
         if idle:
-            longest = min(idle, key=lambda connection: connection.timeout_keep_alive_task.when())
-            longest._unset_keepalive_if_required()
-            longest.transport.abort()  # not `close`, which waits for a client of TLS to close, too
+            longest_idle = min(idle, key=lambda connection: connection.timeout_keep_alive_task.when())
+            longest_idle._unset_keepalive_if_required()
+            longest_idle.transport.abort()  # `close` would wait until a TLS client has closed its side, too
 
     def _close_without_request(self) -> None:
-        if self.scope is None:
+        if self.scope is None:  # no request has begun
             self.timeout_keep_alive_handler()
 
 
 class ShortConnection(H11Protocol):
-    """A connection that ends in time whatever its client does; beyond the most connections, at once.
+    """A connection that ends after `SHORT_S`, whatever its client does; beyond the limit of connections, at once.
 
-    So clients leave descriptors to a process that needs them for other things.
+    Otherwise, clients could use up the file descriptors that the process needs for the store and for Kafka.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -58,7 +59,10 @@ class ShortConnection(H11Protocol):
 def create_server(
     app: Any, context: ssl.SSLContext | None, most_connections: int, *, http: type[H11Protocol], **options: Any
 ) -> uvicorn.Server:
-    """A server of an ASGI application, which `serve` runs; `options` are further ones of `uvicorn.Config`."""
+    """Return a server of an ASGI application, to be run by `serve`.
+
+    `context` is for TLS, or None; `options` are further options of `uvicorn.Config`.
+    """
     config = uvicorn.Config(
         app,
         http=http,
@@ -77,7 +81,7 @@ def create_server(
 
 
 class _EventLoop(asyncio.SelectorEventLoop):
-    """Ends a handshake of TLS that takes longer than a first request may."""
+    """An event loop that ends a TLS handshake after `REQUEST_WITHIN_S`; asyncio's own limit is a minute."""
 
     async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
         if options.get("ssl"):
@@ -86,6 +90,6 @@ class _EventLoop(asyncio.SelectorEventLoop):
 
 
 def serve(server: uvicorn.Server, listening: socket.socket) -> None:
-    """Serve until `should_exit` of the server is set."""
+    """Serve until the server's `should_exit` is set."""
     with asyncio.Runner(loop_factory=_EventLoop) as runner:
         runner.run(server.serve(sockets=[listening]))

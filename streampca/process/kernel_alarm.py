@@ -1,11 +1,15 @@
-"""Ends a process of which some code holds the interpreter's lock too long, so that no thread of Python runs.
+"""Ends a process in which some code holds the interpreter's lock for so long that no Python thread runs.
 
-The kernel counts, in two steps. At its end a timer calls `alarm` of the C library, in a thread that needs no lock; and
-only that alarm ends the process: faulthandler writes the stacks of all threads to stderr, and `_exit` follows. If a
-process was stopped (a frozen container, a paused virtual machine), the timer may be at its end when the process runs
-again; but then the alarm has only begun, and whoever renews the timer ends the alarm, too.
+The kernel measures the time, in two steps:
 
-Only Linux has such timers; elsewhere nothing is noticed.
+1. When a timer runs out, it calls the C library's `alarm`, in a thread that does not need the interpreter's lock.
+2. Some seconds later the alarm ends the process: faulthandler writes the stacks of all threads to stderr, and `_exit`
+   follows.
+
+If a process was stopped (a frozen container, a paused virtual machine), the timer may have run out when the process
+runs again. The process then renews the timer within the seconds of step 2, and renewing also cancels the alarm.
+
+Only Linux has such timers. On other systems such a process is not noticed.
 """
 
 import contextlib
@@ -16,13 +20,14 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
-_GRACE_S = 3  # of the alarm: several times the interval at which the timer is renewed
-_STDERR, _CALL_IN_A_THREAD = 2, 2
-_MONOTONIC = 1  # a clock
+_GRACE_S = 3  # from the end of the timer to the alarm; several times the interval at which the timer is renewed
+_STDERR = 2
+_SIGEV_THREAD = 2  # the timer calls a function in a new thread
+_CLOCK_MONOTONIC = 1
 
 
 class _TimerEnd(ctypes.Structure):
-    """`struct sigevent`: what happens at the end of a timer."""
+    """`struct sigevent`, which tells the kernel what to do when a timer runs out."""
 
     _fields_: ClassVar = [
         ("argument", ctypes.c_size_t),
@@ -35,25 +40,28 @@ class _TimerEnd(ctypes.Structure):
 
 @contextlib.contextmanager
 def kernel_alarm() -> Iterator[Callable[[float], None]]:
-    """The function that renews the timer: the process ends unless it is called again within that time, in seconds."""
+    """Yield a function that renews the timer: the process ends unless it is called again within so many seconds."""
     if sys.platform != "linux":
         yield lambda within_s: None
         return
-    c_library, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
-    alarm, exit_at_once = (ctypes.cast(c_library[name], ctypes.c_void_p) for name in ("alarm", "_exit"))
+    c_library = ctypes.CDLL(None, use_errno=True)
+    alarm = ctypes.cast(c_library["alarm"], ctypes.c_void_p)
+    exit_at_once = ctypes.cast(c_library["_exit"], ctypes.c_void_p)
     set_handler = c_library.signal
     set_handler.restype = ctypes.c_void_p
-    end = _TimerEnd(argument=_GRACE_S, kind=_CALL_IN_A_THREAD, function=alarm)
-    if c_library.timer_create(_MONOTONIC, ctypes.byref(end), ctypes.byref(timer)):
+    timer = ctypes.c_void_p()
+    end = _TimerEnd(argument=_GRACE_S, kind=_SIGEV_THREAD, function=alarm)
+    if c_library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(end), ctypes.byref(timer)):
         raise OSError(ctypes.get_errno(), "the kernel gives no timer")
 
     def renew(within_s: float) -> None:
-        interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)  # seconds and nanoseconds of each
+        # Seconds and nanoseconds, first of the interval (0: the timer runs out once), then of the time left.
+        interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)
         c_library.timer_settime(timer, 0, ctypes.byref(interval_and_time), None)
         signal.alarm(0)
 
-    # The first process of a container ignores a signal that has no handler. This one takes the signal's number, 14, as
-    # the exit code.
+    # The first process of a container ignores signals without a handler, so `_exit` is made the handler. It gets the
+    # number of the signal, 14, which becomes the exit code.
     handler_before = ctypes.c_void_p(set_handler(signal.SIGALRM, exit_at_once))
     faulthandler.register(signal.SIGALRM, file=_STDERR, chain=True)
     try:

@@ -1,7 +1,7 @@
-"""Ports: sockets that listen, and their certificates and bearer tokens, which are read again when their files change.
+"""Sockets that listen, with their certificates and bearer tokens. Changed files of both are read again.
 
-Each line of a file of tokens is a token's scopes and the SHA-256 of the token in hexadecimal: `read,metrics 9f86d0…`.
-Empty lines and those that begin with # do not count. `read` is for what shows data, `metrics` for /metrics.
+A line of a file of tokens holds the scopes of a token and its SHA-256 in hexadecimal: `read,metrics 9f86d0…`. Empty
+lines and lines that begin with # are ignored. The scope `metrics` is for /metrics, `read` for everything that is data.
 """
 
 import errno
@@ -20,85 +20,101 @@ from typing import ClassVar, Literal
 import structlog
 
 from streampca.errors import SettingsError
-from streampca.process.renewed import changed_at, versions
+from streampca.process.renewed import file_version, file_versions
 
 log = structlog.get_logger()
 
-BACKLOG = 128  # connections that are not accepted yet
+BACKLOG = 128  # connections that the kernel keeps until they are accepted
 Scope = Literal["read", "metrics"]
 _LINE = re.compile(r"((?:read|metrics)(?:,(?:read|metrics))*)\s+([0-9a-fA-F]{64})(?:\s+#.*)?")
-_LOOKED_AT_EVERY_S = 1.0
+_CHECK_FILE_EVERY_S = 1.0
 
 
 def listen(host: str, port: int, port_setting: str) -> socket.socket:
-    """A socket that listens on the address. Raises `SettingsError` that names the settings.
+    """Return a socket that listens on the address. Raises `SettingsError` that names the settings.
 
-    `::` is all addresses of IPv6 and IPv4, and of IPv4 alone where the kernel has no IPv6.
+    The host `::` means all addresses of IPv6 and IPv4. If the kernel has no IPv6, it means those of IPv4.
     """
-    if host == "::" and not socket.has_dualstack_ipv6():
+    has_both = socket.has_dualstack_ipv6()
+    if host == "::" and not has_both:
         host = "0.0.0.0"  # noqa: S104
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    is_dual_stack = family == socket.AF_INET6 and has_both
     try:
-        listening = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=is_dual_stack)
     except OSError as error:
         number = error.errno or 0
-        cause = os.strerror(number) if number > 0 else "no such host"  # an error of getaddrinfo
-        remedy = {
-            errno.EADDRINUSE: f"stop the process there or set {port_setting}, 0 for any",
-            errno.EACCES: f"set {port_setting} to one above 1023",
-        }.get(number, f"set host and {port_setting}")
+        if number == errno.EADDRINUSE:
+            remedy = f"stop the process there or set {port_setting}, 0 for any"
+        elif number == errno.EACCES:
+            remedy = f"set {port_setting} to one above 1023"
+        else:
+            remedy = f"set host and {port_setting}"
+        is_unknown_host = number <= 0  # getaddrinfo has negative numbers
+        cause = "no such host" if is_unknown_host else os.strerror(number)
         raise SettingsError(f"cannot listen on {host}:{port}: {cause} ({remedy})") from None
-    # Inherited by connections: with Nagle's algorithm, answers on a kept-alive one wait 40 ms for an acknowledgement.
+    # Accepted connections inherit this option. With Nagle's algorithm, the second answer on a kept-alive connection
+    # would wait 40 ms for an acknowledgement.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 def address_of(listening: socket.socket) -> str:
-    """Host and port, as in a URL."""
+    """Return host and port, as in a URL."""
     host, port = listening.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def server_context(folder: Path | None) -> ssl.SSLContext | None:
-    """A context whose new connections have the certificate that the folder holds then; None without a folder.
+    """Return a TLS context whose new connections get the certificate that the folder then holds.
 
-    It holds tls.crt and tls.key, named as in a Secret of Kubernetes. If there is a client-ca.crt at the start, clients
-    must have a certificate that it has signed. Raises `SettingsError`.
+    The folder holds tls.crt and tls.key, named as in a Secret of Kubernetes. If it holds client-ca.crt at the start,
+    clients must have a certificate that this authority has signed. Without a folder, return None. Raises
+    `SettingsError`.
     """
     if folder is None:
         return None
-    cert, key, client_ca = folder / "tls.crt", folder / "tls.key", folder / "client-ca.crt"
-    files = [cert, key, *([client_ca] if client_ca.exists() else [])]
+    cert = folder / "tls.crt"
+    key = folder / "tls.key"
+    client_ca = folder / "client-ca.crt"
+    needs_client_cert = client_ca.exists()
+    files = [cert, key]
+    if needs_client_cert:
+        files.append(client_ca)
 
     def read() -> ssl.SSLContext:
-        with_ca = client_ca in files
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client_ca if with_ca else None)
+        cafile = client_ca if needs_client_cert else None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=cafile)
         context.load_cert_chain(cert, key)
-        context.verify_mode = ssl.CERT_REQUIRED if with_ca else ssl.CERT_NONE
+        context.verify_mode = ssl.CERT_REQUIRED if needs_client_cert else ssl.CERT_NONE
         return context
 
     try:
-        version, current, context = versions(files), read(), read()
-    except OSError as error:  # ssl.SSLError is one of them
+        current_version = file_versions(files)
+        current = read()
+        listening_context = read()
+    except OSError as error:  # ssl.SSLError is a subclass
         raise SettingsError(f"{cert} and {key} cannot be used for TLS: {error}") from None
 
-    def choose(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
-        nonlocal version, current
+    def give_current(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+        nonlocal current_version, current
         try:
-            if (newest := versions(files)) != version:
-                current, version = read(), newest
+            version = file_versions(files)
+            if version != current_version:
+                current = read()
+                current_version = version
                 log.info("certificate read again", file=str(cert))
-        except OSError as error:  # the files may be changed one after the other
+        except OSError as error:
+            # The files do not fit while they are replaced one after the other; the next connection tries again.
             log.error("certificate not read again", file=str(cert), error=str(error))
         connection.context = current
 
-    context.sni_callback = choose
-    return context
+    listening_context.sni_callback = give_current
+    return listening_context
 
 
 class AccessError(Exception):
-    """A request is refused; status and header follow RFC 6750."""
+    """A request is refused. Status and header are those of RFC 6750."""
 
     status = 401
     headers: ClassVar = {"WWW-Authenticate": "Bearer"}
@@ -109,7 +125,7 @@ class NoTokenError(AccessError):
 
 
 class UnknownTokenError(AccessError):
-    """The file does not hold the token (any more)."""
+    """The file does not hold the token, or no longer."""
 
     headers: ClassVar = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
 
@@ -126,64 +142,79 @@ class BearerTokens:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises `SettingsError` if the file cannot be read."""
-        self._path, self._clock, self._lock = path, clock, threading.Lock()
-        self._looked_at, self._changed = clock(), changed_at(self._path)
-        self._scopes = _read(path)
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._checked_at = clock()
+        self._version = file_version(path)
+        self._scopes_by_digest = _read_tokens(path)
 
     def check(self, scope: Scope, authorization: str) -> None:
-        """Raise `AccessError` unless an Authorization header has a token of this scope."""
-        if scope not in self._scopes_of(authorization):
+        """Raise `AccessError` unless this Authorization header has a token with this scope."""
+        if scope not in self._find_scopes(authorization):
             raise MissingScopeError(f"this token may not do that: it lacks the scope {scope}")
 
-    def _scopes_of(self, authorization: str) -> frozenset[str]:
-        self._read_again()
-        kind, _, token = authorization.partition(" ")
-        digest = hashlib.sha256(token.strip().encode("latin-1")).digest()
-        allowed = None
-        for accepted, scopes in self._scopes.items():  # all of them: the time says nothing about a token
-            allowed = scopes if hmac.compare_digest(accepted, digest) else allowed
-        if kind.lower() != "bearer" or not token.strip():
+    def _find_scopes(self, authorization: str) -> frozenset[str]:
+        """Return the scopes of the token in an Authorization header. Raises `AccessError` without a known token."""
+        self._reread_if_changed()
+        scheme, _, token = authorization.partition(" ")
+        token = token.strip()
+        digest = hashlib.sha256(token.encode("latin-1")).digest()
+        found = None
+        # All tokens are compared, so that the time of an answer does not tell how far a guess was right.
+        for accepted, scopes in self._scopes_by_digest.items():
+            if hmac.compare_digest(accepted, digest):
+                found = scopes
+        if scheme.lower() != "bearer" or not token:
             raise NoTokenError("this needs a token: send Authorization: Bearer TOKEN")
-        if allowed is None:
+        if found is None:
             raise UnknownTokenError("this token is not known: it was revoked, or never valid")
-        return allowed
+        return found
 
     def has(self, authorization: str) -> bool:
-        """Return whether an Authorization header has a token of the file."""
+        """Return whether this Authorization header has a token of the file, whatever its scopes."""
         try:
-            return bool(self._scopes_of(authorization))
+            return bool(self._find_scopes(authorization))
         except AccessError:
             return False
 
-    def _read_again(self) -> None:
-        """Read a file that has changed. One that cannot be read changes nothing."""
+    def _reread_if_changed(self) -> None:
+        """Read the file again if it has changed, at most once a second.
+
+        If it cannot be read, the tokens stay as they are, also revoked ones, and the next check tries again.
+        """
         with self._lock:
-            if self._clock() - self._looked_at < _LOOKED_AT_EVERY_S:
+            if self._clock() - self._checked_at < _CHECK_FILE_EVERY_S:
                 return
-            self._looked_at = self._clock()
-            if (changed := changed_at(self._path)) == self._changed:
+            self._checked_at = self._clock()
+            version = file_version(self._path)
+            if version == self._version:
                 return
             try:
-                self._scopes = _read(self._path)
-            except SettingsError as error:  # the next look tries again: until then revoked tokens are valid
+                self._scopes_by_digest = _read_tokens(self._path)
+            except SettingsError as error:
                 log.error("tokens not read again", error=str(error))
             else:
-                self._changed = changed
-                log.info("tokens read again", tokens=len(self._scopes))
+                self._version = version
+                log.info("tokens read again", tokens=len(self._scopes_by_digest))
 
 
-def _read(path: Path) -> Mapping[bytes, frozenset[str]]:
+def _read_tokens(path: Path) -> Mapping[bytes, frozenset[str]]:
+    """Return the scopes of each token by its SHA-256. Raises `SettingsError`."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"tokens_file {path} cannot be read: {error}") from None
     scopes = {}
     for number, line in enumerate(lines, start=1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            if not (match := _LINE.fullmatch(line.strip())):
-                raise SettingsError(
-                    f"tokens_file {path}, line {number} is not scopes (read, metrics or both) and the token's SHA-256: "
-                    "see docs/security.md"
-                )
-            scopes[bytes.fromhex(match[2])] = frozenset(match[1].split(","))
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        if not match:
+            raise SettingsError(
+                f"tokens_file {path}, line {number} is not scopes (read, metrics or both) and the token's SHA-256: "
+                "see docs/security.md"
+            )
+        scopes[bytes.fromhex(match[2])] = frozenset(match[1].split(","))
     return scopes

@@ -1,4 +1,4 @@
-"""The registry that worker and sidecar use, and the metrics of requests to an object store."""
+"""The metrics registry of all roles, and the metrics of requests to an object store."""
 
 import platform
 from collections.abc import Iterable, Iterator
@@ -11,28 +11,37 @@ from streampca.version import __version__
 
 
 class LabelledRegistry(CollectorRegistry):
-    """Adds constant labels to every sample: without the topic's, an alert's sum over one topic would hide another."""
+    """A registry that adds constant labels to every sample.
+
+    Without the topic as a label, an alert would add up several topics, and one would hide the other.
+    """
 
     def __init__(self, role: str, **labels: str) -> None:
-        """The `role` of the process is part of its build info, by which alerts find it, whatever its job's name."""
+        """Alerts find a process by the `role` in its build info, since the name of its job is free."""
         super().__init__()
-        self._constant = labels
+        self._constant_labels = labels
         text = "Role of the process, and versions of streampca and of Python."
         build = Info("streampca_build", text, registry=self)
         build.info({"role": role, "version": __version__, "python": platform.python_version()})
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, as their collectors make them for this call, with the labels added."""
+        """Yield all metrics, with the labels added."""
         for family in super().collect():
-            family.samples = [sample._replace(labels={**self._constant, **sample.labels}) for sample in family.samples]
+            samples = []
+            for sample in family.samples:
+                labels = {**self._constant_labels, **sample.labels}
+                samples.append(sample._replace(labels=labels))
+            family.samples = samples  # collectors make families anew for each call, so this changes no other call's
             yield family
 
     def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
-        """A registry of the samples with these names, as a scrape with `name[]` asks for."""
+        """Return a registry of the samples with these names, for a scrape with `name[]`."""
         return _NamedSamples(names, self)
 
 
 class _NamedSamples(RestrictedRegistry):
+    """The samples with some names. prometheus_client's own class asks the collectors, which do not know the labels."""
+
     def collect(self) -> Iterator[Metric]:
         for family in self._registry.collect():
             family.samples = [sample for sample in family.samples if sample.name in self._name_set]
@@ -40,23 +49,33 @@ class _NamedSamples(RestrictedRegistry):
                 yield family
 
 
-_DURATIONS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0)
+_DURATION_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0)
 
 
 class StoreMetrics:
-    """Counts and times the requests to an object store; no series without one."""
+    """Counts and durations of requests to an object store. A folder as store has no such series."""
 
     def __init__(self) -> None:
-        text = "Requests to the object store, by operation and outcome (ok, missing or error)."
-        self._requests = Counter("streampca_store_requests_total", text, ["operation", "outcome"], registry=None)
-        text, name = "Duration of the requests to the object store, by operation.", "store_request_duration_seconds"
-        self._durations = Histogram(f"streampca_{name}", text, ["operation"], registry=None, buckets=_DURATIONS)
+        self._requests = Counter(
+            "streampca_store_requests_total",
+            "Requests to the object store, by operation and outcome (ok, missing or error).",
+            ["operation", "outcome"],
+            registry=None,
+        )
+        self._durations = Histogram(
+            "streampca_store_request_duration_seconds",
+            "Duration of the requests to the object store, by operation.",
+            ["operation"],
+            registry=None,
+            buckets=_DURATION_BUCKETS_S,
+        )
 
     def register(self, registry: CollectorRegistry) -> None:
+        """Let the registry export these metrics."""
         registry.register(self._requests)
         registry.register(self._durations)
 
     def observe(self, operation: str, outcome: str, seconds: float, requests: int = 1) -> None:
-        """Count what one operation took: a listing of thousands of names takes several requests."""
+        """Count the requests of an operation and its duration. A long listing takes several requests."""
         self._requests.labels(operation, outcome).inc(requests)
         self._durations.labels(operation).observe(seconds)

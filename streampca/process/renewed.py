@@ -1,11 +1,11 @@
-"""Files that are renewed while a process runs: certificates, tokens, settings."""
+"""Notices that a file was replaced while the process runs: certificates, tokens, settings."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 
-def changed_at(path: Path) -> tuple[int, int] | None:
-    """What tells a file from the one that replaces it; None if there is none."""
+def file_version(path: Path) -> tuple[int, int] | None:
+    """Return modification time and inode of a file, which change when it is replaced; None if it does not exist."""
     try:
         stat = path.stat()
     except OSError:
@@ -13,6 +13,6 @@ def changed_at(path: Path) -> tuple[int, int] | None:
     return stat.st_mtime_ns, stat.st_ino
 
 
-def versions(files: Iterable[Path]) -> list[tuple[int, int] | None]:
-    """Return `changed_at` of each file."""
-    return [changed_at(path) for path in files]
+def file_versions(files: Iterable[Path]) -> list[tuple[int, int] | None]:
+    """Return the `file_version` of each file."""
+    return [file_version(path) for path in files]

@@ -1,12 +1,14 @@
-"""Ends a process of which a loop hangs, whatever code hangs, with its threads' stacks on stderr.
+"""Ends a process in which a loop hangs, with the stacks of its threads on stderr.
 
-Loops tick, and so does every retry of a wait. A thread looks four times a second whether all have. Only time in which
-the process ran counts: from one look to the next is a quarter of a second, also if the process was stopped meanwhile.
-The thread writes the stacks while it holds the interpreter's lock, so that no frame changes meanwhile, and ends the
-process with exit code 1.
+Each thread that runs a loop calls `tick` in every turn, and whenever it tries again while it waits. The watchdog's
+thread checks four times a second whether one of them has not ticked in time. It then writes the stacks of all threads
+and ends the process with exit code 1. It holds the interpreter's lock meanwhile, so that no frame changes.
 
-If hanging code holds the interpreter's lock, this thread does not run either, and the kernel ends the process with exit
-code 14 (`streampca.process.kernel_alarm`).
+Only time in which the process ran counts: a check counts as a quarter of a second after the one before, also if the
+process was stopped in between (a frozen container).
+
+If the code that hangs holds the interpreter's lock, the watchdog's thread does not run. Then the kernel ends the
+process with exit code 14, see `streampca.process.kernel_alarm`.
 """
 
 import faulthandler
@@ -20,24 +22,28 @@ from typing import TypeVar
 from streampca.process.kernel_alarm import kernel_alarm
 
 T = TypeVar("T")
-HANG_S, STORE_S = 60.0, 300.0  # longer than a step of any loop, and than any request to a store
-_STDERR, _LOOK_S, _WAIT_S = 2, 0.25, 1.0
+HANG_S = 60.0  # longer than any turn of a loop
+STORE_S = 300.0  # longer than any request to a store
+_STDERR = 2
+_CHECK_EVERY_S = 0.25
+_TICK_EVERY_S = 1.0  # while a thread waits for a future
 
 
 class _Watch:
-    """When each thread that ticks must have ticked again, in seconds that the process ran."""
+    """When each thread has to tick next, in seconds that the process has run."""
 
     def __init__(self) -> None:
         self.ran_s = 0.0
-        self.due: dict[threading.Thread, float] = {}
+        self.due_s: dict[threading.Thread, float] = {}
 
     def run(self, ended: threading.Event, renew_alarm: Callable[[float], None]) -> None:
-        """Look again and again, until `ended` is set."""
+        """Check the threads until `ended` is set."""
         renew_alarm(HANG_S)
-        while not ended.wait(_LOOK_S):
+        while not ended.wait(_CHECK_EVERY_S):
             renew_alarm(HANG_S)
-            self.ran_s += _LOOK_S
-            if any(due <= self.ran_s for thread, due in list(self.due.items()) if thread.is_alive()):
+            self.ran_s += _CHECK_EVERY_S
+            due_times = list(self.due_s.items())  # a copy, since other threads tick meanwhile
+            if any(due_s <= self.ran_s for thread, due_s in due_times if thread.is_alive()):
                 os.write(_STDERR, b"Timeout: a loop hangs; the stacks of all threads:\n")
                 faulthandler.dump_traceback(_STDERR)
                 os._exit(1)
@@ -48,9 +54,10 @@ _watch: _Watch | None = None
 
 @contextmanager
 def watching() -> Iterator[None]:
-    """Watch the threads that tick; outside of this, ticks do nothing."""
+    """Watch the threads that tick. Outside of this context, `tick` does nothing."""
     global _watch
-    watch, ended = _Watch(), threading.Event()
+    watch = _Watch()
+    ended = threading.Event()
     with kernel_alarm() as renew_alarm:
         thread = threading.Thread(target=watch.run, args=(ended, renew_alarm), name="watchdog", daemon=True)
         thread.start()
@@ -64,21 +71,23 @@ def watching() -> Iterator[None]:
 
 
 def tick(within_s: float | None = None) -> None:
-    """End the process unless this thread ends or ticks again within that time, by default `HANG_S`."""
-    if (watch := _watch) is not None:
-        watch.due[threading.current_thread()] = watch.ran_s + (within_s or HANG_S)
+    """End the process unless this thread ends or ticks again within `within_s`, by default `HANG_S`."""
+    watch = _watch  # read once: another thread may end the context meanwhile
+    if watch is not None:
+        watch.due_s[threading.current_thread()] = watch.ran_s + (within_s or HANG_S)
 
 
 def forget() -> None:
     """Stop watching this thread until it ticks again."""
-    if (watch := _watch) is not None:
-        watch.due.pop(threading.current_thread(), None)
+    watch = _watch
+    if watch is not None:
+        watch.due_s.pop(threading.current_thread(), None)
 
 
 def result_of(future: Future[T]) -> T:
-    """Wait for a future without limit; tick meanwhile, so that the watchdog does not end the process."""
+    """Return the result of a future. Tick while waiting, so that this may take as long as it takes."""
     while not future.done():
         tick()
         with suppress(TimeoutError):
-            future.exception(_WAIT_S)
+            future.exception(timeout=_TICK_EVERY_S)
     return future.result()

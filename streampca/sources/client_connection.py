@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from streampca.errors import NO_ANSWER, CertificateError, NoBrokerError, SettingsError, SourceError
-from streampca.process.renewed import versions
+from streampca.process.renewed import file_versions
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import TopicDescription
 
@@ -115,7 +115,7 @@ class ClientConnection(ABC):
         self._files = [Path(settings.config_file)] if settings.config_file else []
         if not self.reads_files_again:
             self._files += filter(None, (settings.ssl_cafile, settings.ssl_certfile, settings.ssl_keyfile))
-        self._versions = versions(self._files)
+        self._versions = file_versions(self._files)
 
     @property
     @abstractmethod
@@ -178,7 +178,7 @@ class ClientConnection(ABC):
 
     def _refuse_renewed_files(self) -> None:
         """Raise `SourceError` if a file has changed since the start that this process does not read again."""
-        for path, before, after in zip(self._files, self._versions, versions(self._files), strict=True):
+        for path, before, after in zip(self._files, self._versions, file_versions(self._files), strict=True):
             if after not in (None, before):
                 raise SourceError(
                     f"{NO_ANSWER} at {self._servers} ({self.last_failure or 'no cause is known'}), and {path} "

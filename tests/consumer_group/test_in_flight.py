@@ -272,7 +272,7 @@ def test_a_thread_without_a_task_is_not_watched() -> None:
         loop.tasks.finish(0)
         watch = watchdog._watch
         assert watch is not None
-        wait_until(lambda: all(thread is threading.current_thread() for thread in watch.due))
+        wait_until(lambda: all(thread is threading.current_thread() for thread in watch.due_s))
 
 
 def test_a_task_that_hangs_is_watched_while_the_loop_waits_for_it() -> None:
@@ -289,6 +289,6 @@ def test_a_task_that_hangs_is_watched_while_the_loop_waits_for_it() -> None:
         assert begun.wait(PATIENCE_S)
         (thread,) = executor._threads
         assert watchdog._watch is not None
-        assert thread in watchdog._watch.due
+        assert thread in watchdog._watch.due_s
         go_on.set()
         loop.tasks.finish(0)

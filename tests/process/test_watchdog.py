@@ -17,7 +17,7 @@ BEGIN = f"""
     from concurrent.futures import Future, ThreadPoolExecutor
     from streampca.process import watchdog
     watchdog.HANG_S = {HANG_S}
-    watchdog._WAIT_S = 0.1
+    watchdog._TICK_EVERY_S = 0.1
 
     def tick_for(seconds):
         end = time.monotonic() + seconds
