@@ -79,6 +79,7 @@ def _run(world: Site, checks: Any, faults: ProcessFaults) -> None:
     deadline = world.scheduler.now + PROGRESS_S + _WAIT_S * (world.plan.kind == "float64")
     while world.scheduler.now < deadline and not checks.is_complete():
         world.scheduler.run(world.scheduler.now + 1.0)
+        world.accept_all()  # members may reach the limit of rejects only now
     if not checks.is_complete():
         world.report(f"something waits for ever: {checks.missing()}")
     world.stop()

@@ -107,7 +107,7 @@ class Site(ABC):
 
     @abstractmethod
     def accept_all(self) -> None:
-        """Let an operator end what stops members, such as a limit of rejects."""
+        """Let an operator end what has stopped members until now, such as a limit of rejects."""
 
     @abstractmethod
     def _work(self, machine: Machine, process: Process) -> None:

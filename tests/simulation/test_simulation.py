@@ -5,12 +5,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from streampca.pca.compilation import compile_kernels
 from tests.simulation.mutants import MUTANTS, TRANSFORM_MUTANTS, finds
-from tests.simulation.plan import KINDS, RARE_KINDS, RARE_TRANSFORM_KINDS, TRANSFORM_KINDS, plan_of
+from tests.simulation.plan import (
+    KINDS,
+    QUIET_AFTER_S,
+    RARE_KINDS,
+    RARE_TRANSFORM_KINDS,
+    TRANSFORM_KINDS,
+    Burst,
+    Fault,
+    plan_of,
+    transform_plan_of,
+)
 from tests.simulation.run import PLANS, report_of, simulate
 
 SEEDS = {"worker": 300, "transform": 60}
@@ -38,6 +49,37 @@ def test_any_schedule_of_faults_breaks_no_guarantee(role: str) -> None:
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_a_calm_run_is_right_too(role: str, seed: int) -> None:
     assert simulate(PLANS[role](seed).without_faults()).violations == ()
+
+
+@pytest.mark.parametrize("at", [0.0, QUIET_AFTER_S - 0.1])
+@pytest.mark.parametrize(
+    ("role", "seed", "options"),
+    [
+        ("worker", 1, {}),
+        ("transform", 4, {"on_bad_record": "stop"}),
+        ("transform", 4, {"on_bad_record": "dead_letter"}),
+        ("transform", 4, {"on_bad_record": "skip"}),
+    ],
+)
+def test_members_may_reach_the_limit_of_rejects_at_any_time(
+    role: str, seed: int, options: dict[str, str], at: float
+) -> None:
+    only_poison = Burst(at=at, partition=0, records=300, poison=1, gap=0)
+    plan = replace(PLANS[role](seed), partitions=1, bursts=(only_poison,), faults=(), **options)
+    assert simulate(plan).violations == ()
+
+
+@pytest.mark.parametrize("on_offset_gap", ["earliest", "latest"])
+def test_a_topic_may_be_replaced_after_records_were_lost(on_offset_gap: str) -> None:
+    """Retention removes records that no member has read, and a member commits while the topic is replaced."""
+    for seed in range(1, 11):
+        plan = transform_plan_of(seed)
+        one_partition = replace(plan, partitions=1, bursts=tuple(replace(burst, partition=0) for burst in plan.bursts))
+        trim = Fault(at=4.0, kind="trim", target=10, seconds=0.0, call="")
+        replacement = Fault(at=6.0 + seed / 10, kind="replace", target=3, seconds=0.0, call="")
+        faults = (trim, replacement)
+        stopping = replace(one_partition, faults=faults, on_offset_gap=on_offset_gap, on_bad_record="stop")
+        assert simulate(stopping).violations == ()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 
 import numpy as np
@@ -28,10 +28,8 @@ from tests.simulation.history import Course, joined
 from tests.simulation.plan import DEAD, OUTPUT, D
 from tests.simulation.registry import is_poison
 from tests.simulation.transform.coordinator import Transaction
-from tests.simulation.transform.world import TransformWorld
+from tests.simulation.transform.world import Place, TransformWorld
 from tests.transform.harness import origin_of_output
-
-Place = tuple[int, str]  # a partition, and the id of the topic
 
 _known_model = cache(example_model)
 
@@ -128,9 +126,9 @@ class TransformChecks:
         records = [r for r in self._course(place, end).records if begin <= r.offset < end]
         good = {record.offset: record for record in records if not is_poison(record.value)}
         bad = {record.offset for record in records if is_poison(record.value)}
-        self._compare(f"partition {partition}: outputs", partition, set(good), outputs)
+        self._compare(f"partition {partition}: outputs", place, set(good), outputs)
         skips = self._world.config.on_bad_record == "skip" and not letters  # an older member may not skip them
-        self._compare(f"partition {partition}: dead letters", partition, set() if skips else bad, letters)
+        self._compare(f"partition {partition}: dead letters", place, set() if skips else bad, letters)
         self._check_values(place, [(good[at], r) for r in outputs if (at := _origin(r)[1]) in good])
 
     def _course(self, place: Place, end: int) -> Course:
@@ -148,16 +146,25 @@ class TransformChecks:
         skips, found = self._world.config.on_bad_record == "skip", set(self._origins[place])
         for course in courses:
             records = [record for record in course.records if record.offset < end]
-            skipped = {(record.offset, record.key) for record in records if skips and is_poison(record.value)}
-            if found | skipped == {(record.offset, record.key) for record in records} and end <= course.end:
+            lost = self._lost(place, {record.offset for record in records})
+            without = [r for r in records if r.offset in lost or (skips and is_poison(r.value))]
+            if found | _names(without) == _names(records) and end <= course.end:
                 return course
         self._world.report(f"partition {partition}: up to {end}, outputs are of records before and after a cut")
         return courses[0]
 
-    def _compare(self, what: str, partition: int, wanted: set[int], records: Sequence[Outgoing]) -> None:
+    def _lost(self, place: Place, offsets: Collection[int]) -> set[int]:
+        """The offsets that members need not transform, since retention has removed records before they were read.
+
+        If the topic was replaced while a member skipped them, they are noted as those of the new topic.
+        """
+        partition, topic = place
+        skipped = [self._world.skipped.get((partition, id_), []) for id_ in {topic, self._world.cluster.id}]
+        return {offset for begin, end in itertools.chain(*skipped) for offset in offsets if begin <= offset < end}
+
+    def _compare(self, what: str, place: Place, wanted: set[int], records: Sequence[Outgoing]) -> None:
         found = [_origin(record)[1] for record in records]
-        lost = {o for begin, end in self._world.skipped.get(partition, ()) for o in wanted if begin <= o < end}
-        if missing := wanted - lost - set(found):
+        if missing := wanted - self._lost(place, wanted) - set(found):
             self._world.report(f"{what} of {sorted(missing)} are missing")
         if unwanted := set(found) - wanted:
             self._world.report(f"{what} of {sorted(unwanted)} are not in order")
@@ -206,6 +213,11 @@ def _origin(record: Outgoing) -> tuple[int, int]:
         return origin.partition, origin.offset
     _, partition, offset = origin_of_output(record.headers)
     return partition, offset
+
+
+def _names(records: Iterable[Record]) -> set[tuple[int, bytes | None]]:
+    """Offsets and keys, which tell records from those of another topic, or from before a cut."""
+    return {(record.offset, record.key) for record in records}
 
 
 def _topic_in(metadata: str) -> str:

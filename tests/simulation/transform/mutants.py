@@ -57,6 +57,12 @@ def _commits_offsets_apart(self: Transformer) -> None:
     self._end("committed", "")
 
 
+def _commits_for_the_present_topic(self: Transformer) -> None:
+    """Name the topic that has the name now, which need not be the one that was read."""
+    self._topic_id = self._source.topic_id()
+    _commit(self)
+
+
 def _starts_over_where_it_was(self: Transformer, cause: str) -> None:
     _remembered(self).update(self._positions)
     _start_over(self, cause)
@@ -156,6 +162,7 @@ TRANSFORM_MUTANTS: Mutants = {
     "models of another shape are used": (7, patched(CurrentModel, require_shape=nothing)),
     "the model goes back when a newer one is damaged": (446, LOADS_OLDER_MODELS),
     "a topic that was replaced is not noticed": (22, patched(Transformer, _check_topic=nothing)),
+    "offsets name a topic that was not read": (10, patched(Transformer, _commit=_commits_for_the_present_topic)),
     "another topic's offsets are used": (10, patched(loop, refuse_offset_of_other_topic=nothing)),
     "gaps are not counted": (19, patched(Assignment, skip_gap=_skips_silently)),
     "the last record is not committed":

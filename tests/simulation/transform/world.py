@@ -23,6 +23,8 @@ from tests.simulation.threads import in_flight_of
 from tests.simulation.transform.coordinator import TransformCluster
 from tests.simulation.transform.member import ClusterTransactions, TransformSource
 
+Place = tuple[int, str]  # a partition, and the id of the topic
+
 FIELDS = ("coordinates", "residual")
 PACKER = RecordPacker(writer_of("npy"), batches=False)
 _RELOAD_S, _WAIT_S = 1.0, 0.2
@@ -36,7 +38,7 @@ class TransformWorld(Site):
         self.config = TransformConfig(TOPIC, plan.on_bad_record, plan.on_offset_gap)
         self.publisher = self._machine()
         self.components: dict[int, int] = {}  # of each version published
-        self.skipped: dict[int, list[tuple[int, int]]] = {}  # by partition: offsets that members count as lost
+        self.skipped: dict[Place, list[tuple[int, int]]] = {}  # offsets that members count as lost
         self.ids: dict[Machine, str] = {}  # of the members' transactions
         self._numbers = itertools.count()
         self.former: list[Process] = []  # that another process has replaced while they lived
@@ -59,14 +61,14 @@ class TransformWorld(Site):
     def trim(self, partition: int, start: int) -> None:
         """Remove the records before an offset. Where nothing is committed, members begin behind them."""
         if partition not in self.cluster.committed:
-            self.skipped.setdefault(partition, []).append((0, start))
+            self._note_skipped(partition, 0, start)
         self.history.trim(partition, start)
 
     def skip(self, partition: int, jump: Jump, truncated: bool) -> None:
         if truncated:
             super().skip(partition, jump, truncated)
         else:
-            self.skipped.setdefault(partition, []).append((jump.lost_from, jump.to))
+            self._note_skipped(partition, jump.lost_from, jump.to)
 
     def start_double(self, machine: Machine) -> None:
         """Start another process in place of one that lives, as when its machine is believed to be dead."""
@@ -108,6 +110,9 @@ class TransformWorld(Site):
         listener = MemberListener(self, machine.mount)
         member = Transformer(self.config, source, in_flight, transactions, outputs, listener)
         self._run(machine, member, lambda: listener.has_continued)
+
+    def _note_skipped(self, partition: int, start: int, end: int) -> None:
+        self.skipped.setdefault((partition, self.cluster.id), []).append((start, end))
 
     def _poll_models(self, cache: ModelCache) -> None:
         while True:
