@@ -10,8 +10,8 @@ from streampca.formats.record import headers_of, timestamps_of, values_of
 from streampca.settings.commands import WorkerSettings
 from streampca.sources.client_connection import BrokerErrors
 from streampca.sources.confluent import transactions
+from streampca.sources.confluent.batch import ConfluentBatch
 from streampca.sources.confluent.connection import is_final, printed_id, protocol_code
-from streampca.sources.confluent.source import ConfluentBatch
 from tests.waiting import Clock
 
 SILENT_S = 15.0

@@ -12,7 +12,7 @@ from concurrent.futures import Future, wait
 from typing import Any, Self
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports them in another way
     AclOperation,
     AdminClient,
@@ -32,6 +32,7 @@ _START_S = 6.0  # a user waits: mistakes in the settings are reported within ten
 _PROBE_INTERVAL_S = 1.0
 _PROBE_TIMEOUT_S = 10.0
 _CHECK_S = 0.1
+_GROUP_ANSWER_S = 3.0
 _TOO_SOON = str(KafkaError(KafkaError.ILLEGAL_SASL_STATE).str())  # in the text of two logins within a second
 _URL_SAFE = str.maketrans("+/", "-_")
 _NO_ID = "A" * 22  # sixteen zeros in base64
@@ -144,6 +145,16 @@ class Connection(ClientConnection):
         with contextlib.suppress(KafkaException):
             configs = self._answer(self._admin.describe_configs([resource], request_timeout=_START_S)[resource])
         return {name: entry.value for name, entry in configs.items() if entry.value is not None}
+
+    def is_unassigned(self, group: str) -> bool:
+        """Return whether the group is stable and nobody in it reads the topic; False without an answer."""
+        with contextlib.suppress(KafkaException):
+            request = self._admin.describe_consumer_groups([group], request_timeout=_GROUP_ANSWER_S)[group]
+            described = self._answer(request)
+            assigned = [tp for member in described.members for tp in member.assignment.topic_partitions]
+            is_stable = described.state is ConsumerGroupState.STABLE
+            return is_stable and all(tp.topic != self._topic for tp in assigned)
+        return False
 
     def is_final(self, error: KafkaError) -> bool:
         """Return whether waiting cannot fix it; brokers refuse an expired token, but only until there is a new one."""

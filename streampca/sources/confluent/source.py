@@ -6,23 +6,24 @@ the next poll calls `unassign`. The partitions that the worker reads are assigne
 module never seeks, never pauses, and never reads the group's committed offsets.
 """
 
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import methodcaller
 from typing import Any
 
 import structlog
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from streampca.formats.record import Columns, Record
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources import base
 from streampca.sources.base import Committed
 from streampca.sources.client_connection import one_line
 from streampca.sources.client_source import ClientSource, log_failed_commit
+from streampca.sources.confluent.batch import ConfluentBatch
 from streampca.sources.confluent.connection import Connection, committed
 from streampca.sources.confluent.options import consumer_options, create
 from streampca.sources.events import Assigned, Lost, Revoked, SourceStatus
@@ -31,27 +32,9 @@ _MAX_WAIT_S = 0.05  # longest delay of a rebalance event
 _OFFSETS_S = 3.0
 _CLOSE_S = 2.0
 _CHECK_MEMBER_S = 1.0  # asking for the id of the member waits for a thread of librdkafka
+_ASK_GROUP_S = 10.0
 
 log = structlog.get_logger()
-
-
-class ConfluentBatch(Columns):
-    """Messages of one partition; a record is created only when it is indexed."""
-
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self._messages = messages
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return ConfluentBatch(self._messages[index])
-        message = self._messages[index]
-        return Record(**{name: read(message) for name, read in _FIELDS.items()})
-
-    def column(self, name: str) -> list[Any]:
-        return list(map(_FIELDS[name], self._messages))
 
 
 class ConfluentSource(ClientSource):
@@ -65,21 +48,23 @@ class ConfluentSource(ClientSource):
         self._max_records = base.MAX_POLL_RECORDS
         self._connection = Connection(settings, settings.topic).start()
         self._memberships: deque[Any] = deque()  # the group's metadata of the assignments in `_rebalances`
-        self._is_alone, self._is_member = not settings.group, False
+        self._group, self._is_alone, self._is_member = settings.group, not settings.group, False
         self._subscribed = self._is_alone
         if self._is_alone:
             self._assigned = self._connection.partitions()
         self._revoking = False  # the group waits until the revocation is handled
         self._member_id = ""  # at the last assignment
-        self._check_member_at = 0.0  # monotonic
+        self._check_member_at = self._ask_group_at = 0.0  # monotonic
         self._errors: list[KafkaError] = []  # of the client, not handled yet
         self._ends: dict[int, int] = {}  # reached by the last fetch
         callbacks = {"error_cb": self._errors.append, "on_commit": _on_commit}
         self._consumer = create(Consumer, consumer_options(settings) | callbacks)
 
     def _fetch(self, timeout_s: float) -> Mapping[int, ConfluentBatch]:
+        if self._is_member and not self._assigned:
+            self._rejoin_if_unassigned()
         if not self._subscribed:  # not earlier: librdkafka joins the group at once, and then the group waits for polls
-            self._consumer.subscribe([self._topic], self._on_assign, self._on_revoke, self._on_lost)
+            self._subscribe()
             self._subscribed = True
         if self._revoking:  # the revocation is handled by now
             self._revoking = False
@@ -95,6 +80,27 @@ class ConfluentSource(ClientSource):
         for partition, run in groupby(good, methodcaller("partition")):
             arrived.setdefault(partition, []).extend(run)
         return {partition: ConfluentBatch(batch) for partition, batch in arrived.items()}
+
+    def _rejoin_if_unassigned(self) -> None:
+        """Ask the brokers now and then whether nobody in the group reads the topic; if so, join again.
+
+        A leader that may not read the topic for a moment assigns no partition, and librdkafka leaves it at that.
+        """
+        now = time.monotonic()
+        if now >= self._ask_group_at:
+            self._ask_group_at = now + _ASK_GROUP_S
+            if self._connection.is_unassigned(self._group) and self._may_read():
+                self._subscribe()
+
+    def _may_read(self) -> bool:
+        """Ask the brokers whether this user may read the topic, and let the client know."""
+        with contextlib.suppress(KafkaException):
+            return self._consumer.list_topics(self._topic, timeout=_OFFSETS_S).topics[self._topic].error is None
+        return False
+
+    def _subscribe(self) -> None:
+        """Join the group; a leader that has joined already then assigns the partitions again."""
+        self._consumer.subscribe([self._topic], self._on_assign, self._on_revoke, self._on_lost)
 
     def _reached(self, partition: int) -> tuple[int, int]:
         _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
@@ -202,6 +208,7 @@ class ConfluentSource(ClientSource):
     def _on_assign(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
         consumer.assign([])
         self._is_member, self._member_id = True, self._consumer.memberid()
+        self._ask_group_at = time.monotonic() + _ASK_GROUP_S
         if assigned:
             self._memberships.append(consumer.consumer_group_metadata())
         self._add_rebalance(Assigned, assigned)
@@ -222,28 +229,6 @@ class ConfluentSource(ClientSource):
     def _add_rebalance(self, kind: type[Assigned | Revoked | Lost], partitions: Sequence[TopicPartition]) -> None:
         if partitions:
             self._rebalances.append(kind(frozenset(tp.partition for tp in partitions)))
-
-
-def _timestamp(message: Message) -> int:
-    kind, timestamp = message.timestamp()
-    return -1 if kind == TIMESTAMP_NOT_AVAILABLE else int(timestamp)
-
-
-def _headers(message: Any) -> Sequence[tuple[str, bytes | None]]:
-    try:
-        return message.headers() or ()
-    except UnicodeDecodeError:  # a name is not UTF-8: the client returns none of them
-        return [("__connect.errors.headers", b"a header name is not UTF-8")]
-
-
-_FIELDS: Mapping[str, Callable[[Message], Any]] = {
-    "offset": Message.offset,  # called so, it takes a quarter of the time of `methodcaller`
-    "value": Message.value,
-    "timestamp": _timestamp,
-    "key": Message.key,
-    "headers": _headers,
-    "leader_epoch": Message.leader_epoch,
-}
 
 
 def _on_commit(error: KafkaError | None, offsets: Any) -> None:

@@ -25,6 +25,8 @@ A consumer's membership in its group (`KafkaConsumer._coordinator`).
 - A member that another one with its `group_instance_id` has replaced only stops its heartbeats
   (`_handle_heartbeat_response`): the next poll raises the error.
 - Of members with and without a `group_instance_id`, `RangePartitionAssignor.assign` forgets some: they are sorted.
+- A leader whose user may not read the topic for a moment assigns no partition to anybody, and leaves it at that
+  (`_perform_assignment`): it joins again once it knows partitions (`need_rejoin`).
 - While a heartbeat is due or unanswered, a poll does not wait, and each turn of its loop leaves a task behind until the
   pending fetch ends (`time_to_next_poll`): it waits, since the client's own thread sends the heartbeats.
 - A request for offsets that timed out answers the next call (`_offset_fetch_futures`): it is forgotten.
@@ -162,11 +164,13 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     """Keeps an assignment until a poll takes it, and the error of a member that was replaced."""
 
     replaced: errors.FencedInstanceIdError | None = None
+    _assigned_nothing = False  # as the leader of the group's generation, since it knew no partition
     _waiting: tuple[Any, Any] = (None, None)  # the group's generation and the assignment that no poll has taken
 
     async def _do_join_and_sync_async(self) -> Any:
         generation, assignment = self._waiting
         if assignment is None or generation is not self._generation:
+            self._assigned_nothing = False
             assignment = await super()._do_join_and_sync_async()
             self._waiting = self._generation, assignment
         return assignment
@@ -174,6 +178,17 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     async def _on_join_complete_async(self, *args: Any) -> None:
         self._waiting = None, None
         await super()._on_join_complete_async(*args)
+
+    def _perform_assignment(self, *args: Any) -> Any:
+        assignments = super()._perform_assignment(*args)
+        self._assigned_nothing = not any(assignment.partitions() for assignment in assignments.values())
+        return assignments
+
+    def need_rejoin(self) -> bool:
+        """Return whether to join again, also if partitions are known of which this leader has assigned none."""
+        if self._assigned_nothing and any(map(self._cluster.partitions_for_topic, self._subscription.subscription)):
+            return True
+        return bool(super().need_rejoin())
 
     def time_to_next_poll(self) -> float:
         """Return the time that the next heartbeat allows a poll: any, since another thread sends it."""

@@ -1,0 +1,49 @@
+"""The messages of one partition that a poll of confluent-kafka has returned, as records."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+
+from streampca.formats.record import Columns, Record
+
+
+class ConfluentBatch(Columns):
+    """Messages of one partition; a record is created only when it is indexed."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return ConfluentBatch(self._messages[index])
+        message = self._messages[index]
+        return Record(**{name: read(message) for name, read in _FIELDS.items()})
+
+    def column(self, name: str) -> list[Any]:
+        return list(map(_FIELDS[name], self._messages))
+
+
+def _timestamp(message: Message) -> int:
+    kind, timestamp = message.timestamp()
+    return -1 if kind == TIMESTAMP_NOT_AVAILABLE else int(timestamp)
+
+
+def _headers(message: Any) -> Sequence[tuple[str, bytes | None]]:
+    try:
+        return message.headers() or ()
+    except UnicodeDecodeError:  # a name is not UTF-8: the client returns none of them
+        return [("__connect.errors.headers", b"a header name is not UTF-8")]
+
+
+_FIELDS: Mapping[str, Callable[[Message], Any]] = {
+    "offset": Message.offset,  # called so, it takes a quarter of the time of `methodcaller`
+    "value": Message.value,
+    "timestamp": _timestamp,
+    "key": Message.key,
+    "headers": _headers,
+    "leader_epoch": Message.leader_epoch,
+}
