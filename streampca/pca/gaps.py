@@ -147,22 +147,35 @@ def pair_step(block: BlockWithGaps, covariance: F64, product: Array, scale: F64)
     """How the block changes Σ: what it shows of each pair of entries, and what that predicts of the other pairs.
 
     `covariance` is Σ before the block, packed and in the units of v; the block has D = `scale` (d,). `product` (d, d)
-    is the lower triangle of YᵀY of its rows.
+    is the lower triangle of YᵀY of its rows; in float64 it is overwritten.
     """
     d = len(block.before.mean)
     new, rows_moved = block.new, block.rows_moved
     step = entry_step(block)
-    shown = np.full((d, d), new)  # n_ij: the weight of the block's messages that show both entries
-    if block.filled:
-        shown = triangle.of_rows(np.sqrt(block.weights.c)[:, None] * block.filled.shown)
     known = block.before.known
     if known is None:  # all pairs are known, or before the first message none
         known = np.full(len(covariance), float(block.before.count > 0))
-    moments = pairs.estimate(product, rows_moved, _fits(block), step.entries, shown, new)
-    share, known_after, change = pairs.move(
-        moments, covariance, scale, known, step.entries, shown, block.weights.past, missing.FEW
-    )
-    squares = np.asarray(product.diagonal() + np.square(rows_moved), np.float64)
+    change = np.asarray(product, np.float64)
+    squares = change.diagonal() + np.square(rows_moved)
+    past = block.weights.past
+    if block.filled:
+        shown = triangle.of_rows(np.sqrt(block.weights.c)[:, None] * block.filled.shown).astype(np.float64, copy=False)
+        share, known_after = pairs.step(
+            rows=change,
+            moved=rows_moved,
+            fits=_fits(block, block.filled),
+            entries=step.entries,
+            shown=shown,
+            past=past,
+            few=missing.FEW,
+            covariance=covariance,
+            scale=scale,
+            known=known,
+        )
+    else:
+        share, known_after = pairs.step_of_complete(
+            rows=change, moved=rows_moved, past=past, covariance=covariance, scale=scale, known=known
+        )
     predicted, predicted_means = _predicted_change(block, step, change, squares)
     # Of an entry with the share η, the block tells all itself; a dead sensor, with the share 0, follows the prediction.
     predicted_share = (1 - step.share / new) * predicted.is_predicted
@@ -181,11 +194,9 @@ def pair_step(block: BlockWithGaps, covariance: F64, product: Array, scale: F64)
     )
 
 
-def _fits(block: BlockWithGaps) -> pairs.Fits:
+def _fits(block: BlockWithGaps, filled: missing.Filled) -> pairs.Fits:
     """The second moments of the fits and residuals of the block's rows."""
-    C, filled = block.predictor.C, block.filled
-    if filled is None:  # complete messages are averaged whole, without fits
-        return pairs.Fits(C, np.zeros_like(C), np.zeros_like(C))
+    C = filled.predictor.C
     weighted = filled.X * (block.weights.c * np.square(block.learned.kept))[:, None]
     H = weighted.T @ filled.X  # Σc x xᵀ (K, K)
     rows = weighted.T @ (filled.V - filled.predictor.mean)  # Σc x (f + r)ᵀ (K, d)
@@ -221,11 +232,12 @@ def _predicted_change(
     with_coordinates = np.where(ordinary[:, None], of_ordinary, C @ change_of_x * unit) * known[:, None]
     C = C * unit
     is_predicted = known & ~ordinary
-    is_shown = step.share > 0
-    largest = squares[is_predicted & ~is_shown].sum()
-    added = np.vecdot(C, with_coordinates)[is_predicted & ~is_shown].clip(0).sum()
-    if added > largest and (block.learned.kept < 1).any():
-        with_coordinates *= largest / added
+    if (block.learned.kept < 1).any():
+        is_dead = is_predicted & (step.share <= 0)
+        largest = squares[is_dead].sum()
+        added = np.vecdot(C, with_coordinates)[is_dead].clip(0).sum()
+        if added > largest:
+            with_coordinates *= largest / added
     # If L has hardly varied so far, its coordinates may be so large that the predicted entries would be sent far away.
     limit = centring.ORDINARY * C.shape[1]  # of the mean square of x, which is K on average
     with_coordinates *= min(1.0, limit / max(float(change_of_x.trace()), limit))

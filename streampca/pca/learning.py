@@ -219,9 +219,10 @@ def _learn_covariance(
         mean = _moved_mean(of_gaps, step.moved, origin, scale, config.largest_value)
         state = replace(state, mean=mean, known=step.known, total_variance=float(step.variance.sum()))
     if scale is not None:
-        variances = past * before[packed_diagonal(d)] + product.diagonal() / scale**2
         if step:
             variances = step.variance / scale**2
+        else:
+            variances = past * before[packed_diagonal(d)] + product.diagonal() / scale**2
         state, new_units = scaling.rescaled(replace(state, covariance=None, variances=variances))
         start = start * (new_units / scale)[:, None].astype(config.dtype)
     if step:

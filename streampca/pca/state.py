@@ -47,7 +47,7 @@ class State:
             variances = self.covariance[packed_diagonal(len(self.mean))]
         return variances
 
-    @property
+    @cached_property
     def known_entries(self) -> F64:
         """The share of the weight for which each entry has been known, (d,); 0 before the first message."""
         d = len(self.mean)

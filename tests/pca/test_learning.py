@@ -82,6 +82,7 @@ def test_one_pass_comes_close_to_batch_pca_with_few_columns() -> None:
 
 CASES = ["plain", "centred", "forgetting", "outliers", "short memory", "of low rank", "new directions"]
 CASES += ["missing", "late", "standardised", "standardised, missing", "standardised, late"]
+CASES += ["late, then complete", "standardised, late, then complete"]
 
 
 def stream_of(case: str) -> tuple[F64, F64]:
@@ -96,11 +97,14 @@ def stream_of(case: str) -> tuple[F64, F64]:
         X[:1200, 20:] = 0
     if "standardised" in case:
         X *= np.logspace(-3, 3, d)
+    complete = X
     if "missing" in case or "late" in case:
         X = with_gaps(X, 0.2)
     if "late" in case:
         X[:2300, 10:20] = X[:1000, 25:30] = np.nan
         X[[2300, 2600]] *= 1e3  # the first one is in the first block of a sensor
+    if "then complete" in case:
+        X[2500:] = complete[2500:]  # the last blocks have no gap, but N is below 1
     half_life = {"forgetting": 500, "missing": 2000, "short memory": 20}.get(case, np.inf)
     return X, np.full(n, 2 ** (-1 / half_life))
 

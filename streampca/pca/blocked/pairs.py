@@ -33,73 +33,76 @@ class Entries(NamedTuple):
 
 
 @compiled_without_lock
-def estimate(rows: Array, moved: F64, fits: Fits, entries: Entries, shown: F64, new: float) -> F64:
-    """B (d, d), the block's mean of each product of two entries about the mean before it; its lower triangle.
+def step(
+    rows: F64, moved: F64, fits: Fits, entries: Entries, shown: F64, past: float, few: float, covariance: F64,
+    scale: F64, known: F64,
+) -> tuple[F64, F64]:  # fmt: skip
+    """By which share E the block replaces Σ of each pair, and N after it; Δ = E∘(B − Σ) overwrites `rows`.
 
-    A product of f + r has four parts, and each is averaged over the messages that show it. `rows` is the lower triangle
-    (d, d) of the rows' second moments about their mean, which is `moved` (d,) away from the one before the block;
-    `shown` (d, d) the weight of the block's messages that show both entries.
+    B_ij is the block's mean of the product of two entries about the mean before it. A product of f + r has four parts,
+    and each is averaged over the messages that show it. `rows` is the lower triangle (d, d) of the rows' second moments
+    about their mean, which is `moved` (d,) away from the one before the block. `shown` (d, d) is the weight of the
+    block's messages that show both entries; if this is a smaller share than `few`, the block counts less. `covariance`
+    and `known` are packed, as are E and the next N: Σ before the block, in units in which one of B is `scale` (d,), and
+    N, the share of the weight for which both entries were known.
     """
-    d = len(moved)
-    B, residual_weight = np.empty((d, d)), np.empty(d)
-    for j in range(d):  # from Σc f r/√q, of the rows' residuals, to the mean over the messages that show the entry
-        residual_weight[j] = entries.root[j] / entries.shown[j] if entries.shown[j] > 0 else 0.0
+    new, d = 1.0 - past, len(moved)
+    share, known_after = np.empty(len(known)), np.empty(len(known))
+    residual_weight, entry_known = np.empty(d), np.empty(d)
+    for j in range(d):
+        is_shown = entries.shown[j] > 0
+        # From Σc f r/√q, of the rows' residuals, to the mean over the messages that show the entry.
+        residual_weight[j] = entries.root[j] / entries.shown[j] if is_shown else 0.0
+        entry_known[j] = entries.before[j] + (new if is_shown else 0.0)  # its weight with this block
     for first in range(0, d, _TILE):
         end = min(first + _TILE, d)
         FF = product(fits.squares[first:end], fits.C[:end], T)
         FR = product(fits.C[first:end], fits.residuals[:end], T)
         RF = product(fits.residuals[first:end], fits.C[:end], T)
         for i in range(first, end):
-            i_begins = entries.before[i] <= 0
+            i_is_shown, i_begins = entries.shown[i] > 0, entries.before[i] <= 0
+            row = i * (i + 1) // 2  # where row i begins in the packed triangle
             for j in range(i + 1):
                 ff, fr, rf = FF[i - first, j], FR[i - first, j], RF[i - first, j]
+                pair_before = past * known[row + j]
+                begins = i_begins or entries.before[j] <= 0
                 if shown[i, j] > 0:
                     # What the fits leave of the rows' product is that of the residuals, divided by √q_i √q_j.
-                    rr = (rows[i, j] + moved[i] * moved[j] - ff - fr - rf) * entries.root[i] * entries.root[j]
-                    B[i, j] = ff / new + fr * residual_weight[j] + rf * residual_weight[i] + rr / shown[i, j]
-                elif i_begins or entries.before[j] <= 0:  # its fits are 0: only its residuals tell of the pair
-                    B[i, j] = ff / new + fr * residual_weight[j] + rf * residual_weight[i]
-                else:  # as if the messages were filled: a missing entry has its fit and no residual
-                    B[i, j] = (ff + fr * entries.root[j] + rf * entries.root[i]) / new
-    return B
+                    rr = (rows[i, j] + moved[i] * moved[j] - ff - fr - rf) * (entries.root[i] * entries.root[j])
+                    moment = ff / new + fr * residual_weight[j] + rf * residual_weight[i] + rr / shown[i, j]
+                    counted = min(new, shown[i, j] / few)
+                    known_after[row + j] = pair_before + counted
+                    share[row + j] = counted / known_after[row + j]
+                else:
+                    # No message shows the pair. Filled messages move it if both entries are shown apart, or if one
+                    # begins. With a dead sensor it stays as it is: the prediction from other sensors moves it
+                    # (`next_covariance`). The block counts for the weight of a known pair, but N of one that was never
+                    # shown stays 0.
+                    if begins:  # its fits are 0: only its residuals tell of the pair
+                        moment = ff / new + fr * residual_weight[j] + rf * residual_weight[i]
+                    else:  # as if the messages were filled: a missing entry has its fit and no residual
+                        moment = (ff + fr * entries.root[j] + rf * entries.root[i]) / new
+                    known_after[row + j] = pair_before + new if pair_before > 0 else 0.0
+                    pair_weight = min(entry_known[i], entry_known[j])
+                    moves = (i_is_shown and entries.shown[j] > 0) or begins
+                    share[row + j] = new / max(new, pair_weight) if moves and pair_weight > 0 else 0.0
+                rows[i, j] = share[row + j] * (moment - covariance[row + j] * (scale[i] * scale[j]))
+    return share, known_after
 
 
 @compiled_without_lock
-def move(
-    moments: F64, covariance: F64, scale: F64, known: F64, entries: Entries, shown: F64, past: float, few: float
-) -> tuple[F64, F64, F64]:
-    """By which share E the block replaces Σ of each pair, N after it, and the change Δ = E∘(B − Σ).
-
-    `moments` (d, d) is B, whose lower triangle Δ overwrites. `covariance` and `known` are packed, as are E and the next
-    N: Σ before the block, in units in which one of B is `scale` (d,), and N, the share of the weight for which both
-    entries were known. `shown` (d, d) is the weight of the block's messages that show both; if this is a smaller share
-    than `few`, the block counts less.
-    """
-    new, d = 1.0 - past, len(moments)
+def step_of_complete(rows: F64, moved: F64, past: float, covariance: F64, scale: F64, known: F64) -> tuple[F64, F64]:
+    """What `step` does, for a block of complete messages: B is their plain mean."""
+    new, row = 1.0 - past, 0  # where a row begins in the packed triangle
     share, known_after = np.empty(len(known)), np.empty(len(known))
-    entry_known = np.empty(d)  # the weight for which an entry is known, with this block
-    for j in range(d):
-        entry_known[j] = entries.before[j] + (new if entries.shown[j] > 0 else 0.0)
-    row = 0  # where row i begins in the packed triangle
-    for i in range(d):
-        i_is_shown, i_begins = entries.shown[i] > 0, entries.before[i] <= 0
+    for i in range(len(moved)):
         for j in range(i + 1):
-            pair_before = past * known[row + j]
-            if shown[i, j] > 0:
-                counted = min(new, shown[i, j] / few)
-                known_after[row + j] = pair_before + counted
-                share[row + j] = counted / known_after[row + j]
-            else:
-                # No message shows the pair. Filled messages move it if both entries are shown apart, or if one begins.
-                # With a dead sensor it stays as it is: the prediction from other sensors moves it (`next_covariance`).
-                # The block counts for the weight of a known pair, but N of one that was never shown stays 0.
-                known_after[row + j] = pair_before + new if pair_before > 0 else 0.0
-                pair_weight = min(entry_known[i], entry_known[j])
-                moves = (i_is_shown and entries.shown[j] > 0) or i_begins or entries.before[j] <= 0
-                share[row + j] = new / max(new, pair_weight) if moves and pair_weight > 0 else 0.0
-            moments[i, j] = share[row + j] * (moments[i, j] - covariance[row + j] * (scale[i] * scale[j]))
+            moment = (rows[i, j] + moved[i] * moved[j]) / new
+            known_after[row + j] = past * known[row + j] + new
+            share[row + j] = new / known_after[row + j]
+            rows[i, j] = share[row + j] * (moment - covariance[row + j] * (scale[i] * scale[j]))
         row += i + 1
-    return share, known_after, moments
+    return share, known_after
 
 
 class PredictedChange(NamedTuple):
