@@ -156,7 +156,7 @@ class _Demo:
             text = self._children[0].log.read_text(encoding="utf-8")
             is_compiling = "compiling kernels" in text and "worker started" not in text
             return "compiling, once on this machine …" if is_compiling else "starting …"
-        loss, model, truth = self._newest.loss_ewma, self._newest.model, self._stream.truth
+        loss, model, truth = self._newest.stats.loss_ewma, self._newest.model, self._stream.truth
         optimum = f" (optimum: {truth.loss_ratio:.4f})" if truth else ""
         figures = {
             "learned": f"{self._newest.version:,} ({rate:,.0f} per second)",
