@@ -17,6 +17,7 @@ from streampca.pca.past_scores import PastScores
 from streampca.process.metrics import StoreMetrics
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.served_models import ServedModels
+from streampca.stores.base import Store
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -57,6 +58,16 @@ def numbered(version: int, published_at: float | None = None, **model: Any) -> m
         positions={0: 3, 1: version}, published_at=time.time() if published_at is None else published_at,
         settings={"components": K},
     )  # fmt: skip
+
+
+def empty_models(store: Store) -> Models:
+    """The models of the topic, of which ten are kept."""
+    return Models(store, TOPIC, keep=10)
+
+
+def save(models: Models, *versions: int) -> None:
+    for version in versions:
+        models.save(numbered(version))
 
 
 def standardised(published: model_file.PublishedModel) -> model_file.PublishedModel:
