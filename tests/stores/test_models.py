@@ -1,6 +1,5 @@
 """Published models in a store: versions, fallback from damaged files, pruning."""
 
-
 import pytest
 from structlog.typing import EventDict
 
