@@ -16,10 +16,12 @@ import structlog
 from hypothesis import is_hypothesis_test, settings
 from threadpoolctl import threadpool_limits
 
+from tests.in_memory.store import FaultyStore
 from tests.java_server import available
 from tests.kafka_broker import Broker
 from tests.object_server import S3Proxy
 from tests.s3_process import S3Process
+from tests.waiting import Clock
 
 # As in streampca/process/logs.py; otherwise a failing test prints hundreds of log lines about an unreachable broker.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
@@ -153,6 +155,17 @@ def topic() -> str:
 def new_topic(broker: Broker, topic: str) -> str:
     """A topic of one partition on the shared broker."""
     return broker.create_topic(topic)
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    """A store in memory, for modules that have none of their own."""
+    return FaultyStore()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(1000.0)
 
 
 @pytest.fixture

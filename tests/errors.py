@@ -1,9 +1,10 @@
-"""Checks errors that a user reads."""
+"""Errors and log lines that a user reads."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.typing import EventDict
 
 
 def refusal(kind: type[Exception], action: Callable[..., object], *arguments: Any, **options: Any) -> str:
@@ -13,3 +14,8 @@ def refusal(kind: type[Exception], action: Callable[..., object], *arguments: An
     text = str(caught.value)
     assert "\n" not in text
     return text
+
+
+def logged(events: list[EventDict]) -> list[str]:
+    """The lines of a log that an operator reads: those above debug."""
+    return [str(event["event"]) for event in events if event["log_level"] != "debug"]

@@ -9,12 +9,15 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from streampca.fold import checkpoint, model_file, npz
+from streampca.fold.fold import FoldStats
+from streampca.fold.model_file import ModelStats
 from streampca.pca.arrays import Array
 from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.process.metrics import StoreMetrics
 from streampca.sidecar.metrics import SidecarMetrics
 from streampca.sidecar.served_models import ServedModels
+from streampca.stores.base import Store
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
@@ -36,14 +39,35 @@ def example_model(version: int, d: int = D, k: int = K, dtype: Any = np.float64)
     )
 
 
+def stats_of(**figures: Any) -> ModelStats:
+    """The stats of a model; those that are not given are as before the first message."""
+    return FoldStats.total([]).of_model().model_copy(update=figures)
+
+
+def with_stats(published: model_file.PublishedModel, **figures: Any) -> model_file.PublishedModel:
+    return replace(published, stats=published.stats.model_copy(update=figures))
+
+
 def numbered(version: int, published_at: float | None = None, **model: Any) -> model_file.PublishedModel:
     """The published model of this version."""
     return model_file.PublishedModel(
         version=version, model=example_model(version, **model), topic=TOPIC, topic_id="id",
-        positions={0: 3, 1: version}, rejected=1, loss=0.5, loss_ratio=0.25, loss_ewma=0.125,
-        first_timestamp_ms=1, last_timestamp_ms=2, published_at=time.time() if published_at is None else published_at,
+        stats=stats_of(
+            rejected=1, loss=0.5, loss_ratio=0.25, loss_ewma=0.125, first_timestamp_ms=1, last_timestamp_ms=2
+        ),
+        positions={0: 3, 1: version}, published_at=time.time() if published_at is None else published_at,
         settings={"components": K},
     )  # fmt: skip
+
+
+def empty_models(store: Store) -> Models:
+    """The models of the topic, of which ten are kept."""
+    return Models(store, TOPIC, keep=10)
+
+
+def save(models: Models, *versions: int) -> None:
+    for version in versions:
+        models.save(numbered(version))
 
 
 def standardised(published: model_file.PublishedModel) -> model_file.PublishedModel:

@@ -8,12 +8,14 @@ import numpy as np
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.model import Model
 from streampca.sidecar.openapi import EXAMPLES
+from tests.example_models import stats_of
 from tests.sidecar.http_client import client_of
 
 MODEL = PublishedModel(
     version=4000, topic="readings", topic_id="5fJx41ZNQ6u3sVYq2mTq0g", positions={0: 2100, 1: 1900},
     model=Model(np.eye(2, 3), np.array([4.0, 1.0]), np.array([21.5, 48.0, 1013.0]), total_variance=5.5, weight=4000.0),
-    names=["temp", "hum", "press"], loss=0.5, loss_ratio=0.1, loss_ewma=0.1, published_at=1767225600.0,
+    names=["temp", "hum", "press"], published_at=1767225600.0,
+    stats=stats_of(loss=0.5, loss_ratio=0.1, loss_ewma=0.1),
 )  # fmt: skip
 VECTORS = [[23.5, 48.0, 1013.5], [21.5, 47.0, 1013.0]]
 TENSOR = {"name": "vectors", "shape": [2, 3], "datatype": "FP64", "data": [*VECTORS[0], *VECTORS[1]]}

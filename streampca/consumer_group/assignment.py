@@ -5,6 +5,7 @@ stays in the group.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from streampca.consumer_group import events
@@ -13,7 +14,7 @@ from streampca.consumer_group.policy import FirstRecords, MemberPolicy
 from streampca.errors import ForeignStoreError, StoreError
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Source
-from streampca.sources.events import OutOfRange, Undecoded, Vectors
+from streampca.sources.events import OutOfRange, Records, Undecoded, Vectors
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0  # between attempts to restore
 _STORE_DELAY_S = 60.0  # longest time that network file systems may show a folder as it was, by default
@@ -98,7 +99,41 @@ class Assignment(Generic[P]):
         self._first_records.begin([p for p in partitions if self.progress[p].is_first_start])
         self._seek(partitions)
 
-    def pause(self, event: Undecoded) -> None:
+    def decode(
+        self, records: Records, handle: Callable[[Vectors], object], before_stop: Callable[[], object] = lambda: None
+    ) -> None:
+        """Decode records in a thread; `handle` gets them in the loop, unless they must come again later.
+
+        If the member stops at one of them, `handle` gets those before it, and `before_stop` is called when they are
+        handled. Then handling raises `BadRecordError`. It raises `RejectLimitError` if the first records of the
+        partition are not what was sent.
+        """
+        self._in_flight.read(records, partial(self._decoded, handle, before_stop))
+
+    def _decoded(
+        self, handle: Callable[[Vectors], object], before_stop: Callable[[], object], decoded: Vectors | Undecoded
+    ) -> None:
+        partition = decoded.partition
+        if isinstance(decoded, Undecoded):
+            self._pause(decoded)
+            return
+        if partition in self._stalled:
+            self._stalled.discard(partition)
+            self._listener.notify(events.PartitionResumed(partition))
+        if not self._first_records.may_handle(decoded):
+            return
+        reject = self._policy.stops_at(decoded)
+        if reject is None:
+            handle(decoded)
+            return
+        self._in_flight.stop_reading([partition])
+        self._in_flight.finish(partition)
+        handle(decoded.before(reject.index))
+        self._in_flight.finish(partition)
+        before_stop()
+        raise self._policy.error(decoded, reject)
+
+    def _pause(self, event: Undecoded) -> None:
         """Read no more records of a partition until it is time to retry, since they cannot be decoded for now."""
         self._in_flight.stop_reading([event.partition])
         self._in_flight.finish(event.partition)  # earlier records that are worked on need not be read again
@@ -106,16 +141,6 @@ class Assignment(Generic[P]):
         self._paused.add(event.partition)
         self._stalled.add(event.partition)
         self._listener.notify(events.PartitionStalled(event.partition, event.end - event.position, event.cause))
-
-    def decoded(self, event: Vectors) -> bool:
-        """Records of a partition have been decoded: return whether they may be handled now, or come again later.
-
-        Raises `RejectLimitError` if the first records of the partition are not what was sent.
-        """
-        if event.partition in self._stalled:
-            self._stalled.discard(event.partition)
-            self._listener.notify(events.PartitionResumed(event.partition))
-        return self._first_records.may_handle(event)
 
     def skip_gap(self, event: OutOfRange) -> None:
         """Continue behind records that are lost, if the policy allows it. Raises `OffsetGapError`."""

@@ -203,9 +203,9 @@ class _Demo:
             is_compiling = "compiling kernels" in log and "worker started" not in log
             return "compiling, once on this machine …" if is_compiling else "starting …"
         model = self._newest.model
-        loss_ratio = "–" if self._newest.loss_ewma is None else f"{self._newest.loss_ewma:.4f}"
+        loss_ratio = "–" if self._newest.stats.loss_ewma is None else f"{self._newest.stats.loss_ewma:.4f}"
         truth = self._stream.truth
-        if truth is not None and self._newest.loss_ewma is not None:
+        if truth is not None and self._newest.stats.loss_ewma is not None:
             loss_ratio += f" (optimum: {truth.loss_ratio:.4f})"
         figures = {
             "learned": f"{self._newest.version:,} ({self._messages_per_second():,.0f} per second)",

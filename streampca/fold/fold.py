@@ -15,6 +15,7 @@ from pydantic import ConfigDict
 
 from streampca.fold import npz
 from streampca.fold.event_time import EventTime
+from streampca.fold.model_file import ModelStats
 from streampca.fold.names import Names
 from streampca.formats.record import Batch, LastRecord
 from streampca.pca.arrays import Array
@@ -51,6 +52,18 @@ class FoldStats:
     def recent_loss(self) -> float | None:
         """‖r‖²/‖y‖² over about the last 1000 messages; None before the first."""
         return self.loss_ewma / self.norm_ewma if self.norm_ewma > 0 else None
+
+    def of_model(self) -> ModelStats:
+        """The part that a model keeps."""
+        has_loss = self.with_loss > 0
+        return ModelStats(
+            rejected=sum(self.rejected.values()),
+            loss=self.loss if has_loss else None,
+            loss_ratio=self.loss_ratio,
+            loss_ewma=(self.recent_loss or 0.0) if has_loss else None,
+            first_timestamp_ms=self.first_ms,
+            last_timestamp_ms=self.last_ms,
+        )
 
     @classmethod
     def total(cls, parts: Sequence["FoldStats"]) -> "FoldStats":

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from streampca.errors import DamagedFileError
 from streampca.fold import earlier_format, npz
@@ -19,22 +19,30 @@ _ARRAYS = {"components", "explained_variance", "mean"}  # that every file has
 _ROUNDING = 1e-6  # by which a pooled share may be above 1
 
 
+class ModelStats(npz.Strict):
+    """Counts, losses and times of the messages that a model has learned; part of its header."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rejected: npz.Count  # records that could not be learned
+    loss: npz.Finite | None  # mean ‖r‖² of all messages, each scored before it is learned
+    loss_ratio: npz.Finite | None  # Σ‖r‖² / Σ‖y‖² of the same messages
+    loss_ewma: npz.Finite | None  # ‖r‖²/‖y‖², exponentially weighted over about the last 1000 messages
+    first_timestamp_ms: npz.Milliseconds  # the least timestamp of the records learned; -1: unknown
+    last_timestamp_ms: npz.Milliseconds  # the greatest one
+
+
 @dataclass(frozen=True, eq=False)
 class PublishedModel:
     """A model with its version and origin."""
 
     version: int  # the number of messages learned, so it only grows, even across restarts
     model: Model
+    stats: ModelStats
     topic: str = ""
     topic_id: str = ""
     positions: dict[int, int] = field(default_factory=dict)  # partition → next offset; all before it are included
-    rejected: int = 0  # records that could not be learned
-    loss: float | None = None  # mean ‖r‖² of all messages, each scored before it is learned
-    loss_ratio: float | None = None  # Σ‖r‖² / Σ‖y‖² of the same messages
-    loss_ewma: float | None = None  # ‖r‖²/‖y‖², exponentially weighted over the last ~1000 messages
     partition_losses: dict[int, float] = field(default_factory=dict)  # partition → its own loss_ewma, once it has one
-    first_timestamp_ms: int = -1  # the least timestamp of the records learned; -1: unknown
-    last_timestamp_ms: int = -1  # the greatest one
     published_at: float = 0.0  # seconds since 1970
     settings: dict[str, Any] = field(default_factory=dict)  # the settings that shape the model
     subspace_error: float | None = None  # expected Σ sin² of the angles between the model and the stream's axes
@@ -57,16 +65,10 @@ class PublishedModel:
 PartitionName = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 
 
-class ModelHeader(npz.Header):
+class ModelHeader(npz.Header, ModelStats):
     version: npz.Count
     positions: dict[PartitionName, Annotated[int, Field(ge=-1, lt=2**63)]]
-    rejected: npz.Count
-    loss: npz.Finite | None
-    loss_ratio: npz.Finite | None
-    loss_ewma: npz.Finite | None
     partition_losses: dict[PartitionName, npz.NonNegative]
-    first_timestamp_ms: npz.Milliseconds
-    last_timestamp_ms: npz.Milliseconds
     published_at: npz.Finite
     total_variance: npz.Finite
     weight: npz.Finite
@@ -80,6 +82,7 @@ def encode(published: PublishedModel) -> bytes:
     if problem := _problem(published):
         raise ValueError(f"this model cannot be written: {problem}")
     header = {name: value for name, value in vars(published).items() if name in ModelHeader.model_fields} | {
+        **dict(published.stats),
         "kind": KIND,
         "format_version": FORMAT_VERSION,
         "positions": {str(partition): position for partition, position in published.positions.items()},
@@ -137,6 +140,7 @@ def decode(data: bytes) -> PublishedModel:
         values[name] = {int(partition): value for partition, value in getattr(header, name).items()}
     published = PublishedModel(
         model=model,
+        stats=ModelStats(**header.model_dump(include=set(ModelStats.model_fields))),
         past_scores=past_scores,
         learned=arrays.get("learned"),
         known=arrays.get("known"),

@@ -140,7 +140,8 @@ def model_info(published: PublishedModel, drift: Mapping[str, Mapping[str, float
         "drift": drift,
     }
     others = [name for name in ModelResponse.model_fields if name not in own]
-    fields = {name: getattr(published if hasattr(published, name) else model, name) for name in others}
+    holders = (published, published.stats, model)
+    fields = {name: next(getattr(holder, name) for holder in holders if hasattr(holder, name)) for name in others}
     return _answer(published, fields | own)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import TypeVar
 
 from prometheus_client import Counter, GCCollector, Histogram, ProcessCollector
@@ -17,9 +18,12 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 _GAUGES = (  # name, help text, attribute of the model in use
     ("streampca_model_version", "Version of the model in use: messages learned.", "version"),
-    ("streampca_model_loss_mean", "Mean squared residual of the model in use, messages scored before learned.", "loss"),
-    ("streampca_model_loss_ratio", "The loss divided by the mean squared norm.", "loss_ratio"),
-    ("streampca_model_loss_ewma", "The loss ratio over the last 1000 messages or so.", "loss_ewma"),
+    (
+        "streampca_model_loss_mean", "Mean squared residual of the model in use, messages scored before learned.",
+        "stats.loss",
+    ),
+    ("streampca_model_loss_ratio", "The loss divided by the mean squared norm.", "stats.loss_ratio"),
+    ("streampca_model_loss_ewma", "The loss ratio over the last 1000 messages or so.", "stats.loss_ewma"),
     (
         "streampca_model_subspace_error", "Estimated sum of squared sines of the angles to the true subspace, 0 to k.",
         "subspace_error",
@@ -70,7 +74,7 @@ class SidecarMetrics(Collector):
         """The metrics of the model in use, so that none is stale; without samples as long as there is none."""
         used = self._models.cache.current
         for name, text, attribute in _GAUGES:
-            yield GaugeMetricFamily(name, text, getattr(used, attribute, None))
+            yield GaugeMetricFamily(name, text, attrgetter(attribute)(used) if used else None)
         yield GaugeMetricFamily(
             "streampca_model_age_seconds", "Time since the model in use was published.", self._models.age_s()
         )

@@ -16,7 +16,7 @@ from streampca.consumer_group.policy import FirstRecords, MemberPolicy, without_
 from streampca.errors import StreampcaError, TopicReplacedError, refuse_other_topic
 from streampca.process import watchdog
 from streampca.sources.base import Committed, RecordRefusedError, Source, TransactionFailedError, Transactions
-from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
+from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Vectors
 from streampca.sources.record_times import RecordTimes
 from streampca.transform.outputs import OutputLimit, Outputs, TransformedBatch
 from streampca.transform.position import Position, position_in, refuse_offset_of_other_topic
@@ -119,7 +119,7 @@ class Transformer:
             case Records() | OutOfRange() if event.partition not in self._positions:
                 pass  # read before the partition was released
             case Records():
-                self._in_flight.read(event, self._decoded)
+                self._assignment.decode(event, self._project, before_stop=self._commit)
             case Assigned(partitions):
                 self._assignment.assign(partitions)
             case Revoked(partitions):
@@ -131,23 +131,9 @@ class Transformer:
                 self._check_topic()
                 self._assignment.skip_gap(event)
 
-    def _decoded(self, decoded: Vectors | Undecoded) -> None:
-        if isinstance(decoded, Undecoded):
-            self._assignment.pause(decoded)
-            return
-        if self._assignment.decoded(decoded):
-            self._project(decoded)
-
     def _project(self, batch: Vectors) -> None:
-        """Project a batch in a thread, unless it holds a record at which the member stops."""
+        """Project a batch in a thread."""
         model, limit = self._model.published, self._limit
-        reject = self._config.stops_at(batch)
-        if reject:
-            self._in_flight.stop_reading([batch.partition])
-            self._in_flight.finish(batch.partition)
-            self._write(self._outputs.project(model, limit, batch.before(reject.index)))
-            self._commit()
-            raise self._config.error(batch, reject)
 
         def project(_earlier: TransformedBatch | None) -> TransformedBatch:
             return self._outputs.project(model, limit, batch)

@@ -110,7 +110,7 @@ class WorkerLog(MemberLog):
             "model published",
             version=model.version,
             explained_variance_ratio=round(float(model.model.explained_variance_ratio.sum()), 5),
-            loss_ewma=None if model.loss_ewma is None else round(model.loss_ewma, 5),
+            loss_ewma=None if model.stats.loss_ewma is None else round(model.stats.loss_ewma, 5),
             partitions=len(model.positions),
             seconds=round(seconds, 3),
         )

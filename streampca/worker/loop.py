@@ -20,7 +20,7 @@ from streampca.pca.arrays import rows_with_missing
 from streampca.pca.state import Losses
 from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
-from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Undecoded, Vectors
+from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Vectors
 from streampca.worker.checkpointer import Checkpointer, WorkerConfig
 from streampca.worker.publisher import PublishSchedule
 from streampca.worker.writer import CheckpointWriter
@@ -117,7 +117,7 @@ class Worker:
             self._checkpointer.finish_save(wait=True)  # commits offsets while the partitions are still ours
         match event:
             case Records():
-                self._in_flight.read(event, self._decoded)
+                self._assignment.decode(event, self._learn)
             case Assigned(partitions):
                 self._assignment.assign(partitions)
             case Revoked(partitions):
@@ -129,23 +129,9 @@ class Worker:
                 self._in_flight.finish(event.partition)  # records that are in flight are not lost
                 self._skip_gap(event)
 
-    def _decoded(self, decoded: Vectors | Undecoded) -> None:
-        if isinstance(decoded, Undecoded):
-            self._assignment.pause(decoded)
-            return
-        if self._assignment.decoded(decoded):
-            self._learn(decoded)
-
     def _learn(self, batch: Vectors) -> None:
-        """Learn a batch in a thread, unless it holds a record at which the worker stops."""
+        """Learn a batch in a thread."""
         partition = batch.partition
-        reject = self._config.stops_at(batch)
-        if reject:
-            self._in_flight.stop_reading([partition])
-            self._in_flight.finish(partition)
-            before = batch.before(reject.index)
-            self._install(before, learned(self._folds[partition], before, self._config.fold))
-            raise self._config.error(batch, reject)
         installed, config = self._folds[partition], self._config.fold
 
         def learn(earlier: Learned | None) -> Learned:

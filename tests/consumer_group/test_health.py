@@ -13,11 +13,6 @@ ASSIGNED = events.PartitionsAssigned({0: 5})
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(1000.0)
-
-
-@pytest.fixture
 def health(clock: Clock) -> HealthListener:
     return HealthListener(clock)
 

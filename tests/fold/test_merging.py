@@ -144,7 +144,7 @@ def published(folds: Sequence[Fold]) -> PublishedModel:
 
 def test_the_version_is_the_number_of_learned_messages() -> None:
     model = published([fold_of(vectors(n, seed=n), CONFIG).reject(["undecodable"] * n) for n in (300, 7, 90)])
-    assert (model.version, model.rejected) == (397, 397)
+    assert (model.version, model.stats.rejected) == (397, 397)
     assert model.positions == {0: 300, 1: 7, 2: 90}
     assert (model.topic, model.topic_id, model.published_at) == ("readings", "id-1", 1234.5)
     assert model.settings == CONFIG.as_dict()
@@ -167,23 +167,24 @@ def test_losses_average_all_scored_messages() -> None:
     scored = sum(s.with_loss for s in stats)
     assert scored == 2 * LEARN_BLOCK + LEARN_BLOCK
     loss, norm = (sum(s.with_loss * getattr(s, name) for s in stats) / scored for name in ("loss", "norm"))
-    assert model.loss == pytest.approx(loss)
-    assert model.loss_ratio == pytest.approx(loss / norm)
+    assert model.stats.loss == pytest.approx(loss)
+    assert model.stats.loss_ratio == pytest.approx(loss / norm)
     ewma = [sum(s.with_loss * getattr(s, name) for s in stats) for name in ("loss_ewma", "norm_ewma")]
-    assert model.loss_ewma == pytest.approx(ewma[0] / ewma[1])
+    assert model.stats.loss_ewma == pytest.approx(ewma[0] / ewma[1])
 
 
 @pytest.mark.parametrize(("V", "expected"), [(vectors(15), None), (np.ones((300, D)), 0)])
 def test_losses_before_the_first_and_of_a_stream_without_variance(V: Any, expected: float | None) -> None:
-    model = published([fold_of(V, CONFIG)])
+    model = published([fold_of(V, CONFIG)]).stats
     assert (model.loss, model.loss_ratio, model.loss_ewma) == (expected,) * 3
 
 
 def test_first_and_last_timestamps_over_all_partitions() -> None:
     folds = [fold_of(vectors(3, seed=i), CONFIG, stamps) for i, stamps in enumerate(([500, 100, 300], None, [-1] * 3))]
     folds.append(fold_of(vectors(2, seed=9), CONFIG, [900, -1]))
-    assert (published(folds).first_timestamp_ms, published(folds).last_timestamp_ms) == (100, 900)
-    assert (published(folds[1:3]).first_timestamp_ms, published(folds[1:3]).last_timestamp_ms) == (-1, -1)
+    for some, expected in ((folds, (100, 900)), (folds[1:3], (-1, -1))):
+        stats = published(some).stats
+        assert (stats.first_timestamp_ms, stats.last_timestamp_ms) == expected
 
 
 def test_one_fold_alone_is_published_without_a_topic() -> None:

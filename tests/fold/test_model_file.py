@@ -14,6 +14,7 @@ from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.pca.projection import Scores
 from tests.errors import refusal
+from tests.example_models import stats_of
 from tests.pca.streams import values_in
 
 
@@ -33,8 +34,11 @@ def some_past_scores() -> PastScores:
 
 def a_published(version: int = 42, **more: Any) -> model_file.PublishedModel:
     return model_file.PublishedModel(
-        version=version, model=a_model(), topic="readings", topic_id="AbC", positions={0: 10, 3: 32, 11: 0}, rejected=2,
-        loss=0.5, loss_ratio=0.1, loss_ewma=0.09, first_timestamp_ms=1, last_timestamp_ms=99, published_at=1.5,
+        version=version, model=a_model(), topic="readings", topic_id="AbC", positions={0: 10, 3: 32, 11: 0},
+        published_at=1.5,
+        stats=stats_of(
+            rejected=2, loss=0.5, loss_ratio=0.1, loss_ewma=0.09, first_timestamp_ms=1, last_timestamp_ms=99
+        ),
         settings={"components": 2, "half_life_messages": None}, partition_losses={0: 0.5, 3: 0.0}, **more,
     )  # fmt: skip
 
@@ -50,7 +54,9 @@ def a_published(version: int = 42, **more: Any) -> model_file.PublishedModel:
 def test_decoding_returns_what_was_encoded(
     version: int, k: int, more: int, dtype: Any, positions: dict[int, int], loss: float | None
 ) -> None:
-    model = model_file.PublishedModel(version, a_model(k + more, k, dtype), "t", positions=positions, loss=loss)
+    model = model_file.PublishedModel(
+        version, a_model(k + more, k, dtype), stats_of(loss=loss), "t", positions=positions
+    )
     assert values_in(model_file.decode(model_file.encode(model))) == values_in(model)
     assert model_file.encode(model_file.decode(model_file.encode(model))) == model_file.encode(model)
 

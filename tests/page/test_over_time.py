@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins
-from tests.example_models import TOPIC, numbered
+from tests.example_models import TOPIC, numbered, with_stats
 from tests.page.browser import Opened, report_member, save, status
 
 COLOURS_OF_PLOT = """async bytes => {
@@ -27,7 +27,7 @@ def test_throughput_lag_and_losses_of_partitions_over_time(models: Models, opene
     few, many = ({p: (1 + p) / 100 for p in range(n)} for n in (2, 14))
     for version, at, losses in ((1000, now - 9000, few), (4000, now - 8990, many)):
         published = numbered(version, published_at=at)
-        models.save(replace(published, last_timestamp_ms=1000 * (at - 5400), partition_losses=losses))
+        models.save(replace(with_stats(published, last_timestamp_ms=1000 * (at - 5400)), partition_losses=losses))
     page = opened()
     expect(page.locator("#rate-chart")).to_have_attribute("aria-label", re.compile("^Throughput: .*, Messages 300/s$"))
     expect(page.locator("#lag-chart")).to_have_attribute("aria-label", re.compile("^Lag: .*, Lag 90 min$"))
@@ -110,7 +110,7 @@ def test_marks_and_labels(models: Models, store: DirectoryStore, page: Page, ope
     for i, loss in enumerate((0.5, 0.05, 1e-6, 0.0)):
         published = numbered(10 + i, published_at=now - 102 + i)
         model = replace(published.model, total_variance=published.model.total_variance * 0.5 / (0.0975975 + 2e-6 * i))
-        models.save(replace(published, model=model, loss_ewma=loss, settings={"components": max(2, i)}))
+        models.save(replace(with_stats(published, loss_ewma=loss), model=model, settings={"components": max(2, i)}))
     Pins(store, TOPIC).set("index", 12)
     page.add_init_script(WATCH_TEXTS)
     opened("?log=1")

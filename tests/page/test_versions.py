@@ -7,7 +7,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
-from tests.example_models import TOPIC, numbered
+from tests.example_models import TOPIC, numbered, with_stats
 from tests.page.browser import Opened, passes_axe, status
 from tests.ports import free_ports
 from tests.sidecar.process import SidecarProcess
@@ -25,7 +25,7 @@ def test_shows_the_newest_model(models: Models, opened: Opened) -> None:
     expect(page.locator("#loss-chart .u-legend")).to_contain_text("12.5 %")  # without a pointer
     expect(page.locator("#explained-chart .u-legend")).to_contain_text("50 %")
 
-    models.save(replace(numbered(2000), loss_ewma=0.5))  # appears without a reload
+    models.save(with_stats(numbered(2000), loss_ewma=0.5))  # appears without a reload
     status(page, "Serving version 2,000")
     expect(page.locator("#slider-value")).to_contain_text("2,000 (2 of 2), published")
     expect(page.locator("#loss-chart .u-legend")).to_contain_text("50 %")
@@ -105,7 +105,7 @@ def test_shows_why_the_sidecar_is_not_ready(page: Page, models: Models, store: D
 
 
 def test_the_slider_selects_earlier_versions(models: Models, opened: Opened) -> None:
-    earlier = replace(numbered(20, published_at=time.time() - 130), loss_ewma=0.75)
+    earlier = with_stats(numbered(20, published_at=time.time() - 130), loss_ewma=0.75)
     page = opened("", numbered(10, published_at=time.time() - 140), earlier, numbered(30))
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")

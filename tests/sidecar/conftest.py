@@ -8,22 +8,16 @@ from fastapi import FastAPI
 from streampca.settings.commands import ServeSettings
 from streampca.sidecar import app as sidecar_app, engine
 from streampca.stores.models import Models
-from tests.example_models import TOPIC, numbered
+from tests.example_models import TOPIC, empty_models, save
 from tests.in_memory.store import FaultyStore
 from tests.sidecar.http_client import Client
 
 
 @pytest.fixture
-def store() -> FaultyStore:
-    return FaultyStore()
-
-
-@pytest.fixture
 def models(store: FaultyStore) -> Models:
     """Versions 10 and 20."""
-    models = Models(store, TOPIC, keep=10)
-    for version in (10, 20):
-        models.save(numbered(version))
+    models = empty_models(store)
+    save(models, 10, 20)
     return models
 
 

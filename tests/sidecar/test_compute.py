@@ -12,7 +12,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.pca.model import Model
 from streampca.pca.past_scores import PastScores
 from streampca.sidecar import engine
-from tests.example_models import TOPIC, D, example_model, numbered, standardised
+from tests.example_models import TOPIC, D, example_model, numbered, standardised, stats_of
 from tests.formats.structured import npy
 from tests.sidecar.http_client import Client, client_of, error_of
 
@@ -48,7 +48,7 @@ def test_agrees_with_scikit_learn() -> None:
     pca, white = PCA(3).fit(data), PCA(3, whiten=True).fit(data)
     total = float(pca.explained_variance_.sum() / pca.explained_variance_ratio_.sum())
     model = Model(pca.components_, pca.explained_variance_, pca.mean_, total, 200.0)
-    with client_of(PublishedModel(200, model, TOPIC)) as client:
+    with client_of(PublishedModel(200, model, stats_of(), TOPIC)) as client:
         some = data[:9]
         answer = post(client, "/v1/project", vectors=some.tolist())
         np.testing.assert_allclose(answer["coordinates"], pca.transform(some), atol=1e-12)
@@ -101,7 +101,7 @@ def test_there_may_be_no_vectors_and_whole_numbers(client: Client) -> None:
 
 def test_a_model_in_float32_is_served() -> None:
     model = example_model(1, dtype=np.float32)
-    with client_of(PublishedModel(1, model, TOPIC)) as client:
+    with client_of(PublishedModel(1, model, stats_of(), TOPIC)) as client:
         answer = post(client, "/v1/project", vectors=VECTORS.tolist())
         np.testing.assert_allclose(answer["coordinates"], (VECTORS - model.mean) @ model.components.T, rtol=1e-12)
         file = client.get("/v1/model/components", headers={"Accept": "application/x-npy"})
@@ -134,7 +134,7 @@ PAST = CHANCE.normal(size=(500, D)) * 2
 def model_with_past(**more: Any) -> PublishedModel:
     model = example_model(30)
     past_scores = PastScores.empty().with_scores(model.project(PAST).relative_scores)
-    return PublishedModel(30, model, TOPIC, past_scores=past_scores, **more)
+    return PublishedModel(30, model, stats_of(), TOPIC, past_scores=past_scores, **more)
 
 
 @pytest.fixture

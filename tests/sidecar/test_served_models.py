@@ -7,20 +7,15 @@ from streampca.errors import StoreError
 from streampca.sidecar.served_models import ServedModels
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins, UnknownPinError
-from tests.errors import refusal
-from tests.example_models import TOPIC, file_of, newer, numbered
+from tests.errors import logged, refusal
+from tests.example_models import TOPIC, empty_models, file_of, newer, numbered, save
 from tests.in_memory.store import FaultyStore
 from tests.waiting import Clock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(1000.0)
-
-
-@pytest.fixture
 def models(store: FaultyStore) -> Models:
-    return Models(store, TOPIC, keep=10)
+    return empty_models(store)
 
 
 @pytest.fixture
@@ -28,14 +23,9 @@ def served(models: Models, clock: Clock) -> ServedModels:
     return ServedModels(models, clock)
 
 
-def warnings(logs: list[EventDict]) -> list[str]:
-    return [str(event["event"]) for event in logs if event["log_level"] in ("warning", "error", "info")]
-
-
 def publish(served: ServedModels, models: Models, *versions: int) -> None:
     """Save the models of these versions and let the cache find them."""
-    for version in versions:
-        models.save(numbered(version))
+    save(models, *versions)
     served.cache.poll()
 
 
@@ -112,8 +102,7 @@ def test_a_pin_is_read_when_one_comes_or_goes_at_a_newer_version_and_every_ten_s
 def test_a_pinned_model_that_cannot_be_read_or_compared_has_no_drift(
     served: ServedModels, models: Models, store: FaultyStore, logs: list[EventDict]
 ) -> None:
-    for version in (1, 2, 3, 5):
-        models.save(numbered(version))
+    save(models, 1, 2, 3, 5)
     models.save(numbered(4, d=7))
     for version in range(1, 6):
         Pins(store, TOPIC).set(f"v{version}", version)
@@ -124,4 +113,4 @@ def test_a_pinned_model_that_cannot_be_read_or_compared_has_no_drift(
     publish(served, models, 9)
     assert (served.get_loaded(None).version, served.reasons_not_ready(None), served.drifts.keys()) == (9, {}, {"v3"})
     assert served.get_loaded("v4").model.dimensions == 7
-    assert warnings(logs) == ["model damaged, not served", "model of a newer release, not served"]
+    assert logged(logs) == ["model damaged, not served", "model of a newer release, not served"]

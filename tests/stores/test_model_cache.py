@@ -10,34 +10,20 @@ from structlog.typing import EventDict
 from streampca.errors import StoreError
 from streampca.stores.model_cache import ModelCache, NoModelError, NotLoadedError, UnknownVersionError
 from streampca.stores.models import Models
-from tests.errors import refusal
-from tests.example_models import TOPIC, file_of, newer, numbered
+from tests.errors import logged, refusal
+from tests.example_models import TOPIC, empty_models, file_of, newer, numbered, save
 from tests.in_memory.store import FaultyStore
 from tests.waiting import Clock, wait_until
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(1000.0)
-
-
-@pytest.fixture
 def models(store: FaultyStore) -> Models:
-    return Models(store, TOPIC, keep=10)
+    return empty_models(store)
 
 
 @pytest.fixture
 def cache(models: Models, clock: Clock) -> ModelCache:
     return ModelCache(models, clock)
-
-
-def warnings(logs: list[EventDict]) -> list[str]:
-    return [str(event["event"]) for event in logs if event["log_level"] in ("warning", "error", "info")]
-
-
-def save(models: Models, *versions: int) -> None:
-    for version in versions:
-        models.save(numbered(version))
 
 
 def publish(cache: ModelCache, models: Models, *versions: int) -> None:
@@ -78,7 +64,7 @@ def test_a_newer_release_s_model_is_skipped_and_logged_once(
         cache.poll()
         clock.now += 1
     assert (in_use(cache), cache.failures["damaged"], cache.store_error) == (1, 0, None)
-    assert warnings(logs) == ["model of a newer release, not served"]
+    assert logged(logs) == ["model of a newer release, not served"]
 
 
 def test_a_damaged_newest_model_is_skipped_logged_once_and_retried_after_a_minute(
@@ -93,7 +79,7 @@ def test_a_damaged_newest_model_is_skipped_logged_once_and_retried_after_a_minut
         assert (in_use(cache), cache.failures["damaged"]) == (version, failures)
         if failures == 2:
             store.write(file_of(3), whole)
-    assert warnings(logs) == ["model damaged, not served"]
+    assert logged(logs) == ["model damaged, not served"]
 
 
 def test_a_model_pruned_between_listing_and_reading_is_skipped(cache: ModelCache, models: Models) -> None:
@@ -118,7 +104,7 @@ def test_an_unreadable_store_is_logged_once_and_so_is_its_recovery(
     assert in_use(cache) == 2
     assert cache.store_error is None
     assert cache.failures["store"] == 3
-    assert warnings(logs) == ["store unreadable", "store readable again"]
+    assert logged(logs) == ["store unreadable", "store readable again"]
 
 
 def test_old_versions_are_cached_and_the_least_recently_used_is_evicted(cache: ModelCache, models: Models) -> None:
@@ -161,7 +147,7 @@ def test_an_emptied_store_leaves_the_model_in_use_and_a_replaced_one_supersedes_
     assert in_use(cache) == 100
     publish(cache, models, 3)
     assert in_use(cache) == 3
-    assert warnings(logs) == ["store has older models only"]
+    assert logged(logs) == ["store has older models only"]
 
 
 def test_a_listing_that_goes_back_changes_nothing(cache: ModelCache, models: Models, store: FaultyStore) -> None:
@@ -199,7 +185,7 @@ def test_a_bug_does_not_stop_the_polling(cache: ModelCache, models: Models, logs
     wait_until(lambda: in_use(cache) == 1)
     cache.stop()
     assert cache.failures["bug"] == 1
-    assert "polling for models failed" in warnings(logs)
+    assert "polling for models failed" in logged(logs)
 
 
 class _Guarded(OrderedDict[int, Any]):

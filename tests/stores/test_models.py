@@ -1,14 +1,12 @@
 """Published models in a store: versions, fallback from damaged files, pruning."""
 
-from dataclasses import replace
-
 import pytest
 from structlog.typing import EventDict
 
 from streampca.errors import DamagedFileError, StaleListingError, StoreError
 from streampca.stores.models import Models
 from tests.errors import refusal
-from tests.example_models import TOPIC, file_of
+from tests.example_models import TOPIC, file_of, with_stats
 from tests.fold.test_model_file import a_published
 from tests.in_memory.store import FaultyStore
 from tests.pca.streams import values_in
@@ -101,5 +99,5 @@ def test_of_two_writers_of_a_version_one_gets_true(models: Models, store: Faulty
     other = Models(store, TOPIC, keep=3)
     other.versions = list  # type: ignore[method-assign]  # its listing is older
     assert models.save(a_published(1))
-    assert other.save(replace(a_published(1), rejected=7)) is False
+    assert other.save(with_stats(a_published(1), rejected=7)) is False
     assert values_in(models.load(1)) == values_in(a_published(1))

@@ -75,9 +75,9 @@ class HistoryReader:
         self._figures[published.version] = {
             "version": published.version,
             "published_at": published.published_at,
-            "last_timestamp_ms": published.last_timestamp_ms,
-            "loss_ewma": published.loss_ewma,
-            "loss_ratio": published.loss_ratio,
+            "last_timestamp_ms": published.stats.last_timestamp_ms,
+            "loss_ewma": published.stats.loss_ewma,
+            "loss_ratio": published.stats.loss_ratio,
             "partition_losses": {partition_name(p): losses[p] for p in greatest},
             "explained_variance_ratio": float(published.model.explained_variance_ratio.sum()),
             "settings": published.settings,
