@@ -27,11 +27,10 @@ from sklearn.decomposition import IncrementalPCA
 from threadpoolctl import threadpool_limits
 
 from benchmarks.report import Bar, in_turn, parser, publish
-from experiments import algorithm1
 from experiments.baselines.incremental_gram import GramIncrementalPCA, RunningCovariance, held
 from experiments.report import table
 from streampca.estimator.estimator import StreamingPCA
-from streampca.pca import learning
+from streampca.pca import algorithm1, learning
 from streampca.pca.arrays import Array
 from streampca.pca.learning import LARGEST_COVARIANCE, LONG_BLOCK, YOUNG, LearningConfig, learn
 from streampca.pca.state import State

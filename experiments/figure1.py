@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments import algorithm1, charts, passes
+from experiments import charts, passes
 from experiments.baselines import explicit, incremental
 from experiments.methods import BLOCK, LABELS, SKLEARN_BATCH, TUNED, method
 from experiments.plan import Job, Plan, Results, complete
 from experiments.report import Claim, cell, table
 from experiments.table1 import METHODS
+from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
 from streampca.pca.learning import LONG_BLOCK
 

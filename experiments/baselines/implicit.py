@@ -2,7 +2,7 @@
 
     X = C†Y        C ← (YXᵀ/N + C/η)(XXᵀ/N + I/η)⁻¹                                  eq. 11
 
-With N = 1 it is eq. 12, one step of `experiments.algorithm1`.
+With N = 1 it is eq. 12, one step of `streampca.pca.algorithm1`.
 """
 
 import numpy as np

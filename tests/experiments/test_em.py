@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from experiments import algorithm1
 from experiments.baselines import em
 from experiments.baselines.batch import Batch
 from experiments.baselines.explicit import krasulina
 from experiments.baselines.implicit import mini_batch
+from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
 from tests.pca.streams import close, gaussian, start
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from experiments import algorithm1
 from experiments.baselines import pinv
 from experiments.baselines.implicit import woodbury
+from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
 from tests.pca.streams import close, start
 

@@ -6,8 +6,7 @@ Start reading here. A test compares the two block for block.
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments import algorithm1
-from streampca.pca import learning
+from streampca.pca import algorithm1, learning
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import block, triangle
 from streampca.pca.blocked.centring import ORDINARY, SHARE, SHORT

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from experiments.algorithm1 import meyer, sherman_morrison
+from streampca.pca.algorithm1 import meyer, sherman_morrison
 from tests.pca.streams import close, start
 
 sizes = st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 12)).map(

@@ -8,7 +8,7 @@ Within a block, Algorithm 1 needs nothing of size d but P = YC and G = YYᵀ. Fo
 
 and then, with X the rows x_s, M = striu(XXᵀ) + diag(1/h) and Z = M⁻¹X:     C ← C(I − XᵀZ) + YᵀZ. The same lines give
 what 16 messages do to the p of later ones, P ← P(I − XᵀZ) + GZ, and to the Z of earlier ones, Z ← Z(I − XᵀZ); only 16
-are learned one by one. docs/mathematics.md, section 2. Equal to `experiments.algorithm1.sherman_morrison` to rounding.
+are learned one by one. docs/mathematics.md, section 2. Equal to `algorithm1.sherman_morrison` to rounding.
 """
 
 from typing import Any

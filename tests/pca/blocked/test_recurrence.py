@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from experiments import algorithm1
+from streampca.pca import algorithm1
 from streampca.pca.arrays import F64
 from streampca.pca.blocked import jit, recurrence
 from tests.pca.streams import close

@@ -7,7 +7,7 @@
     C† ← RankOnePinvUpdate(C, C†, h r, x)
 
 `meyer` updates C† by Meyer's rank-one formula, `sherman_morrison` S = (CᵀC)⁻¹ instead; both take O(dk). Everything
-faster in streampca must equal them to rounding.
+faster in this package must equal them to rounding.
 """
 
 import numpy as np
