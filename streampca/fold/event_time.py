@@ -1,9 +1,9 @@
-"""The time of a partition, computed from the timestamps of its records alone.
+"""The event time of a partition, computed from the timestamps of its records alone.
 
-It is the greatest median that 63 consecutive timestamps have had so far. So it never runs backwards, and records whose
-timestamps are ahead of it count as new ones without moving it, unless they are the majority for a while: a producer
-with a wrong clock cannot make the model forget. The time is that of 31 records ago, which changes no weight as long as
-all of a partition's records are weighted by it.
+It is the greatest median that 63 consecutive timestamps have had so far. So it never runs backwards. A few timestamps
+ahead of it do not move it, so a producer with a wrong clock cannot make the model forget.
+
+The median lags by 31 records. That changes no weight, since all records of a partition are weighted by the same time.
 """
 
 from collections.abc import Sequence
@@ -15,49 +15,66 @@ from numpy.typing import NDArray
 _DAY_MS = 24 * 3600 * 1000
 _WINDOW = 63  # records
 _MIDDLE = _WINDOW // 2
-_AT_ONCE = 4096  # windows that are sorted in one step; bounds the memory
+_WINDOWS_PER_STEP = 4096  # that are sorted at a time, which bounds the memory
 
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """The current time and the timestamps it depends on, in milliseconds since 1970; -1 when unknown."""
+    """The current event time and the timestamps that it depends on, in milliseconds since 1970."""
 
-    now_ms: int = -1
+    now_ms: int = -1  # −1: unknown
     recent: tuple[int, ...] = ()  # the last 62 known timestamps
-    ahead: int = 0  # number of records that were more than a day ahead of the time
+    ahead: int = 0  # number of records that were more than a day ahead of the event time
 
     def advance(self, timestamps: Sequence[int] | NDArray[np.int64]) -> tuple["EventTime", NDArray[np.int64]]:
-        """The time after these records, and the milliseconds by which each of them advanced it."""
-        stamps = np.asarray(timestamps, np.int64)
-        has_time = stamps >= 0
+        """Return the event time after these records, and the milliseconds by which each record advanced it (n,).
+
+        Records without a timestamp (−1) do not advance it.
+        """
+        timestamps = np.asarray(timestamps, np.int64)
+        has_time = timestamps >= 0
         unknown = (-1,) * (_WINDOW - 1 - len(self.recent))
-        recent = np.concatenate([np.array(unknown + self.recent, np.int64), stamps[has_time]])
-        nows = np.maximum.accumulate(np.concatenate([[self.now_ms], _medians(recent)]))  # before each, and at the end
-        steps = np.zeros(len(stamps), np.int64)
-        steps[has_time] = np.where(nows[:-1] >= 0, np.diff(nows), 0)
-        last = recent[len(recent) - _WINDOW + 1 :]
-        ahead = self.ahead + _count_ahead(recent, nows[:-1])
-        return EventTime(int(nows[-1]), tuple(last[last >= 0].tolist()), ahead), steps
+        # With 62 timestamps in front, each new one ends a window of 63.
+        window = np.concatenate([np.array(unknown + self.recent, np.int64), timestamps[has_time]])
+        times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], _medians(window)]))
+        before_ms = times_ms[:-1]  # the event time before each new timestamp
+        steps_ms = np.zeros(len(timestamps), np.int64)
+        steps_ms[has_time] = np.where(before_ms >= 0, np.diff(times_ms), 0)
+        last = window[len(window) - _WINDOW + 1 :]
+        event_time = EventTime(
+            now_ms=int(times_ms[-1]),
+            recent=tuple(last[last >= 0].tolist()),
+            ahead=self.ahead + _count_ahead(window, before_ms),
+        )
+        return event_time, steps_ms
 
 
-def _medians(stamps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The median of every 63 consecutive ones of (n + 62) timestamps."""
-    n = len(stamps) - _WINDOW + 1
-    if (stamps[1:] >= stamps[:-1]).all():  # the usual case, and faster
-        return stamps[_MIDDLE : _MIDDLE + n]
-    if not n:
-        return stamps[:0]
-    windows = np.lib.stride_tricks.sliding_window_view(stamps, _WINDOW)
-    starts = range(0, n, _AT_ONCE)
-    return np.concatenate([np.partition(windows[i : i + _AT_ONCE], _MIDDLE, axis=1)[:, _MIDDLE] for i in starts])
+def _medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the median of each 63 consecutive timestamps; of n + 62 timestamps, (n,)."""
+    n = len(timestamps) - _WINDOW + 1
+    is_sorted = (timestamps[1:] >= timestamps[:-1]).all()
+    if is_sorted:  # the usual case; the median of a window is its middle
+        return timestamps[_MIDDLE : _MIDDLE + n]
+    if n == 0:
+        return timestamps[:0]
+    windows = np.lib.stride_tricks.sliding_window_view(timestamps, _WINDOW)
+    medians = []
+    for start in range(0, n, _WINDOWS_PER_STEP):
+        partitioned = np.partition(windows[start : start + _WINDOWS_PER_STEP], _MIDDLE, axis=1)
+        medians.append(partitioned[:, _MIDDLE])
+    return np.concatenate(medians)
 
 
-def _count_ahead(recent: NDArray[np.int64], nows: NDArray[np.int64]) -> int:
-    """Count the last timestamps that are more than a day ahead of the time and of the two timestamps before them.
+def _count_ahead(window: NDArray[np.int64], before_ms: NDArray[np.int64]) -> int:
+    """Count the new timestamps that are more than a day ahead of the event time and of the two timestamps before them.
 
-    The time alone would count all records after a pause of a day, until it has advanced.
+    Compared with the event time alone, all records after a pause of a day would count until the median has followed.
+    `window` ends with the n new timestamps; `before_ms` (n,) is the event time before each, −1 if unknown.
     """
-    n = len(nows)
-    new = len(recent) - n
-    before = np.minimum(recent[new - 2 : new - 2 + n], recent[new - 1 : new - 1 + n])
-    return int(np.count_nonzero((nows >= 0) & (recent[new:] - np.maximum(nows, before) > _DAY_MS)))
+    n = len(before_ms)
+    first_new = len(window) - n
+    one_before = window[first_new - 1 : first_new - 1 + n]
+    two_before = window[first_new - 2 : first_new - 2 + n]
+    earlier_ms = np.maximum(before_ms, np.minimum(one_before, two_before))
+    is_ahead = (before_ms >= 0) & (window[first_new:] - earlier_ms > _DAY_MS)
+    return int(np.count_nonzero(is_ahead))

@@ -1,7 +1,8 @@
-"""Merge folds into one, and publish it as a model; each fold is decayed to the latest of their times.
+"""Merges folds into one, and makes a published model of it. With a half-life in seconds, older folds count less.
 
-No time is later than the clock, which is an argument: a partition whose timestamps are ahead counts as current, and
-does not make the other partitions count for nothing. A fold without a time counts as current.
+Each fold is decayed from its own event time to the latest event time of all. An event time is not taken to be later
+than the clock, which is an argument: otherwise a partition with timestamps in the future would make the others count
+for nothing. A fold without an event time is not decayed.
 """
 
 import sys
@@ -21,10 +22,12 @@ from streampca.pca.merge import StateMerger
 from streampca.pca.past_scores import PastScores
 from streampca.pca.state import State
 
+_NO_TIME = -1  # the event time of a fold with too few messages
+
 
 @dataclass(frozen=True, eq=False)
 class MergedFold:
-    """The state of folds together, for a model, and what it is made of."""
+    """The merged state of folds, for a model, and where it comes from."""
 
     state: State
     stats: FoldStats
@@ -32,27 +35,31 @@ class MergedFold:
     topic: str = ""
     topic_id: str = ""
     positions: dict[int, int] = field(default_factory=dict)
-    losses: dict[int, float] = field(default_factory=dict)  # of partitions with a loss
+    losses: dict[int, float] = field(default_factory=dict)  # recent loss of each partition that has one
     names: Names = None
 
     @classmethod
     def alone(cls, fold: Fold, config: FoldConfig) -> "MergedFold":
-        """One fold, with nothing to merge."""
+        """Return a single fold in the form of merged folds."""
         state = axes.decomposed(fold.provisional(config.learning), config.learning.components)
-        return cls(state, fold.stats, names=config.names)
+        return cls(state=state, stats=fold.stats, names=config.names)
 
     def published(
         self, config: FoldConfig, past_scores: PastScores, published_at: float, previous: PublishedModel | None = None
     ) -> PublishedModel:
-        """The next version. The signs of its axes follow the previous one, so that coordinates do not flip."""
-        stats, error, signs = self.stats, self.error, previous.model.components if previous else None
+        """Return the next version of the model.
+
+        The signs of its axes are those of the previous version, so that coordinates do not flip.
+        """
+        error = self.error
+        signs_like = previous.model.components if previous else None
         return PublishedModel(
-            version=stats.learned,
-            model=axes.model_of(self.state, config.learning.components, signs),
+            version=self.stats.learned,
+            model=axes.model_of(self.state, config.learning.components, signs_like),
             topic=self.topic,
             topic_id=self.topic_id,
             positions=self.positions,
-            stats=stats.of_model(),
+            stats=self.stats.of_model(),
             partition_losses=self.losses,
             published_at=published_at,
             settings=config.as_dict(),
@@ -64,67 +71,91 @@ class MergedFold:
 
 
 class FoldMerger:
-    """Merges folds one by one; a function of their sequence, whose memory does not grow with it."""
+    """Merges folds one after the other. Its result depends on their order alone, and its memory on the largest fold."""
 
     def __init__(self, config: FoldConfig, now_ms: int = sys.maxsize) -> None:
-        """`now_ms` is the time by the clock."""
-        self._config, self._now_ms, self._time_ms = config, now_ms, -1
+        """`now_ms` is the time by the clock; without it, event times in the future count as they are."""
+        self._config = config
+        self._now_ms = now_ms
+        self._time_ms = _NO_TIME  # the latest event time so far, to which all folds were decayed
         self._merger = StateMerger(config.learning.columns)
         self._stats: list[FoldStats] = []
-        self._topic, self._topic_id, self._names = "", "", config.names
+        self._topic = ""
+        self._topic_id = ""
+        self._names = config.names
         self._positions: dict[int, int] = {}
         self._losses: dict[int, float] = {}
 
     def add_partition(self, checkpoint: Checkpoint) -> None:
         """Merge the fold of a partition.
 
-        Raises `TopicReplacedError` if an earlier one is of another topic, and `SettingsError` if it has other names.
+        Raises `TopicReplacedError` if earlier checkpoints are of another topic with this name, and `SettingsError` if
+        they have other names of dimensions.
         """
         checkpoint.refuse_other_topic(self._topic_id)
         self._names = checkpoint.agreed_names(self._names)
-        self._topic, self._topic_id = checkpoint.topic, self._topic_id or checkpoint.topic_id
+        self._topic = checkpoint.topic
+        self._topic_id = self._topic_id or checkpoint.topic_id
         self._positions[checkpoint.partition] = checkpoint.fold.position
-        if (loss := checkpoint.fold.stats.recent_loss) is not None:
+        loss = checkpoint.fold.stats.recent_loss
+        if loss is not None:
             self._losses[checkpoint.partition] = loss
         self.add(checkpoint.fold)
 
     def append(self, fold: Fold) -> None:
-        """Merge a fold that continues the stream, so a half-life in messages decays what came before."""
-        if half_life := self._config.half_life_messages:
+        """Merge a fold that continues the stream of the earlier ones: a half-life in messages decays these."""
+        half_life = self._config.half_life_messages
+        if half_life:
             self._merger.fade(2.0 ** (-fold.stats.learned / half_life))
-        is_short = fold.event_time.now_ms < 0  # too few messages for a time
-        self.add(replace(fold, event_time=EventTime(fold.stats.last_ms)) if is_short else fold)
+        if fold.event_time.now_ms == _NO_TIME:  # it has too few messages for a median
+            fold = replace(fold, event_time=EventTime(fold.stats.last_ms))
+        self.add(fold)
 
     def add(self, fold: Fold) -> None:
         """Merge a fold of another stream."""
-        decay, time_ms = self._config.decay, min(fold.event_time.now_ms, self._now_ms)
-        if time_ms > self._time_ms >= 0:
-            self._merger.fade(decay(time_ms - self._time_ms))
-        self._time_ms = max(time_ms, self._time_ms)
-        share = decay(self._time_ms - time_ms) if time_ms >= 0 else 1.0
+        time_ms = min(fold.event_time.now_ms, self._now_ms)
+        latest_ms = max(time_ms, self._time_ms)
+        share = 1.0
+        if time_ms != _NO_TIME:  # bring the earlier folds and this one to the later time
+            if self._time_ms != _NO_TIME:
+                self._merger.fade(self._config.decay(latest_ms - self._time_ms))
+            share = self._config.decay(latest_ms - time_ms)
+        self._time_ms = latest_ms
         self._merger.add(fold.provisional(self._config.learning), share)
         self._stats.append(fold.stats)
 
     def state(self, columns: int) -> State | None:
-        """The pooled state with up to `columns` columns; None without messages."""
-        return self._merger.state(columns, self._config.learning.dtype) if self._merger.weight else None
+        """Return the merged state with up to `columns` columns; None if no message was learned."""
+        if not self._merger.weight:
+            return None
+        return self._merger.state(columns, self._config.learning.dtype)
 
     def merged(self) -> MergedFold | None:
-        """All that a model needs; None without messages."""
+        """Return all that a model needs; None if no message was learned."""
         components = self._config.learning.components
-        if (state := self.state(components + GUARD)) is None:
+        state = self.state(components + GUARD)
+        if state is None:
             return None
-        error = sampling_error(self._merger.groups(), state, components)
-        origin = self._topic, self._topic_id, self._positions
-        return MergedFold(state, FoldStats.total(self._stats), error, *origin, self._losses, self._names)
+        return MergedFold(
+            state=state,
+            stats=FoldStats.total(self._stats),
+            error=sampling_error(self._merger.groups(), state, components),
+            topic=self._topic,
+            topic_id=self._topic_id,
+            positions=self._positions,
+            losses=self._losses,
+            names=self._names,
+        )
 
     def fold(self, position: int) -> Fold:
-        """The fold that continues all merged folds, at this position."""
+        """Return a fold at this position from which learning can continue after all merged folds."""
         learning = self._config.learning
         empty = Fold.empty(learning)
         state = self.state(learning.columns) or empty.state
+        # Only columns that are long enough are kept: shorter ones would overflow (CᵀC)⁻¹. `limits` counts columns from
+        # the shortest, C holds the longest first.
         ascending = state.variance[::-1]
-        kept = state.rank - 1 - learning.limits.of(ascending)  # longest first
-        state = replace(state, C=np.ascontiguousarray(state.C[:, kept]))  # shorter ones would overflow (CᵀC)⁻¹
+        kept = state.rank - 1 - learning.limits.of(ascending)
+        state = replace(state, C=np.ascontiguousarray(state.C[:, kept]))
         stats = FoldStats.total(self._stats)
         return replace(empty, position=position, state=state, event_time=EventTime(self._time_ms), stats=stats)
