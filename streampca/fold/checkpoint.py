@@ -1,6 +1,6 @@
-"""Checkpoints: the state of one partition together with its next offset, and the file that holds both.
+"""Checkpoints: the fold of one partition, with its position, and the file that holds it.
 
-Nothing in the file depends on the time or the machine: the same records give the same bytes.
+The file holds neither times nor anything about the machine: the same records give the same bytes.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -34,60 +34,70 @@ class Checkpoint:
     partition: int
     fold: Fold
     settings: dict[str, Any]  # as `FoldConfig.as_dict` gives them
-    until: str = ""  # of a backfill: where it ends, a time in milliseconds or partition:offset,…
+    until: str = ""  # end of a backfill, as milliseconds or as partition:offset,…; "" for other folds
     names: Names = None
 
     @property
     def end(self) -> int | dict[int, int] | None:
         """End of a backfill: a time in milliseconds, or the next offset of each partition.
 
-        None if there is no end: what a backfill has read is then older than the topic's first record.
+        None if it has no end: everything that the backfill has read is then older than the topic's first record.
         """
-        return (offsets_in(self.until) or int(self.until)) if self.until else None
+        if not self.until:
+            return None
+        return offsets_in(self.until) or int(self.until)
 
     def refuse_other_settings(self, fold_config: FoldConfig) -> None:
         """Raise `SettingsError` that lists all settings in which the checkpoint differs from the worker.
 
-        If one of the two has no names, these do not differ. `field` may differ if there are names, or in a backfill.
+        Names of dimensions differ only if both have some. `field` may differ if one has names, or in a backfill: names
+        say which numbers were learned, wherever they lie in a record.
         """
-        then, now = dict(self.settings), fold_config.as_dict()
-        if self.names or fold_config.names or self.partition >= FIRST_BACKFILL:
-            now["field"] = then.get("field")  # names say which numbers these are, wherever they lie
-        if names := difference(self.names, fold_config.names):
+        then = dict(self.settings)
+        now = fold_config.as_dict()
+        is_backfill = self.partition >= FIRST_BACKFILL
+        if self.names or fold_config.names or is_backfill:
+            now["field"] = then.get("field")
+        names = difference(self.names, fold_config.names)
+        if names:
             then["names"], now["names"] = names
-        if differing := [n for n in sorted(now.keys() | then.keys()) if now.get(n) != then.get(n)]:
-            listed = ", ".join(f"{n}={then.get(n)} (now {now.get(n)})" for n in differing)
-            otherwise = "start over with another store folder and another group_id"
-            if self.partition >= FIRST_BACKFILL:
-                otherwise = f"delete it: `streampca backfill --remove {self.partition - FIRST_BACKFILL}`"
-            raise SettingsError(
-                f"the checkpoint of partition {partition_name(self.partition)} of {self.topic} was made with "
-                f"{listed}; restore these settings, or {otherwise}"
-            )
+        differing = [name for name in sorted(now.keys() | then.keys()) if now.get(name) != then.get(name)]
+        if not differing:
+            return
+        changes = ", ".join(f"{name}={then.get(name)} (now {now.get(name)})" for name in differing)
+        if is_backfill:
+            remedy = f"delete it: `streampca backfill --remove {self.partition - FIRST_BACKFILL}`"
+        else:
+            remedy = "start over with another store folder and another group_id"
+        raise SettingsError(
+            f"the checkpoint of partition {partition_name(self.partition)} of {self.topic} was made with "
+            f"{changes}; restore these settings, or {remedy}"
+        )
 
     def with_settings(self, fold_config: FoldConfig) -> "Checkpoint":
-        """The checkpoint, if it has these settings. Raises `SettingsError` if it has others.
+        """Return the checkpoint if it has these settings. Raises `SettingsError` if it has others.
 
-        A checkpoint that has learned nothing is given these settings.
+        If it has learned nothing yet, return it with these settings instead: only its counts and position are kept.
         """
-        now, fold = fold_config.as_dict(), self.fold
-        if fold.stats.learned or self.settings == now:
+        fold = self.fold
+        settings = fold_config.as_dict()
+        if fold.stats.learned or self.settings == settings:
             self.refuse_other_settings(fold_config)
             return self
         empty = Fold.empty(fold_config.learning)
-        stats = replace(empty.stats, **{name: getattr(fold.stats, name) for name in ("rejected", "skipped", "gap")})
+        stats = replace(empty.stats, rejected=fold.stats.rejected, skipped=fold.stats.skipped, gap=fold.stats.gap)
         fold = replace(empty, position=fold.position, stats=stats, last=fold.last)
-        return replace(self, fold=fold, settings=now, names=fold_config.names)
+        return replace(self, fold=fold, settings=settings, names=fold_config.names)
 
     def agreed_names(self, names: Names) -> Names:
-        """These names, or the checkpoint's if these are None.
+        """Return these names, or those of the checkpoint if these are None.
 
         Raises `SettingsError` if both have names that differ.
         """
         return agreed(names, self.names, "others", f"the checkpoint of partition {partition_name(self.partition)}")
 
     def refuse_other_topic(self, topic_id: str) -> None:
-        """Raise `TopicReplacedError` if the checkpoint was made from another topic of the same name."""
+        """Raise `TopicReplacedError` if the checkpoint was made from an earlier topic of the same name."""
         refuse_other_topic(
             self.topic,
             self.topic_id,
@@ -124,21 +134,34 @@ class CheckpointHeader(npz.Header):
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """The bytes of a checkpoint file."""
-    fold, state = checkpoint.fold, checkpoint.fold.state
+    """Return the bytes of a checkpoint file."""
+    fold = checkpoint.fold
+    state = fold.state
     stats = {**vars(fold.stats), "rejected": dict(fold.stats.rejected)}
+    if not fold.stats.skipped:
+        del stats["skipped"]
     header = {
         "kind": KIND,
         "format_version": FORMAT_VERSION,
         "numpy": np.__version__,
-        **{name: getattr(checkpoint, name) for name in ("topic", "topic_id", "partition", "settings")},
+        "topic": checkpoint.topic,
+        "topic_id": checkpoint.topic_id,
+        "partition": checkpoint.partition,
+        "settings": checkpoint.settings,
         "next_offset": fold.position,
-        "last_record": fold.last and fold.last._asdict(),
-        **{name: getattr(state, name) for name in ("weight", "total_variance", "count", "concentration", "clipped")},
+        "last_record": fold.last._asdict() if fold.last else None,
+        "weight": state.weight,
+        "total_variance": state.total_variance,
+        "count": state.count,
+        "concentration": state.concentration,
+        "clipped": state.clipped,
         "event_time": asdict(fold.event_time),
-        "stats": {name: value for name, value in stats.items() if value or name != "skipped"},
-        **{name: value for name in ("until", "names") if (value := getattr(checkpoint, name))},
+        "stats": stats,
     }
+    if checkpoint.until:
+        header["until"] = checkpoint.until
+    if checkpoint.names:
+        header["names"] = checkpoint.names
     arrays: dict[str, NDArray[Any]] = {
         "C": state.C,
         "C_pinv": state.C_pinv,
@@ -146,14 +169,17 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "pending": fold.pending,
         "pending_retention": fold.retention,
     }
-    arrays |= {name: array for name in _OPTIONAL if (array := getattr(state, name)) is not None}
+    for name in _OPTIONAL:
+        array = getattr(state, name)
+        if array is not None:
+            arrays[name] = array
     return npz.encode(header, arrays)
 
 
 def decode(data: bytes) -> Checkpoint:
-    """The checkpoint that `encode` wrote, in this release or the one before.
+    """Return the checkpoint that `encode` wrote, in this release or in the one before.
 
-    Raises `DamagedFileError` for other bytes, and as `npz.decode` for the formats of other releases.
+    Raises `DamagedFileError` for other bytes, and the errors of `npz.decode` for the formats of other releases.
     """
     fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.checkpoint)
     header = npz.validate(CheckpointHeader, fields)
@@ -194,37 +220,16 @@ def decode(data: bytes) -> Checkpoint:
 
 
 def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]]) -> None:
-    """Raise `DamagedFileError` for content that no release of this format can have written.
+    """Raise `DamagedFileError` for content that no release with this format can have written.
 
     `Checkpoints.save` calls this before it writes, so each rule must hold for every state that can be learned or
-    merged: if one is refused, the worker stops, and reads the same records again at every start, and stops again.
+    merged. If an honest state were refused, the worker would stop, read the same records at its next start, and stop
+    again.
     """
-    d, dtype = header.settings.get("dimensions"), header.settings.get("dtype")
-    r = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
-    pairs = d * (d + 1) // 2 if isinstance(d, int) else 0
-    keeps_covariance = "covariance" in arrays
-    n = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
-    standardised = bool(header.settings.get("standardize") and header.count)
-    of_dimensions = {"mean"}  # arrays with a number for each dimension
-    if "missing" in arrays:
-        of_dimensions.add("missing")
-    if standardised:
-        of_dimensions.add("scale")
-        if not keeps_covariance:
-            of_dimensions.add("variances")
-    expected = {
-        "C": ((d, r), dtype),
-        "C_pinv": ((r, d), dtype),  # only for readers of the file: it follows from C
-        "pending": ((n, d), dtype),
-        "pending_retention": ((n,), "float64"),
-        **dict.fromkeys(of_dimensions, ((d,), "float64")),
-    }
-    if keeps_covariance:
-        expected["covariance"] = ((pairs,), "float64")
-    if "known" in arrays:
-        expected["known"] = ((pairs if keeps_covariance else d,), "float64")
+    d = header.settings.get("dimensions")
     actual = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
-    if actual != expected or not all(a.dtype.isnative and a.flags.c_contiguous for a in arrays.values()):
+    is_plain = all(array.dtype.isnative and array.flags.c_contiguous for array in arrays.values())
+    if actual != _expected_arrays(header, arrays) or not is_plain:
         raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
     if not npz.are_names(header.names, d):
         raise DamagedFileError(f"the names of the dimensions are not {d} different names")
@@ -235,19 +240,47 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]]) -> None:
     _verify_ranges(arrays)
 
 
+def _expected_arrays(header: CheckpointHeader, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return shape and type that each array must have, by the settings and by which optional arrays there are."""
+    d = header.settings.get("dimensions")
+    dtype = header.settings.get("dtype")
+    pairs = d * (d + 1) // 2 if isinstance(d, int) else 0
+    columns = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
+    pending_count = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
+    of_dimensions = ((d,), "float64")
+    expected: dict[str, Any] = {
+        "C": ((d, columns), dtype),
+        "C_pinv": ((columns, d), dtype),  # only for people who read the file: it follows from C
+        "mean": of_dimensions,
+        "pending": ((pending_count, d), dtype),
+        "pending_retention": ((pending_count,), "float64"),
+    }
+    if "missing" in arrays:
+        expected["missing"] = of_dimensions
+    keeps_covariance = "covariance" in arrays
+    if keeps_covariance:
+        expected["covariance"] = ((pairs,), "float64")
+    if "known" in arrays:
+        expected["known"] = ((pairs,), "float64") if keeps_covariance else of_dimensions
+    if header.settings.get("standardize") and header.count:
+        expected["scale"] = of_dimensions
+        if not keeps_covariance:
+            expected["variances"] = of_dimensions
+    return expected
+
+
 def _verify_ranges(arrays: dict[str, NDArray[Any]]) -> None:
     """Raise `DamagedFileError` for numbers that cannot have been learned: shares outside 0 … 1, or too large numbers.
 
     The squares of numbers beyond the limits here would overflow. A vector is rejected if an entry is larger than the
-    root of the type's largest number, divided by 128 √d, so what is learned of vectors is far below these limits.
+    root of the type's largest number, divided by 128 √d, so numbers that were learned are far below these limits.
     """
     largest_square = float(np.finfo(arrays["C"].dtype).max)
     largest = np.sqrt(largest_square) / 8
     largest_variance = 0.0
     covariance = arrays.get("covariance")
-    if (
-        covariance is not None
-    ):  # correlations are at most 1, so no covariance exceeds the largest variance, but rounding
+    if covariance is not None:
+        # Correlations are at most 1, so a covariance exceeds the largest variance only by rounding.
         variances = covariance[packed_diagonal(len(arrays["mean"]))]
         largest_variance = min(1.01 * float(variances.max()), largest_square / 64)
     ranges = {

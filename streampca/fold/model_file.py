@@ -1,4 +1,4 @@
-"""Published models and their files: the worker and `streampca fit` write them, the sidecar serves them."""
+"""Published models and their files. The worker and `streampca fit` write them; the sidecar and transform read them."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -15,8 +15,8 @@ from streampca.pca.past_scores import PastScores
 
 KIND = "model"
 FORMAT_VERSION = 3
-_ARRAYS = {"components", "explained_variance", "mean"}  # that every file has
-_ROUNDING = 1e-6  # by which a pooled share may be above 1
+_ARRAYS = {"components", "explained_variance", "mean"}  # every file has these
+_ROUNDING = 1e-6  # a share that was pooled may exceed 1 by so much
 
 
 class ModelStats(npz.Strict):
@@ -77,9 +77,10 @@ class ModelHeader(npz.Header, ModelStats):
 
 
 def encode(published: PublishedModel) -> bytes:
-    """The bytes of a model file; the same model gives the same bytes. Raises `ValueError` if it is not valid."""
+    """Return the bytes of a model file. The same model gives the same bytes. Raises `ValueError` if it is not valid."""
     model = published.model
-    if problem := _problem(published):
+    problem = _find_problem(published)
+    if problem:
         raise ValueError(f"this model cannot be written: {problem}")
     header = {name: value for name, value in vars(published).items() if name in ModelHeader.model_fields} | {
         **dict(published.stats),
@@ -106,7 +107,7 @@ def encode(published: PublishedModel) -> bytes:
 
 
 def _not_decoded(published: PublishedModel) -> dict[str, Array]:
-    """Arrays that `decode` does not need, but a person who opens the file with `numpy.load` does."""
+    """Return arrays for people who open the file with `numpy.load`; `decode` does not need them."""
     return {
         "explained_variance_ratio": np.asarray(published.model.explained_variance_ratio),
         "noise_variance": np.asarray(published.model.noise_variance),
@@ -146,13 +147,14 @@ def decode(data: bytes) -> PublishedModel:
         known=arrays.get("known"),
         **values,
     )
-    if problem := _problem(published):
+    problem = _find_problem(published)
+    if problem:
         raise DamagedFileError(problem)
     return published
 
 
-def _problem(published: PublishedModel) -> str | None:
-    """The first thing that is wrong with the model; None if it is valid."""
+def _find_problem(published: PublishedModel) -> str | None:
+    """Say what is wrong with the model; None if it is valid."""
     model = published.model
     if type(published.version) is not int or not 0 <= published.version < 2**63:
         return f"version {published.version!r} is not a number of messages"
@@ -188,7 +190,7 @@ def _problem(published: PublishedModel) -> str | None:
 
 
 def _can_continue(learned: Array | None, known: Array | None, d: int) -> bool:
-    """Check the arrays that continuing a model of d dimensions needs; a model that a worker published has neither.
+    """Return whether the arrays that continuing a model needs fit d dimensions. A worker's model has neither.
 
     `learned` is the covariance, packed, or where it is not kept the axes (d, r). `known` are the shares of the weight
     for which pairs of entries, or without a covariance entries, have been known; None if all are 1.

@@ -1,4 +1,4 @@
-"""Names of dimensions: what folds of one stream, models and settings must agree on."""
+"""Names of the dimensions. The folds of a stream, its models and the settings must have the same ones."""
 
 from streampca.errors import SettingsError, listed
 
@@ -6,8 +6,12 @@ Names = list[str] | None  # one for each dimension; None: they have none
 
 
 def agreed(names: Names, others: Names, named_by: str, others_named_by: str) -> Names:
-    """The names of both, or of the one that has any. Raises `SettingsError` with both lists if they differ."""
-    if lists := difference(names, others):
+    """Return the names that both have, or that one of them has. Raises `SettingsError` with both lists if they differ.
+
+    `named_by` and `others_named_by` say in the message whose names they are.
+    """
+    lists = difference(names, others)
+    if lists:
         raise SettingsError(
             f"the dimensions are named {lists[0]} by {named_by}, but {lists[1]} by {others_named_by}: names and "
             "order must be the same"
@@ -16,8 +20,12 @@ def agreed(names: Names, others: Names, named_by: str, others_named_by: str) -> 
 
 
 def difference(names: Names, others: Names) -> tuple[str, str] | None:
-    """Both lists, as texts, if they differ; vectors without names fit any."""
+    """Return both lists as texts if they differ, otherwise None. No names (None) fit all names.
+
+    Long lists are shown from the first name that differs.
+    """
     if names is None or others is None or names == others:
         return None
-    same = next((i for i, (name, other) in enumerate(zip(names, others, strict=False)) if name != other), 0)
-    return listed(names, same), listed(others, same)
+    pairs = enumerate(zip(names, others, strict=False))
+    first_different = next((index for index, (name, other) in pairs if name != other), 0)
+    return listed(names, first_different), listed(others, first_different)

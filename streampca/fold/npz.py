@@ -1,7 +1,7 @@
-"""The format that checkpoints and models share: an `.npz` file with a JSON header and a digest, without pickles.
+"""The file format of checkpoints and models: an `.npz` file with a JSON header and a digest, without pickles.
 
 The same content gives the same bytes. `numpy.load` reads the file; its member `header` is JSON text as bytes. The
-zip's comment is the SHA-256 of all bytes before it: the zip's directory has no checksum of its own.
+comment of the zip is the SHA-256 of all bytes before it, since the directory of a zip has no checksum.
 """
 
 import hashlib
@@ -28,7 +28,10 @@ _DIGEST_LENGTH = 64  # characters of SHA-256 in hexadecimal
 
 
 class Strict(BaseModel):
-    """Part of a header: numbers are numbers and texts are texts. A file with a right digest may hold wrong values."""
+    """Part of a header, whose values are not converted: a text is not taken for a number.
+
+    A file with the right digest may still hold wrong values.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -49,7 +52,7 @@ Content = tuple[dict[str, Any], dict[str, NDArray[Any]]]  # header and arrays
 
 
 def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
-    """The bytes of the file; members are uncompressed, in the given order, without timestamps."""
+    """Return the bytes of the file. Its members are uncompressed, in the given order, without timestamps."""
     text = orjson.dumps(header, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)
     members = {"header": np.frombuffer(text, np.uint8), **arrays}
     buffer = io.BytesIO()
@@ -63,13 +66,14 @@ def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
 
 
 def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., Content] | None = None) -> Content:
-    """Header and arrays of a file that `encode` wrote, of this kind and in the format of this version.
+    """Return header and arrays of a file of this kind that `encode` wrote in this version of the format.
 
-    If `upgrade` is given, a file of the version before is read, too, and its header and arrays are passed through it.
+    With `upgrade`, a file of the version before is read, too: `upgrade` turns its header and arrays into today's.
     Raises `DamagedFileError` for other bytes and kinds, `NewerFormatError` for a newer version, and `SettingsError`
     for an older one.
     """
-    body, digest = memoryview(data)[:-_DIGEST_LENGTH], data[-_DIGEST_LENGTH:]
+    body = memoryview(data)[:-_DIGEST_LENGTH]
+    digest = data[-_DIGEST_LENGTH:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
     try:
@@ -78,15 +82,17 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
                 raise ValueError("a member is compressed")  # it might unpack to any size
             arrays = {name: members[name] for name in members.files}
         header = orjson.loads(arrays.pop("header").tobytes())
-        found, version = header["kind"], header.get("format_version")
-    except Exception as error:  # zipfile and NumPy raise a dozen kinds for foreign bytes with a valid digest
+        found_kind = header["kind"]
+        version = header.get("format_version")
+    except Exception as error:  # for foreign bytes with a valid digest, zipfile and NumPy raise a dozen types
         raise DamagedFileError(f"not a streampca file: {error!r}") from None
-    if found != kind:
-        raise DamagedFileError(f"this is a {found} file, not a {kind} file")
-    number = version if isinstance(version, int) and not isinstance(version, bool) else 0
+    if found_kind != kind:
+        raise DamagedFileError(f"this is a {found_kind} file, not a {kind} file")
+    is_number = isinstance(version, int) and not isinstance(version, bool)
+    number = version if is_number else 0  # there never was a version 0
     if number == format_version:
         return header, arrays
-    if number == format_version - 1 > 0 and upgrade:
+    if number == format_version - 1 and number > 0 and upgrade:
         return upgrade(header, arrays)
     if number > format_version:
         raise NewerFormatError(
@@ -102,14 +108,18 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
 
 
 def are_names(names: Sequence[str] | None, dimensions: Any) -> bool:
-    """Check that dimensions have names that differ, neither empty nor too long, or no names (None)."""
-    return names is None or (
-        len(names) == len(set(names)) == dimensions and all(0 < len(name) <= MAX_NAME for name in names)
-    )
+    """Return whether these can be names of so many dimensions: all different, and neither empty nor too long.
+
+    None, for no names, is right, too.
+    """
+    if names is None:
+        return True
+    is_right_count = len(names) == len(set(names)) == dimensions
+    return is_right_count and all(0 < len(name) <= MAX_NAME for name in names)
 
 
 def validate(schema: type[H], header: dict[str, Any]) -> H:
-    """The header as an object. Raises `DamagedFileError` that names the first field that is wrong."""
+    """Return the header as an object. Raises `DamagedFileError` that names the first wrong field."""
     try:
         return schema.model_validate(header)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Scores of messages by models that had not learned them, with which p-values compare."""
+"""Collects past scores: each message is scored by a model that has not learned it yet. p-values compare with them."""
 
 import math
 from collections.abc import Sequence
@@ -18,41 +18,50 @@ from streampca.pca.state import State
 class PastScoresBuilder:
     """Scores messages, and enters the scores into histograms."""
 
-    components: int | float  # number, or the share of the variance that they explain; of a stream
+    components: int | float  # of the models that score a stream: their number, or the share of the variance
     entered: PastScores = field(default_factory=PastScores.empty)
-    _new: tuple[Scores, ...] = ()  # not entered yet
+    _new: tuple[Scores, ...] = ()  # scores that are not entered yet
 
     def score(self, model: Model, V: Array) -> None:
         """Score messages (n, d) that the model has not learned."""
         self._new += (model.project(V).relative_scores,)
 
     def p_values(self) -> F64 | None:
-        """Compare the new scores (n,) with the older ones; None without older ones."""
-        return self.entered.p_values(_joined(self._new)).score if self.entered.weight else None
+        """Return the p-values (n,) of the new scores among the entered ones; None if no score was entered."""
+        if not self.entered.weight:
+            return None
+        return self.entered.p_values(_concatenate(self._new)).score
 
     def enter(self, messages: int, weight: float) -> None:
-        """Enter the new scores; older ones keep e^(−n/w) of their weight, after n messages and with a model's weight w.
+        """Enter the new scores. Older ones keep e^(−n/w) of their weight, after n messages, for a model of weight w.
 
-        So a half-life forgets scores; without one, scores by models that knew little count little.
+        With a half-life, old scores are forgotten as old messages are. Without one, scores by early models, which had
+        learned little, count little.
         """
         kept = math.exp(-messages / max(weight, 1.0))
-        self.entered, self._new = self.entered.with_scores(_joined(self._new), kept), ()
+        self.entered = self.entered.with_scores(_concatenate(self._new), kept)
+        self._new = ()
 
     def before_block(self, state: State, V: Array) -> None:
-        """Score and enter a block (n, d) of a stream before its state learns it."""
-        if state.count:
-            self.score(model_of(state, number_of_components(state, self.components)), V)
-            self.enter(len(V), state.weight)
+        """Score and enter a block V (n, d) of a stream before the state learns it."""
+        if not state.count:
+            return  # nothing was learned, so there is no model to score with
+        model = model_of(state, number_of_components(state, self.components))
+        self.score(model, V)
+        self.enter(len(V), state.weight)
 
 
 def number_of_components(state: State, components: int | float) -> int:
-    """The number, or the smallest one that explains more than this share of a state's variance."""
+    """Return `components`, or for a share the smallest number of components that explains more of the variance."""
     if isinstance(components, int):
         return components
-    reached = np.cumsum(state.variance) > components * state.total_variance
-    return int(reached.argmax()) + 1 if reached.any() else max(state.rank, 1)
+    is_enough = np.cumsum(state.variance) > components * state.total_variance
+    if not is_enough.any():
+        return max(state.rank, 1)
+    return int(is_enough.argmax()) + 1  # argmax finds the first that is true
 
 
-def _joined(parts: Sequence[Scores]) -> Scores:
-    none = Scores(*(np.zeros(0) for _ in range(3)))
-    return Scores(*map(np.concatenate, zip(none, *parts, strict=True)))
+def _concatenate(parts: Sequence[Scores]) -> Scores:
+    """Concatenate scores field by field; without parts, each field is empty."""
+    empty = Scores(*(np.zeros(0) for _ in range(3)))
+    return Scores(*map(np.concatenate, zip(empty, *parts, strict=True)))
