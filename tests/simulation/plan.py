@@ -14,6 +14,7 @@ from tests.simulation.registry import FramedCodec, registry
 
 TOPIC = "readings"
 QUIET_AFTER_S = 10.0  # no fault begins later
+_HELD_BACK_S = 60.0
 
 CALLS = (
     "poll", "task begins", "task ends", "seek", "topic_id", "flush", "flushed",
@@ -84,6 +85,11 @@ class AnyPlan:
         return "float64" if self.seed % 6 == 2 else "<f8"
 
     @property
+    def held_back_s(self) -> float:
+        """How long a member may hold back the first records of a partition, to compare them."""
+        return _HELD_BACK_S if self.kind == "float64" else 0.0
+
+    @property
     def reaches_reject_limit(self) -> bool:
         """Whether members may end because of too many rejects."""
         return any(burst.poison == 1 for burst in self.bursts)
@@ -130,6 +136,11 @@ class TransformPlan(AnyPlan):
     version: int | None  # of the model; None: the newest
     model_at: float  # when the first model is published
     on_bad_record: str
+
+    @property
+    def held_back_s(self) -> float:
+        """How long a member may hold back first records, and again if the transaction with them fails."""
+        return 2 * super().held_back_s
 
     def codec(self, schemas: Schemas) -> FramedCodec:
         return FramedCodec(self.kind, Judge(D, 1e150), schemas=schemas)

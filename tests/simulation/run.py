@@ -37,7 +37,6 @@ _PARTS: dict[type, tuple[Any, Any, Any]] = {
     TransformPlan: (TransformWorld, TransformChecks, TransformFaults),
 }
 PLANS: dict[str, Callable[[int], AnyPlan]] = {"worker": plan_of, "transform": transform_plan_of}
-_WAIT_S = 60.0  # of a partition's first records
 PROGRESS_S = 90.0  # within this time after the last fault, everything must be learned; a store may be late by a minute
 _STOP_S = 30.0
 
@@ -76,7 +75,7 @@ def _run(world: Site, checks: Any, faults: ProcessFaults) -> None:
     world.accept_all()
     world.append_to_all(2)
     checks.expect_all()
-    deadline = world.scheduler.now + PROGRESS_S + _WAIT_S * (world.plan.kind == "float64")
+    deadline = world.scheduler.now + PROGRESS_S + world.plan.held_back_s
     while world.scheduler.now < deadline and not checks.is_complete():
         world.scheduler.run(world.scheduler.now + 1.0)
         world.accept_all()  # members may reach the limit of rejects only now

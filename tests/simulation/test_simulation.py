@@ -69,6 +69,19 @@ def test_members_may_reach_the_limit_of_rejects_at_any_time(
     assert simulate(plan).violations == ()
 
 
+@pytest.mark.parametrize("hanging", range(3))
+def test_first_records_are_compared_again_after_a_hang_and_a_failed_transaction(hanging: int) -> None:
+    """A member hangs for a minute, which begins the comparison again, and then the transaction of another fails."""
+    few, enough = (Burst(at=0.0, partition=p, records=n, poison=0, gap=0) for p, n in ((0, 10), (1, 120)))
+    hang = Fault(at=0.05, kind="hang", target=hanging, seconds=0.0, call="")
+    fences = [Fault(at=9.9, kind="expire", target=machine, seconds=0.0, call="") for machine in range(3)]
+    for seed in (2, 8):
+        plan = replace(transform_plan_of(seed), partitions=2, machines=3, bursts=(few, enough))
+        assert plan.kind == "float64"
+        outcome = simulate(replace(plan, faults=(hang, *fences), version=None, model_at=0.0))
+        assert outcome.violations == ()
+
+
 @pytest.mark.parametrize("on_offset_gap", ["earliest", "latest"])
 def test_a_topic_may_be_replaced_after_records_were_lost(on_offset_gap: str) -> None:
     """Retention removes records that no member has read, and a member commits while the topic is replaced."""
