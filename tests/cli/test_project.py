@@ -47,7 +47,7 @@ def sidecar(folder: Path) -> Iterator[str]:
     log = folder / "log"
     process = ForkedProcess(arguments, {}, folder / "out", log)
     try:
-        wait_until(lambda: '"serving"' in log.read_text(), 30, "serving")
+        wait_until(lambda: '"serving"' in log.read_text(), what="serving")
         yield json.loads(log.read_text().splitlines()[-1])["url"]
     finally:
         process.kill()

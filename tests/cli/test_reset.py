@@ -23,7 +23,7 @@ def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int], meta
             return False
         return all(error is NoError for error in errors.values())
 
-    wait_until(attempt, 30, "the group's coordinator")
+    wait_until(attempt, what="the group's coordinator")
 
 
 def test_reset_deletes_the_offsets_of_the_topic_alone(broker: Broker, topic: str) -> None:

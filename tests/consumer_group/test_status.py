@@ -17,6 +17,7 @@ from streampca.stores.directory import DirectoryStore
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
 from tests.fold.streams import fold_config, fold_of, vectors
 from tests.in_memory.store import FaultyStore
+from tests.waiting import PATIENCE_S
 from tests.worker.environment import TOPIC, notify
 from tests.worker.harness import SynchronousExecutor
 
@@ -270,13 +271,13 @@ def test_a_store_that_hangs_does_not_stop_the_loop(monkeypatch: pytest.MonkeyPat
 
     def hang(name: str, data: bytes) -> None:
         entered.set()
-        released.wait(20)
+        released.wait(PATIENCE_S)
         write(name, data)
 
     monkeypatch.setattr(store, "write", hang)
     member = Member(store)
     with member.listener:
-        assert entered.wait(20)
+        assert entered.wait(PATIENCE_S)
         entered.clear()
         member.notify(events.PartitionsAssigned({0: 5}))
         member.run(seconds=60)  # returns, and starts no second write

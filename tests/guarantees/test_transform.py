@@ -227,7 +227,7 @@ def test_members_that_join_leave_and_die_share_the_work(broker: Broker, topic: s
             second = group.start(output_format="arrow")  # while transactions are open
             send_and_wait(feed, group)
             first.send_signal(15)
-            assert first.wait(20) == 0
+            assert first.wait(30) == 0
             first = second
         feed.send(1000)
         first.kill()  # its transaction stays open until the broker gives it up

@@ -20,6 +20,7 @@ from streampca.settings.commands import WorkerSettings
 from streampca.stores.choice import open_store
 from streampca.worker.listeners import WorkerLog, WorkerMetrics
 from tests.errors import refusal
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -71,7 +72,7 @@ def test_a_mistake_in_the_settings_of_the_log_is_logged_too(capsys: pytest.Captu
 @pytest.mark.slow  # a process
 def test_the_demo_shows_the_error_of_a_process_that_has_ended(tmp_path: Path) -> None:
     child = ChildProcess(["serve"], {"topic": "a/b"}, tmp_path / "log")
-    assert child.wait(30) == 2
+    assert child.wait(PATIENCE_S) == 2
     assert "serve exited with code 2: topic: " in refusal(StreampcaError, child.verify)
 
 

@@ -28,7 +28,10 @@ def log(broker: Broker, topic: str, kind: type[OnKafka]) -> Iterator[OnKafka]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls have a minute instead of seconds; a member notices a rebalance soon, although its session is long."""
+    """Calls have a minute instead of seconds; a member notices a rebalance soon, although its session is long.
+
+    A start has ten minutes: an error within one is then not the end of its patience.
+    """
 
     def shorten(module: Any, function: str, option: str) -> None:
         shipped: Callable[[Any], dict[str, Any]] = getattr(module, function)
@@ -38,9 +41,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten(confluent, "consumer_options", "heartbeat.interval.ms")
     for name in ("_COMMIT_TIMEOUT_MS", "_CLOSE_TIMEOUT_MS", "_OFFSETS_TIMEOUT_MS"):
         monkeypatch.setattr(kafka_python, name, int(PATIENCE_S * 1000))
-    limits = [(connection, "_START_TIMEOUT_S"), (connection, "_START_ANSWER_S"), (confluent_connection, "_START_S")]
-    for module, name in [*limits, (confluent, "_OFFSETS_S"), (confluent, "_CLOSE_S")]:
-        monkeypatch.setattr(module, name, float(PATIENCE_S))
+    for name in ("_OFFSETS_S", "_CLOSE_S"):
+        monkeypatch.setattr(confluent, name, float(PATIENCE_S))
+    starts = [(connection, "_START_TIMEOUT_S"), (connection, "_START_ANSWER_S"), (confluent_connection, "_START_S")]
+    for module, name in starts:
+        monkeypatch.setattr(module, name, 10.0 * PATIENCE_S)
 
 
 @pytest.fixture
