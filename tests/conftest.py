@@ -51,7 +51,7 @@ LONGEST = (
     "guarantees/test_object_store.py", "foreign_clients/test_clients.py", "page/test_access.py",
     "experiments/test_experiments.py", "backfill/test_engines.py", "guarantees/test_token_logins.py",
     "guarantees/test_formats.py", "sidecar/test_memory.py", "guarantees/test_transform.py", "demo/test_demo.py",
-    "worker/test_p_values.py", "guarantees/test_poison.py", "guarantees/test_transform_outages.py",
+    "worker/test_publisher.py", "guarantees/test_poison.py", "guarantees/test_transform_outages.py",
     "cli/test_dead_letters_on_broker.py", "sources/test_static_membership.py", "monitoring/test_live.py",
     "cli/test_worker.py", "pca/test_learning.py", "deploy/test_locks.py", "monitoring/test_procedures.py",
 )  # fmt: skip

@@ -12,8 +12,9 @@ from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.events import Listener
 from streampca.consumer_group.in_flight import InFlight
+from streampca.consumer_group.member import Member
 from streampca.consumer_group.policy import FirstRecords, MemberPolicy, without_vectors
-from streampca.errors import StreampcaError, TopicReplacedError, refuse_other_topic
+from streampca.errors import TopicReplacedError, refuse_other_topic
 from streampca.process import watchdog
 from streampca.sources.base import Committed, RecordRefusedError, Source, TransactionFailedError, Transactions
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Vectors
@@ -34,7 +35,7 @@ class TransformConfig(MemberPolicy):
     start_over = "another output_topic and transform_group_id"
 
 
-class Transformer:
+class Transformer(Member):
     """A member of the consumer group, which transforms the partitions that are assigned to it."""
 
     def __init__(
@@ -47,8 +48,10 @@ class Transformer:
         listener: Listener,
     ) -> None:
         """The `transactions` belong to the member that reads the `source`."""
-        self._config, self._source, self._transactions = config, source, transactions
-        self._in_flight, self._outputs, self._listener = in_flight, outputs, listener
+        super().__init__(source, in_flight, listener)
+        self._config = config
+        self._transactions = transactions
+        self._outputs = outputs
         self._model, self._limit = outputs.model, OutputLimit()
         self._times = RecordTimes(outputs.topic, transactions)
         self._refused: dict[int, int] = {}  # partition → where the transactions ended that were refused
@@ -60,43 +63,20 @@ class Transformer:
         self._pending: dict[int, Position] = {}  # of the open transaction
         self._counts, self._begun_at = Counter[str](), 0.0
         self._next_check = 0.0
-        self._stop_cause: str | None = None
 
-    def stop(self, cause: str) -> None:
-        """End the loop after the current batch. Safe to call from a signal handler."""
-        self._stop_cause = self._stop_cause or cause
-
-    def run(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Work until stopped, then leave the group; an open transaction is aborted, and its records are read again.
-
-        Raises `StreampcaError` for errors that restarting cannot fix.
-        """
+    def _leave(self) -> None:
+        """Abort an open transaction, whose records are read again, and leave the group."""
         try:
-            while self._stop_cause is None:
-                watchdog.tick()
-                self._listener.notify(events.LoopTicked())
-                self._turn(clock)
-                self._listener.notify(events.SourcePolled(self._source.status()))
-        except StreampcaError as error:
-            self.stop(str(error))
-            raise
+            self._transactions.close()
         finally:
-            self._listener.notify(events.MemberStopping(self._stop_cause or "crashed"))
-            self._in_flight.close()
-            try:
-                self._transactions.close()
-            finally:
-                self._source.close()
+            self._source.close()
 
     def _turn(self, clock: Callable[[], float]) -> None:
         try:
             self._model.refresh()
             if not self._pending:
                 self._begun_at = clock()
-            for event in self._in_flight.next_events(self._source, _POLL_S):
-                watchdog.tick()
-                self._handle(event)
-            self._in_flight.handle_ended()
+            self._handle_events(_POLL_S)
             is_due = clock() - self._begun_at >= TRANSACTION_S or self._counts["all"] >= TRANSACTION_RECORDS
             if self._pending and is_due:
                 if clock() >= self._next_check:

@@ -12,13 +12,12 @@ from typing import NamedTuple
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.in_flight import InFlight
+from streampca.consumer_group.member import Member
 from streampca.consumer_group.policy import FirstRecords, without_vectors
-from streampca.errors import StreampcaError
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.epoch import odd_times
 from streampca.pca.arrays import rows_with_missing
 from streampca.pca.state import Losses
-from streampca.process import watchdog
 from streampca.sources.base import DeadLetters, Source
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Vectors
 from streampca.worker.checkpointer import Checkpointer, WorkerConfig
@@ -36,7 +35,7 @@ class Learned(NamedTuple):
     seconds: float
 
 
-class Worker:
+class Worker(Member):
     """A member of the consumer group, which learns a fold of each partition that is assigned to it."""
 
     def __init__(
@@ -48,9 +47,10 @@ class Worker:
         writer: CheckpointWriter,
         listener: events.Listener,
     ) -> None:
-        self._config, self._source, self._dead_letters = config, source, dead_letters
-        self._in_flight, self._schedule = in_flight, PublishSchedule()
-        self._listener = events.Listeners(self._schedule, listener)
+        self._schedule = PublishSchedule()
+        super().__init__(source, in_flight, events.Listeners(self._schedule, listener))
+        self._config = config
+        self._dead_letters = dead_letters
         self._checkpointer = Checkpointer(config, source, dead_letters, writer, self._listener)
         first_records = FirstRecords(config.topic, config.codec)
         self._assignment = Assignment[Fold](
@@ -58,36 +58,13 @@ class Worker:
         )
         self._folds = self._assignment.progress
         self._next_save = 0.0
-        self._stop_cause: str | None = None
 
-    def stop(self, cause: str) -> None:
-        """End the loop after the current turn. Safe to call from a signal handler."""
-        self._stop_cause = self._stop_cause or cause
-
-    def run(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Work until stopped; then save and leave the group.
-
-        Raises `StreampcaError` for errors that restarting cannot fix, after saving what was learned if it can.
-        """
-        try:
-            self._checkpointer.check()
-            self._next_save = clock() + self._config.checkpoint_interval_s
-            while self._stop_cause is None:
-                watchdog.tick()
-                self._listener.notify(events.LoopTicked())
-                self._turn(clock)
-        except StreampcaError as error:
-            self.stop(str(error))
-            raise
-        finally:
-            self._shut_down()
+    def _begin(self, clock: Callable[[], float]) -> None:
+        self._checkpointer.check()
+        self._next_save = clock() + self._config.checkpoint_interval_s
 
     def _turn(self, clock: Callable[[], float]) -> None:
-        for event in self._in_flight.next_events(self._source, _POLL_S):
-            watchdog.tick()
-            self._handle(event)
-        self._in_flight.handle_ended()
-        self._listener.notify(events.SourcePolled(self._source.status()))
+        self._handle_events(_POLL_S)
         now = clock()
         self._assignment.retry_when_due(now)
         if not self._checkpointer.busy and now >= self._next_save:
@@ -96,10 +73,11 @@ class Worker:
             self._next_save = clock() + self._config.checkpoint_interval_s
         self._checkpointer.finish_save(wait=False)
 
-    def _shut_down(self) -> None:
-        """Save before leaving the group, so that the next owner finds the checkpoints; publish last: it may be slow."""
-        self._listener.notify(events.MemberStopping(self._stop_cause or "crashed"))
-        self._in_flight.close()
+    def _leave(self) -> None:
+        """Save before leaving the group, so that the next owner finds the checkpoints; publish last: it may be slow.
+
+        Also after an error, if what was learned can be saved.
+        """
         publish = False
         try:
             if self._stop_cause is not None:

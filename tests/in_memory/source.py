@@ -26,6 +26,7 @@ class MemorySource:
         self._is_member = self._closed = False
         self.evicted = False
         self.granted: frozenset[int] | None = None  # assigned by the group, not returned yet
+        self.membership: int | None = None  # the generation of the last assignment returned
 
     def topic_id(self) -> str:
         self._topic.require_broker()
@@ -49,6 +50,7 @@ class MemorySource:
             return []
         with self._topic.lock:
             if event := self._rebalance_event():
+                self.membership = self._topic.generation if isinstance(event, Assigned) else None
                 return [event]
             limit = step if isinstance(step, int) else self._batch
             return [event for p in sorted(self._read) if (event := self._records_of(p, limit))]
@@ -89,10 +91,6 @@ class MemorySource:
             return next(later, log.end)
 
         return {partition: offset(self._topic.logs[partition]) for partition in partitions}
-
-    def may_commit(self, partitions: Collection[int]) -> bool:
-        """Return whether the group still counts these partitions as ours."""
-        return not self.evicted and frozenset(partitions) <= self._owned
 
     def close(self) -> None:
         self._closed = True

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from streampca.formats.record import Record
+from tests.in_memory.coordinator import Coordinator
 
 
 @dataclass
@@ -38,6 +39,8 @@ class MemoryTopic:
         self.lock = threading.RLock()
         self._members: list[Member] = []
         self._joined: list[Member] | None = None  # during a rebalance: those that gave up their partitions
+        self.generation = 0  # of assignments
+        self.coordinator = Coordinator(self)
         self.create(partitions)
 
     def create(self, partitions: int) -> None:
@@ -127,3 +130,8 @@ class MemoryTopic:
             for index, other in enumerate(self._members):
                 other.granted = frozenset(range(index, len(self.logs), len(self._members)))
             self._joined = None
+            self.generation += 1
+
+    def counts_in(self, member: Member, generation: int) -> bool:
+        """Whether the group still counts the member in, with the assignment of that generation (KIP-447)."""
+        return member in self._members and generation == self.generation

@@ -1,6 +1,5 @@
 """Topics for the contract tests, on a real broker or in memory."""
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from kafka.admin import MemberToRemove
 from streampca.formats.record import Record
 from streampca.settings.commands import WorkerSettings
 from streampca.sources import base
-from streampca.sources.base import DeadLetters, Outgoing, Source, Transactions
+from streampca.sources.base import DeadLetters, Source, Transactions
 from streampca.sources.clients import create_dead_letters, create_transactions
 from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.kafka_python.source import KafkaPythonSource
@@ -56,17 +55,17 @@ class InMemory(_Backend):
     def __init__(self, topic: str, partitions: int) -> None:
         super().__init__(topic)
         self.topic = MemoryTopic(partitions, topic)
-        self.output, self._written = "output", defaultdict[str, list[Outgoing]](list)
+        self.output = "output"
 
     def _open(self, **settings: Any) -> Source:
         return MemorySource(self.topic, batch=base.MAX_POLL_RECORDS)
 
     def _transactions_of(self, source: Any, **settings: Any) -> Transactions:
-        return MemoryTransactions(self.topic, source, self._written)
+        return MemoryTransactions(self.topic, source)
 
     def written(self) -> Sequence[Any]:
         """The committed records of the output."""
-        return self._written[self.output]
+        return self.topic.coordinator.written[self.output]
 
     def append(self, partition: int, values: Sequence[bytes | None], timestamp_ms: int | None = None) -> None:
         self.topic.append(partition, *values, timestamp=-1 if timestamp_ms is None else timestamp_ms)

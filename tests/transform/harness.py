@@ -1,6 +1,5 @@
 """Members of `streampca transform` with a topic, a group, transactions and a store in memory."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, Self
@@ -68,7 +67,7 @@ class World:
 
     def __init__(self, *counts: int) -> None:
         self.topic = MemoryTopic(len(counts) or 1, TOPIC)
-        self.written = defaultdict[str, list[Outgoing]](list)
+        self.written = self.topic.coordinator.written
         self.models = Models(MemoryStore(), TOPIC)
         self.models.save(numbered(7))
         for partition, count in enumerate(counts):
@@ -130,7 +129,7 @@ class Member:
         outputs = Outputs(OUTPUT, codec, self.model, fields, packer or JSON, TOPIC, DEAD, only_p_below)
         self.source = MemorySource(world.topic, script, batch)
         in_flight = InFlight[TransformedBatch](SynchronousExecutor(), partial(decode_records, codec), limit_bytes=10**6)
-        self.transactions = MemoryTransactions(world.topic, self.source, world.written)
+        self.transactions = MemoryTransactions(world.topic, self.source)
         self.transformer = Transformer(
             TransformConfig(TOPIC, **config), self.source, in_flight, self.transactions, outputs,
             Listeners(self.events, _Stop(self), *([listener] if listener else [])),

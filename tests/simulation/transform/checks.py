@@ -23,11 +23,11 @@ from streampca.pca.model import Model
 from streampca.sources.base import Committed, Outgoing
 from streampca.sources.dead_letters import origin_of
 from tests.example_models import example_model
+from tests.in_memory.coordinator import Transaction
 from tests.simulation.cluster import SESSION_S
 from tests.simulation.history import Course, joined
 from tests.simulation.plan import DEAD, OUTPUT, D
 from tests.simulation.registry import is_poison
-from tests.simulation.transform.coordinator import Transaction
 from tests.simulation.transform.world import Place, TransformWorld
 from tests.transform.harness import origin_of_output
 

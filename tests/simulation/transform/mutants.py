@@ -21,8 +21,9 @@ from streampca.transform.models import CurrentModel
 from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import TransformedBatch
 from streampca.transform.position import Position
+from tests.in_memory.coordinator import Transaction
 from tests.simulation.plan import DEAD
-from tests.simulation.transform.coordinator import Coordinator, Transaction, TransformCluster
+from tests.simulation.transform.coordinator import ClusterCoordinator, TransformCluster
 from tests.simulation.transform.member import ClusterTransactions, TransformSource
 from tests.simulation.transform.world import TransformWorld
 
@@ -63,9 +64,9 @@ def _commits_for_the_present_topic(self: Transformer) -> None:
     _commit(self)
 
 
-def _starts_over_where_it_was(self: Transformer, cause: str) -> None:
+def _starts_over_where_it_was(self: Transformer, outcome: str, cause: str) -> None:
     _remembered(self).update(self._positions)
-    _start_over(self, cause)
+    _start_over(self, outcome, cause)
 
 
 def _commits_and_remembers(self: Transformer) -> None:
@@ -105,7 +106,7 @@ def _recovers_without_fencing(self: ClusterTransactions) -> None:
         self._epoch = self._coordinator._epochs.setdefault(self._id, 1)
 
 
-def _accepts_any_epoch(self: Coordinator, id_: str, epoch: int) -> Transaction:
+def _accepts_any_epoch(self: ClusterCoordinator, id_: str, epoch: int) -> Transaction:
     return self._unfinished.setdefault(id_, Transaction(id_, self._scheduler.now))
 
 
@@ -154,7 +155,7 @@ TRANSFORM_MUTANTS: Mutants = {
     "recovery fences nobody": (23, patched(ClusterTransactions, recover=_recovers_without_fencing)),
     "brokers accept offsets of members that the group has given up":
         (62, patched(TransformCluster, counts_in=lambda self, member, generation: True)),
-    "brokers accept producers that were replaced": (16, patched(Coordinator, _current=_accepts_any_epoch)),
+    "brokers accept producers that were replaced": (16, patched(ClusterCoordinator, _current=_accepts_any_epoch)),
     "offsets are read while a transaction has others":
         (13, patched(TransformSource, is_stable=lambda self, partitions: True)),
     "dead letters are not sent":

@@ -1,0 +1,69 @@
+"""The loop of a member of the consumer group, which each role fills: turns until it is stopped, and an orderly end."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from streampca.consumer_group import events
+from streampca.consumer_group.in_flight import InFlight
+from streampca.errors import StreampcaError
+from streampca.process import watchdog
+from streampca.sources.base import Source
+from streampca.sources.events import Event
+
+
+class Member(ABC):
+    """A member of the group, in the thread that calls `run`."""
+
+    def __init__(self, source: Source, in_flight: InFlight[Any], listener: events.Listener) -> None:
+        self._source = source
+        self._in_flight = in_flight
+        self._listener = listener
+        self._stop_cause: str | None = None
+
+    def stop(self, cause: str) -> None:
+        """End the loop after the current turn. Safe to call from a signal handler."""
+        self._stop_cause = self._stop_cause or cause
+
+    def run(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Work until stopped, then leave the group.
+
+        Raises `StreampcaError` for errors that restarting cannot fix.
+        """
+        try:
+            self._begin(clock)
+            while self._stop_cause is None:
+                watchdog.tick()
+                self._listener.notify(events.LoopTicked())
+                self._turn(clock)
+                self._listener.notify(events.SourcePolled(self._source.status()))
+        except StreampcaError as error:
+            self.stop(str(error))
+            raise
+        finally:
+            self._listener.notify(events.MemberStopping(self._stop_cause or "crashed"))
+            self._in_flight.close()
+            self._leave()
+
+    def _handle_events(self, poll_s: float) -> None:
+        """Poll the source for `poll_s` at most; handle its events, and the results that have come."""
+        for event in self._in_flight.next_events(self._source, poll_s):
+            watchdog.tick()
+            self._handle(event)
+        self._in_flight.handle_ended()
+
+    def _begin(self, clock: Callable[[], float]) -> None:  # noqa: B027 - not every role needs it
+        """Prepare for the first turn."""
+
+    @abstractmethod
+    def _turn(self, clock: Callable[[], float]) -> None:
+        """Handle what has come, and do what is due."""
+
+    @abstractmethod
+    def _handle(self, event: Event) -> None:
+        """Handle an event of the source."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Leave the group, and close what the member uses."""
