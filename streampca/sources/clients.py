@@ -10,6 +10,7 @@ from streampca.settings.commands import ConsumerSettings, DeadLettersSettings, P
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Admin, DeadLetters, OutgoingFields, RecordRefusedError, Source, Transactions
+from streampca.sources.client_connection import BrokerErrors
 from streampca.sources.client_transactions import ClientProducer, ClientTransactions
 from streampca.sources.record_times import RecordTimes
 from streampca.sources.topic_reader import TopicReader
@@ -81,6 +82,15 @@ def _client(settings: KafkaSettings) -> _Client:
 def create_admin(settings: KafkaSettings, topic: str) -> Admin:
     """An admin client for a topic, which need not exist. Raises `SourceError`."""
     return _client(settings).admin(settings, topic)
+
+
+def require_writable(settings: KafkaSettings, topic: str) -> int:
+    """The number of partitions of a topic. Raises `SourceError` unless it exists and may be written to."""
+    with closing(create_admin(settings, topic)) as admin:
+        description = admin.require_topic()
+    if not description.is_writable:
+        raise BrokerErrors(settings, topic).not_authorized(f"writing to topic {topic}")
+    return len(description.in_sync)
 
 
 def create_client(settings: ConsumerSettings) -> Source:

@@ -70,7 +70,6 @@ class Worker:
         Raises `StreampcaError` for errors that restarting cannot fix, after saving what was learned if it can.
         """
         try:
-            self._checkpointer.check()
             self._next_save = clock() + self._config.checkpoint_interval_s
             while self._stop_cause is None:
                 watchdog.tick()
