@@ -111,7 +111,8 @@ def open_reader(settings: KafkaSettings, topic: str) -> TopicReader:
     """A reader of the committed records of a topic. Raises `SourceError`."""
     with closing(create_admin(settings, topic)) as admin:
         log_ends = admin.log_ends()
-    alone = ConsumerSettings.model_construct(**dict(settings) | {"topic": topic})
+    outside_of_groups = {"topic": topic, "group_instance_id": None}
+    alone = ConsumerSettings.model_construct(**dict(settings) | outside_of_groups)
     return TopicReader(create_client(alone), topic, log_ends)
 
 
