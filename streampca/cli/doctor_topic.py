@@ -111,18 +111,25 @@ class TopicChecks:
 
     def _look_for_open_transactions(self) -> str:
         """Readers of committed records reach the end of each partition, or come nearer to it."""
-        before, began = self.bounds, time.monotonic()
-        while blocked := {p: end for p, (_, end) in self.reader.bounds().items() if end < self.reader.log_ends[p][1]}:
-            if any(end != before[p][1] for p, end in blocked.items()):
-                return f"partitions {sorted(blocked)} have open ones, which end"
-            if time.monotonic() - began > _STANDS_S:
-                raise SourceError(
-                    f"a transaction is open for {_STANDS_S:.0f} s and more in partitions {sorted(blocked)}: nothing "
-                    f"behind offsets {sorted(blocked.values())} can be read until its producer ends it, or the broker "
-                    "does after transaction.timeout.ms; kafka-transactions.sh finds and aborts it"
-                )
+        deadline = time.monotonic() + _STANDS_S
+        before = blocked = self._blocked()
+        while blocked and blocked == before and time.monotonic() < deadline:
             time.sleep(0.5)
-        return "none"
+            blocked = self._blocked()
+        if not blocked:
+            return "none"
+        if blocked != before:
+            return f"partitions {sorted(blocked)} have open ones, which end"
+        raise SourceError(
+            f"a transaction is open for {_STANDS_S:.0f} s and more in partitions {sorted(blocked)}: nothing behind "
+            f"offsets {sorted(blocked.values())} can be read until its producer ends it, or the broker does after "
+            "transaction.timeout.ms; kafka-transactions.sh finds and aborts it"
+        )
+
+    def _blocked(self) -> dict[int, int]:
+        """Partition → where the committed records end, if an open transaction is there."""
+        log_ends = self.reader.log_ends
+        return {p: end for p, (_, end) in self.reader.bounds().items() if end < log_ends[p][1]}
 
     def _ask_registry(self) -> str:
         """The registry answers if the format of the topic needs one."""

@@ -52,6 +52,7 @@ class MemberStart(ABC):
         return [
             Step("broker", self._connect),
             Step("topic", self._find_topic, after=["broker"]),
+            Step("dead-letter topic", self._find_dead_letter_topic, after=["broker"]),
         ]
 
     def _use(self, codec: Codec) -> str:
@@ -77,7 +78,7 @@ class MemberStart(ABC):
         known_id = self.topic_id or "unknown, since this broker gives topics none"
         return f"{self.settings.topic} has {count} partitions; its id is {known_id}"
 
-    def _check_dead_letter_topic(self) -> str:
+    def _find_dead_letter_topic(self) -> str:
         name = self.settings.dead_letter_topic
         if name is None:
             return f"none; on_bad_record is {self.settings.on_bad_record}"

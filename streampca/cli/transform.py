@@ -37,14 +37,15 @@ def run(settings: TransformSettings) -> None:
         stops = list[str]()
         stop_on_signals(stops.append)
         try:
-            process.start([start.step_to_the_model()], stops)
+            find_model, *steps = start.steps()
+            process.start([find_model], stops)  # which may take days
             end_on_signals()
             if stops:
                 return
             if start.model.version is not None:
                 process.listener.notify(ModelFixed(start.model.version, start.pin_names))
             start.cache.start(POLL_INTERVAL_S)
-            process.start(start.steps_with_the_model())
+            process.start(steps)
             transformer = _build(start, process)
             process.started.run(transformer.run, transformer.stop)
         finally:

@@ -58,14 +58,8 @@ class TransformStart(MemberStart):
         )
 
     def steps(self) -> list[Step]:
-        return [self.step_to_the_model(), *self.steps_with_the_model()]
-
-    def step_to_the_model(self) -> Step:
-        """The step that may wait for days, for a worker that publishes the first model."""
-        return Step("model", self._find_model, waits_for="model")
-
-    def steps_with_the_model(self) -> list[Step]:
         return [
+            Step("model", self._find_model, waits_for="model"),
             Step("matrix kernels", kernels),
             Step("format", self._create_codec, after=["model"]),
             Step(
@@ -76,7 +70,6 @@ class TransformStart(MemberStart):
                 check=partial(self._create_packer, registers=False),
             ),
             *self._steps_at_the_brokers(),
-            Step("dead-letter topic", self._check_dead_letter_topic, after=["broker"]),
             Step("output topic", self._check_output_topic, after=["topic"]),
             Step(
                 "transactions",

@@ -39,7 +39,6 @@ class WorkerStart(MemberStart):
             Step("store", self._check_store, waits_for="the store"),
             Step("format", self._create_config),
             *self._steps_at_the_brokers(),
-            Step("dead-letter topic", self._open_dead_letters, after=["broker"]),
             # Not later: a group waits for members that do not poll.
             Step("matrix kernels", self._compile_kernels, after=["format"], check=kernels),
             Step("consumer group", self._find_committed, after=["topic"]),
@@ -60,8 +59,8 @@ class WorkerStart(MemberStart):
         self.policy = create_worker_config(self.settings)
         return self._use(self.policy.codec)
 
-    def _open_dead_letters(self) -> str:
-        finding = self._check_dead_letter_topic()
+    def _find_dead_letter_topic(self) -> str:
+        finding = super()._find_dead_letter_topic()
         self.dead_letters = self.opened.enter_context(closing(create_dead_letters(self.settings)))
         return finding
 

@@ -84,9 +84,10 @@ def shape_in(metadata: str) -> OutputShape | None:
     return OutputShape(int(shape[1]), int(shape[2]), int(version[1]) if version else None)
 
 
-def topic_id_in(metadata: str) -> str | None:
+def topic_id_in(metadata: str) -> str:
+    """The id of the topic that the offset was committed for; empty if the metadata have none."""
     topic = _TOPIC.search(metadata)
-    return topic[1] if topic else None
+    return topic[1] if topic else ""
 
 
 def last_in(metadata: str) -> LastRecord | None:

@@ -44,7 +44,7 @@ def refuse_other_outputs(
     """
     for partition, offset in committed.items():
         require_shape(offset.metadata)
-        before = topic_id_in(offset.metadata) or ""
+        before = topic_id_in(offset.metadata)
         where = f"in the committed offset of partition {partition}"
         remedy = "write to another output_topic with another transform_group_id"
         refuse_other_topic(topic, before, topic_id, where, remedy)

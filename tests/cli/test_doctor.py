@@ -33,7 +33,7 @@ def start_of(store: Path, **settings: str) -> TransformStart:
 
 def model_line(store: Path, **settings: str) -> Line:
     """The line about the model; there is no broker."""
-    (line,) = lines_of([start_of(store, **settings).step_to_the_model()])
+    (line,) = lines_of(start_of(store, **settings).steps()[:1])
     return line
 
 
