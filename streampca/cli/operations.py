@@ -38,10 +38,11 @@ def check(options: Options) -> None:
 def doctor(options: Options) -> None:
     """Check everything that a worker needs, and transform.
 
-    Checks store, broker, credentials, topics, group, checkpoints and records, and prints a line for each, with a
-    remedy where it fails. With an output topic also what transform needs: model, output topic, transactional ids, its
-    group, schema; and only that if neither dimensions nor components are set. Exits with 1 if a check fails. Learns
-    nothing, and changes no offset and no topic.
+    Does the steps of a worker's start and prints a line for each, with a remedy where it fails: store, broker,
+    credentials, topics, group, checkpoints; then it checks the records. With an output topic also the steps of
+    transform: model, output topic, transactional ids, its group, schema; and only these if neither dimensions nor
+    components are set. Exits with 1 if a step fails. Learns nothing, and changes no offset, topic, schema or
+    checkpoint.
     """
     from streampca.cli.doctor import run
 

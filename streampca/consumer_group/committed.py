@@ -16,6 +16,7 @@ import orjson
 
 from streampca.errors import ForeignStoreError
 from streampca.formats.record import LastRecord
+from streampca.sources.base import Committed
 from streampca.stores.identity import StoreIdentity
 
 _LONGEST_LOCATION = 500  # characters
@@ -40,10 +41,10 @@ def store_in(metadata: str) -> StoreIdentity | None:
         return None
 
 
-def refuse_other_store(topic: str, metadata: Mapping[int, str], ours: StoreIdentity) -> None:
-    """Raise `ForeignStoreError` if the metadata of an offset, by partition, is of a worker with another store."""
-    for partition, text in metadata.items():
-        theirs = store_in(text)
+def refuse_other_store(topic: str, committed: Mapping[int, Committed], ours: StoreIdentity) -> None:
+    """Raise `ForeignStoreError` if an offset, by partition, was committed by a worker with another store."""
+    for partition, offset in committed.items():
+        theirs = store_in(offset.metadata)
         if theirs and theirs.id != ours.id:
             raise ForeignStoreError(
                 f"the consumer group's worker of partition {partition} of {topic} saved to the store {theirs} (id "
@@ -83,9 +84,10 @@ def shape_in(metadata: str) -> OutputShape | None:
     return OutputShape(int(shape[1]), int(shape[2]), int(version[1]) if version else None)
 
 
-def topic_id_in(metadata: str) -> str | None:
+def topic_id_in(metadata: str) -> str:
+    """The id of the topic that the offset was committed for; empty if the metadata have none."""
     topic = _TOPIC.search(metadata)
-    return topic[1] if topic else None
+    return topic[1] if topic else ""
 
 
 def last_in(metadata: str) -> LastRecord | None:

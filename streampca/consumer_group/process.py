@@ -5,8 +5,8 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -16,6 +16,7 @@ from streampca.consumer_group.listeners import MemberLog, MemberMetrics
 from streampca.consumer_group.port import member_port
 from streampca.consumer_group.saving import SavingWatch
 from streampca.consumer_group.status import StatusListener
+from streampca.consumer_group.step import Step
 from streampca.consumer_group.tracing import TracingListener
 from streampca.errors import CertificateError, NoBrokerError, StoreBusyError
 from streampca.process import watchdog
@@ -27,7 +28,6 @@ from streampca.stores.process_status import ProcessStatuses
 
 log = structlog.get_logger()
 
-T = TypeVar("T")
 _RETRY_S = 1.0
 
 
@@ -38,16 +38,26 @@ class Process(NamedTuple):
     started: Started
     traced: Callable[[Any], Any]  # wraps decoding, to begin the spans of batches; does nothing without traces
 
-    def wait_for(self, needs: Literal["the store", "brokers", "the schema registry"], attempt: Callable[[], T]) -> T:
-        """Try to start until what that `needs` is there. A refusal is raised: waiting cannot end it."""
-        while True:
-            try:
-                return attempt()
-            except CertificateError:
-                raise
-            except (StoreBusyError, NoBrokerError, TimeoutError) as error:
-                self.listener.notify(StartDelayed(needs, str(error)))
-            time.sleep(_RETRY_S)
+    def start(self, steps: Iterable[Step], stops: Sequence[str] = ()) -> None:
+        """Do the steps in order; repeat a step until what it waits for is there.
+
+        Returns early when there is a signal in `stops`. Raises the error of a mistake, which waiting cannot end.
+        """
+        for step in steps:
+            while not stops and not self._has_done(step):
+                time.sleep(_RETRY_S)
+
+    def _has_done(self, step: Step) -> bool:
+        """Return False if a later attempt may succeed; the cause is reported."""
+        try:
+            finding = step.attempt()
+        except CertificateError:  # a `NoBrokerError`, but only a person can renew a certificate
+            raise
+        except (StoreBusyError, NoBrokerError, TimeoutError) as error:
+            self.listener.notify(StartDelayed(step.waits_for, str(error)))
+            return False
+        log.debug("start step done", step=step.name, finding=finding)
+        return True
 
 
 @contextlib.contextmanager

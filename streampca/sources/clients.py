@@ -10,6 +10,7 @@ from streampca.settings.commands import ConsumerSettings, DeadLettersSettings, P
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.base import Admin, DeadLetters, OutgoingFields, RecordRefusedError, Source, Transactions
+from streampca.sources.client_connection import BrokerErrors
 from streampca.sources.client_transactions import ClientProducer, ClientTransactions
 from streampca.sources.record_times import RecordTimes
 from streampca.sources.topic_reader import TopicReader
@@ -83,6 +84,15 @@ def create_admin(settings: KafkaSettings, topic: str) -> Admin:
     return _client(settings).admin(settings, topic)
 
 
+def require_writable(settings: KafkaSettings, topic: str) -> int:
+    """The number of partitions of a topic. Raises `SourceError` unless it exists and may be written to."""
+    with closing(create_admin(settings, topic)) as admin:
+        description = admin.require_topic()
+    if not description.is_writable:
+        raise BrokerErrors(settings, topic).not_authorized(f"writing to topic {topic}")
+    return len(description.in_sync)
+
+
 def create_client(settings: ConsumerSettings) -> Source:
     """A member of the consumer group, which joins at its first poll. Raises `SourceError`."""
     return _client(settings).source(settings)
@@ -101,7 +111,8 @@ def open_reader(settings: KafkaSettings, topic: str) -> TopicReader:
     """A reader of the committed records of a topic. Raises `SourceError`."""
     with closing(create_admin(settings, topic)) as admin:
         log_ends = admin.log_ends()
-    alone = ConsumerSettings.model_construct(**dict(settings) | {"topic": topic})
+    outside_of_groups = {"topic": topic, "group_instance_id": None}
+    alone = ConsumerSettings.model_construct(**dict(settings) | outside_of_groups)
     return TopicReader(create_client(alone), topic, log_ends)
 
 

@@ -22,16 +22,31 @@ def create_schemas(settings: FormatSettings) -> Schemas | None:
     return SchemaRegistry(settings) if settings.format in ("avro", "protobuf") else None
 
 
-def create_writer(settings: FormatSettings, format: str, topic: str, layout: Layout) -> Writer:  # noqa: A002
+def create_writer(
+    settings: FormatSettings,
+    format: str,  # noqa: A002
+    topic: str,
+    layout: Layout,
+    *,
+    registers: bool = True,
+) -> Writer:
     """The writer of a topic's values; registers their schema, if the format has schemas, as `<topic>-value`.
 
-    Raises `SettingsError` if a package is not installed, `NoBrokerError` while the registry is away, and `SourceError`.
+    Without `registers` the registry only says whether it would accept the schema. Raises `SettingsError` if a package
+    is not installed, `NoBrokerError` while the registry is away, and `SourceError`.
     """
     frame = b""
     if schema := schema_of(format, layout):
+        subject = f"{topic}-value"
         try:
             with closing(SchemaRegistry(settings)) as registry:
-                frame = frame_of(registry.register(f"{topic}-value", schema))
+                if not registry.accepts(subject, schema):
+                    raise SourceError(
+                        f"the schema of these outputs is not compatible with those of {subject} at "
+                        f"{settings.schema_registry_url}: write to another topic, or relax its compatibility"
+                    )
+                if registers:
+                    frame = frame_of(registry.register(subject, schema))
         except (TimeoutError, KeyError) as error:
             kind = SourceError if isinstance(error, _RefusedError | KeyError) else NoBrokerError
             raise kind(str(error)) from None

@@ -38,6 +38,10 @@ class Checkpoints:
         """The identity of the store, which is created if it has none. Raises as `stores.identity.ensure`."""
         return identity.ensure(self._store)
 
+    def known_identity(self) -> StoreIdentity:
+        """The identity of the store; if it has none yet, one that equals no other. Raises as `stores.identity.find`."""
+        return identity.find(self._store) or identity.absent(self._store)
+
     def partitions(self) -> list[int]:
         """Partitions that have checkpoints, ascending; backfills come last."""
         stems = [name.rsplit("/", 1)[-1] for name in self._store.names(self._folder)]

@@ -19,8 +19,8 @@ from streampca.process import watchdog
 from streampca.sources.base import Committed, RecordRefusedError, Source, TransactionFailedError, Transactions
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked, Vectors
 from streampca.sources.record_times import RecordTimes
-from streampca.transform.outputs import OutputLimit, Outputs, TransformedBatch
-from streampca.transform.position import Position, position_in, refuse_offset_of_other_topic
+from streampca.transform.outputs import OutputLimit, Outputs, TransformedBatch, refuse_too_few
+from streampca.transform.position import Position, position_in, refuse_other_outputs
 
 _POLL_S = 0.1
 CHECK_TOPIC_S = 1.0  # a topic may be deleted and created again without an error of either client
@@ -201,12 +201,11 @@ class Transformer(Member):
         self._transactions.recover()
         self._limit = self._limit.configured(self._transactions.topic_configs())
         self._check_stop()
-        self._outputs.check_partitions(partitions, self._transactions)
+        count = self._transactions.partitions(self._outputs.topic)
+        refuse_too_few(self._outputs.topic, count, self._config.topic, partitions)
         self._check_stop()
         committed: Mapping[int, Committed] = self._source.committed(self._source.partitions())
         self._is_first_start = not any(position.offset > 0 for position in committed.values())
         self._topic_id = self._source.topic_id()
-        for partition, position in committed.items():
-            self._model.require_shape(position.metadata)
-            refuse_offset_of_other_topic(self._config.topic, partition, position, self._topic_id)
+        refuse_other_outputs(self._config.topic, self._topic_id, committed, self._model.require_shape)
         return {p: position_in(committed[p]) if p in committed else Position(-1) for p in partitions}

@@ -15,7 +15,7 @@ from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields, Writer
 from streampca.formats.codec import Codec
 from streampca.formats.record import LastRecord, Record, Reject, headers_of, keys_of, last_of, offsets_of, values_of
-from streampca.sources.base import Outgoing, OutgoingFields, Transactions
+from streampca.sources.base import Outgoing, OutgoingFields
 from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.events import Vectors
 from streampca.sources.record_size import record_size
@@ -177,19 +177,14 @@ class Outputs:
         headers = dead_letter_headers(self.source_topic, partition, record, reject.reason, reject.message)
         return Outgoing(self.dead_letter_topic, None, record.value, record.key, headers, timestamp=-1)
 
-    def check_partitions(self, partitions: Collection[int], transactions: Transactions) -> None:
-        """Raise `SourceError` unless the output topic has these partitions, too; `TimeoutError` if nobody answers."""
-        count = transactions.partitions(self.topic)
-        if max(partitions, default=-1) >= count:
-            raise too_few_partitions(self.topic, count, self.source_topic)
 
-
-def too_few_partitions(topic: str, count: int, source_topic: str) -> SourceError:
-    """The error of an output topic with `count` partitions, too few."""
-    return SourceError(
-        f"{topic} has {count} partitions, fewer than {source_topic}: add some, since each partition is written to the "
-        "one of the same number, to keep the order"
-    )
+def refuse_too_few(topic: str, count: int, source_topic: str, partitions: Collection[int]) -> None:
+    """Raise `SourceError` unless an output topic with `count` partitions has these of the source topic."""
+    if max(partitions, default=-1) >= count:
+        raise SourceError(
+            f"{topic} has {count} partitions, fewer than {source_topic}: add some, since each partition is written to "
+            "the one of the same number, to keep the order"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """How far a partition is transformed, as its committed offset says, from which the next member resumes."""
 
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from streampca.consumer_group.committed import OutputShape, last_in, metadata_of_outputs, topic_id_in
@@ -33,14 +34,17 @@ def position_in(committed: Committed) -> Position:
     return Position(committed.offset, last if last and last.offset < committed.offset else None)
 
 
-def refuse_offset_of_other_topic(topic: str, partition: int, committed: Committed, topic_id: str) -> None:
-    """Raise `TopicReplacedError` if the offset was committed for another topic of the same name."""
-    theirs = topic_id_in(committed.metadata)
-    if theirs is not None:
-        refuse_other_topic(
-            topic,
-            theirs,
-            topic_id,
-            f"in the committed offset of partition {partition}",
-            "write to another output_topic with another transform_group_id",
-        )
+def refuse_other_outputs(
+    topic: str, topic_id: str, committed: Mapping[int, Committed], require_shape: Callable[[str], object]
+) -> None:
+    """Raise if outputs of the group, as its offsets by partition say, must not be followed by a member's.
+
+    Raises `TopicReplacedError` if they are of another topic of the same name, and what `require_shape` raises for the
+    metadata of outputs of another shape.
+    """
+    for partition, offset in committed.items():
+        require_shape(offset.metadata)
+        before = topic_id_in(offset.metadata)
+        where = f"in the committed offset of partition {partition}"
+        remedy = "write to another output_topic with another transform_group_id"
+        refuse_other_topic(topic, before, topic_id, where, remedy)

@@ -4,7 +4,6 @@
 disk. 4. The offsets are committed to the group. A save that fails is retried later: it costs work, never correctness.
 """
 
-import contextlib
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -12,16 +11,18 @@ from typing import Literal
 
 import structlog
 
+from streampca.consumer_group.committed import refuse_other_store
 from streampca.consumer_group.events import CheckpointPostponed, CheckpointSaved, Listener, SaveAwaited
 from streampca.consumer_group.policy import MemberPolicy
-from streampca.errors import SettingsError, StoreBusyError, listed, refuse_other_topic
+from streampca.errors import SettingsError, listed, refuse_other_topic
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.partitions import FIRST_BACKFILL
 from streampca.formats.codec import Codec
 from streampca.process import watchdog
-from streampca.sources.base import DeadLetters, Source
-from streampca.worker.group_store import GroupStore
+from streampca.sources.base import Committed, DeadLetters, Source
+from streampca.stores.checkpoints import Checkpoints
+from streampca.worker.group_store import GroupStore, offsets_of_other_tools
 from streampca.worker.writer import CheckpointWriter, SaveResult
 
 log = structlog.get_logger()
@@ -39,6 +40,42 @@ class WorkerConfig(MemberPolicy):
     codec: Codec
     checkpoint_interval_s: float = 5.0
     start: str | int = "earliest"  # of partitions without a checkpoint: latest, backfill, or a time in milliseconds
+
+
+def check_before_joining(
+    checkpoints: Checkpoints,
+    config: FoldConfig,
+    topic_id: str,
+    committed: Mapping[int, Committed],
+    *,
+    every: bool = False,
+) -> dict[int, Fold]:
+    """The folds of a partition and of a backfill, or `every` fold, if a worker may continue from them.
+
+    They are few, since a topic may have a thousand partitions: the others are checked when they are assigned. Creates
+    no identity. Raises as `usable_checkpoint`, and `ForeignStoreError` if the group has another store.
+    """
+    refuse_other_store(checkpoints.topic, committed, checkpoints.known_identity())
+    found = checkpoints.partitions()  # backfills come last
+    chosen = found if every else sorted({*found[:1], *found[-1:]})
+    usable = [usable_checkpoint(checkpoints, partition, config, topic_id) for partition in chosen]
+    if every:
+        offsets_of_other_tools(checkpoints, committed)
+    return {checkpoint.partition: checkpoint.fold for checkpoint in usable if checkpoint}
+
+
+def usable_checkpoint(checkpoints: Checkpoints, partition: int, config: FoldConfig, topic_id: str) -> Checkpoint | None:
+    """The newest checkpoint of a partition, if a worker may continue from it; None if there is none.
+
+    Raises as `Checkpoints.newest`, `SettingsError` if it was made with other settings, and `TopicReplacedError` if it
+    was made from another topic of the same name.
+    """
+    checkpoint = checkpoints.newest(partition)
+    if checkpoint is None:
+        return None
+    checkpoint = checkpoint.with_settings(config)
+    checkpoint.refuse_other_topic(topic_id)
+    return checkpoint
 
 
 class Checkpointer:
@@ -60,19 +97,6 @@ class Checkpointer:
         self._saved: dict[int, Fold] = {}  # of each assigned partition, the fold that is on disk
         self._in_flight: Future[SaveResult] | None = None
 
-    def check(self) -> None:
-        """Check topic, store and one checkpoint, so that a mistake is reported before the group is joined.
-
-        Also a backfill's: the dimensions may have other names there, or only there.
-        """
-        with contextlib.suppress(TimeoutError, StoreBusyError):  # they are asked again when partitions are assigned
-            self._topic_id = self._source.topic_id()
-            self._group_store.check_before_joining()
-            partitions = self._writer.checkpoints.partitions()
-            backfills = [partition for partition in partitions if partition >= FIRST_BACKFILL]
-            for partition in sorted({*partitions[:1], *backfills[-1:]}):
-                self._load(partition)
-
     def restore(self, partitions: Collection[int]) -> dict[int, Fold]:
         """The folds from which partitions that were just assigned continue.
 
@@ -82,6 +106,9 @@ class Checkpointer:
         if not self._saved:  # it has read nothing, so any id is right, also one that is newer than at the start
             self._topic_id = self._source.topic_id()
         self._group_store.check_assigned(partitions)
+        if not self._saved and self._names is None:  # a backfill alone may name the dimensions
+            for backfill in self._backfills()[-1:]:
+                self._load(backfill)
         folds = {partition: self._load(partition) for partition in sorted(partitions)}
         folds |= self._begun({p: fold for p, fold in folds.items() if fold.position < 0})
         self._saved |= folds
@@ -179,9 +206,7 @@ class Checkpointer:
         start = self._start
         if start == "backfill":
             checkpoints = self._writer.checkpoints
-            watchdog.tick(watchdog.STORE_S)
-            numbers = [p for p in checkpoints.partitions() if p >= FIRST_BACKFILL]
-            backfills = [newest for p in numbers if (newest := checkpoints.newest(p))]
+            backfills = [newest for p in self._backfills() if (newest := checkpoints.newest(p))]
             if not backfills:
                 raise SettingsError(f"start is backfill, and the store holds none of {self._topic}: run it first")
             known = [backfill.end for backfill in backfills if backfill.end is not None]
@@ -192,13 +217,15 @@ class Checkpointer:
             return {}
         return self._source.offsets_at(partitions, None if start == "latest" else int(start))
 
+    def _backfills(self) -> list[int]:
+        watchdog.tick(watchdog.STORE_S)
+        return [partition for partition in self._writer.checkpoints.partitions() if partition >= FIRST_BACKFILL]
+
     def _load(self, partition: int) -> Fold:
         watchdog.tick(watchdog.STORE_S)
-        checkpoint = self._writer.checkpoints.newest(partition)
+        checkpoint = usable_checkpoint(self._writer.checkpoints, partition, self._fold_config, self._topic_id)
         if checkpoint is None:
             return Fold.empty(self._fold_config.learning)
-        checkpoint = checkpoint.with_settings(self._fold_config)
-        checkpoint.refuse_other_topic(self._topic_id)
         names = checkpoint.agreed_names(self._names)
         if checkpoint.names != self._names:  # vectors without names are taken by position
             self._names = names

@@ -14,6 +14,21 @@ from streampca.stores.identity import StoreIdentity
 log = structlog.get_logger()
 
 
+def offsets_of_other_tools(checkpoints: Checkpoints, committed: Mapping[int, Committed]) -> dict[int, int]:
+    """The offsets, by partition, that another tool has set, and not to where the newest checkpoint ends.
+
+    Raises `ForeignStoreError` if the group's workers have committed an offset that no checkpoint has reached.
+    """
+    moved: dict[int, int] = {}
+    for partition, (offset, metadata) in committed.items():
+        watchdog.tick(watchdog.STORE_S)
+        if store_in(metadata):
+            checkpoints.refuse_group_ahead(partition, offset)
+        elif offset != max(checkpoints.offsets(partition), default=0):
+            moved[partition] = offset
+    return moved
+
+
 class GroupStore:
     """Refuses to learn if other members of the group save to another store than this worker.
 
@@ -27,28 +42,14 @@ class GroupStore:
         self._is_new_member = False  # nothing was committed since partitions were assigned
         self._is_check_due = False
 
-    def check_before_joining(self) -> None:
-        """Raise `ForeignStoreError` if the group has another store, before partitions are taken from its members.
-
-        Not if the group does not answer: then it cannot assign any, and `check_assigned` follows.
-        """
-        with contextlib.suppress(TimeoutError):
-            self._committed()
-
     def check_assigned(self, partitions: Collection[int]) -> None:
         """Raise `ForeignStoreError` if the group has another store, or is ahead of ours in one of these partitions.
 
         Raises `StoreError` or `TimeoutError` when a retry can help.
         """
         committed = self._committed()  # before the checkpoints: the group is never ahead of them
-        moved: dict[int, int] = {}
-        for partition in sorted(committed.keys() & set(partitions)):
-            watchdog.tick(watchdog.STORE_S)
-            offset, metadata = committed[partition]
-            if store_in(metadata):
-                self._checkpoints.refuse_group_ahead(partition, offset)
-            elif offset != max(self._checkpoints.offsets(partition), default=0):
-                moved[partition] = offset
+        assigned = {partition: committed[partition] for partition in sorted(committed.keys() & set(partitions))}
+        moved = offsets_of_other_tools(self._checkpoints, assigned)
         if moved:
             cause = "set by another tool: reading goes on from the checkpoints; use `streampca reset --to` to move it"
             log.warning("committed offsets ignored", offsets=moved, cause=cause)
@@ -76,6 +77,5 @@ class GroupStore:
         """The group's offsets. Raises `ForeignStoreError` if they name another store than ours."""
         committed = self._source.committed(self._source.partitions())
         watchdog.tick(watchdog.STORE_S)  # which is compared next
-        if named := {partition: offset.metadata for partition, offset in committed.items() if offset.metadata}:
-            refuse_other_store(self._checkpoints.topic, named, ours or self._checkpoints.identity())
+        refuse_other_store(self._checkpoints.topic, committed, ours or self._checkpoints.known_identity())
         return committed

@@ -60,7 +60,6 @@ class Worker(Member):
         self._next_save = 0.0
 
     def _begin(self, clock: Callable[[], float]) -> None:
-        self._checkpointer.check()
         self._next_save = clock() + self._config.checkpoint_interval_s
 
     def _turn(self, clock: Callable[[], float]) -> None:

@@ -53,7 +53,8 @@ def test_both_roles_pass(broker: Broker, topic: str, store: Path) -> None:
     assert (code, {line[0] for line in alone.values()}) == (0, {"✓"}), alone
     assert alone["output topic"] == f"✓ {topic}-out has 3 partitions and may be written to"
     assert alone["transactions"].endswith(f"begin with streampca-transform-{topic}-")
-    assert alone["transform group"] == f"✓ streampca-transform-{topic} has offsets of 0 of 2 partitions, 1 behind"
+    assert alone["transform group"] == f"✓ streampca-transform-{topic} has offsets of 0 of 2 partitions"
+    assert alone["lag"] == f"✓ streampca-transform-{topic} is 1 records behind"
     assert "a vector of 5 numbers" in alone["newest record"]
     both = {**environment, "STREAMPCA_DIMENSIONS": "5", "STREAMPCA_COMPONENTS": "2"}
     code, lines = doctor(topic, store, **both)
@@ -165,8 +166,10 @@ def test_doctor_and_produce_over_tls_with_a_login(
     code, lines = run_doctor(**secure)
     assert (code, {line[0] for line in lines.values()}) == (0, {"✓"}), lines
     assert lines["broker"] == f"✓ {broker.tls_bootstrap} answers {client} (SASL_SSL, logged in as {USER})"
-    assert "1 partitions and 1,001 records" in lines["topic"]
-    assert "0 of 1 partitions, 1,001 behind" in lines["consumer group"]
+    assert f"{topic} has 1 partitions; its id is " in lines["topic"]
+    assert lines["records"] == f"✓ {topic} holds 1,001"
+    assert lines["consumer group"].endswith("has offsets of 0 of 1 partitions")
+    assert lines["lag"].endswith("is 1,001 records behind")
     assert "a vector of 4 numbers" in lines["newest record"]
     wrong = run("doctor", **secure | {"STREAMPCA_SSL_CAFILE": str(vectors)})
     assert wrong.returncode == 1
@@ -218,5 +221,5 @@ def test_doctor_reports_another_store_than_the_groups(broker: Broker, topic: str
     assert lines["checkpoints"].startswith("✗ the consumer group's worker of partition 1")
     for part in (str(other), other.id, str(tmp_path / "store"), "streampca reset"):
         assert part in lines["checkpoints"]
-    assert f"{tmp_path / 'store'} can be written and read; it has no id yet" in lines["store"]
+    assert f"{tmp_path / 'store'} can be written and read; its id is none yet" in lines["store"]
     assert not (tmp_path / "store" / "store.json").exists()

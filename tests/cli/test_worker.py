@@ -9,11 +9,12 @@ import pytest
 from numba.core.caching import UserProvidedCacheLocator
 from structlog.typing import EventDict
 
-from streampca.cli import worker
+from streampca.cli import member_start, worker_start
 from streampca.cli.builders import create_worker_config
+from streampca.cli.worker_start import WorkerStart
 from streampca.consumer_group.events import Listener
 from streampca.consumer_group.process import Process
-from streampca.errors import SettingsError
+from streampca.errors import SettingsError, StreampcaError
 from streampca.formats import codec, reader_of
 from streampca.pca import compilation
 from streampca.pca.blocked import centring
@@ -23,6 +24,7 @@ from streampca.settings.commands import WorkerSettings
 from streampca.stores.directory import DirectoryStore
 from tests.command_line import output_of
 from tests.errors import refusal
+from tests.in_memory import MemorySource, MemoryTopic
 
 COMPARE = """
 import gc, json, sys
@@ -108,8 +110,8 @@ def test_only_the_first_start_compiles(tmp_path: Path) -> None:
     assert [output_of(COMPILE, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)] == ["1", "0"]
 
 
-class JoiningError(Exception):
-    """Raised where the worker would join the group."""
+class MistakeError(StreampcaError):
+    """Raised by the step after the kernels."""
 
 
 def test_kernels_are_compiled_before_the_worker_joins_and_after_what_may_fail(
@@ -119,8 +121,13 @@ def test_kernels_are_compiled_before_the_worker_joins_and_after_what_may_fail(
     settings = WorkerSettings(topic="readings", dimensions=5, components=2, format="json", store=tmp_path)
     process = Process(Listener(), Started(None, ThreadFailures()), lambda decode: decode)
 
-    def join(*args: Any) -> Any:
-        raise JoiningError
+    def create_client(settings: Any) -> Any:
+        order.append("broker")
+        return MemorySource(MemoryTopic(1, "readings"))
+
+    def committed(*args: Any) -> Any:
+        order.append("group")
+        raise MistakeError
 
     def compile_kernels(config: Any, on_compile: Any) -> None:
         order.append("kernels")
@@ -131,9 +138,9 @@ def test_kernels_are_compiled_before_the_worker_joins_and_after_what_may_fail(
         return reader_of(name, *others, **options)
 
     monkeypatch.setattr(codec, "reader_of", reader)
-    monkeypatch.setattr(worker, "create_client", lambda settings: order.append("broker"))
-    monkeypatch.setattr(worker, "compile_kernels", compile_kernels)
-    monkeypatch.setattr(worker, "Worker", join)
-    refusal(JoiningError, worker._build, settings, DirectoryStore(tmp_path), process)
-    assert order == ["reader of json", "broker", "kernels"]
-    assert [line["event"] for line in logs] == ["compiling kernels"]
+    monkeypatch.setattr(member_start, "create_client", create_client)
+    monkeypatch.setattr(MemorySource, "committed", committed)
+    monkeypatch.setattr(worker_start, "compile_kernels", compile_kernels)
+    refusal(MistakeError, process.start, WorkerStart(settings, DirectoryStore(tmp_path)).steps())
+    assert order == ["reader of json", "broker", "kernels", "group"]
+    assert [line["event"] for line in logs if line["log_level"] != "debug"] == ["compiling kernels"]

@@ -9,6 +9,7 @@ from streampca.consumer_group import process as process_module
 from streampca.consumer_group.events import Listeners
 from streampca.consumer_group.health import HealthListener
 from streampca.consumer_group.process import Process
+from streampca.consumer_group.step import NotYetError, Step
 from streampca.errors import (
     CertificateError,
     NoBrokerError,
@@ -22,7 +23,7 @@ from streampca.worker.listeners import WorkerLog
 from tests.errors import refusal
 from tests.waiting import Clock
 
-ABSENCES = StoreBusyError, NoBrokerError, TimeoutError
+ABSENCES = StoreBusyError, NoBrokerError, TimeoutError, NotYetError
 
 
 @pytest.mark.parametrize("kind", [*ABSENCES, CertificateError, SettingsError, SourceError, StoreError])
@@ -38,11 +39,13 @@ def test_a_start(kind: type[Exception], monkeypatch: pytest.MonkeyPatch, logs: l
             raise kind(f"cause {clock.now:.0f}")
         return "there"
 
+    steps = [Step("broker", attempt, waits_for="brokers")]
     if kind not in ABSENCES:
-        assert refusal(kind, lambda: process.wait_for("brokers", attempt)) == "cause 1"
+        assert refusal(kind, process.start, steps) == "cause 1"
         assert logs == []
         return
-    assert process.wait_for("brokers", attempt) == "there"
+    process.start(steps)
+    assert logs.pop() == {"event": "start step done", "step": "broker", "finding": "there", "log_level": "debug"}
     assert {line["event"] for line in logs} == {"waiting for brokers"}
     assert [line["cause"] for line in logs[:3]] == ["cause 1", "cause 3", "cause 7"]
     pauses = [after["waited_s"] - before["waited_s"] for before, after in pairwise(logs)]

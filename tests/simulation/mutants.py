@@ -190,14 +190,15 @@ MUTANTS: Mutants = {
     "the offsets of a backfill are ignored": (11, patched(Checkpointer, _starts=lambda self, partitions: {})),
     "pending vectors are forgotten": (3, patched(Checkpointer, _load=_forgets_pending)),
     "a store behind the group is accepted": (1317, patched(Checkpoints, refuse_group_ahead=nothing)),
-    "another store than the group's is accepted": (24, patched(group_store, refuse_other_store=nothing)),
+    "another store than the group's is accepted":
+        (24, patched(group_store, refuse_other_store=nothing), patched(checkpointer, refuse_other_store=nothing)),
     "a failed write counts as saved": (4, patched(CheckpointWriter, _save=_takes_failed_for_saved)),
     "old checkpoints are deleted before the new one is written": (94, patched(numbered, write=_prunes_first)),
     "zombies are not fenced: they delete newer checkpoints":
         (642, patched(numbered, write=_prunes_newer), patched(Checkpoints, _refuse_ahead=nothing)),
     "a damaged checkpoint has no fallback": (14, patched(Checkpoints, newest=_never_falls_back)),
     "the reader goes back when its model's file is damaged": (9, LOADS_OLDER_MODELS),
-    "a restore that failed is not retried": (17, patched(Assignment, _retry_restore=nothing)),
+    "a restore that failed is not retried": (33, patched(Assignment, _retry_restore=nothing)),
     "a stale listing counts as no checkpoint": (272, patched(Checkpoints, _raise_unusable=_ignores_stale_listing)),
     "a log that was cut is not noticed": (7, patched(Log, end_of=lambda self, epoch: sys.maxsize)),
     "a topic that was replaced is not noticed in a save": (47, patched(checkpointer, refuse_other_topic=nothing)),
@@ -205,7 +206,7 @@ MUTANTS: Mutants = {
     "records that a cut has removed are not counted":
         (22, patched(Fold, skip=lambda self, position, lost_from=None: replace(self, position=position, last=None))),
     "bad records end workers that have learned": (46, patched(Worker, _has_learned=lambda self: False)),
-    "a newer release's checkpoint counts as damaged": (5, patched(npz, NewerFormatError=DamagedFileError)),
+    "a newer release's checkpoint counts as damaged": (10, patched(npz, NewerFormatError=DamagedFileError)),
     "the reader goes back with the listing": (9, patched(ModelCache, _is_stored=lambda self, version: False)),
     "what is far from a quiet beginning is not learned": (1, patched(Fold, take=_refuses_far)),
     "paused partitions are not resumed": (47, patched(Assignment, _read_paused=nothing)),

@@ -1,11 +1,12 @@
 """The simulated world of workers: their machines, and one with the reader of models."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
-from streampca.errors import RejectLimitError
+from streampca.errors import RejectLimitError, StoreBusyError
 from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
 from streampca.fold.partitions import FIRST_BACKFILL, offsets_in
@@ -14,6 +15,7 @@ from streampca.sources.events import decode_records
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
+from streampca.worker.checkpointer import check_before_joining
 from streampca.worker.loop import Worker
 from streampca.worker.publisher import Publisher
 from streampca.worker.writer import CheckpointWriter
@@ -77,6 +79,9 @@ class World(Site):
         in_flight = in_flight_of(process, partial(decode_records, codec), self.plan.in_flight_bytes)
         writer = CheckpointWriter(checkpoints, publisher, ProcessExecutor(process), lambda: self.scheduler.now)
         worker = Worker(self.config, source, in_flight, dead_letters, writer, MemberListener(self, machine.mount))
+        with suppress(TimeoutError, StoreBusyError):  # as a start does, which waits for them
+            topic_id, committed = source.topic_id(), source.committed(source.partitions())
+            check_before_joining(checkpoints, self.config.fold, topic_id, committed)
         self._run(machine, worker, lambda: any(fold.stats.learned for fold in worker._folds.values()))
 
     def _read_models(self, process: Process) -> NoReturn:

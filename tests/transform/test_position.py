@@ -7,10 +7,15 @@ from streampca.consumer_group.committed import OutputShape, shape_in
 from streampca.errors import TopicReplacedError
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Committed
-from streampca.transform.position import Position, position_in, refuse_offset_of_other_topic
+from streampca.transform.position import Position, position_in, refuse_other_outputs
 
 OFFSETS = st.integers(0, 2**63 - 2)
 IDS = st.one_of(st.just(""), st.text("abcXYZ019-_", min_size=22, max_size=22))
+
+
+def refuse(committed: Committed, topic_id: str) -> None:
+    """Only the topic matters here."""
+    refuse_other_outputs("readings", topic_id, {0: committed}, lambda metadata: None)
 
 
 @given(st.data(), IDS, st.integers(0, 2**31 - 1))
@@ -23,7 +28,7 @@ def test_what_is_committed_can_be_read_back(data: st.DataObject, topic_id: str, 
         assert position_in(committed) == position
         assert shape_in(committed.metadata) == shape
         assert len(committed.metadata) < 200
-        refuse_offset_of_other_topic("readings", 0, committed, topic_id)
+        refuse(committed, topic_id)
 
 
 def test_the_text_is_legible() -> None:
@@ -36,7 +41,7 @@ def test_the_text_is_legible() -> None:
 def test_offsets_of_other_tools_are_positions(metadata: str) -> None:
     """Also where the last record would be behind the offset."""
     assert position_in(Committed(42, metadata)) == Position(42)
-    refuse_offset_of_other_topic("readings", 0, Committed(42, metadata), "id")
+    refuse(Committed(42, metadata), "id")
 
 
 def test_offsets_of_another_topic_of_that_name_are_refused() -> None:
@@ -44,5 +49,5 @@ def test_offsets_of_another_topic_of_that_name_are_refused() -> None:
     with pytest.raises(
         TopicReplacedError, match=r"readings was deleted and created .*\(its id is new, but was former in .*"
     ):
-        refuse_offset_of_other_topic("readings", 0, committed, "new")
-    refuse_offset_of_other_topic("readings", 0, committed, "")  # brokers before 2.8 know none
+        refuse(committed, "new")
+    refuse(committed, "")  # brokers before 2.8 know none

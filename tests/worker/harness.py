@@ -4,6 +4,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -14,7 +15,7 @@ import pytest
 
 from streampca.consumer_group.events import Listener, Listeners
 from streampca.consumer_group.in_flight import InFlight
-from streampca.errors import RejectLimitError, exit_code_of
+from streampca.errors import RejectLimitError, StoreBusyError, exit_code_of
 from streampca.fold.checkpoint import Checkpoint, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.codec import Codec
@@ -24,7 +25,7 @@ from streampca.pca.arrays import Array
 from streampca.sources.events import decode_records
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
-from streampca.worker.checkpointer import WorkerConfig
+from streampca.worker.checkpointer import WorkerConfig, check_before_joining
 from streampca.worker.loop import Learned, Worker
 from streampca.worker.publisher import Publisher
 from streampca.worker.writer import CheckpointWriter
@@ -68,13 +69,18 @@ class WorkerFixture:
     """A worker and the spies that it uses."""
 
     worker: Worker
+    config: WorkerConfig
+    checkpoints: Checkpoints
     source: SpySource
     dead_letters: SpyDeadLetters
     recorder: EventRecorder
     listeners: Listeners
 
     def run(self) -> Self:
-        """Run the worker until it ends; fail after a timeout, since a worker with a bug may never end."""
+        """Run the worker until it ends; fail after a timeout, since a worker with a bug may never end.
+
+        As `streampca worker` does, look at the store before the group is joined.
+        """
         overdue = threading.Event()
 
         def stop() -> None:
@@ -84,11 +90,18 @@ class WorkerFixture:
         timer = threading.Timer(RUN_TIMEOUT_S, stop)
         timer.start()
         try:
+            self._look_at_the_store()
             self.worker.run(itertools.count(1.0).__next__)  # a clock that advances by a second each time it is read
         finally:
             timer.cancel()
         assert not overdue.is_set(), f"the worker did not end within {RUN_TIMEOUT_S:g} s"
         return self
+
+    def _look_at_the_store(self) -> None:
+        """The last steps of `streampca worker`'s start; without its waiting, which `Worker` repeats."""
+        with suppress(TimeoutError, StoreBusyError):
+            topic_id, committed = self.source.topic_id(), self.source.committed(self.source.partitions())
+            check_before_joining(self.checkpoints, self.config.fold, topic_id, committed)
 
     def stop(self, cause: str) -> None:
         self.worker.stop(cause)
@@ -137,7 +150,7 @@ def make_worker(
             worker.stop(cause)
 
     source.stop = stop if stop_when_idle else None
-    return WorkerFixture(worker, source, dead_letters, recorder, listeners)
+    return WorkerFixture(worker, config, checkpoints, source, dead_letters, recorder, listeners)
 
 
 def run_until(env: Environment, position: int) -> None:

@@ -58,9 +58,11 @@ def test_another_store_is_refused_before_the_group_is_joined(env: Environment) -
     calls: list[str] = []
     worker = make_worker(env, hook=calls.append, stop_when_idle=False)
     text = refusal(ForeignStoreError, worker.run)
-    ids = [identity.ensure(store).id for store in (ours, env.store)]
+    ids = [identity.ensure(ours).id, "(id none yet)"]
     for part in ("partition 0", TOPIC, *ids, "memory on host", "mount the volume", "streampca reset"):
         assert part in text
+    assert env.store.names("checkpoints") == []
+    assert identity.find(env.store) is None
     assert env.calls("seek", "save", "commit") == []
     assert "poll" not in calls
     assert worker.recorder.of_type(PartitionsAssigned) == []

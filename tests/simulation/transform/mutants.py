@@ -15,7 +15,7 @@ from streampca.pca.arrays import Array
 from streampca.sources.base import Committed
 from streampca.sources.events import OutOfRange
 from streampca.stores.model_cache import ModelCache
-from streampca.transform import loop
+from streampca.transform import position
 from streampca.transform.loop import Transformer
 from streampca.transform.models import CurrentModel
 from streampca.transform.output_fields import OutputFields
@@ -164,7 +164,7 @@ TRANSFORM_MUTANTS: Mutants = {
     "the model goes back when a newer one is damaged": (446, LOADS_OLDER_MODELS),
     "a topic that was replaced is not noticed": (22, patched(Transformer, _check_topic=nothing)),
     "offsets name a topic that was not read": (10, patched(Transformer, _commit=_commits_for_the_present_topic)),
-    "another topic's offsets are used": (10, patched(loop, refuse_offset_of_other_topic=nothing)),
+    "another topic's offsets are used": (10, patched(position, refuse_other_topic=nothing)),
     "gaps are not counted": (19, patched(Assignment, skip_gap=_skips_silently)),
     "the last record is not committed":
         (19, patched(Position, as_committed=lambda self, shape, topic_id: Committed(self.position, str(shape)))),
