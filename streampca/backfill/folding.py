@@ -22,7 +22,7 @@ from streampca.fold.checkpoint import Checkpoint, decode, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.partitions import backfill_partition
-from streampca.formats.epoch import odd_times, oddity
+from streampca.formats.epoch import describe_odd_timestamp, find_odd_timestamps
 from streampca.formats.errors import VectorError
 from streampca.formats.judge import Judge
 from streampca.formats.record import Batch, Reject
@@ -94,8 +94,8 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
             is_history, is_unclear = _history(columns, times, plan)
             chosen = np.flatnonzero(is_history & (counts > 0))
             vectors = vectors if is_history.all() else vectors[np.repeat(is_history, counts)]
-            unfit = [Reject(row, error.reason, str(error)) for row, error in found.misfits if is_history[row]]
-            decoded = judge.checked(vectors, chosen, counts[chosen], unfit)
+            unfit = [Reject(row, error.reason, str(error)) for row, error in found.errors if is_history[row]]
+            decoded = judge.reject_bad(vectors, chosen, counts[chosen], unfit)
             unclear = np.flatnonzero(is_unclear).tolist()
             unfit = [*decoded.rejects, *(Reject(row, "no_position", _UNCLEAR) for row in unclear)]
             decoded = decoded._replace(rejects=unfit)
@@ -148,9 +148,10 @@ def in_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
         times = times.cast(pa.timestamp("ms"), safe=False)
     elif not (pa.types.is_integer(times.type) or pa.types.is_null(times.type)):
         raise InputError(f"column {name} holds {column.type}, not times or milliseconds")
-    elif len(odd := odd_times(pc.drop_null(times).to_numpy(zero_copy_only=False))):
+    elif len(odd := find_odd_timestamps(pc.drop_null(times).to_numpy(zero_copy_only=False))):
         raise InputError(
-            f"column {name} holds {oddity(odd[0])}: convert the column to milliseconds or to a type of times"
+            f"column {name} holds {describe_odd_timestamp(odd[0])}: convert the column to milliseconds or to a type of "
+            "times"
         )
     return np.asarray(pc.fill_null(times.cast(pa.int64()), -1).to_numpy(zero_copy_only=False))
 

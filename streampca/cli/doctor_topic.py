@@ -14,7 +14,7 @@ import numpy as np
 from streampca.consumer_group.policy import ALL_DELETES, FIRST
 from streampca.errors import BadRecordError, OffsetGapError, SourceError
 from streampca.formats.codec import Codec
-from streampca.formats.epoch import odd_times, oddity
+from streampca.formats.epoch import describe_odd_timestamp, find_odd_timestamps
 from streampca.formats.record import Decoded
 from streampca.settings.commands import ConsumerSettings, WorkerSettings
 from streampca.sources import schema_registry
@@ -167,9 +167,11 @@ class TopicChecks:
         if not newest:
             return "no record received in time; an open transaction may block them"
         newest.reverse()
-        if odd := codec.oddity(records := [record for _, record in newest]):
-            raise BadRecordError(f"the newest {len(newest)} records are not what was sent: {odd}")
-        all_decoded = codec.decode_some(codec.values_of(records))[0]
+        records = [record for _, record in newest]
+        wrong_type = codec.explain_wrong_type(codec.sample_untyped(records))
+        if wrong_type:
+            raise BadRecordError(f"the newest {len(newest)} records are not what was sent: {wrong_type}")
+        all_decoded = codec.decode_some(codec.values_to_decode(records))[0]
         deletes = all_decoded.skipped
         if len(deletes) == len(newest):
             text = f"none of the newest {len(newest)} records has a vector: {ALL_DELETES}"
@@ -177,13 +179,15 @@ class TopicChecks:
                 raise BadRecordError(text)
             return text
         partition, record = next(found for i, found in enumerate(newest) if i not in deletes)
-        decoded = codec.decode(codec.values_of([record]))
+        decoded = codec.decode(codec.values_to_decode([record]))
         where = f"partition {partition}, offset {record.offset}"
         if decoded.rejects:
             raise BadRecordError(f"{where} would be rejected: {decoded.rejects[0].message}; see format and dimensions")
         needs_time = isinstance(self._settings, WorkerSettings) and self._settings.half_life_seconds
-        if needs_time and len(odd_times(np.array([record.timestamp]))):
-            raise BadRecordError(f"{where}: half_life_seconds depends on its timestamp {oddity(record.timestamp)}")
+        if needs_time and len(find_odd_timestamps(np.array([record.timestamp]))):
+            raise BadRecordError(
+                f"{where}: half_life_seconds depends on its timestamp {describe_odd_timestamp(record.timestamp)}"
+            )
         ahead_s = record.timestamp / 1000 - time.time()
         if ahead_s > _AHEAD_S:
             raise BadRecordError(
