@@ -22,7 +22,7 @@ from streampca.fold.checkpoint import Checkpoint, decode, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.partitions import backfill_partition
-from streampca.formats.epoch import odd_times, oddity
+from streampca.formats.epoch import describe_odd_timestamp, find_odd_timestamps
 from streampca.formats.errors import VectorError
 from streampca.formats.judge import Judge
 from streampca.formats.record import Batch, Reject
@@ -142,8 +142,8 @@ def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, sta
     if not is_history.all():  # this spares the copy of the vectors in the usual case
         vectors = vectors[np.repeat(is_history, found.counts)]
     with_vectors = np.flatnonzero(is_history & (found.counts > 0))
-    unfit = [Reject(row, error.reason, str(error)) for row, error in found.misfits if is_history[row]]
-    decoded = judge.checked(vectors, with_vectors, found.counts[with_vectors], unfit)
+    unfit = [Reject(row, error.reason, str(error)) for row, error in found.errors if is_history[row]]
+    decoded = judge.reject_bad(vectors, with_vectors, found.counts[with_vectors], unfit)
     unclear = [Reject(row, "no_position", _UNCLEAR) for row in np.flatnonzero(is_unclear).tolist()]
     decoded = decoded._replace(rejects=[*decoded.rejects, *unclear])
     return Batch(decoded, times_ms[decoded.indices], (), start + row_count)
@@ -208,10 +208,11 @@ def in_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
     if pa.types.is_timestamp(times.type) or pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("ms"), safe=False)
     elif pa.types.is_integer(times.type) or pa.types.is_null(times.type):
-        odd = odd_times(pc.drop_null(times).to_numpy(zero_copy_only=False))
+        odd = find_odd_timestamps(pc.drop_null(times).to_numpy(zero_copy_only=False))
         if len(odd):
+            description = describe_odd_timestamp(odd[0])
             raise InputError(
-                f"column {name} holds {oddity(odd[0])}: convert the column to milliseconds or to a type of times"
+                f"column {name} holds {description}: convert the column to milliseconds or to a type of times"
             )
     else:
         raise InputError(f"column {name} holds {column.type}, not times or milliseconds")

@@ -63,7 +63,7 @@ def _learned_again(
     with closing(open_reader(settings, settings.topic)) as reader, threadpool_limits(1):
         records = reader.between(partition, start, end)
         while some := list(itertools.islice(records, _RECORDS)):
-            batch = config.codec.batch_of(some, some[-1].offset + 1)
+            batch = config.codec.decode_batch(some, some[-1].offset + 1)
             fold, _ = fold.take(batch, config.fold)
             count += len(some)
     return fold, count

@@ -12,7 +12,7 @@ from streampca.consumer_group.policy import ALL_DELETES, FIRST
 from streampca.consumer_group.step import Step
 from streampca.errors import BadRecordError, SourceError
 from streampca.formats.codec import Codec
-from streampca.formats.epoch import odd_times, oddity
+from streampca.formats.epoch import describe_odd_timestamp, find_odd_timestamps
 from streampca.formats.record import Decoded
 from streampca.settings.commands import WorkerSettings
 from streampca.sources.clients import create_admin, open_reader
@@ -150,9 +150,11 @@ class TopicChecks:
         if not newest:
             return "no record received in time; an open transaction may block them"
         newest.reverse()
-        if odd := codec.oddity(records := [record for _, record in newest]):
-            raise BadRecordError(f"the newest {len(newest)} records are not what was sent: {odd}")
-        decoded, taken = codec.decode_some(codec.values_of(records))
+        records = [record for _, record in newest]
+        wrong_type = codec.explain_wrong_type(codec.sample_untyped(records))
+        if wrong_type:
+            raise BadRecordError(f"the newest {len(newest)} records are not what was sent: {wrong_type}")
+        decoded, taken = codec.decode_some(codec.values_to_decode(records))
         index = next((i for i in range(taken) if i not in decoded.skipped), None)
         if index is None:
             text = f"none of the newest {len(newest)} records has a vector: {ALL_DELETES}"
@@ -165,8 +167,10 @@ class TopicChecks:
             if reject.index == index:
                 raise BadRecordError(f"{where} would be rejected: {reject.message}; see format and dimensions")
         needs_time = isinstance(self._settings, WorkerSettings) and self._settings.half_life_seconds
-        if needs_time and len(odd_times(np.array([record.timestamp]))):
-            raise BadRecordError(f"{where}: half_life_seconds depends on its timestamp {oddity(record.timestamp)}")
+        if needs_time and len(find_odd_timestamps(np.array([record.timestamp]))):
+            raise BadRecordError(
+                f"{where}: half_life_seconds depends on its timestamp {describe_odd_timestamp(record.timestamp)}"
+            )
         ahead_s = record.timestamp / 1000 - time.time()
         if ahead_s > _AHEAD_S:
             raise BadRecordError(

@@ -119,11 +119,11 @@ class _Start:
 class Comparison(Protocol):
     """Compares the numbers of records that do not name their type, as `formats.codec.Codec` does."""
 
-    def untyped(self, records: Sequence[Record]) -> list[Array]:
+    def sample_untyped(self, records: Sequence[Record]) -> list[Array]:
         """Numbers of those vectors in records whose type is not named: all, or a sample, of each (d,)."""
 
-    def oddity_of(self, numbers: Sequence[Array]) -> str | None:
-        """Why these numbers cannot be what was sent; "" if they can, None without numbers."""
+    def explain_wrong_type(self, samples: Sequence[Array]) -> str:
+        """Why these numbers cannot be what was sent; "" if they can."""
 
 
 class FirstRecords:
@@ -192,8 +192,8 @@ class FirstRecords:
         compared = [event.records[index] for index in indices if index not in unknown_schema]
         start.compared += len(compared)
         start.position = max(start.position, event.next)
-        start.numbers += self._comparison.untyped(compared)
-        odd = self._comparison.oddity_of(start.numbers)
+        start.numbers += self._comparison.sample_untyped(compared)
+        odd = self._comparison.explain_wrong_type(start.numbers)
         if odd:
             raise RejectLimitError(
                 f"partition {event.partition} of {self._topic}: the first records are not what was sent: {odd}"

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from streampca.errors import InputError, listed
-from streampca.formats.csv import number_of
+from streampca.formats.csv import parse_cell
 from streampca.formats.errors import VectorError
 from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import is_number_word
@@ -40,7 +40,7 @@ class Columns(NamedTuple):
     def dimensions_in(self, row: Any, path: str) -> int:
         """How many numbers a vector of this row has; 0 if it holds none. Raises `InputError`."""
         try:
-            return NumberFields(self.paths, 0, impute=True, kind="first row").dimensions_in(row)
+            return NumberFields(self.paths, 0, impute=True, value_name="first row").dimensions_in(row)
         except (VectorError, RecursionError) as error:
             raise InputError(f"{path}: {error}") from None
 
@@ -90,7 +90,7 @@ def _default(row: Any, options: FileOptions, path: str) -> list[tuple[Path, Any]
     if options.names and set(options.names) <= columns.keys():
         return [((Part(name),), columns[name]) for name in options.names]
     hint = f"name by --field where the numbers are, of {_shown(columns)}"
-    if options.header is None and any(_UNNAMED.fullmatch(name) or number_of(name) is not None for name in columns):
+    if options.header is None and any(_UNNAMED.fullmatch(name) or parse_cell(name) is not None for name in columns):
         hint += ", or say --no-header if the first line of CSV is a row"
     if any(_UNNAMED.fullmatch(name) for name in columns):
         raise InputError(f"{path}: a column has no name, as an index that pandas wrote: {hint}")

@@ -143,7 +143,7 @@ class Rows(NamedTuple):
         start = 0
         for found, share, columns in self.batches():
             vectors, counts = found.vectors, found.counts
-            for row, error in found.misfits:
+            for row, error in found.errors:
                 if not skip_nulls or error.reason != NO_VALUE:
                     raise InputError(f"{self.path}, row {start + row + 1}: {error}")
             rows = np.repeat(np.arange(len(counts)), counts)

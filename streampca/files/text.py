@@ -11,11 +11,11 @@ import numpy as np
 from streampca.errors import InputError
 from streampca.files.columns import Columns, FileOptions, resolved
 from streampca.files.rows import FileBatch, Rows, naming, opened, rows_of_batch
-from streampca.formats.csv import MISSING, number_of, packed
-from streampca.formats.errors import VectorError, listed
+from streampca.formats.csv import MISSING, pack_cells, parse_cell
+from streampca.formats.errors import VectorError, quote_names
 from streampca.formats.fields import NumberFields
 from streampca.formats.json import loads
-from streampca.formats.numbers import Guessed, VectorBytes, packed_rows
+from streampca.formats.numbers import GuessedNumbers, VectorBytes, pack_rows
 from streampca.settings.field_paths import paths_of
 
 _MAX_LINE = 2**24  # bytes of a row of text
@@ -26,7 +26,7 @@ _MAX_RECORD = 2**24  # characters: a quoted cell may have lines
 
 
 def text_batches(
-    path: str, records: Callable[[Any], Iterator[Any]], pack: Callable[[Any], VectorBytes | Guessed],
+    path: str, records: Callable[[Any], Iterator[Any]], pack: Callable[[Any], VectorBytes | GuessedNumbers],
     others: Mapping[str, Callable[[Any], Any]], d: int,
 ) -> Iterator[FileBatch]:  # fmt: skip
     """The `records` of a file, the vectors that `pack` finds in each, and the `others`, columns of them."""
@@ -34,7 +34,7 @@ def text_batches(
         rest = records(file)
         while some := list(islice(rest, min(rows_of_batch(d), _TEXT_ROWS))):
             columns = {name: np.fromiter(map(of, some), object, len(some)) for name, of in others.items()}
-            yield FileBatch(packed_rows(some, pack, d), share(), columns)
+            yield FileBatch(pack_rows(some, pack, d), share(), columns)
 
 
 def lines(file: Any) -> Iterator[str]:
@@ -54,11 +54,11 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
     has_header = _is_header(first, second) if options.header is None else options.header
     if has_header is None:
         raise InputError(
-            f"{path}: the first line may be a header or a row: say --header or --no-header. It is {listed(first)}"
+            f"{path}: the first line may be a header or a row: say --header or --no-header. It is {quote_names(first)}"
         )
     names, row = (first, second) if has_header else ([str(i) for i in range(len(first))], first)
     separated = f"(cells are separated by {separator!r})"
-    texts = {name: cell for name, cell in zip(names, row, strict=False) if number_of(cell) is None}
+    texts = {name: cell for name, cell in zip(names, row, strict=False) if parse_cell(cell) is None}
     columns = resolved(dict.fromkeys(names, 0.0) | texts, options, f"{path} {separated}", named=has_header)
     if twice := [name for name in columns.top if names.count(name) > 1]:
         raise InputError(f"{path} has several columns {twice[0]}")
@@ -68,7 +68,7 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
     def pack(cells: list[str]) -> bytes:
         if len(cells) != len(names):
             raise VectorError("wrong_length", f"{len(cells)} cells, not {len(names)} {separated}")
-        return packed([cells[i] for i in chosen], no_number)
+        return pack_cells([cells[i] for i in chosen], no_number)
 
     def no_number(i: int, text: str) -> str:
         return f"column {chosen[i] + 1} ({names[chosen[i]]}) is no number: {text!r} {separated}"
@@ -111,12 +111,12 @@ def _records(text: Iterable[str], separator: str, *, strict: bool = False) -> It
 
 def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
     """Whether the first line is a header; None if it may be a row as well."""
-    numbers = [number_of(cell) for cell in first]
+    numbers = [parse_cell(cell) for cell in first]
     if None in numbers or "" in first:
         return True
     if any(cell.lower() in MISSING for cell in first) or numbers == list(range(len(first))) != []:
         return None
-    following = [number_of(cell) for cell in second]
+    following = [parse_cell(cell) for cell in second]
     is_axis = len(first) > 3 and any(_rises(numbers, sign) and not _rises(following, sign) for sign in (1, -1))
     return None if is_axis else False
 
@@ -130,12 +130,12 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
     """The rows are read as messages of the format json are, but may hold NaN."""
     with naming(path):
         columns, d = _columns(path, options)
-    fields = NumberFields(columns.paths, d, impute=options.impute, kind="JSON document")
+    fields = NumberFields(columns.paths, d, impute=options.impute, value_name="JSON document")
 
-    def pack(value: Any) -> VectorBytes | Guessed:
+    def pack(value: Any) -> VectorBytes | GuessedNumbers:
         if isinstance(value, VectorError):
             raise value
-        return fields.pack(value, booleans=True)
+        return fields.pack(value, refuse_booleans=True)
 
     others = {} if options.others is True else {name: partial(_entry, name) for name in columns.others}
     batches = partial(text_batches, path, _documents, pack, others, d)

@@ -18,28 +18,37 @@ def reader_of(
     *,
     impute: bool = False,
 ) -> Reader:
-    """The reader of a format. With `impute` it reads null as NaN, where the format has a null.
+    """Create the reader of a format. With `impute` it reads null as NaN, where the format has a null.
 
-    Raises `SettingsError` if a package that it needs, an optional extra, is not installed.
+    If the format needs an optional package that is not installed, raises `SettingsError`.
     """
-    return cast(Reader, _member(format, "{}Reader")(format, dimensions, field, schemas, impute))
+    reader = _find(format, "{}Reader")
+    return cast(Reader, reader(format, dimensions, field, schemas, impute))
 
 
 def writer_of(format: str, around: Sequence[str] = (), frame: bytes = b"") -> Writer:  # noqa: A002
-    """The writer of a format, for fields inside of objects with the names `around`. Raises as `reader_of` does.
+    """Create the writer of a format. Raises as `reader_of` does.
 
-    `frame` comes before the values of Avro and Protobuf, and names their schema (`schema_of`).
+    `around` are the names of the objects that the fields are inside of, from the outermost. In Avro and Protobuf,
+    `frame` comes before each value, and names its schema (`schema_of`).
     """
-    return cast(Writer, _member(format, "{}Writer")(format, tuple(around), frame))
+    writer = _find(format, "{}Writer")
+    return cast(Writer, writer(format, tuple(around), frame))
 
 
 def schema_of(format: str, layout: Layout) -> WriterSchema | None:  # noqa: A002
-    """The schema of values with this layout, if the format has schemas. Raises as `reader_of` does."""
-    return cast(WriterSchema, _member(format, "schema_of")(layout)) if format in ("avro", "protobuf") else None
+    """Create the schema of values with this layout; None if the format has no schemas. Raises as `reader_of` does."""
+    if format not in ("avro", "protobuf"):
+        return None
+    return cast(WriterSchema, _find(format, "schema_of")(layout))
 
 
-def _member(format: str, name: str) -> Any:  # noqa: A002
-    is_raw = PathFinder.find_spec(format, __path__) is None  # else it is the name of a module here
-    module, prefix = ("npy", "Raw") if is_raw else (format, format.title())
+def _find(format: str, name: str) -> Any:  # noqa: A002
+    """Return the class or function of this name in the module of a format. {} in the name stands for the format's."""
+    has_module = PathFinder.find_spec(format, __path__) is not None
+    if has_module:
+        module, prefix = format, format.title()
+    else:  # it is the NumPy type of raw numbers
+        module, prefix = "npy", "Raw"
     with naming_the_extra(f"format {format}", format):
         return getattr(import_module(f"{__name__}.{module}"), name.format(prefix))

@@ -15,120 +15,149 @@ from streampca.formats.errors import (
     VectorError,
     check_length,
     check_size,
-    listed,
-    missing_field,
-    wrong_length,
+    missing_field_error,
+    quote_names,
+    wrong_length_error,
 )
 from streampca.formats.fields import NumberFields
-from streampca.formats.layout import bounds
-from streampca.formats.numbers import Guessed, RowVectors, VectorBytes, only_kind, packed_rows
-from streampca.pca.arrays import F64, Array
+from streampca.formats.layout import row_bounds
+from streampca.formats.numbers import GuessedNumbers, RowVectors, VectorBytes, common_dtype, pack_rows
+from streampca.pca.arrays import F64
 from streampca.settings.field_paths import Part, Path, spelled
 
 Column: TypeAlias = Any  # pyarrow has no types
 
 
 class ArrowReader(Reader):
-    """One bad row makes the whole value invalid; a row that is null is left out."""
+    """Reads the vectors of all rows. One bad row makes the whole value invalid; a row that is null is left out."""
 
     is_batch = True
 
-    def read(self, value: bytes) -> VectorBytes | Guessed:
-        found, nulls, kinds, size = list[Array](), list[VectorError](), set[str | None](), 0
+    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
         try:
             # Arrow's own pools keep what they have freed: a few large messages took 120 MiB more.
             with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
-                paths = self.paths or tuple((Part(name),) for name in batches.schema.names)
-                if not self.paths and len(paths) != 1:
-                    raise VectorError("undecodable", f"{len(paths)} columns in the record batch: field must name one")
-                for batch in batches:
-                    size += batch.nbytes + len(batch) * self.dimensions * self.dtype.itemsize
-                    check_size(size, MAX_BATCH_BYTES)
-                    batch.validate(full=True)  # offsets that point outside the buffers are refused
-                    rows = vectors_in(batch, paths, self.dimensions, impute=self.impute)
-                    for _, error in rows.misfits:
-                        if error.reason != NO_VALUE:
-                            raise error
-                        nulls = [error]
-                    found.append(rows.vectors)
-                    kinds.add(rows.guessed)
+                found = self._read_batches(batches)
         except VectorError:
             raise
         except Exception as error:  # of many kinds: Arrow's own, OSError, UnicodeDecodeError …
             raise VectorError("undecodable", f"not an Arrow IPC stream: {' '.join(str(error).split())[:200]}") from None
-        if nulls and not any(map(len, found)):
-            raise nulls[0]
-        numbers = np.concatenate(found) if len(found) > 1 else found[0] if found else np.empty(0)
-        kind = only_kind(kinds)
-        return Guessed(numbers.ravel().data, kind) if kind else numbers.ravel().data
+        vectors = [rows.vectors for rows in found]
+        # Joining copies, even a single array. There may be no arrays.
+        joined = vectors[0] if len(vectors) == 1 else np.concatenate([np.empty((0, self.dimensions)), *vectors])
+        numbers = joined.ravel().data
+        dtype = common_dtype({rows.guessed_dtype for rows in found})
+        return GuessedNumbers(numbers, dtype) if dtype else numbers
+
+    def _read_batches(self, batches: Any) -> list[RowVectors]:
+        """Return the vectors of each record batch. Raises `VectorError` if a row has none, unless the row is null.
+
+        If all rows are null, it also raises.
+        """
+        paths = self.paths or tuple((Part(name),) for name in batches.schema.names)
+        if not self.paths and len(paths) != 1:
+            raise VectorError("undecodable", f"{len(paths)} columns in the record batch: field must name one")
+        found = list[RowVectors]()
+        total_size = 0  # of the record batches and their vectors
+        null_row: VectorError | None = None
+        for batch in batches:
+            total_size += batch.nbytes + len(batch) * self.dimensions * self.dtype.itemsize
+            check_size(total_size, MAX_BATCH_BYTES)
+            batch.validate(full=True)  # offsets that point outside the buffers are refused
+            rows = vectors_in(batch, paths, self.dimensions, impute=self.impute)
+            for _, error in rows.errors:
+                if error.reason != NO_VALUE:
+                    raise error
+                null_row = error
+            found.append(rows)
+        if null_row is not None and not any(len(rows.vectors) for rows in found):
+            raise null_row
+        return found
 
 
 def vectors_in(batch: Any, paths: Sequence[Path], dimensions: int, *, impute: bool) -> RowVectors:
-    """The vectors at paths in the rows of a record batch. Raises `VectorError` if the columns cannot hold any."""
+    """Return the vectors at paths in the rows of a record batch.
+
+    If the columns there cannot hold vectors, raises `VectorError`.
+    """
     columns = [_column_at(batch, path) for path in paths]
-    if (
-        len(paths) == 1
-        and columns[0] is not None
-        and is_list(columns[0].type)
-        and are_numbers(columns[0].type.value_type)
-    ):
-        return _of_lists(columns[0], dimensions, impute)
+    only_column = columns[0] if len(columns) == 1 else None
+    if only_column is not None and is_list(only_column.type) and are_numbers(only_column.type.value_type):
+        return _read_lists(only_column, dimensions, impute)
     if all(column is not None and are_numbers(column.type) for column in columns):
         check_length(len(columns), dimensions)
-        is_absent = np.logical_and.reduce([_is_null_before(batch, path) for path in paths])
-        vectors = np.column_stack([_floats(column) for column in columns])[~is_absent]
-        error = VectorError(NO_VALUE, "the row is null")
-        return RowVectors(vectors, (~is_absent).astype(np.int64), [(int(i), error) for i in np.flatnonzero(is_absent)])
-    return _of_objects(batch, paths, dimensions, impute)
+        is_null = np.logical_and.reduce([_is_null_before_end(batch, path) for path in paths])
+        null_row = VectorError(NO_VALUE, "the row is null")
+        return RowVectors(
+            vectors=np.column_stack([_to_floats(column) for column in columns])[~is_null],
+            counts=(~is_null).astype(np.int64),
+            errors=[(row, null_row) for row in np.flatnonzero(is_null).tolist()],
+        )
+    return _read_objects(batch, paths, dimensions, impute)
 
 
-def _of_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
-    """The vectors in a column of lists of numbers."""
-    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
+def _read_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
+    """Return the vectors in a column of lists of numbers."""
+    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)  # -1: the row is null
     fits = lengths == dimensions
-    entries = (column if fits.all() else column.filter(pa.array(fits))).flatten()
+    fitting_rows = column if fits.all() else column.filter(pa.array(fits))
+    entries = fitting_rows.flatten()
     if entries.null_count and not impute:
         raise VectorError("undecodable", f"an entry of the record batch is null{NULL_HINT}")
-    vectors = _floats(entries).reshape(-1, dimensions)
-    misfits = (  # one by one: a few bytes may claim millions of rows
-        (row, VectorError(NO_VALUE, "the row is null") if lengths[row] < 0 else wrong_length(lengths[row], dimensions))
-        for row in np.flatnonzero(~fits).tolist()
+
+    def error_of_row(row: int) -> VectorError:
+        if lengths[row] < 0:
+            return VectorError(NO_VALUE, "the row is null")
+        return wrong_length_error(lengths[row], dimensions)
+
+    rows_without_vector = np.flatnonzero(~fits).tolist()
+    return RowVectors(
+        vectors=_to_floats(entries).reshape(-1, dimensions),
+        counts=fits.astype(np.int64),
+        # A generator: a few bytes may claim millions of rows, and the first error often ends the reading.
+        errors=((row, error_of_row(row)) for row in rows_without_vector),
     )
-    return RowVectors(vectors, fits.astype(np.int64), misfits)
 
 
-def _of_objects(batch: Any, paths: Sequence[Path], dimensions: int, impute: bool) -> RowVectors:
-    """The vectors in columns of any other types, row by row."""
-    fields = NumberFields(paths, dimensions, impute=impute, kind="record batch")
-    chosen = batch.select(list({path[0].name: None for path in paths}))
+def _read_objects(batch: Any, paths: Sequence[Path], dimensions: int, impute: bool) -> RowVectors:
+    """Return the vectors in columns of any other types. Reads row by row, as Python objects."""
+    fields = NumberFields(paths, dimensions, impute=impute, value_name="record batch")
+    names = list(dict.fromkeys(path[0].name for path in paths))
+    columns = batch.select(names)
 
-    def pack(row: int) -> VectorBytes | Guessed:
-        one = chosen.slice(row, 1)
-        check_size(one.nbytes, MAX_OBJECT_BYTES + 8 * dimensions)
-        return fields.pack(one.to_pylist()[0], booleans=False)
+    def pack(row: int) -> VectorBytes | GuessedNumbers:
+        one_row = columns.slice(row, 1)
+        check_size(one_row.nbytes, MAX_OBJECT_BYTES + 8 * dimensions)
+        return fields.pack(one_row.to_pylist()[0], refuse_booleans=False)
 
-    return packed_rows(range(len(batch)), pack, dimensions)
+    return pack_rows(range(len(batch)), pack, dimensions)
 
 
 def _column_at(batch: Any, path: Path) -> Column | None:
-    """The column at a path through structs; None if it leads through another type."""
-    found = batch.schema.get_all_field_indices(path[0].name)  # of thousands, for each of thousands of paths
-    if (count := len(found)) != 1:
-        text = f"{count or 'no'} column{'s' * (count > 1)} {path[0].name!r} in the record batch"
-        raise VectorError("undecodable", f"{text}: there is {listed(batch.schema.names)}")
-    column = batch.column(found[0])
+    """Return the column at a path through structs; None if the path leads through another type.
+
+    If there is no such column, raises `VectorError`.
+    """
+    name = path[0].name
+    indices = batch.schema.get_all_field_indices(name)  # searches fast, even among thousands of columns
+    if len(indices) != 1:
+        columns = "no column" if not indices else f"{len(indices)} columns"
+        names = quote_names(batch.schema.names)
+        raise VectorError("undecodable", f"{columns} {name!r} in the record batch: there is {names}")
+    column = batch.column(indices[0])
     for part in path[1:]:
         if not pa.types.is_struct(column.type):
             return None
         if column.type.get_field_index(part.name) < 0:
-            dotted = spelled([part.name for part in path])
-            raise missing_field(dotted, part.name, {field.name: field for field in column.type}, "record batch")
+            dotted_path = spelled([part.name for part in path])
+            siblings = {field.name: field for field in column.type}
+            raise missing_field_error(dotted_path, part.name, siblings, "record batch")
         column = pc.struct_field(column, part.name)
     return column
 
 
-def _is_null_before(batch: Any, path: Path) -> NDArray[np.bool_]:
-    """Whether each row is null on the way to the end of a path."""
+def _is_null_before_end(batch: Any, path: Path) -> NDArray[np.bool_]:
+    """Return for each row whether a struct on the way to the end of a path is null."""
     column = _column_at(batch, path[:-1]) if len(path) > 1 else None
     if column is None:
         return np.zeros(len(batch), np.bool_)
@@ -137,26 +166,31 @@ def _is_null_before(batch: Any, path: Path) -> NDArray[np.bool_]:
 
 class ArrowWriter(Writer):
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        return [
-            stream_of(self._inside({name: column_of(values[i:j]) for name, values in fields.items()}))
-            for i, j in bounds(counts, len(next(iter(fields.values()))))
-        ]
+        n = len(next(iter(fields.values())))
+        values = list[bytes]()
+        for start, end in row_bounds(counts, n):
+            columns = {name: column_of(rows[start:end]) for name, rows in fields.items()}
+            values.append(stream_of(self._put_inside(columns)))
+        return values
 
-    def _inside(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
+    def _put_inside(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
+        """Put columns inside of structs with the names `around`."""
         for name in reversed(self.around):
             columns = {name: pa.StructArray.from_arrays(list(columns.values()), list(columns))}
         return columns
 
 
 def stream_of(columns: Mapping[str, Column]) -> bytes:
-    batch, out = pa.record_batch(dict(columns)), pa.BufferOutputStream()
+    """Return an IPC stream of one record batch with these columns."""
+    batch = pa.record_batch(dict(columns))
+    out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, batch.schema) as writer:
         writer.write_batch(batch)
     return bytes(out.getvalue().to_pybytes())
 
 
 def column_of(values: NDArray[Any]) -> Column:
-    """A column of numbers or bytes (n,), where NaN and None become null, or of lists (n, width)."""
+    """Return a column of numbers or bytes (n,), where NaN and None become null, or of lists (n, width)."""
     if values.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     return pa.array(values, pa.binary() if values.dtype.kind == "O" else None, from_pandas=True)
@@ -171,6 +205,6 @@ def are_numbers(kind: Any) -> bool:
     return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_decimal(kind) or types.is_boolean(kind))
 
 
-def _floats(column: Column) -> F64:
-    """The numbers of a column, large integers rounded, NaN for null."""
+def _to_floats(column: Column) -> F64:
+    """Return the numbers of a column, large integers rounded, NaN for null."""
     return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))

@@ -13,84 +13,104 @@ from itertools import chain, count
 from typing import Any
 
 import fastavro
-from numpy.typing import NDArray
 
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.errors import VectorError
-from streampca.formats.layout import as_bytes, joined, varint
-from streampca.formats.numbers import Guessed, VectorBytes, float64_of
+from streampca.formats.layout import encode_items, join_parts, varint
+from streampca.formats.numbers import GuessedNumbers, VectorBytes, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, frame_size
 
-_SIZES = {"float": 4, "double": 8}
+_FLOAT_SIZES = {"float": 4, "double": 8}  # bytes
 _TYPES: dict[Kind, Any] = {
     "number": "double", "bytes": "bytes", "numbers": {"type": "array", "items": "double"},
     "integers": {"type": "array", "items": "long"}, "texts": {"type": "array", "items": "string"},
 }  # fmt: skip
 _MAX_TYPES = 10_000  # in a schema; a named type counts wherever it is used
+_END_OF_ARRAY = b"\0"  # the count zero
 
 
 class AvroReader(Reader):
-    kind = "Avro record"
+    value_name = "Avro record"
 
     def __post_init__(self) -> None:
-        self._decoders = SchemaCache(self.schemas, "AVRO", self._decoder)
+        self._decoders = SchemaCache(self.schemas, "AVRO", self._create_decoder)
 
-    def read(self, value: bytes) -> VectorBytes | Guessed:
-        return self._decoders.get(value)(value)
+    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+        decode = self._decoders.get(value)
+        return decode(value)
 
-    def _decoder(self, schema: WriterSchema) -> Callable[[bytes], VectorBytes | Guessed]:
-        named: dict[str, Any] = {}
+    def _create_decoder(self, schema: WriterSchema) -> Callable[[bytes], VectorBytes | GuessedNumbers]:
+        """Return the function that reads the vectors of values with this schema."""
+        referenced: dict[str, Any] = {}  # types by name
         for text in schema.references.values():
-            fastavro.parse_schema(json.loads(text), named)
-        plain = json.loads(schema.text)
-        names = dict(named)
-        parsed = fastavro.parse_schema(plain, names)
-        _check_types(parsed, names)
-        path = [part.name for path in self.paths for part in path] if len(self.paths) < 2 else None
-        block = None if path is None else _with_one_block(plain, path, self.dimensions, count())
-        fast = block and fastavro.parse_schema(block, dict(named))
+            fastavro.parse_schema(json.loads(text), referenced)
+        original = json.loads(schema.text)
+        named = dict(referenced)  # `parse_schema` adds the schema's own types
+        original_schema = fastavro.parse_schema(original, named)
+        _check_types(original_schema, named)
 
-        def decode(value: bytes) -> VectorBytes | Guessed:
-            numbers = None if fast is None else self._one_block(value, fast)
-            return self.numbers.pack(_whole(value, parsed), booleans=True) if numbers is None else numbers
+        one_block_schema = None
+        if len(self.paths) <= 1:
+            path = [part.name for part in chain.from_iterable(self.paths)]
+            one_block = _with_one_block(original, path, self.dimensions, count())
+            if one_block is not None:
+                one_block_schema = fastavro.parse_schema(one_block, dict(referenced))
+
+        def decode(value: bytes) -> VectorBytes | GuessedNumbers:
+            if one_block_schema is not None:
+                numbers = self._read_one_block(value, one_block_schema)
+                if numbers is not None:
+                    return numbers
+            return self.numbers.pack(_read_datum(value, original_schema), refuse_booleans=True)
 
         return decode
 
-    def _one_block(self, value: bytes, schema: Any) -> VectorBytes | None:
-        """The numbers of an array written as one block of d items; None for anything else."""
+    def _read_one_block(self, value: bytes, schema: Any) -> VectorBytes | None:
+        """Return the numbers of an array that was written as one block of d items; None if it was not."""
         try:
-            block = _whole(value, schema)
+            block = _read_datum(value, schema)
             for part in chain.from_iterable(self.paths):
                 block = block[part.name]
-        except Exception:  # of any kind: a value with another layout is read as if it were random
+        except Exception:  # of any kind: bytes of another layout may mean anything in this schema
             return None
-        if not isinstance(block, dict) or block.get("count") != self.dimensions or block.get("end") != 0:
-            return None
-        return float64_of(block["items"], self.dimensions)
+        is_one_block = isinstance(block, dict) and block.get("count") == self.dimensions and block.get("end") == 0
+        return widen_floats(block["items"], self.dimensions) if is_one_block else None
 
 
 class AvroWriter(Writer):
-    """An array is one block and the empty one that ends it; a record adds no bytes."""
+    """Writes an array as one block and the empty block that ends it. A record adds no bytes to those of its fields."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         parts: list[Any] = [self.frame]
         for values in fields.values():
-            items = [values] if values.dtype.kind == "f" else [_encoded(values)]
-            parts += [varint(2 * values.shape[1]), *items, b"\0"] if values.ndim == 2 else items
-        return joined(parts)
+            is_array = values.ndim == 2
+            if is_array:
+                parts.append(_encode_long(values.shape[1]))
+            match values.dtype.kind:
+                case "f":
+                    parts.append(values)
+                case "O":
+                    parts.append(encode_items(values, _encode_bytes))
+                case _:
+                    parts.append([b"".join(map(_encode_long, row)) for row in values.tolist()])
+            if is_array:
+                parts.append(_END_OF_ARRAY)
+        return join_parts(parts)
 
 
-def _encoded(values: NDArray[Any]) -> list[bytes]:
-    """The bytes of each row of whole numbers, not negative, of texts or of bytes."""
-    if values.dtype.kind != "O":
-        return [b"".join([varint(2 * number) for number in row]) for row in values.tolist()]
-    rows = values.reshape(len(values), -1).tolist()
-    return [b"".join([varint(2 * len(data)) + data for data in map(as_bytes, row)]) for row in rows]
+def _encode_long(number: int) -> bytes:
+    """Encode a number that is not negative. Avro's zigzag encoding of it is the varint of twice the number."""
+    return varint(2 * number)
+
+
+def _encode_bytes(data: bytes) -> bytes:
+    return _encode_long(len(data)) + data
 
 
 def schema_of(layout: Layout) -> WriterSchema:
-    """A record with arrays of doubles and doubles, in records along the path; or an array."""
-    if list(layout.fields) == [""]:
+    """Return the schema of a record with these fields, inside of a record for each name of `around`; or of an array."""
+    is_array = list(layout.fields) == [""]
+    if is_array:
         return WriterSchema("AVRO", json.dumps(_TYPES["numbers"]))
     fields = [{"name": name, "type": _TYPES[kind]} for name, kind in layout.fields.items()]
     schema = {"type": "record", "name": layout.record, "fields": fields}
@@ -99,8 +119,8 @@ def schema_of(layout: Layout) -> WriterSchema:
     return WriterSchema("AVRO", json.dumps(schema))
 
 
-def _whole(value: bytes, schema: Any) -> Any:
-    """Read the datum that follows the frame of a value. Raises `VectorError`."""
+def _read_datum(value: bytes, schema: Any) -> Any:
+    """Read what follows the frame of a value. Raises `VectorError`."""
     stream = io.BytesIO(value)
     stream.seek(frame_size(value))
     try:
@@ -113,20 +133,25 @@ def _whole(value: bytes, schema: Any) -> Any:
 
 
 def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
-    """Refuse schemas of which a short value may take any amount of memory and time.
+    """Refuse a schema with which a short value may take any amount of memory and time. Raises `VectorError`.
 
     fastavro overflows the C stack on deeply nested values of a recursive schema. An array whose items take no bytes may
-    claim any number of them.
+    claim any number of them. `named` are the types by name.
     """
-    uses = count(1)
+    numbers_of_types = count(1)
 
     def takes_bytes(schema: Any, around: tuple[str, ...]) -> bool:
-        """Return whether every value of a type takes at least a byte; `around`: the named types that it is part of."""
-        if next(uses) > _MAX_TYPES:
+        """Return whether every value of a type takes at least a byte, and check all types that it contains.
+
+        `around` are the names of the records that the type is inside of.
+        """
+        if next(numbers_of_types) > _MAX_TYPES:
             raise VectorError("undecodable", f"schemas of more than {_MAX_TYPES} types are not supported")
         match named.get(schema, schema) if isinstance(schema, str) else schema:
-            case list() as branches:
-                return bool([takes_bytes(branch, around) for branch in branches])
+            case list() as branches:  # a union: the number of the branch takes a byte
+                for branch in branches:
+                    takes_bytes(branch, around)
+                return bool(branches)
             case {"type": "record", "name": name, "fields": fields}:
                 if name in around:
                     raise VectorError("undecodable", f"recursive schemas are not supported ({name!r} contains itself)")
@@ -146,28 +171,36 @@ def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
     takes_bytes(schema, ())
 
 
-def _with_one_block(schema: Any, path: list[str], size: int, number: Iterator[int]) -> Any:
-    """The schema with one block of `size` items in place of the array of floats at the path; None if there is none.
+def _with_one_block(schema: Any, path: list[str], dimensions: int, block_numbers: Iterator[int]) -> Any:
+    """Return the schema with one block of d items in place of the array of floats at the path; None if there is none.
 
-    References to named types are not followed: such values are read with the original schema.
+    References to named types are not followed: such values are read with the original schema. `block_numbers` tell the
+    blocks' types apart, if there are several in a union.
     """
     match schema:
-        case list():
-            branches = [_with_one_block(branch, path, size, number) for branch in schema]
-            return [branch or schema[i] for i, branch in enumerate(branches)] if any(branches) else None
+        case list() as branches:
+            replaced = [_with_one_block(branch, path, dimensions, block_numbers) for branch in branches]
+            if not any(replaced):
+                return None
+            return [new or old for new, old in zip(replaced, branches, strict=True)]
         case {"type": "record", "fields": fields} if path:
-            kinds = {field["name"]: _with_one_block(field["type"], path[1:], size, number)
-                     for field in fields if field["name"] == path[0]}  # fmt: skip
-            fields = [{**field, "type": kinds.get(field["name"]) or field["type"]} for field in fields]
-            return {**schema, "fields": fields} if any(kinds.values()) else None
+            new_types = {}
+            for field in fields:
+                if field["name"] == path[0]:
+                    new_types[path[0]] = _with_one_block(field["type"], path[1:], dimensions, block_numbers)
+            if not any(new_types.values()):
+                return None
+            new_fields = [{**field, "type": new_types.get(field["name"]) or field["type"]} for field in fields]
+            return {**schema, "fields": new_fields}
         case {"type": "array", "items": ("float" | "double" as item) | {"type": "float" | "double" as item}} if (
             not path
         ):
-            return _block(_SIZES[item] * size, next(number))
+            return _block_type(_FLOAT_SIZES[item] * dimensions, next(block_numbers))
     return None
 
 
-def _block(size: int, number: int) -> dict[str, Any]:
+def _block_type(size: int, number: int) -> dict[str, Any]:
+    """Return the type of a record that has the layout of an array of one block, with items of so many bytes."""
     fields = [
         {"name": "count", "type": "long"},
         {"name": "items", "type": {"type": "fixed", "name": f"streampca.Items{number}", "size": size}},

@@ -10,31 +10,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.formats.fields import NumberFields
-from streampca.formats.numbers import Guessed, VectorBytes
+from streampca.formats.numbers import GuessedNumbers, VectorBytes
 from streampca.formats.schemas import Schemas
 from streampca.settings.field_paths import Path, paths_of
 
-MAX_OBJECT_BYTES = 8 * 2**20  # of a value beyond its numbers: Python objects may take a hundred times its bytes
-MAX_BATCH_BYTES = 64 * 2**20  # of a value with several vectors, packed and unpacked; topics take 1 MiB by default
+# Limits of the size of a value. By default, Kafka's topics take 1 MiB.
+MAX_OBJECT_BYTES = 8 * 2**20  # beyond the numbers of its vector: Python objects may take a hundred times these bytes
+MAX_BATCH_BYTES = 64 * 2**20  # of a value with several vectors, both compressed and decompressed
 
 _FLOAT64 = np.dtype(np.float64)
 
 Fields: TypeAlias = Mapping[str, NDArray[Any]]
 """Named fields of n rows, (n,) or (n, width). The only field may be named "": then it is the whole value.
 
-Besides numbers and whole numbers, an array of objects holds texts (n, width), or bytes (n,) or None.
+A field holds floats or whole numbers. An array of objects holds texts (n, width), or bytes or None (n,).
 """
 
 Kind: TypeAlias = Literal["number", "numbers", "integers", "texts", "bytes"]
-"""What a field holds: one, or several in each row."""
+"""What a field holds in each row: one number, an array of numbers, of integers or of texts, or bytes."""
 
 Counts: TypeAlias = NDArray[np.int64] | None
-"""The number of rows in each value; None: one."""
+"""The number of rows in each value; None: each row is a value."""
 
 
 @dataclass(eq=False)
 class Reader(ABC):
-    """One format, for vectors of d numbers, which a value has one of, or several."""
+    """Reads one format, for vectors of d numbers. A value holds one vector or, in some formats, several."""
 
     format: str
     dimensions: int
@@ -42,13 +43,13 @@ class Reader(ABC):
     schemas: Schemas | None
     impute: bool
     dtype: np.dtype[Any] = _FLOAT64  # of the numbers that `read` returns
-    size: int | None = None
-    """Bytes of a value, if every value of that size is d numbers as it stands; None if values must be parsed."""
-    guessed: str | None = None
+    raw_size: int | None = None
+    """If every value of this many bytes is d numbers as they lie in memory, the size; None if values are parsed."""
+    guessed_dtype: str | None = None
     """The NumPy type of all numbers, if no value names it and the setting may be wrong (`formats.plausible`)."""
     is_batch: ClassVar[bool] = False
     """A value is a batch even if it holds one vector: its outputs are lists, and it may be as large as a batch."""
-    kind: ClassVar[str] = "value"  # what messages call it
+    value_name: ClassVar[str] = "value"  # in messages
 
     def __post_init__(self) -> None:  # noqa: B027 - most formats need nothing
         """Prepare what a format needs."""
@@ -60,47 +61,54 @@ class Reader(ABC):
 
     @cached_property
     def numbers(self) -> NumberFields:
-        """What finds the numbers in a value that is a tree of objects and arrays."""
-        return NumberFields(self.paths, self.dimensions, impute=self.impute, kind=self.kind)
+        """Finds the numbers in a value that is a tree of objects and arrays."""
+        return NumberFields(self.paths, self.dimensions, impute=self.impute, value_name=self.value_name)
 
     @abstractmethod
-    def read(self, value: bytes) -> VectorBytes | Guessed:
-        """The d numbers of a value, or n·d numbers of a batch; `Guessed` if their type follows from their length.
+    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+        """Return the numbers of a value: d, or n·d of a value with n vectors.
 
-        Raises `VectorError` if the value holds no vectors, and the schema registry's errors, which are not the value's
-        fault. Does not check whether the numbers are finite and small enough.
+        If the value does not name their type, and it was guessed by their length, returns `GuessedNumbers`. Raises
+        `VectorError` if the value holds no vectors, and the schema registry's errors, which are not the value's fault.
+        Does not check whether the numbers are finite and small enough.
         """
 
 
 @dataclass(eq=False)
 class Writer(ABC):
-    """One format, for rows of named fields; a reader with the path of one of them reads it again."""
+    """Writes one format: values with named fields. A reader with the path of one of the fields reads it again."""
 
     format: str
-    around: tuple[str, ...]
-    frame: bytes
+    around: tuple[str, ...]  # names of the objects that the fields are inside of, from the outermost
+    frame: bytes  # comes before each value, and names its schema
 
     @abstractmethod
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        """One value a row, or one per group of `counts` rows; n > 0. Avro and Protobuf hold one row only."""
+        """Return a value for each row or, with `counts`, for each group of so many rows. There is at least one row.
+
+        In Avro and Protobuf, a value holds one row only.
+        """
 
 
 class Layout(NamedTuple):
     """The fields of a value, for its schema."""
 
     fields: Mapping[str, Kind]
-    around: tuple[str, ...] = ()  # names of the objects that they are inside of
-    record: str = "Vector"  # the name of their type
+    around: tuple[str, ...] = ()  # names of the objects that the fields are inside of, from the outermost
+    record: str = "Vector"  # the name of the type that has the fields
 
     @classmethod
     def of_vector(cls, format: str, field: str) -> "Layout":  # noqa: A002 - the setting's name
-        """A vector alone, where a reader with this `field` looks for it: at the path; or d numbers, at d paths.
+        """Return the layout of a value that holds nothing but a vector, where a reader with this `field` looks for it.
 
-        Without a path it is the value itself; in arrow a column. Raises `ValueError` for paths that differ before their
-        last names.
+        One path leads to an array, and d paths to a number each. Without a path, the vector is the value itself or, in
+        arrow, a column. If the paths differ before their last names, raises `ValueError`.
         """
-        paths = [[part.name for part in path] for path in paths_of(field)] or [["vector" if format == "arrow" else ""]]
-        if any(path[:-1] != paths[0][:-1] for path in paths):
+        paths = [[part.name for part in path] for path in paths_of(field)]
+        if not paths:
+            paths = [["vector" if format == "arrow" else ""]]
+        around = paths[0][:-1]
+        if any(path[:-1] != around for path in paths):
             raise ValueError(f"field {field}: values are written only where all paths lead into the same object")
         kind: Kind = "numbers" if len(paths) == 1 else "number"
-        return cls({path[-1]: kind for path in paths}, tuple(paths[0][:-1]))
+        return cls(fields={path[-1]: kind for path in paths}, around=tuple(around))

@@ -4,9 +4,17 @@ import itertools
 from collections.abc import Collection
 from typing import Any
 
-NO_VALUE = "no_value"  # the reason of a delete: a tombstone, or null in place of a vector; no error
+NO_VALUE = "no_value"  # the reason of a delete: a tombstone, or null in place of a vector; not an error
 NULL_HINT = " (missing=impute learns vectors with gaps)"
-_MAX_NAMES, _NAME_LENGTH, _MAX_LENGTH = 8, 32, 400
+
+# Limits of what a message lists of a value's names.
+_MAX_NAMES = 8
+_MAX_NAME_LENGTH = 32
+_MAX_LIST_LENGTH = 400
+
+_TYPE_NAMES = {
+    dict: "an object", list: "an array", str: "a string", bytes: "bytes", bool: "a boolean", type(None): "null",
+}  # fmt: skip
 
 
 class VectorError(Exception):
@@ -17,30 +25,34 @@ class VectorError(Exception):
         self.reason = reason
 
 
-def missing_field(field: str, name: str, value: Any, kind: str) -> VectorError:
-    """The error for a value without the field `name`, the part of the path `field` that is missing.
+def missing_field_error(field: str, name: str, parent: Any, value_name: str) -> VectorError:
+    """Return the error for a path that leads to a name which does not exist.
 
-    It lists the fields that there are, bounded in length, since it goes to the log and to the dead-letter topic.
+    `field` is the path, and `name` the part of it that is missing in `parent`. Messages call the whole value
+    `value_name`. The message goes to the log and to the dead-letter topic, so it lists only the first names that exist.
     """
-    text = f"no field {field!r} in the {kind}"
-    if not isinstance(value, dict):
-        return VectorError("undecodable", f"{text}: {type_name(value)} has no field {name!r}")
-    return VectorError("undecodable", f"{text}: there is {listed(value)}, but not {name!r}")
+    text = f"no field {field!r} in the {value_name}"
+    if not isinstance(parent, dict):
+        return VectorError("undecodable", f"{text}: {type_name(parent)} has no field {name!r}")
+    return VectorError("undecodable", f"{text}: there is {quote_names(parent)}, but not {name!r}")
 
 
-def listed(names: Collection[object]) -> str:
-    """The first of these names, quoted and shortened."""
-    first = ", ".join(repr(str(name)[:_NAME_LENGTH]) for name in itertools.islice(names, _MAX_NAMES)) or "none"
-    return first[:_MAX_LENGTH] + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
+def quote_names(names: Collection[object]) -> str:
+    """Return the first names, quoted and shortened, and the number of further names."""
+    quoted = [repr(str(name)[:_MAX_NAME_LENGTH]) for name in itertools.islice(names, _MAX_NAMES)]
+    text = ", ".join(quoted)[:_MAX_LIST_LENGTH] or "none"
+    if len(names) > _MAX_NAMES:
+        return f"{text} and {len(names) - _MAX_NAMES} more"
+    return text
 
 
 def check_length(length: int, dimensions: int) -> None:
     """Raise `VectorError` unless the vector has d numbers."""
     if length != dimensions:
-        raise wrong_length(length, dimensions)
+        raise wrong_length_error(length, dimensions)
 
 
-def wrong_length(length: int, dimensions: int) -> VectorError:
+def wrong_length_error(length: int, dimensions: int) -> VectorError:
     return VectorError("wrong_length", f"{length} numbers, not {dimensions}")
 
 
@@ -51,8 +63,9 @@ def check_size(size: int, limit: int) -> None:
 
 
 def type_name(value: Any) -> str:
-    """A value's type, in JSON's words."""
-    names = {
-        dict: "an object", list: "an array", str: "a string", bytes: "bytes", bool: "a boolean", type(None): "null",
-    }  # fmt: skip
-    return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
+    """Return the name of a value's type, in JSON's words."""
+    if type(value) in _TYPE_NAMES:
+        return _TYPE_NAMES[type(value)]
+    if isinstance(value, int | float):
+        return "a number"
+    return f"a {type(value).__name__}"

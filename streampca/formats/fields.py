@@ -1,8 +1,9 @@
 """Finds the numbers at the paths of `field` in the values of records.
 
-A part of a path passes through arrays. All numbers along the paths, in their order, are one vector if they are d;
-otherwise each innermost array is one. Paths that share an array are read element by element, and each element counts as
-an innermost array.
+A path is the names that lead to an entry of an object inside of other objects. If there is an array on the way, the
+path goes on in each of its elements. If there are d numbers along all paths, they are one vector, in this order;
+otherwise each innermost array is a vector. Paths that lead through the same array are read element by element, and the
+numbers of each element count as an innermost array.
 """
 
 import struct
@@ -15,218 +16,301 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from streampca.formats.errors import NO_VALUE, VectorError, listed, missing_field, type_name, wrong_length
+from streampca.formats.errors import (
+    NO_VALUE,
+    VectorError,
+    missing_field_error,
+    quote_names,
+    type_name,
+    wrong_length_error,
+)
 from streampca.formats.numbers import (
-    Guessed,
+    GuessedNumbers,
     NumberPacker,
     VectorBytes,
-    float64_of,
+    common_dtype,
+    decode_text,
     is_number_word,
-    only_kind,
-    unpacked,
+    widen_floats,
 )
 from streampca.settings.field_paths import Path, names_in, names_of, paths_of, spelled
 
-_ABSENT = ()  # in place of a vector: null
-_MAX_DEPTH, _MAX_NAMES, _MAX_CANDIDATES = 4, 64, 64  # in the search for a better `field`
+_ABSENT = ()  # stands for null in place of a vector; a tuple, so that it flattens to no entries
 
-_Names: TypeAlias = tuple[str, ...]
+# Limits of the search for a better `field`.
+_MAX_DEPTH = 4
+_MAX_NAMES = 64
+_MAX_CANDIDATES = 64
+
+_Names: TypeAlias = tuple[str, ...]  # in a path, or in the rest of one
 
 
 class NumberFields:
     """Finds the numbers at paths in Python values: objects, arrays, and what may be a number (`NumberPacker`)."""
 
-    def __init__(self, paths: Sequence[Path], dimensions: int, *, impute: bool, kind: str) -> None:
-        """`kind` is what messages call a value. Names in paths are no patterns here. `dimensions` 0: to be found."""
-        self._paths = [names_in(path) for path in paths] or [()]
-        self._dimensions, self._kind = dimensions, kind
-        self._is_named = len(paths) == dimensions
-        self._packer = NumberPacker(dimensions, impute=impute)
-        self._labels = [f"{name!r}" for name in names_of(paths)] if self._is_named and len(paths) > 1 else None
+    def __init__(self, paths: Sequence[Path], dimensions: int, *, impute: bool, value_name: str) -> None:
+        """Names in paths are not patterns here. Messages call a value `value_name`.
 
-    def pack(self, value: Any, *, booleans: bool) -> VectorBytes | Guessed:
-        """The numbers of a value's vectors, in float64: d, or n·d; none for an array without elements on the way.
-
-        Raises `VectorError`, with the reason no_value for null instead of a vector. `booleans`: as in `NumberPacker`.
+        With 0 dimensions, only `dimensions_in` works.
         """
-        if (packed := self._plain(value, booleans)) is not None:
+        self._paths = [names_in(path) for path in paths] or [()]
+        self._only_path = self._paths[0] if len(self._paths) == 1 else None
+        self._dimensions = dimensions
+        self._value_name = value_name
+        self._packer = NumberPacker(dimensions, impute=impute)
+        self._paths_are_entries = len(paths) == dimensions  # each path leads to one of the d numbers
+        self._labels: list[str] | None = None  # of the entries, in messages
+        if self._paths_are_entries and len(paths) > 1:
+            self._labels = [f"{name!r}" for name in names_of(paths)]
+
+    def pack(self, value: Any, *, refuse_booleans: bool) -> VectorBytes | GuessedNumbers:
+        """Return the numbers of a value's vectors as float64: d, or n·d. An empty array on the way holds no vector.
+
+        Raises `VectorError`; for null instead of a vector its reason is no_value. `refuse_booleans` is that of
+        `NumberPacker.pack`.
+        """
+        packed = self._pack_simple(value, refuse_booleans)
+        if packed is not None:
             return packed
         try:
-            return self._several(value, booleans)
+            return self._pack_any(value, refuse_booleans)
         except VectorError as error:
-            if error.reason == NO_VALUE or (better := suggested_field(value, self._dimensions)) is None:
+            if error.reason == NO_VALUE:
                 raise
-            raise VectorError(error.reason, f"{error}; field={better} reads {self._dimensions} numbers") from None
-
-    def _several(self, value: Any, booleans: bool) -> bytes | Guessed:
-        items = self._items(value)
-        labels = self._labels if len(items) == self._dimensions else None
-        numbers = b"".join(self._packer.pack(row, booleans=booleans, labels=labels) for row in self._rows(items))
-        kind = only_kind({item.kind if isinstance(item, _NumbersOfBytes) else None for item in items})
-        return Guessed(numbers, kind) if kind else numbers
-
-    def _items(self, value: Any) -> list[Any]:
-        """What is at the paths: entries outside of arrays, and the innermost arrays; no_value for null in their place.
-
-        Null is an entry only at the end of a path that names one of d numbers, or before it if others are there.
-        """
-        stops = self._stops(value, self._paths)
-        is_null = all(map(_is_cut, stops)) if self._is_named else any(stop.value is None for stop in stops)
-        found = [] if is_null else self._at(stops)
-        items = [item for item in found if item != _ABSENT]
-        if is_null or (found and not items):
-            field = ",".join(map(spelled, self._paths))
-            raise VectorError(NO_VALUE, f"the field {field!r} is null" if field else "the value is null")
-        return items
+            better_field = suggest_field(value, self._dimensions)
+            if better_field is None:
+                raise
+            text = f"{error}; field={better_field} reads {self._dimensions} numbers"
+            raise VectorError(error.reason, text) from None
 
     def dimensions_in(self, value: Any) -> int:
-        """How many numbers a vector has, judging by this value: those of an innermost array, or of all paths.
+        """Return how many numbers a vector of this value has: those of an innermost array, or of all paths.
 
-        0: it holds none.
+        If the value holds no vector, returns 0.
         """
-        items = [item for item in self._at(self._stops(value, self._paths)) if item != _ABSENT]
-        count = len(items) * any(item is not None for item in items)
-        return next((len(item) for item in items if isinstance(item, list)), count)
+        stops = self._follow(value, self._paths)
+        items = [item for item in self._collect(stops) if item != _ABSENT]
+        for item in items:
+            if isinstance(item, list):
+                return len(item)
+        if all(item is None for item in items):
+            return 0
+        return len(items)
 
-    def _plain(self, value: Any, booleans: bool) -> bytes | None:
-        """The d numbers of a value that is as simple as most are; None for any other."""
+    def _pack_simple(self, value: Any, refuse_booleans: bool) -> bytes | None:
+        """Return the d numbers of a value that is as simple as most are; None if it has to be read by `_pack_any`.
+
+        This is an optimisation. A simple value has an array of d numbers at the only path, or a number at each path.
+        """
         try:
             if self._labels:
                 row = [reduce(getitem, path, value) for path in self._paths]
-            else:
-                [path], row = self._paths, value
-                for name in path:  # faster than `reduce`
+            elif self._only_path is not None:
+                row = value
+                for name in self._only_path:  # faster than `reduce`
                     row = row[name]
-            if type(row) is list and not (booleans and bool in map(type, row)):
+            else:
+                return None
+            if type(row) is list and not (refuse_booleans and bool in map(type, row)):
                 return self._packer.pack_numbers(*row)
         except (LookupError, TypeError, ValueError, struct.error, OverflowError):  # text, null, arrays of arrays …
             pass
         return None
 
+    def _pack_any(self, value: Any, refuse_booleans: bool) -> bytes | GuessedNumbers:
+        """Return the numbers of a value's vectors, as `pack` does, however the value is built."""
+        items = self._items(value)
+        labels = self._labels if len(items) == self._dimensions else None
+        rows = self._rows(items)
+        numbers = b"".join(self._packer.pack(row, refuse_booleans=refuse_booleans, labels=labels) for row in rows)
+        dtype = common_dtype({item.dtype if isinstance(item, _NumbersOfBytes) else None for item in items})
+        return GuessedNumbers(numbers, dtype) if dtype else numbers
+
+    def _items(self, value: Any) -> list[Any]:
+        """Return what is at the paths: entries outside of arrays, and the innermost arrays.
+
+        Null in place of an array, or on the way to all entries, stands for no vector: raises `VectorError` with the
+        reason no_value. But null in place of one of d entries is an entry, which may be missing.
+        """
+        stops = self._follow(value, self._paths)
+        is_without_array = any(stop.value is None for stop in stops)
+        is_without_entries = all(map(_is_cut, stops))
+        is_null = is_without_entries if self._paths_are_entries else is_without_array
+        if not is_null:
+            found = self._collect(stops)
+            items = [item for item in found if item != _ABSENT]
+            if items or not found:
+                return items
+        field = ",".join(map(spelled, self._paths))
+        raise VectorError(NO_VALUE, f"the field {field!r} is null" if field else "the value is null")
+
     def _rows(self, items: list[Any]) -> list[list[Any]]:
-        """The entries of each vector in what `_items` has found."""
-        d, arrays = self._dimensions, [item for item in items if isinstance(item, list)]
-        flat = _flattened(items)
-        if len(flat) == d:
-            return [flat]
+        """Return the entries of each vector in what `_items` has found. Raises `VectorError`."""
+        d = self._dimensions
+        arrays = [item for item in items if isinstance(item, list)]
+        entries = _flatten(items)
+        if len(entries) == d:
+            return [entries]
         if len(arrays) == len(items) and all(len(array) == d for array in arrays):
             return arrays
         if not arrays and len(self._paths) == 1:
             raise VectorError("undecodable", f"expected an array of numbers, not {type_name(items[0])}")
         if len(arrays) < 2:
-            raise wrong_length(len(flat), d)
+            raise wrong_length_error(len(entries), d)
         lengths = sorted({len(array) for array in arrays})
-        beside = " and others beside them" if len(arrays) < len(items) else ""
         sizes = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
+        beside = " and others beside them" if len(arrays) < len(items) else ""
         raise VectorError("wrong_length", f"{len(arrays)} arrays of {sizes} numbers{beside}, not of {d}")
 
-    def _at(self, stops: Sequence["_Stop"]) -> list[Any]:
-        """What is at the stops: entries outside of arrays; lists, the innermost arrays; `_ABSENT`."""
+    def _follow(self, value: Any, paths: Sequence[_Names]) -> list["_Stop"]:
+        """Follow paths through objects, and return where they stop: at their end, at null, or at an array.
+
+        If several paths stop at the same array, it is returned once, in the place of the first of these paths. If a
+        name is missing, raises `VectorError`.
+        """
+        stops = list[_Stop]()
+        stop_at_array = dict[int, _Stop]()  # by the identity of the array
+        for path in paths:
+            inner = value
+            rest = path
+            while rest and isinstance(inner, dict) and rest[0] in inner:
+                inner = inner[rest[0]]
+                rest = rest[1:]
+            is_at_array = bool(rest) and isinstance(inner, list)
+            if is_at_array and id(inner) in stop_at_array:
+                stop_at_array[id(inner)].rests.append(rest)
+                continue
+            if rest and inner is not None and not is_at_array:
+                raise missing_field_error(self._spell_whole(path), rest[0], inner, self._value_name)
+            stop = _Stop(inner, [rest] if rest else [])
+            stops.append(stop)
+            stop_at_array[id(inner)] = stop
+        return stops
+
+    def _spell_whole(self, rest: _Names) -> str:
+        """Return the first path that ends with these names, as `field` spells it."""
+        return spelled(next(path for path in self._paths if path[len(path) - len(rest) :] == rest))
+
+    def _collect(self, stops: Sequence["_Stop"]) -> list[Any]:
+        """Return what is at the stops, and beyond arrays: entries outside of arrays, innermost arrays, and `_ABSENT`.
+
+        Innermost arrays are lists.
+        """
         items = list[Any]()
-        for value, rests in stops:
-            if rests and value is not None:
-                items += self._in_elements(value, rests)
-            elif isinstance(leaf := self._leaf(value, single=len(stops) == 1), list):
-                items += _innermost(leaf)
+        for stop in stops:
+            if stop.rests and stop.value is not None:
+                items += self._collect_in_elements(stop.value, stop.rests)
+                continue
+            leaf = self._leaf(stop.value, is_only=len(stops) == 1)
+            if isinstance(leaf, list):
+                items += _innermost_arrays(leaf)
             else:
                 items.append(leaf)
         return items
 
-    def _in_elements(self, array: list[Any], rests: Sequence[_Names]) -> list[Any]:
-        """What is at the rests of paths in the elements of an array; nulls may as well be vectors."""
+    def _collect_in_elements(self, array: list[Any], rests: Sequence[_Names]) -> list[Any]:
+        """Follow the rests of paths in each element of an array, and return what is there, as `_collect` does."""
         found = list[Any]()
         for element in array:
-            stops = self._stops(element, rests)
-            items = [_ABSENT] if all(map(_is_cut, stops)) else self._at(stops)
-            together = _flattened(items) if len(stops) > 1 else []
-            found += [together] if together else items
-        entries = [item for item in found if not isinstance(item, list | tuple)]
-        if all(entry is None for entry in entries):
-            return [_ABSENT if item is None else item for item in found]
-        return found if any(isinstance(item, list) for item in found) else [entries]
-
-    def _stops(self, value: Any, paths: Sequence[_Names]) -> list["_Stop"]:
-        """Where paths end, meet null, or meet an array: there once, in the place of the first path that meets it."""
-        stops, arrays = list[_Stop](), dict[int, list[_Names]]()
-        for path in paths:
-            inner, rest = value, path
-            while rest and isinstance(inner, dict) and rest[0] in inner:
-                inner, rest = inner[rest[0]], rest[1:]
-            if rest and isinstance(inner, list) and id(inner) in arrays:
-                arrays[id(inner)].append(rest)
+            stops = self._follow(element, rests)
+            if all(map(_is_cut, stops)):
+                found.append(_ABSENT)
                 continue
-            if rest and inner is not None and not isinstance(inner, list):
-                whole = next(whole for whole in self._paths if whole[len(whole) - len(path) :] == path)
-                raise missing_field(spelled(whole), rest[0], inner, self._kind)
-            stops.append(_Stop(inner, [rest] if rest else []))
-            arrays[id(inner)] = stops[-1].rests
-        return stops
+            items = self._collect(stops)
+            # The numbers at several paths in an element count as one array.
+            entries = _flatten(items) if len(stops) > 1 else []
+            found += [entries] if entries else items
+        outside_arrays = [item for item in found if not isinstance(item, list | tuple)]
+        if all(entry is None for entry in outside_arrays):
+            # There are only nulls beside the arrays: they may as well be vectors that are null.
+            return [_ABSENT if item is None else item for item in found]
+        has_array = any(isinstance(item, list) for item in found)
+        return found if has_array else [outside_arrays]
 
-    def _leaf(self, leaf: Any, *, single: bool) -> Any:
-        """The array or the number at the end of a path. One path (`single`) may name bytes or a text with numbers."""
+    def _leaf(self, leaf: Any, *, is_only: bool) -> Any:
+        """Return the array, the number or the null at the end of a path. Raises `VectorError`.
+
+        Bytes, or a text, may hold all numbers of a vector, but only at the only path.
+        """
         if isinstance(leaf, dict):
-            raise VectorError("undecodable", f"expected an array of numbers, not an object with {listed(leaf)}")
-        if not single or not isinstance(leaf, str | bytes) or is_number_word(leaf):
+            raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(leaf)}")
+        if not is_only or not isinstance(leaf, str | bytes) or is_number_word(leaf):
             return leaf
-        data = leaf if isinstance(leaf, bytes) else unpacked(leaf)
+        data = leaf if isinstance(leaf, bytes) else decode_text(leaf)
         if not isinstance(data, bytes):
             return data
-        if not self._dimensions and data and len(data) % 8 == 0:
-            sizes = f"{len(data) // 4} numbers of 4 or {len(data) // 8} of 8"
-            raise VectorError("wrong_length", f"{len(data)} bytes may be {sizes}: say --dimensions")
-        d = self._dimensions or max(len(data) // 4, 1)
-        return _NumbersOfBytes(data, d)
+        size = len(data)
+        if not self._dimensions and data and size % 8 == 0:  # the dimensions are to be found, and this leaves two
+            sizes = f"{size // 4} numbers of 4 or {size // 8} of 8"
+            raise VectorError("wrong_length", f"{size} bytes may be {sizes}: say --dimensions")
+        return _NumbersOfBytes(data, self._dimensions or max(size // 4, 1))
 
 
 class _NumbersOfBytes(list[float]):
-    """The innermost array that a leaf of bytes stands for: d little-endian floats, of 4 or 8 bytes by their length."""
+    """The innermost array that bytes stand for: d little-endian floats, of 4 or 8 bytes by their length."""
 
     def __init__(self, data: bytes, dimensions: int) -> None:
-        super().__init__(np.frombuffer(float64_of(data, dimensions)).tolist())
-        self.kind = f"<f{len(data) // dimensions}"
+        super().__init__(np.frombuffer(widen_floats(data, dimensions)).tolist())
+        self.dtype = f"<f{len(data) // dimensions}"
 
 
 class _Stop(NamedTuple):
-    value: Any
-    rests: list[_Names]  # of the paths that go on: in the elements of an array, or behind null; none where a path ends
+    """Where one or more paths stop in an object: at their end, at null, or at an array."""
+
+    value: Any  # what is there
+    rests: list[_Names]  # what is left of each path that stops here; empty at the end of a path
 
 
 def _is_cut(stop: _Stop) -> bool:
-    """Return whether a path meets null before its end."""
+    """Return whether the value is null before the end of a path."""
     return stop.value is None and bool(stop.rests)
 
 
-def suggested_field(value: Any, dimensions: int) -> str | None:
-    """The `field` that reads a vector of d numbers from an object: one array, or d numbers; None if there is none."""
+def suggest_field(value: Any, dimensions: int) -> str | None:
+    """Return a `field` that reads d numbers from an object: an array, or d numbers. None if none was found."""
     for paths in islice(_candidates(value, (), dimensions), _MAX_CANDIDATES):
         field = ",".join(map(spelled, paths))
         with suppress(ValueError, VectorError):  # such as names that cannot be spelled
-            fields = NumberFields(paths_of(field), dimensions, impute=False, kind="")
-            found = fields._several(value, booleans=True)
+            fields = NumberFields(paths_of(field), dimensions, impute=False, value_name="")
+            found = fields._pack_any(value, refuse_booleans=True)
             if isinstance(found, bytes) and len(found) == 8 * dimensions:  # candidates end at arrays and numbers
                 return field
     return None
 
 
 def _candidates(value: Any, path: _Names, dimensions: int) -> Iterator[list[_Names]]:
-    """Paths to the numbers of an object, to each array, and to what is inside of other objects."""
-    if isinstance(value, dict) and len(value) <= _MAX_NAMES and len(path) < _MAX_DEPTH:
-        yield [(*path, name) for name, entry in value.items() if type(entry) in (int, float)]
-        yield from (
-            [(*path, name)] for name, entry in value.items() if isinstance(entry, list) and len(entry) == dimensions
-        )
-        for name, inner in value.items():
-            yield from _candidates(inner, (*path, name), dimensions)
+    """Yield paths that may hold a vector: to all numbers of an object, to each array of d, then inside other objects.
+
+    `path` leads to the value.
+    """
+    if not isinstance(value, dict) or len(value) > _MAX_NAMES or len(path) >= _MAX_DEPTH:
+        return
+    yield [(*path, name) for name, entry in value.items() if type(entry) in (int, float)]
+    for name, entry in value.items():
+        if isinstance(entry, list) and len(entry) == dimensions:
+            yield [(*path, name)]
+    for name, inner in value.items():
+        yield from _candidates(inner, (*path, name), dimensions)
 
 
-def _flattened(items: list[Any]) -> list[Any]:
-    return [entry for item in items for entry in (item if isinstance(item, list | tuple) else [item])]
+def _flatten(items: list[Any]) -> list[Any]:
+    """Return the entries of all items, of which some are arrays."""
+    entries = list[Any]()
+    for item in items:
+        entries += item if isinstance(item, list | tuple) else [item]
+    return entries
 
 
-def _innermost(array: list[Any]) -> list[Any]:
-    """The innermost arrays of an array; `_ABSENT` for null among them."""
-    if not any(isinstance(element, list) for element in array) or not all(
-        isinstance(element, list | None) for element in array
-    ):
+def _innermost_arrays(array: list[Any]) -> list[Any]:
+    """Return the innermost arrays of an array of arrays, with `_ABSENT` for null among them.
+
+    If the array holds anything but arrays and null, it is an innermost array.
+    """
+    if not any(isinstance(element, list) for element in array):
         return [array]
-    return [inner for element in array for inner in ([_ABSENT] if element is None else _innermost(element))]
+    if not all(isinstance(element, list | None) for element in array):
+        return [array]
+    arrays = list[Any]()
+    for element in array:
+        arrays += [_ABSENT] if element is None else _innermost_arrays(element)
+    return arrays

@@ -10,64 +10,75 @@ from numpy.typing import NDArray
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
 from streampca.formats.errors import NULL_HINT, VectorError
-from streampca.formats.layout import bounds
-from streampca.formats.numbers import Guessed, VectorBytes
-from streampca.formats.schemas import foreign_frame, frame_size
+from streampca.formats.layout import row_bounds
+from streampca.formats.numbers import GuessedNumbers, VectorBytes
+from streampca.formats.schemas import describe_foreign_frame, frame_size
 
-_MAX_CANDIDATES = 16  # letters to check one by one before searching the text for the whole word
+_MAX_CANDIDATES = 16  # letters to compare one by one before the text is searched for the whole word
 
 
 class JsonReader(Reader):
     """With `impute` an entry may be null or NaN; both give NaN."""
 
-    kind = "JSON object"
+    value_name = "JSON object"
 
-    def read(self, value: bytes) -> VectorBytes | Guessed:
+    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
         try:
-            content = orjson.loads(value)  # most are plain JSON
+            content = orjson.loads(value)  # most values are plain JSON
         except ValueError:
-            content = self._behind_a_frame(value)
-        return self.numbers.pack(content, booleans=may_hold_booleans(value))
+            content = self._load_unusual(value)
+        return self.numbers.pack(content, refuse_booleans=may_hold_booleans(value))
 
-    def _behind_a_frame(self, value: bytes) -> Any:
-        """The content behind the frame that Confluent's JSON Schema serializer writes; no text begins with 0 or 1."""
-        is_framed = value[:1] <= b"\1"
+    def _load_unusual(self, value: bytes) -> Any:
+        """Load JSON with NaN or a byte order mark, or behind the frame of Confluent's JSON Schema serializer."""
+        is_framed = _may_be_framed(value)
         try:
             return loads(value[frame_size(value) :] if is_framed else value, nan=self.impute)
         except VectorError as error:
-            frame = foreign_frame(value) or ("a schema registry's frame" if is_framed and value else "")
+            frame = describe_foreign_frame(value)
+            if not frame and is_framed and value:
+                frame = "a schema registry's frame"
             raise VectorError("undecodable", f"{error}; it begins with {frame}" if frame else str(error)) from None
 
 
 class JsonWriter(Writer):
-    """Values are objects, inside of others with the names `around`; NaN becomes null.
+    """Writes values as objects, inside of further objects with the names `around`. NaN becomes null.
 
-    With `counts` the fields hold lists.
+    With `counts`, each field is a list of what it is in the rows.
     """
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        groups = None if counts is None else bounds(counts, 0)
-        names, columns = list(fields), [_column(values, groups) for values in fields.values()]
-        rows = (
-            columns[0] if names == [""] else [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        )
+        groups = None if counts is None else row_bounds(counts, 0)
+        columns = [_entries(values, groups) for values in fields.values()]
+        names = list(fields)
+        is_whole_value = names == [""]
+        if is_whole_value:
+            contents = columns[0]
+        else:
+            contents = [dict(zip(names, entries, strict=True)) for entries in zip(*columns, strict=True)]
         for name in reversed(self.around):
-            rows = [{name: row} for row in rows]
-        return [orjson.dumps(row) for row in rows]
+            contents = [{name: content} for content in contents]
+        return [orjson.dumps(content) for content in contents]
 
 
-def _column(values: NDArray[Any], groups: list[tuple[int, int]] | None) -> list[Any]:
-    """The values of a field. With groups, each is the list of a record's rows; bytes are spliced, once for a record."""
-    column: list[Any] = values.tolist()
-    if values.dtype.kind == "O" and values.ndim == 1:
-        firsts = column if groups is None else [column[i] for i, _ in groups]
-        return [None if value is None else spliced(value) for value in firsts]
-    return column if groups is None else [column[i:j] for i, j in groups]
+def _entries(field: NDArray[Any], groups: list[tuple[int, int]] | None) -> list[Any]:
+    """Return what a field is in each value. `groups` are where the rows of each value start and end; None: one row.
+
+    With groups it is the list of its rows. But bytes are the same in all rows of a value, and are written once.
+    """
+    rows: list[Any] = field.tolist()
+    are_bytes = field.dtype.kind == "O" and field.ndim == 1
+    if are_bytes:
+        firsts = rows if groups is None else [rows[start] for start, _ in groups]
+        return [None if data is None else _embed(data) for data in firsts]
+    if groups is None:
+        return rows
+    return [rows[start:end] for start, end in groups]
 
 
-def spliced(value: bytes) -> Any:
-    """A record's value as a part of JSON: JSON itself, without a byte order mark or a frame; else text in base64."""
-    text = value[frame_size(value) :] if value[:1] <= b"\1" else value  # no text begins so
+def _embed(value: bytes) -> Any:
+    """Return a record's value as a part of JSON: its own JSON, without a byte order mark or a frame, else base64."""
+    text = value[frame_size(value) :] if _may_be_framed(value) else value
     text = text.removeprefix(codecs.BOM_UTF8)
     try:
         orjson.loads(text)
@@ -76,8 +87,13 @@ def spliced(value: bytes) -> Any:
     return orjson.Fragment(text)
 
 
+def _may_be_framed(value: bytes) -> bool:
+    """Return whether a value begins as a schema registry's frame does, with 0 or 1. No text begins so."""
+    return value[:1] <= b"\1"
+
+
 def loads(text: bytes, *, nan: bool = False) -> Any:
-    """The value of a text as Python objects; a byte order mark is skipped. Raises `VectorError`.
+    """Return the value of a text as Python objects; a byte order mark is skipped. Raises `VectorError`.
 
     With `nan`, NaN is a number: JSON does not have it, but many producers write it.
     """
@@ -95,10 +111,13 @@ def may_hold_booleans(text: bytes) -> bool:
 
 
 def _contains(text: bytes, word: bytes) -> bool:
-    """As `word in text`, but faster: numbers have neither t nor f, and searching for a single letter is fast."""
-    start = text.find(word[:1])
+    """Return `word in text`, faster: searching for one letter is fast, and numbers have neither t nor f."""
+    letter = word[:1]
+    start = text.find(letter)
     for _ in range(_MAX_CANDIDATES):
-        if start < 0 or text.startswith(word, start):
-            return start >= 0
-        start = text.find(word[:1], start + 1)
-    return word in text
+        if start < 0:
+            return False
+        if text.startswith(word, start):
+            return True
+        start = text.find(letter, start + 1)
+    return word in text  # there are many such letters, in names and texts

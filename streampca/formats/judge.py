@@ -1,7 +1,7 @@
-"""Says which vectors may be learned, and why others may not: the one judge of records, files and arrays."""
+"""Says which vectors may be learned, and why a vector may not. Records, files and arrays have the same judge."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,77 +16,123 @@ if TYPE_CHECKING:  # transform judges what it does not learn, and need not wait 
 _LARGEST_PROJECTED = 1e150  # its square is finite
 
 
+class BadVector(NamedTuple):
+    """The first bad one of several vectors."""
+
+    row: int
+    reason: str  # its short name
+    message: str
+
+
 @dataclass(frozen=True)
 class Judge:
-    """A vector must have d finite numbers, none of them larger than `largest_value`."""
+    """A vector is good if it has d finite numbers, none of them larger than `largest_value`."""
 
     dimensions: int
     largest_value: float
     dtype: str = "float64"  # in which vectors are learned
-    min_observed: int | None = None  # entries that are not missing, which is NaN; None: incomplete vectors are refused
+    min_observed: int | None = None  # entries that must not be missing (NaN); None: no entry may be missing
 
     @classmethod
     def of(cls, config: "LearningConfig") -> "Judge":
-        observed = config.min_observed if config.impute else None
-        return cls(config.dimensions, config.largest_value, config.dtype, observed)
+        """Create the judge of vectors that are learned."""
+        return cls(
+            dimensions=config.dimensions,
+            largest_value=config.largest_value,
+            dtype=config.dtype,
+            min_observed=config.min_observed if config.impute else None,
+        )
 
     @classmethod
     def of_projected(cls, dimensions: int, dtype: str = "float64", *, impute: bool = False) -> "Judge":
-        """The judge of vectors that are projected and not learned: with `impute` one entry of each is enough."""
-        return cls(dimensions, _LARGEST_PROJECTED, dtype, 1 if impute else None)
+        """Create the judge of vectors that are only projected: with `impute`, one entry of each is enough."""
+        return cls(dimensions, _LARGEST_PROJECTED, dtype, min_observed=1 if impute else None)
+
+    @property
+    def imputes(self) -> bool:
+        """Whether entries may be missing."""
+        return self.min_observed is not None
+
+    @property
+    def _needed_entries(self) -> int:
+        """Number of entries that must not be missing."""
+        return self.dimensions if self.min_observed is None else self.min_observed
 
     @np.errstate(invalid="ignore")  # signalling NaNs would warn
-    def checked(
+    def reject_bad(
         self, vectors: Array, indices: NDArray[np.int64], counts: NDArray[np.int64], rejects: list[Reject]
     ) -> Decoded:
-        """Move the bad ones of decoded vectors (n, d) to the rejects; those with the reason "no_value" are no rejects.
+        """Reject the values of a batch that hold a bad vector, and return the vectors of all other values.
 
-        `indices` (m,) and `counts` (m,) say which values the vectors come from.
+        `vectors` (n, d) come from m values: `indices` (m,) are the places of these values in the batch, and `counts`
+        (m,) say how many vectors each holds. For example, if the first of three values could not be read, the second
+        holds one vector and the third holds two, `indices` is [1, 2] and `counts` is [1, 2].
+
+        `rejects` were rejected before. Those with the reason "no_value" are deletes: they become `Decoded.skipped`.
         """
         if not self._are_surely_good(vectors):
-            if self.min_observed is not None:
-                vectors = np.where(np.isnan(vectors), np.nan, vectors)  # one NaN of the many, for the same bits
-            good = self.good(vectors)
-            values = np.repeat(np.arange(len(indices)), counts)  # the value of each vector
-            bad, first = np.unique(values[~good], return_index=True)
-            rows = np.flatnonzero(~good)[first]
-            rejects += [Reject(int(indices[v]), *self.reason(vectors[i])) for v, i in zip(bad, rows, strict=True)]
-            counts = np.where(np.isin(np.arange(len(indices)), bad), 0, counts)
-            vectors = vectors[~np.isin(values, bad)]
-        vectors = vectors.astype(self.dtype, copy=False)
-        skipped = [reject.index for reject in rejects if reject.reason == NO_VALUE]
-        rejects = sorted(reject for reject in rejects if reject.reason != NO_VALUE)
-        return Decoded(vectors, indices[counts > 0], rejects, counts[counts > 0], skipped)
+            if self.imputes:
+                # NaN has many bit patterns. With a single one, equal vectors are learned to equal bits.
+                vectors = np.where(np.isnan(vectors), np.nan, vectors)
+            value_of_vector = np.repeat(np.arange(len(counts)), counts)  # for the counts [1, 2]: [0, 1, 1]
+            bad_vectors = np.flatnonzero(~self._are_good(vectors))
+            # A value is rejected for its first bad vector.
+            bad_values, where_first = np.unique(value_of_vector[bad_vectors], return_index=True)
+            for value, vector in zip(bad_values, bad_vectors[where_first], strict=True):
+                reason, message = self._why_bad(vectors[vector])
+                rejects.append(Reject(int(indices[value]), reason, message))
+            vectors = vectors[~np.isin(value_of_vector, bad_values)]
+            counts = counts.copy()
+            counts[bad_values] = 0
+        holds_vectors = counts > 0
+        return Decoded(
+            vectors=vectors.astype(self.dtype, copy=False),
+            indices=indices[holds_vectors],
+            rejects=sorted(reject for reject in rejects if reject.reason != NO_VALUE),
+            counts=counts[holds_vectors],
+            skipped=[reject.index for reject in rejects if reject.reason == NO_VALUE],
+        )
 
-    def first_bad(self, vectors: Array) -> tuple[int, str, str] | None:
-        """Find the first vector of (n, d) that is not good: its row, the short name of the reason, and a message."""
-        if self._are_surely_good(vectors) or (good := self.good(vectors)).all():
+    def first_bad(self, vectors: Array) -> BadVector | None:
+        """Find the first bad one of vectors (n, d); None if all are good."""
+        if self._are_surely_good(vectors):
             return None
-        row = int(good.argmin())
-        return row, *self.reason(vectors[row])
+        are_good = self._are_good(vectors)
+        if are_good.all():
+            return None
+        row = int(are_good.argmin())  # the first False
+        reason, message = self._why_bad(vectors[row])
+        return BadVector(row, reason, message)
 
     @np.errstate(invalid="ignore")  # signalling NaNs would warn
     def _are_surely_good(self, vectors: Array) -> bool:
-        """Say so quickly for ordinary vectors: no square is NaN or large. Half, because sums are rounded."""
-        return bool(np.vdot(vectors, vectors) <= np.float64(self.largest_value) ** 2 / 2)
+        """Test quickly whether vectors (n, d) are ordinary; if not, they may still be good.
 
-    def good(self, vectors: Array) -> NDArray[np.bool_]:
-        """Find vectors (n, d) with enough entries, all finite and small enough; (n,)."""
-        sizes, observed = np.abs(vectors), self.dimensions
-        if self.min_observed is not None:
-            missing = np.isnan(vectors)
-            sizes[missing], observed = 0.0, self.dimensions - missing.sum(axis=1)
-        small = sizes.max(axis=1, initial=0.0) <= np.float64(self.largest_value)  # false for NaN
-        return np.asarray(small & (observed >= (self.min_observed or 0)))
+        If the sum of all squares is small, no entry is large. A NaN or an infinity makes the sum NaN or infinite.
+        """
+        sum_of_squares = np.vdot(vectors, vectors)
+        limit = np.float64(self.largest_value) ** 2
+        return bool(sum_of_squares <= limit / 2)  # half, because the sum is rounded
 
-    def reason(self, vector: Array) -> tuple[str, str]:
-        """Explain why a vector (d,) is not good: the short name and a message."""
-        missing = np.isnan(vector)
-        bad = first_not_finite(vector[None], impute=self.min_observed is not None)
-        if bad is not None:
-            _, entry = bad
-            return "not_finite", f"entry {entry} is {vector[entry]}{NULL_HINT if missing[entry] else ''}"
-        if (observed := self.dimensions - int(missing.sum())) < (self.min_observed or 0):
+    def _are_good(self, vectors: Array) -> NDArray[np.bool_]:
+        """Find which of vectors (n, d) have enough entries, all finite and small enough; (n,)."""
+        is_missing = np.isnan(vectors)
+        observed = self.dimensions - is_missing.sum(axis=1)
+        magnitudes = np.abs(vectors)
+        magnitudes[is_missing] = 0.0
+        limit = np.float64(self.largest_value)  # a Python float would be rounded to the type of the vectors
+        are_small = magnitudes.max(axis=1, initial=0.0) <= limit
+        return np.asarray(are_small & (observed >= self._needed_entries))
+
+    def _why_bad(self, vector: Array) -> tuple[str, str]:
+        """Explain why a vector (d,) is bad: the short name of the reason, and a message."""
+        not_a_number = first_not_finite(vector[None], impute=self.imputes)
+        if not_a_number is not None:
+            _, entry = not_a_number
+            hint = NULL_HINT if np.isnan(vector[entry]) else ""
+            return "not_finite", f"entry {entry} is {vector[entry]}{hint}"
+        observed = self.dimensions - int(np.isnan(vector).sum())
+        if observed < self._needed_entries:
             text = f"{observed} of {self.dimensions} entries are there, at least {self.min_observed} are needed"
             return "too_few_observed", text
         entry = int(np.nanargmax(np.abs(vector)))

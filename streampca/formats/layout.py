@@ -1,7 +1,7 @@
 """Arrays → bytes: the numbers of several fields in rows, and the rows of each value."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,48 +10,56 @@ from numpy.typing import NDArray
 from streampca.pca.arrays import Array
 
 
-def side_by_side(fields: Mapping[str, Array]) -> Array:
-    """The numbers of all fields, (n, width)."""
+def stack_fields(fields: Mapping[str, Array]) -> Array:
+    """Return the numbers of all fields side by side, (n, total width)."""
     columns = list(fields.values())
-    return columns[0] if len(columns) == 1 and columns[0].ndim == 2 else np.column_stack(columns)
+    if len(columns) == 1 and columns[0].ndim == 2:
+        return columns[0]  # not copied
+    return np.column_stack(columns)
 
 
-def bytes_of_rows(rows: NDArray[Any], counts: NDArray[np.int64] | None = None) -> list[bytes]:
-    """Each row's bytes; with `counts`, the bytes of each group of rows."""
+def encode_rows(rows: NDArray[Any], counts: NDArray[np.int64] | None = None) -> list[bytes]:
+    """Return the bytes of each row or, with `counts`, of each group of so many rows."""
     rows = np.ascontiguousarray(rows)
+    row_size = rows.strides[0]
     if counts is None:
-        values: list[bytes] = rows.view(f"V{rows.strides[0]}")[:, 0].tolist()
+        whole_rows = rows.view(f"V{row_size}")[:, 0]  # the type V is any bytes
+        values: list[bytes] = whole_rows.tolist()
         return values
-    data, size = rows.tobytes(), rows.strides[0]
-    return [data[i * size : j * size] for i, j in bounds(counts, len(rows))]
+    data = rows.tobytes()
+    return [data[start * row_size : end * row_size] for start, end in row_bounds(counts, len(rows))]
 
 
-def bounds(counts: NDArray[np.int64] | None, n: int) -> list[tuple[int, int]]:
-    """Where the rows of each value begin and end, of n rows: one a value, or as many as `counts` says."""
+def row_bounds(counts: NDArray[np.int64] | None, n: int) -> list[tuple[int, int]]:
+    """Return where the rows of each value start and end.
+
+    `counts` is the number of rows in each value. If it is None, each of the n rows is a value.
+    """
     ends = range(1, n + 1) if counts is None else np.cumsum(counts).tolist()
     return list(itertools.pairwise([0, *ends]))
 
 
-def interleaved(parts: Sequence[bytes | Array]) -> list[bytes]:
-    """The bytes of n rows that consist of bytes, the same in all, and of float64 numbers (n,) or (n, width)."""
-    n = next(len(part) for part in parts if not isinstance(part, bytes))
-    columns = [
-        np.broadcast_to(np.frombuffer(part, np.uint8), (n, len(part)))
-        if isinstance(part, bytes)
-        else np.ascontiguousarray(part.reshape(n, -1), "<f8").view(np.uint8)
-        for part in parts
-    ]
-    return bytes_of_rows(np.hstack(columns))
+def join_parts(parts: Sequence[bytes | NDArray[Any] | list[bytes]]) -> list[bytes]:
+    """Return the bytes of n rows, in each of which the parts follow one another.
+
+    A part is the same bytes for all rows, float64 numbers (n,) or (n, width), or a list of the bytes for each row.
+    """
+    columns = list[Iterable[bytes]]()  # for each part, its bytes in every row
+    for part in parts:
+        if isinstance(part, bytes):
+            columns.append(itertools.repeat(part))
+        elif isinstance(part, list):
+            columns.append(part)
+        else:
+            rows = part.reshape(len(part), -1)
+            columns.append(encode_rows(rows.astype("<f8", copy=False)))
+    return [b"".join(row) for row in zip(*columns, strict=False)]  # not strict: `repeat` does not end
 
 
-def joined(parts: Sequence[bytes | NDArray[Any] | list[bytes]]) -> list[bytes]:
-    """The bytes of rows that consist of bytes, the same in all, of float64 numbers, and of other bytes in each."""
-    runs = list[Iterable[bytes]]()
-    for differs, group in itertools.groupby(parts, lambda part: isinstance(part, list)):
-        run: list[Any] = list(group)
-        same = all(isinstance(part, bytes) for part in run)
-        runs += run if differs else [itertools.repeat(b"".join(run)) if same else interleaved(run)]
-    return [b"".join(row) for row in zip(*runs, strict=False)] if len(runs) > 1 else list(runs[0])
+def encode_items(values: NDArray[Any], encode: Callable[[bytes], bytes]) -> list[bytes]:
+    """Return the bytes of each row of texts (n, width), or of bytes (n,). `encode` adds the length to each item."""
+    rows = values.reshape(len(values), -1).tolist()
+    return [b"".join([encode(as_bytes(item)) for item in row]) for row in rows]
 
 
 def as_bytes(item: str | bytes) -> bytes:
@@ -59,7 +67,10 @@ def as_bytes(item: str | bytes) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """A non-negative number in Avro and Protobuf: seven bits a byte, the lowest first; the last has no eighth bit."""
+    """Encode a non-negative number as Avro and Protobuf do: seven bits in each byte, the lowest first.
+
+    In all bytes but the last, the eighth bit is set.
+    """
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

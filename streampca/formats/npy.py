@@ -1,6 +1,6 @@
 """Numbers as they lie in memory: raw, little-endian unless `>`, or with the header of NumPy's .npy.
 
-A message holds one axis; an .npy request to the sidecar an array of any shape.
+A message holds one axis; an .npy request to the sidecar holds an array of any shape.
 """
 
 import io
@@ -15,10 +15,11 @@ import numpy as np
 from streampca.errors import InputError
 from streampca.formats.base import Counts, Fields, Reader, Writer
 from streampca.formats.errors import VectorError, check_length
-from streampca.formats.layout import bytes_of_rows, side_by_side
+from streampca.formats.layout import encode_rows, stack_fields
 from streampca.formats.numbers import VectorBytes
 from streampca.pca.arrays import Array
 
+# Readers of the header, by the version of the .npy format.
 _HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -29,19 +30,20 @@ _WARNINGS = threading.Lock()  # warning filters are global: two threads must not
 
 
 def raw_type(format: str) -> np.dtype[Any]:  # noqa: A002 - the setting's name
-    """The NumPy type of this name, little-endian unless the name begins with `>`."""
+    """Return the NumPy type of this name, little-endian unless the name begins with `>`."""
     return np.dtype(format).newbyteorder(">" if format[0] == ">" else "<")
 
 
 class RawReader(Reader):
     def __post_init__(self) -> None:
         self.dtype = raw_type(self.format)
-        if self.format[0] not in "<>" and self.dtype.str in ("<f4", "<f8"):
-            self.guessed = self.dtype.str
-        self.size = self.dtype.itemsize * self.dimensions
+        names_byte_order = self.format[0] in "<>"
+        if not names_byte_order and self.dtype.str in ("<f4", "<f8"):
+            self.guessed_dtype = self.dtype.str
+        self.raw_size = self.dtype.itemsize * self.dimensions
 
     def read(self, value: bytes) -> bytes:
-        if len(value) != self.size:
+        if len(value) != self.raw_size:
             raise VectorError(
                 "wrong_length",
                 f"{len(value)} bytes are not {self.dimensions} numbers of {self.dtype.itemsize} bytes "
@@ -53,16 +55,19 @@ class RawReader(Reader):
 class RawWriter(Writer):
     """Writes a row as the numbers of all its fields, one after the other.
 
-    Raises `InputError` if a type of integers does not hold them.
+    If a type of integers does not hold a number exactly, raises `InputError`.
     """
 
-    @np.errstate(invalid="ignore")
+    @np.errstate(invalid="ignore")  # NumPy would warn about numbers that an integer does not hold
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        rows, kind = side_by_side(fields), raw_type(self.format)
-        numbers = rows.astype(kind)
-        if kind.kind != "f" and (others := rows[numbers != rows]).size:
-            raise InputError(f"{others[0]:g} is no {kind.name}")
-        return bytes_of_rows(numbers, counts)
+        rows = stack_fields(fields)
+        dtype = raw_type(self.format)
+        numbers = rows.astype(dtype)
+        if dtype.kind != "f":
+            changed = rows[numbers != rows]
+            if changed.size:
+                raise InputError(f"{changed[0]:g} is no {dtype.name}")
+        return encode_rows(numbers, counts)
 
 
 class NpyReader(Reader):
@@ -71,21 +76,24 @@ class NpyReader(Reader):
         if len(header.shape) != 1:
             raise VectorError("wrong_length", f"an .npy array with {len(header.shape)} axes, not one")
         check_length(header.shape[0], self.dimensions)
-        numbers = _numbers(value, header)
-        return value[header.size :] if header.dtype == self.dtype else numbers.astype(self.dtype).data
+        numbers = _parse_numbers(value, header)
+        if header.dtype == self.dtype:
+            return value[header.size :]
+        return numbers.astype(self.dtype).data
 
 
 class NpyWriter(Writer):
-    """The numbers of all fields one after the other, in their type; with `counts`, rows."""
+    """Writes an array (width,) of the numbers of all fields, in their type; with `counts`, an array (rows, width)."""
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
-        rows = side_by_side(fields)
-        values = bytes_of_rows(rows, counts)
+        rows = stack_fields(fields)
+        row_shape = rows.shape[1:]
+        values = encode_rows(rows, counts)
         if counts is None:
-            header = encode_header(rows.dtype, rows.shape[1:])
+            header = encode_header(rows.dtype, row_shape)
             return [header + value for value in values]
-        lengths = zip(values, counts.tolist(), strict=True)
-        return [encode_header(rows.dtype, (length, *rows.shape[1:])) + value for value, length in lengths]
+        headers = [encode_header(rows.dtype, (length, *row_shape)) for length in counts.tolist()]
+        return [header + value for header, value in zip(headers, values, strict=True)]
 
 
 class Header(NamedTuple):
@@ -96,30 +104,33 @@ class Header(NamedTuple):
 
 
 def parse_array(data: bytes) -> Array:
-    """An array of any shape, in its own type and without copying. Raises `VectorError`."""
+    """Return an array of any shape, in its own type and without copying. Raises `VectorError`."""
     header = _parse_header(data)
     try:
-        return _numbers(data, header).reshape(header.shape, order="F" if header.fortran_order else "C")
+        return _parse_numbers(data, header).reshape(header.shape, order="F" if header.fortran_order else "C")
     except ValueError:
         raise VectorError("undecodable", f"not an .npy array: no array has the shape {header.shape}") from None
 
 
-def _numbers(data: bytes, header: Header) -> Array:
-    """The numbers behind the header. Raises `VectorError` unless they are as many as it says."""
-    if len(data) - header.size != math.prod(header.shape) * header.dtype.itemsize:
+def _parse_numbers(data: bytes, header: Header) -> Array:
+    """Return the numbers behind the header. Raises `VectorError` unless there are as many as the header says."""
+    expected_size = math.prod(header.shape) * header.dtype.itemsize
+    if len(data) - header.size != expected_size:
         raise VectorError("undecodable", "not an .npy array: its data are not as long as its header says")
     return np.frombuffer(data, header.dtype, offset=header.size)
 
 
 def _parse_header(data: bytes) -> Header:
-    """The header of an array of real numbers. Raises `VectorError`."""
-    width = 2 if data[6:7] == b"\x01" else 4  # bytes of the length, which depends on the version before it
-    return _parsed_header(data[: 8 + width + int.from_bytes(data[8 : 8 + width], "little")])
+    """Return the header of an array of real numbers. Raises `VectorError`."""
+    # A header is a magic string (6 bytes), the version (2), the length of the text (2 or 4), and the text.
+    width = 2 if data[6:7] == b"\x01" else 4
+    text_length = int.from_bytes(data[8 : 8 + width], "little")
+    return _parse_header_alone(data[: 8 + width + text_length])
 
 
 @lru_cache(maxsize=64)  # all messages of one producer have the same header, and parsing it is slow
-def _parsed_header(header: bytes) -> Header:
-    """The data are not read, so a header that claims terabytes costs nothing."""
+def _parse_header_alone(header: bytes) -> Header:
+    """Parse a header without the data, so that one which claims terabytes costs nothing. Raises `VectorError`."""
     stream = io.BytesIO(header)
     try:
         with _WARNINGS, warnings.catch_warnings(action="ignore"):  # NumPy warns about headers written by Python 2
@@ -134,9 +145,8 @@ def _parsed_header(header: bytes) -> Header:
 
 
 def encode_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The bytes before the numbers of an array in C order."""
+    """Return the bytes before the numbers of an array in C order."""
+    description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     out = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        out, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    )
+    np.lib.format.write_array_header_1_0(out, description)
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""Records as sources read them, one by one and by columns; and as vectors: batches, which a fold takes in one step."""
+"""Records as sources read them, one by one and by columns; and batches, which hold the vectors of records."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from streampca.pca.arrays import Array
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One message of a partition. kafka-python's ConsumerRecord has the same fields, so it is not copied."""
+    """A message of a partition. kafka-python's ConsumerRecord has the same fields, so it is not copied."""
 
-    offset: int  # position in the partition; offsets may have gaps (transactions, compaction)
+    offset: int  # position in the partition; some offsets have no record (transactions, compaction)
     value: bytes | None
     timestamp: int = -1  # milliseconds since 1970, set by the producer or the broker; -1: unknown
     key: bytes | None = None
@@ -25,7 +25,10 @@ class Record:
 
 
 class LastRecord(NamedTuple):
-    """The last record that was read of a partition: a log that was cut and has grown again has another one there."""
+    """The last record that was read of a partition.
+
+    If the log was cut and has grown again, it holds a record with another epoch at this offset.
+    """
 
     offset: int
     leader_epoch: int
@@ -39,7 +42,7 @@ class Columns(Sequence[Record]):
 
     @abstractmethod
     def column(self, name: str) -> list[Any]:
-        """The field of this name of each record."""
+        """Return the field of this name of each record."""
 
 
 def values_of(records: Sequence[Record]) -> list[bytes | None]:
@@ -59,23 +62,30 @@ def headers_of(records: Sequence[Record]) -> list[Sequence[tuple[str, bytes | No
 
 
 def offsets_of(records: Sequence[Record]) -> NDArray[np.int64]:
-    """The offset of each of n records, (n,)."""
+    """Return the offsets of n records, (n,)."""
     if not records:
         return np.zeros(0, np.int64)
-    first, last = records[0].offset, records[-1].offset
-    if last - first == len(records) - 1:  # there are no gaps: spares reading the records in between
+    first = records[0].offset
+    last = records[-1].offset
+    are_consecutive = last - first == len(records) - 1
+    if are_consecutive:  # this is faster than reading the offset of each record
         return np.arange(first, last + 1, dtype=np.int64)
     return np.array(_column(records, "offset"), np.int64)
 
 
 def last_of(records: Sequence[Record]) -> LastRecord | None:
-    """The last of these records; None if its epoch is unknown."""
-    epoch = records[-1].leader_epoch if len(records) else None
-    return None if epoch is None or epoch < 0 else LastRecord(records[-1].offset, epoch)
+    """Return the last record; None if there is none, or if its epoch is unknown."""
+    if not len(records):
+        return None
+    last = records[-1]
+    is_unknown = last.leader_epoch is None or last.leader_epoch < 0
+    return None if is_unknown else LastRecord(last.offset, last.leader_epoch)
 
 
 def _column(records: Sequence[Record], name: str) -> list[Any]:
-    return records.column(name) if isinstance(records, Columns) else [getattr(record, name) for record in records]
+    if isinstance(records, Columns):
+        return records.column(name)
+    return [getattr(record, name) for record in records]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -88,32 +98,26 @@ class Reject:
 
 
 class Decoded(NamedTuple):
-    """The vectors (n, d) of a batch in order, the rejected values in order, and those that are deletes.
+    """The vectors of a batch, its rejects, and its deletes.
 
-    `indices` (m,) list the values that hold vectors, and `counts` (m,) how many vectors each holds: 1, except in
-    formats whose values hold several. `skipped` are the indices of deletes: tombstones and nulls in place of a vector.
-    A valid batch of no vectors is in none of these.
+    If a value holds a valid batch of no vectors, it is in none of these.
     """
 
-    vectors: Array
-    indices: NDArray[np.int64]
-    rejects: list[Reject]
-    counts: NDArray[np.int64]
-    skipped: Sequence[int] = ()
+    vectors: Array  # (n, d), in order
+    indices: NDArray[np.int64]  # (m,), of the values that hold vectors
+    rejects: list[Reject]  # in order
+    counts: NDArray[np.int64]  # (m,), vectors in each of these values: 1, except in formats that allow several
+    skipped: Sequence[int] = ()  # indices of deletes: tombstones, and nulls in place of a vector
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """The next records of a stream, decoded: what a fold takes in one step.
-
-    `timestamps` (m,) has the time of each record that holds vectors, in milliseconds; -1: unknown. `records` are all
-    records of the batch; none, if the vectors come from a file. `next` is the position after them.
-    """
+    """The next records of a stream, decoded: what a fold takes in one step."""
 
     decoded: Decoded
-    timestamps: NDArray[np.int64]
-    records: Sequence[Record]
-    next: int
+    timestamps: NDArray[np.int64]  # (m,), milliseconds, of the records that hold vectors; -1: unknown
+    records: Sequence[Record]  # all records of the batch; none if the vectors come from a file
+    next: int  # the position after them
 
     @property
     def count(self) -> int:
@@ -127,26 +131,43 @@ class Batch:
     @property
     def nbytes(self) -> int:
         """Bytes of all vectors and values."""
-        return self.decoded.vectors.nbytes + sum(map(len, filter(None, values_of(self.records))))
+        value_sizes = [len(value) for value in values_of(self.records) if value]
+        return self.decoded.vectors.nbytes + sum(value_sizes)
 
-    def rejecting(self, reason: str, messages: Mapping[int, str]) -> Self:
-        """The same batch with records rejected, by their offsets."""
-        vectors, indices, rejects, counts, skipped = self.decoded
+    def reject(self, reason: str, messages: Mapping[int, str]) -> Self:
+        """Return this batch with some of its records rejected. `messages` has an error for the offset of each."""
+        decoded = self.decoded
         offsets = offsets_of(self.records)
-        new = [Reject(i, reason, messages[o]) for i in indices.tolist() if (o := int(offsets[i])) in messages]
-        kept = ~np.isin(indices, [reject.index for reject in new])
-        rest = vectors[np.repeat(kept, counts)], indices[kept], sorted([*rejects, *new]), counts[kept], skipped
-        return replace(self, decoded=Decoded(*rest), timestamps=self.timestamps[kept])
+        new_rejects = []
+        for index in decoded.indices.tolist():
+            message = messages.get(int(offsets[index]))
+            if message is not None:
+                new_rejects.append(Reject(index, reason, message))
+        is_kept = ~np.isin(decoded.indices, [reject.index for reject in new_rejects])
+        remaining = Decoded(
+            vectors=decoded.vectors[np.repeat(is_kept, decoded.counts)],
+            indices=decoded.indices[is_kept],
+            rejects=sorted([*decoded.rejects, *new_rejects]),
+            counts=decoded.counts[is_kept],
+            skipped=decoded.skipped,
+        )
+        return replace(self, decoded=remaining, timestamps=self.timestamps[is_kept])
 
     def before(self, index: int) -> Self:
-        """The records before this one of the batch; `next` is its offset."""
-        vectors, indices, rejects, counts, skipped = self.decoded
-        m = int(np.searchsorted(indices, index))
-        rejects = [reject for reject in rejects if reject.index < index]
-        skipped = [i for i in skipped if i < index]
+        """Return the part of this batch before the record with this index."""
+        decoded = self.decoded
+        m = int(np.searchsorted(decoded.indices, index))  # number of records in this part that hold vectors
+        n = decoded.counts[:m].sum()  # number of their vectors
+        part = Decoded(
+            vectors=decoded.vectors[:n],
+            indices=decoded.indices[:m],
+            rejects=[reject for reject in decoded.rejects if reject.index < index],
+            counts=decoded.counts[:m],
+            skipped=[skipped for skipped in decoded.skipped if skipped < index],
+        )
         return replace(
             self,
-            decoded=Decoded(vectors[: counts[:m].sum()], indices[:m], rejects, counts[:m], skipped),
+            decoded=part,
             timestamps=self.timestamps[:m],
             records=self.records[:index],
             next=self.records[index].offset,
@@ -154,6 +175,7 @@ class Batch:
 
 
 def batch_of_rows(vectors: Array, end: int) -> Batch:
-    """Vectors (n, d) of a file or an array as a batch before the position `end`, without times."""
+    """Return the vectors (n, d) of a file or an array as a batch without timestamps. `end` is the position after it."""
     n = len(vectors)
-    return Batch(Decoded(vectors, np.arange(n), [], np.ones(n, np.int64)), np.full(n, -1), (), end)
+    decoded = Decoded(vectors, indices=np.arange(n), rejects=[], counts=np.ones(n, np.int64))
+    return Batch(decoded, timestamps=np.full(n, -1), records=(), next=end)

@@ -1,7 +1,7 @@
 """The interface to a schema registry, and Confluent's wire format: a frame with the schema's id, then the payload.
 
 A frame is 0 and four bytes of id, or 1 and the sixteen bytes of a GUID. Confluent's header serializer writes the frame
-into a header instead; it is put before the value again.
+into a header of the record instead; before decoding, it is put in front of the value.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,16 +13,17 @@ from streampca.errors import StreampcaError
 from streampca.formats.errors import VectorError
 
 T = TypeVar("T")
-FRAME, _GUID_FRAME = 5, 17  # bytes before the payload
-HEADER = "__value_schema_id"  # holds the frame if the value has none
-_FOREIGN = {
+FRAME_BYTES = 5
+_GUID_FRAME_BYTES = 17
+SCHEMA_ID_HEADER = "__value_schema_id"  # holds the frame if the value has none
+_FOREIGN_FRAMES = {  # how a value begins → what it is framed with
     b"\x03\x00": "of AWS Glue's schema registry",
     b"\xc3\x01": "of Avro's single-object encoding",
     b"Obj\x01": "of an Avro container file",
-    bytes(FRAME): "with an eight-byte id, which Apicurio's serializers write unless they are set to four bytes",
+    bytes(FRAME_BYTES): "with an eight-byte id, which Apicurio's serializers write unless they are set to four bytes",
 }
-_ERROR_LENGTH = 200
-_PATIENCE_S = 1.0  # longest time that a thread waits for another one that asks a registry which answered last
+_MAX_ERROR_LENGTH = 200
+_MAX_WAIT_S = 1.0  # for another thread's request to a registry that answered the request before
 
 
 class WriterSchema(NamedTuple):
@@ -37,7 +38,7 @@ class Schemas(Protocol):
     """A schema registry."""
 
     def get(self, schema_id: int | str) -> WriterSchema:
-        """The schema with this id or GUID; it never changes, so callers may cache it.
+        """Return the schema with this id or GUID. It never changes, so callers may cache it.
 
         Raises `KeyError` if there is none, `TimeoutError` while the registry cannot be reached, cannot answer or
         refuses access to this schema, and `SourceError` if it refuses all access.
@@ -45,58 +46,64 @@ class Schemas(Protocol):
 
 
 def frame_of(schema_id: int) -> bytes:
-    """The bytes before a payload."""
-    return b"\0" + schema_id.to_bytes(FRAME - 1, "big")
+    """Return the bytes before a payload."""
+    return b"\0" + schema_id.to_bytes(FRAME_BYTES - 1, "big")
 
 
 def frame_size(value: bytes) -> int:
-    """The number of bytes before the payload of a framed value."""
-    return _GUID_FRAME if value[:1] == b"\1" else FRAME
+    """Return the number of bytes before the payload of a framed value."""
+    return _GUID_FRAME_BYTES if value[:1] == b"\1" else FRAME_BYTES
 
 
-def foreign_frame(value: bytes) -> str:
-    """Name the frame at the beginning of a value if it is not Confluent's; else empty."""
-    return next((f"a frame {kind}" for start, kind in _FOREIGN.items() if value.startswith(start)), "")
+def describe_foreign_frame(value: bytes) -> str:
+    """If a value begins with a frame that is not Confluent's, say which it is; else return ""."""
+    for start, description in _FOREIGN_FRAMES.items():
+        if value.startswith(start):
+            return f"a frame {description}"
+    return ""
 
 
 class SchemaCache(Generic[T]):
     """Caches what `make` makes of a writer's schema, such as a decoder.
 
-    An id that the registry does not know is asked for with every record: it may be registered at any time, and what
-    becomes of a record must not depend on what this process has asked before.
+    If the registry does not know an id, it is asked again with every record: the id may be registered at any time, and
+    whether a record is rejected must not depend on what this process has asked before.
 
-    Several threads may use it. One of them asks the registry at a time. The others wait for it, but while the registry
-    does not answer they do not, so that it holds one thread alone.
+    Several threads may use the cache. One at a time asks the registry, and the others wait for it. While the registry
+    does not answer, they raise `TimeoutError` instead, so that only one thread is blocked.
     """
 
     def __init__(self, schemas: Schemas | None, kind: str, make: Callable[[WriterSchema], T]) -> None:
         if schemas is None:
             raise ValueError(f"{kind} needs a schema registry")
-        self._schemas, self._kind, self._make = schemas, kind, make
+        self._schemas = schemas
+        self._kind = kind
+        self._make = make
         self._cache: dict[bytes, T | VectorError] = {}  # by frame
-        self._asking = Lock()
+        self._asking = Lock()  # held by the thread that asks the registry
         self._is_away = False  # whether the registry did not answer the last request
 
     def get(self, value: bytes) -> T:
-        """Return what is made of a value's schema. Raises `VectorError`, and the registry's errors."""
+        """Return what was made of a value's schema. Raises `VectorError`, and the registry's errors."""
         frame = value[: frame_size(value)]
-        made = self._cache.get(frame)
-        if made is None:
-            made = self._asked(frame)
-        if isinstance(made, VectorError):
-            raise VectorError(made.reason, str(made))
-        return made
+        entry = self._cache.get(frame)
+        if entry is None:
+            entry = self._ask_registry(frame)
+        if isinstance(entry, VectorError):
+            raise VectorError(entry.reason, str(entry))
+        return entry
 
-    def _asked(self, frame: bytes) -> T | VectorError:
-        """What to cache for a frame that is not cached yet."""
-        if not self._asking.acquire(timeout=0 if self._is_away else _PATIENCE_S):
+    def _ask_registry(self, frame: bytes) -> T | VectorError:
+        """Return what to cache for a frame that is not cached yet, and cache it."""
+        if not self._asking.acquire(timeout=0 if self._is_away else _MAX_WAIT_S):
             raise TimeoutError("another thread waits for the schema registry")
         is_away = False
         try:
-            made = self._cache.get(frame)  # the thread before may have asked for the same schema
-            if made is None:
-                made = self._cache[frame] = self._made(frame)
-            return made
+            entry = self._cache.get(frame)  # the thread before may have asked for the same schema
+            if entry is None:
+                entry = self._make_entry(frame)
+                self._cache[frame] = entry
+            return entry
         except TimeoutError:
             is_away = True
             raise
@@ -104,12 +111,12 @@ class SchemaCache(Generic[T]):
             self._is_away = is_away
             self._asking.release()
 
-    def _made(self, frame: bytes) -> T | VectorError:
-        foreign = foreign_frame(frame)
-        if foreign or len(frame) < frame_size(frame) or frame[0] > 1:
-            found = foreign or f"no schema id before the value or in the header {HEADER}"
-            raise VectorError("undecodable", f"not framed as a schema registry's clients do: {found}")
-        schema_id = str(UUID(bytes=frame[1:])) if frame[0] else int.from_bytes(frame[1:], "big")
+    def _make_entry(self, frame: bytes) -> T | VectorError:
+        """Return what to cache for a frame: what is made of its schema, or an error of the schema, which stays.
+
+        Raises errors that may pass and must not be cached: of the registry, and for an id that it does not know yet.
+        """
+        schema_id = _parse_frame(frame)
         try:
             schema = self._schemas.get(schema_id)
         except KeyError:
@@ -124,4 +131,16 @@ class SchemaCache(Generic[T]):
             raise
         except Exception as error:  # of any kind: schemas are as untrusted as values
             text = " ".join([type(error).__name__, *str(error).split()])
-            return VectorError("undecodable", f"schema {schema_id} cannot be used: {text[:_ERROR_LENGTH]}")
+            return VectorError("undecodable", f"schema {schema_id} cannot be used: {text[:_MAX_ERROR_LENGTH]}")
+
+
+def _parse_frame(frame: bytes) -> int | str:
+    """Return the id or GUID in a frame. Raises `VectorError`."""
+    foreign = describe_foreign_frame(frame)
+    is_complete = len(frame) == frame_size(frame)
+    if foreign or not is_complete or frame[0] > 1:
+        problem = foreign or f"no schema id before the value or in the header {SCHEMA_ID_HEADER}"
+        raise VectorError("undecodable", f"not framed as a schema registry's clients do: {problem}")
+    if frame[0] == 1:
+        return str(UUID(bytes=frame[1:]))
+    return int.from_bytes(frame[1:], "big")

@@ -11,10 +11,10 @@ import numpy as np
 from pydantic import BaseModel, ValidationError, ValidationInfo
 
 from streampca.formats import npy
-from streampca.formats.errors import VectorError, listed, type_name
+from streampca.formats.errors import VectorError, quote_names, type_name
 from streampca.formats.json import loads, may_hold_booleans
 from streampca.formats.judge import first_not_finite
-from streampca.formats.numbers import NumberPacker, unpacked
+from streampca.formats.numbers import NumberPacker, decode_text
 from streampca.pca.arrays import Array
 from streampca.sidecar.errors import Problem, RequestError, describe, invalid, too_large
 from streampca.sidecar.request import BINARY, BYTES, RAW, SMALL_BYTES, RawRequest
@@ -120,7 +120,7 @@ def rows_of(value: Any, name: str, text: bytes | None = None) -> Array:
 def _row_of_text(row: str, label: str) -> Any:
     """The numbers in a text: a list, or bytes. Raises `RequestError`."""
     try:
-        return unpacked(row) or []
+        return decode_text(row) or []
     except VectorError as error:
         raise invalid(f"{label}: {error}") from None
 
@@ -131,9 +131,9 @@ def rows_of_records(records: Sequence[dict[str, Any]], names: Sequence[str]) -> 
     for i, record in enumerate(records):
         try:
             row = [record[name] for name in names]
-            packed.append(packer.pack(row, booleans=True, labels=labels))
+            packed.append(packer.pack(row, refuse_booleans=True, labels=labels))
         except KeyError as missing:
-            raise invalid(f"records[{i}] has no {missing}: there is {listed(record)}") from None
+            raise invalid(f"records[{i}] has no {missing}: there is {quote_names(record)}") from None
         except VectorError as error:
             raise invalid(f"records[{i}]: {error}") from None
     return np.frombuffer(b"".join(packed)).reshape(len(records), len(names))
@@ -144,7 +144,7 @@ def _pack(packer: NumberPacker, row: Any, booleans: bool, label: str) -> bytes:
         hint = "; write a single vector as [[…]]" if type(row) in (int, float) else ""
         raise invalid(f"{label} must be an array of numbers, not {type_name(row)}{hint}")
     try:
-        return packer.pack(row, booleans=booleans, entry=f"{label}[{{}}]")
+        return packer.pack(row, refuse_booleans=booleans, entry=f"{label}[{{}}]")
     except VectorError as error:
         if error.reason == "wrong_length":
             raise invalid(f"{label} has {error} as the rows before it: all need the model's dimensions") from None

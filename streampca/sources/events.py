@@ -105,7 +105,7 @@ def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
     """
     records = event.records
     try:
-        batch = codec.batch_of(records, event.next, LARGE_BATCH)
+        batch = codec.decode_batch(records, event.next, LARGE_BATCH)
     except TimeoutError as error:
         return Undecoded(event.partition, records[0].offset, len(records), event.end, str(error))
     return Vectors(batch.decoded, batch.timestamps, batch.records, batch.next, event.partition, event.end)

@@ -143,7 +143,7 @@ class Outputs:
         decoded, records = event.decoded, event.records
         outputs, written = self._of(published, limit, event)
         if too_large := limit.exceeded_by(self.topic, outputs):
-            return self.project(published, limit, event.rejecting(OUTPUT_TOO_LARGE, too_large))
+            return self.project(published, limit, event.reject(OUTPUT_TOO_LARGE, too_large))
         if not decoded.rejects:
             decoded, records = decoded._replace(vectors=np.zeros((0, 0))), RecordCount(records)
         before = (decoded, event.timestamps, records, event.next, event.partition, event.end)

@@ -14,7 +14,7 @@ from prometheus_client.utils import floatToGoString
 from streampca.consumer_group import events
 from streampca.consumer_group.listeners import PARTITION, MemberLog, MemberMetrics, Row
 from streampca.fold.model_file import PublishedModel
-from streampca.formats.epoch import oddity
+from streampca.formats.epoch import describe_odd_timestamp
 from streampca.formats.errors import NO_VALUE
 
 log = structlog.get_logger()
@@ -70,7 +70,11 @@ class WorkerLog(MemberLog):
             case events.BatchLearned():
                 self._batches[event.partition] = event
                 if event.odd_times and _ODD_TIMES not in self._causes:  # once, whatever the others are
-                    self._fails(_ODD_TIMES, f"half_life_seconds depends on {oddity(event.odd_times[0])}", "warning")
+                    self._fails(
+                        _ODD_TIMES,
+                        f"half_life_seconds depends on {describe_odd_timestamp(event.odd_times[0])}",
+                        "warning",
+                    )
                 if self._catches_up(event.partition, event.messages, event.lag) and (
                     learned := sum(latest.fold.stats.learned for latest in self._batches.values())
                 ):

@@ -15,7 +15,7 @@ from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.member import Member
 from streampca.consumer_group.policy import FirstRecords, without_vectors
 from streampca.fold.fold import Fold, FoldConfig
-from streampca.formats.epoch import odd_times
+from streampca.formats.epoch import find_odd_timestamps
 from streampca.pca.arrays import rows_with_missing
 from streampca.pca.state import Losses
 from streampca.sources.base import DeadLetters, Source
@@ -130,7 +130,7 @@ class Worker(Member):
         if self._config.fold.learning.impute:
             incomplete = int(rows_with_missing(batch.decoded.vectors).sum())
         if self._config.fold.half_life_seconds:
-            odd = odd_times(batch.timestamps[batch.timestamps >= 0]).tolist()
+            odd = find_odd_timestamps(batch.timestamps[batch.timestamps >= 0]).tolist()
         self._listener.notify(
             events.BatchLearned(
                 partition,

@@ -23,10 +23,10 @@ SAMPLE = 4096 * 8  # bytes of a vector that are kept, at most
 class CountingCodec(Codec):
     """Counts how often each record is looked at for its type, by its offset."""
 
-    def untyped(self, records: Sequence[Record]) -> list[Array]:
+    def sample_untyped(self, records: Sequence[Record]) -> list[Array]:
         for record in records:
             self.__dict__.setdefault("counts", []).append(record.offset)
-        return super().untyped(records)
+        return super().sample_untyped(records)
 
 
 def codec_of(kind: str, d: int) -> CountingCodec:
@@ -121,5 +121,5 @@ def test_wide_vectors_of_another_type_are_noticed_and_named(read: str, written: 
     records = [Record(offset, row.tobytes()) for offset, row in enumerate(V)]
     d = "" if kind.itemsize == sent.itemsize else " (dimensions=40000)"
     name = sent.str if sent.str[0] == ">" else sent.name
-    assert f"plausible as {name}{d}," in (codec.oddity(records) or "")
-    assert sum(row.nbytes for row in codec.untyped(records)) <= len(V) * SAMPLE
+    assert f"plausible as {name}{d}," in (codec.explain_wrong_type(codec.sample_untyped(records)))
+    assert sum(row.nbytes for row in codec.sample_untyped(records)) <= len(V) * SAMPLE

@@ -128,7 +128,7 @@ def test_deletes_anywhere_change_nothing_that_is_learned(name: str, deletes: lis
     def folded(stream: list[tuple[bytes | None, int]], cuts: list[int]) -> Fold:
         records, fold = [Record(i, *one) for i, one in enumerate(stream)], Fold.empty(config.learning)
         for start, end in itertools.pairwise(sorted({0, len(stream), *cuts})):
-            fold, _ = fold.take(codec.batch_of(records[start:end], records[end - 1].offset + 1), config)
+            fold, _ = fold.take(codec.decode_batch(records[start:end], records[end - 1].offset + 1), config)
         return fold
 
     cuts = data.draw(st.lists(st.integers(0, 150 + len(deletes)), max_size=8))

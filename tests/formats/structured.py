@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from streampca.formats.codec import REASONS, Codec
 from streampca.formats.judge import Judge
-from streampca.formats.numbers import Guessed, VectorBytes
+from streampca.formats.numbers import GuessedNumbers, VectorBytes
 from streampca.formats.protobuf import compiled
 from streampca.formats.record import Decoded
 from streampca.formats.schemas import WriterSchema
@@ -232,6 +232,6 @@ def only_reject(decoded: Decoded) -> tuple[str, str]:
     return reject.reason, reject.message
 
 
-def numbers_alone(read: VectorBytes | Guessed) -> VectorBytes:
+def numbers_alone(read: VectorBytes | GuessedNumbers) -> VectorBytes:
     """What a reader has read, without the types that it guessed."""
-    return read.numbers if isinstance(read, Guessed) else read
+    return read.numbers if isinstance(read, GuessedNumbers) else read

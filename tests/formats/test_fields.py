@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from streampca.formats.errors import VectorError
-from streampca.formats.fields import NumberFields, suggested_field
+from streampca.formats.fields import NumberFields, suggest_field
 from streampca.settings.field_paths import Part, names_of, paths_of, spelled
 from tests.formats.structured import ROW, assert_rejected, codec, numbers_alone
 
@@ -114,10 +114,10 @@ def expected(paths: list[list[str]], record: Any, d: int) -> list[list[int]] | N
 @given(records(), st.integers(1, 6))
 def test_paths_find_what_an_enumeration_finds(drawn: tuple[list[list[str]], Any], d: int) -> None:
     paths, record = drawn
-    fields = NumberFields([tuple(Part(name) for name in path) for path in paths], d, impute=False, kind="record")
+    fields = NumberFields([tuple(Part(name) for name in path) for path in paths], d, impute=False, value_name="record")
     found = None
     with suppress(VectorError):
-        found = np.frombuffer(numbers_alone(fields.pack(record, booleans=True))).reshape(-1, d).tolist()
+        found = np.frombuffer(numbers_alone(fields.pack(record, refuse_booleans=True))).reshape(-1, d).tolist()
     assert found == expected(paths, record, d), (paths, record)
 
 
@@ -189,9 +189,9 @@ def test_records_that_are_rejected(record: Any, field: str, d: int, reason: str,
      ({"rows": [{"v": None}]}, "rows.v"), ({"v": [1], "w": None}, "v,w")],
 )  # fmt: skip
 def test_null_in_place_of_a_vector_is_no_value(record: Any, field: str) -> None:
-    fields = NumberFields(paths_of(field), 3, impute=True, kind="record")
+    fields = NumberFields(paths_of(field), 3, impute=True, value_name="record")
     with pytest.raises(VectorError, match="is null") as caught:
-        fields.pack(record, booleans=True)
+        fields.pack(record, refuse_booleans=True)
     assert caught.value.reason == "no_value"
 
 
@@ -204,10 +204,10 @@ def test_a_named_number_may_be_missing(s: Any, x: float) -> None:
 
 
 def test_decimals_are_numbers_and_booleans_are_where_they_may_be() -> None:
-    fields = NumberFields(paths_of("x,y"), 2, impute=True, kind="record")
-    exact = numbers_alone(fields.pack({"x": Decimal("1.50"), "y": True}, booleans=False))
+    fields = NumberFields(paths_of("x,y"), 2, impute=True, value_name="record")
+    exact = numbers_alone(fields.pack({"x": Decimal("1.50"), "y": True}, refuse_booleans=False))
     assert np.frombuffer(exact).tolist() == [1.5, 1]
-    gap = numbers_alone(fields.pack({"x": None, "y": True}, booleans=False))
+    gap = numbers_alone(fields.pack({"x": None, "y": True}, refuse_booleans=False))
     assert np.isnan(np.frombuffer(gap)[0])
 
 
@@ -217,5 +217,7 @@ def test_decimals_are_numbers_and_booleans_are_where_they_may_be() -> None:
     )
 )
 def test_a_suggested_field_reads_the_value(value: Any) -> None:
-    if (field := suggested_field(value, 2)) is not None:
-        assert len(NumberFields(paths_of(field), 2, impute=False, kind="").pack(value, booleans=True)) == 16
+    if (field := suggest_field(value, 2)) is not None:
+        assert (
+            len(NumberFields(paths_of(field), 2, impute=False, value_name="").pack(value, refuse_booleans=True)) == 16
+        )

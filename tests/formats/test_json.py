@@ -11,7 +11,7 @@ import orjson
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from streampca.formats.errors import VectorError, missing_field
+from streampca.formats.errors import VectorError, missing_field_error
 from streampca.formats.json import loads
 from tests.formats.structured import D, assert_rejected, codec, only_reject
 
@@ -125,7 +125,7 @@ def test_an_object_is_rejected_with_a_field_that_reads_it(field: str, value: byt
 @given(st.dictionaries(st.text().map(lambda name: name * 200), st.none(), max_size=12))
 def test_the_message_for_a_missing_field_is_short(fields: dict[str, None]) -> None:
     fields.pop("v", None)
-    text = str(missing_field("v", "v", fields, "JSON object"))
+    text = str(missing_field_error("v", "v", fields, "JSON object"))
     assert len(text) < 700
     assert "\n" not in text
 

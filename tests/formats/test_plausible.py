@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
-from streampca.formats.plausible import alternatives, explanation_of, oddity
+from streampca.formats.plausible import explain_problem, find_plausible_formats, find_problem
 from streampca.formats.record import Record
 from streampca.formats.schemas import WriterSchema
 from streampca.pca.arrays import Array
@@ -55,7 +55,7 @@ def as_read(X: Array, wire: str, read: str) -> Array:
 @pytest.mark.parametrize("kind", ["<f8", "<f4"])
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_numbers_are_not_odd(name: str, kind: str) -> None:
-    assert oddity(HONEST[name].astype(kind)) == ""
+    assert find_problem(HONEST[name].astype(kind)) == ""
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_honest_numbers_are_not_odd(name: str, kind: str) -> None:
 )
 def test_numbers_of_another_type_are_odd_and_their_type_is_named(name: str, wire: str, read: str) -> None:
     rows = as_read({**WHOLE, **REALS}[name], wire, read)
-    assert oddity(rows)
-    named = alternatives(rows, rows.shape[1])
+    assert find_problem(rows)
+    named = find_plausible_formats(rows, rows.shape[1])
     kind = np.dtype(wire)
     d = "" if rows.shape[1] == D else f" (dimensions={D})"
     assert (kind.str if wire[0] == ">" else kind.name) + d in named
@@ -80,40 +80,40 @@ def test_numbers_of_another_type_are_odd_and_their_type_is_named(name: str, wire
 
 def test_the_sentence_says_how_to_continue() -> None:
     rows = as_read(REALS["reals"], ">f8", "<f8")
-    assert explanation_of(REALS["reals"], raw=True, dimensions=D) == ""
-    raw = explanation_of(rows, raw=True, dimensions=D)
+    assert explain_problem(REALS["reals"], raw=True, dimensions=D) == ""
+    raw = explain_problem(rows, raw=True, dimensions=D)
     assert re.search(r"read as float64, the middle 80 % .* span \d+ decades; .* plausible as >f8, .*format=<f8 if", raw)
-    assert "(in the other byte order they are plausible); the producer must write little-end" in explanation_of(
+    assert "(in the other byte order they are plausible); the producer must write little-end" in explain_problem(
         rows, raw=False, dimensions=D
     )
 
 
 @given(rows=arrays.arrays("<f8", (30, 2), elements=st.floats(allow_subnormal=True)), scale=st.sampled_from([1, -1]))
 def test_neither_zeros_nor_signs_nor_the_order_of_records_say_anything(rows: Array, scale: int) -> None:
-    found = oddity(rows)
+    found = find_problem(rows)
     zeros = np.zeros((3, 2))
     zeros[0] = np.nan
-    assert oddity(scale * np.vstack([zeros, rows[::-1]])) == found
+    assert find_problem(scale * np.vstack([zeros, rows[::-1]])) == found
 
 
 @given(st.binary(min_size=48, max_size=48), st.sampled_from([4, 8]), st.integers(1, 3), st.booleans())
 def test_any_bytes_have_a_sentence_or_none(data: bytes, width: int, n: int, raw: bool) -> None:
     rows = np.frombuffer(data, f"<f{width}").reshape(n, -1)
-    assert isinstance(explanation_of(rows, raw=raw, dimensions=rows.shape[1]), str)
+    assert isinstance(explain_problem(rows, raw=raw, dimensions=rows.shape[1]), str)
 
 
 def test_dimensions_without_20_numbers_have_no_spread() -> None:
     spread = np.zeros((30, 2))
     spread[:19, 0] = 10.0 ** np.linspace(-200, 200, 19)
-    assert oddity(spread) == ""
+    assert find_problem(spread) == ""
     spread[19, 0] = 1.0
-    assert "decades" in oddity(spread)
+    assert "decades" in find_problem(spread)
 
 
 def test_wide_vectors_are_sampled() -> None:
     wide = np.tile(REALS["reals"], (1, 5000))[:20]
-    assert oddity(wide) == ""
-    assert oddity(as_read(wide, ">f8", "<f8"))
+    assert find_problem(wide) == ""
+    assert find_problem(as_read(wide, ">f8", "<f8"))
 
 
 SCHEMA = WriterSchema("AVRO", '{"type": "record", "name": "R", "fields": [{"name": "v", "type": "bytes"}]}')
@@ -129,7 +129,7 @@ def test_floats_in_bytes_and_base64_are_compared_too(kind: str, width: int, orde
         values = [avro(schemas.get(1), {"v": row}) for row in data]
     else:
         values = [orjson.dumps({"v": base64.b64encode(row).decode()}) for row in data]
-    odd = one.oddity([Record(0, value) for value in (None, b"neither", *values)])
+    odd = one.explain_wrong_type(one.sample_untyped([Record(0, value) for value in (None, b"neither", *values)]))
     assert ("little-endian" in odd) == (order == ">")
 
 
@@ -137,4 +137,4 @@ def test_floats_in_bytes_and_base64_are_compared_too(kind: str, width: int, orde
 def test_formats_that_name_the_type_are_not_compared(kind: str) -> None:
     foreign = [row.astype(">f8").tobytes() for row in REALS["reals"]]
     values = foreign if kind != "json" else [orjson.dumps({"v": row}) for row in REALS["reals"].tolist()]
-    assert codec(kind, "v" if kind == "json" else "", d=D).oddity([Record(0, value) for value in values]) is None
+    assert codec(kind, "v" if kind == "json" else "", d=D).sample_untyped([Record(0, value) for value in values]) == []

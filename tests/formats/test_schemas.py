@@ -95,7 +95,7 @@ class SlowSchemas(MemorySchemas):
 
 
 def test_a_registry_that_does_not_answer_holds_one_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streampca.formats.schemas._PATIENCE_S", 0.05)
+    monkeypatch.setattr("streampca.formats.schemas._MAX_WAIT_S", 0.05)
     schemas = SlowSchemas()
     cache = SchemaCache(schemas, "AVRO", lambda schema: "decoder")
     with ThreadPoolExecutor(1) as executor:
@@ -109,7 +109,7 @@ def test_a_registry_that_does_not_answer_holds_one_thread_alone(monkeypatch: pyt
 
 
 def test_threads_that_need_the_same_schema_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streampca.formats.schemas._PATIENCE_S", float(PATIENCE_S))
+    monkeypatch.setattr("streampca.formats.schemas._MAX_WAIT_S", float(PATIENCE_S))
     schemas = SlowSchemas()
     cache = SchemaCache(schemas, "AVRO", lambda schema: "decoder")
     with ThreadPoolExecutor(3) as executor:

@@ -60,7 +60,11 @@ def expected_folds(broker: BrokerClient, topic: str) -> dict[int, Fold]:
 def fold_of(records: Sequence[Any], position: int) -> Fold:
     """The fold of these records, learned in one batch."""
     with threadpool_limits(1):  # as the worker does: the number of threads changes the rounding
-        return Fold.empty(CONFIG.learning).take(CODEC.batch_of(records, records[-1].offset + 1), CONFIG)[0].at(position)
+        return (
+            Fold.empty(CONFIG.learning)
+            .take(CODEC.decode_batch(records, records[-1].offset + 1), CONFIG)[0]
+            .at(position)
+        )
 
 
 @dataclass

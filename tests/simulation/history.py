@@ -122,7 +122,7 @@ class Calm:
             self.fold = replace(self.fold, position=jump.to, last=None, stats=stats)
         records = [record for record in self._course.records if self.fold.position <= record.offset < offset]
         if records:
-            batch = self._config.codec.batch_of(records, records[-1].offset + 1)
+            batch = self._config.codec.decode_batch(records, records[-1].offset + 1)
             self.fold, _ = self.fold.take(batch, self._config.fold)
             self.rejected |= {records[reject.index] for reject in batch.decoded.rejects}
         self.fold = self.fold.at(offset)

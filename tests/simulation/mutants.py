@@ -20,7 +20,7 @@ from streampca.fold.checkpoint import Checkpoint
 from streampca.fold.fold import Fold
 from streampca.formats.errors import VectorError
 from streampca.formats.record import Batch, Decoded
-from streampca.formats.schemas import FRAME, SchemaCache
+from streampca.formats.schemas import FRAME_BYTES, SchemaCache
 from streampca.pca.compilation import compile_kernels
 from streampca.sources.events import Lost, Vectors
 from streampca.stores import directory, numbered
@@ -155,7 +155,7 @@ def _refuses_far(self: Fold, batch: Batch, *others: Any) -> Any:
 
 
 def _rejects_by_its_cache(self: SchemaCache[Any], value: bytes) -> Any:
-    unknown, frame = self.__dict__.setdefault("unknown", set()), value[:FRAME]
+    unknown, frame = self.__dict__.setdefault("unknown", set()), value[:FRAME_BYTES]
     if frame not in self._cache and len(unknown) >= 10:
         raise VectorError("unknown_schema", "too many unknown ids")
     try:

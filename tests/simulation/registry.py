@@ -8,7 +8,7 @@ import numpy as np
 from streampca.formats import reader_of
 from streampca.formats.codec import Codec
 from streampca.formats.numbers import VectorBytes
-from streampca.formats.schemas import FRAME, SchemaCache, WriterSchema
+from streampca.formats.schemas import FRAME_BYTES, SchemaCache, WriterSchema
 from tests.formats.structured import framed
 from tests.in_memory.schemas import MemorySchemas
 from tests.simulation.scheduler import Process
@@ -61,14 +61,14 @@ class FramedCodec(Codec):
 
 class _FramedReader:
     dtype = np.dtype(np.float64)
-    size = None
+    raw_size = None
     is_batch = False
 
     def __init__(self, kind: str, dimensions: int, cache: SchemaCache[WriterSchema]) -> None:
         self._cache = cache
         self._raw = reader_of(kind, dimensions, "", None)
-        self.guessed = self._raw.guessed
+        self.guessed_dtype = self._raw.guessed_dtype
 
     def read(self, value: bytes) -> VectorBytes:
         self._cache.get(value)
-        return self._raw.read(value[FRAME:])
+        return self._raw.read(value[FRAME_BYTES:])

@@ -58,7 +58,7 @@ class World(Site):
     def _save_backfill(self) -> None:
         """What `streampca backfill` has saved before the workers start, and where they begin then."""
         records = [Record(place, value_of(vector, place)) for place, vector in enumerate(vectors_of(self.plan)[:50])]
-        batch = self.config.codec.batch_of(records, len(records))
+        batch = self.config.codec.decode_batch(records, len(records))
         fold, _ = Fold.empty(self.config.fold.learning).take(batch, self.config.fold)
         backfill = Checkpoint(TOPIC, "", FIRST_BACKFILL, fold, self.config.fold.as_dict(), self.plan.until)
         Checkpoints(self._store(self.reader), TOPIC).save(backfill)
