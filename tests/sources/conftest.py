@@ -38,15 +38,15 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten(confluent, "consumer_options", "heartbeat.interval.ms")
     for name in ("_COMMIT_TIMEOUT_MS", "_CLOSE_TIMEOUT_MS", "_OFFSETS_TIMEOUT_MS"):
         monkeypatch.setattr(kafka_python, name, int(PATIENCE_S * 1000))
-    limits = [(connection, "_START_TIMEOUT_S"), (connection, "_START_ANSWER_S"), (confluent_connection, "_START_S")]
-    for module, name in [*limits, (confluent, "_OFFSETS_S"), (confluent, "_CLOSE_S")]:
+    limits = [(connection, "_FIRST_CONNECTION_S"), (connection, "_FIRST_ANSWER_S"), (confluent_connection, "_START_S")]
+    for module, name in [*limits, (confluent, "_OFFSETS_TIMEOUT_S"), (confluent, "_CLOSE_TIMEOUT_S")]:
         monkeypatch.setattr(module, name, float(PATIENCE_S))
 
 
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients see new partitions after half a second instead of ten."""
-    python, confluent = connection.options, confluent_connection.connection_options
-    monkeypatch.setattr(connection, "options", lambda s: python(s) | {"metadata_max_age_ms": 500})
+    python, confluent = connection.connection_options, confluent_connection.connection_options
+    monkeypatch.setattr(connection, "connection_options", lambda s: python(s) | {"metadata_max_age_ms": 500})
     interval = {"topic.metadata.refresh.interval.ms": 500}
     monkeypatch.setattr(confluent_connection, "connection_options", lambda s: confluent(s) | interval)
