@@ -1,4 +1,7 @@
-"""Small JSON files of one value and its checksum: a flipped bit can make another valid value."""
+"""Small JSON files with one value and its checksum.
+
+Without a checksum, a flipped bit could turn a value into another valid one.
+"""
 
 import zlib
 from contextlib import suppress
@@ -8,16 +11,19 @@ import orjson
 from pydantic import TypeAdapter
 
 
-def seal(name: str, value: int | str) -> bytes:
-    """The content of the file."""
+def encode(name: str, value: int | str) -> bytes:
+    """Return the content of a file with this value as the field `name`."""
     return orjson.dumps({name: value, "crc32": zlib.crc32(str(value).encode())})
 
 
-def value_in(content: bytes, name: str, kind: Any) -> Any:
-    """The value of this kind that was sealed by this name; other fields are ignored. Raises `ValueError` without."""
+def decode(content: bytes, name: str, value_type: Any) -> Any:
+    """Return the value, of this type, from the field `name`; other fields than the checksum are ignored.
+
+    Raises `ValueError` if the content does not hold such a value with its checksum.
+    """
     with suppress(ValueError, TypeError, KeyError):
         fields = orjson.loads(content)
-        value = TypeAdapter(kind).validate_python(fields[name], strict=True)
-        if orjson.dumps({field: fields[field] for field in (name, "crc32")}) == seal(name, value):
+        value = TypeAdapter(value_type).validate_python(fields[name], strict=True)
+        if orjson.dumps({field: fields[field] for field in (name, "crc32")}) == encode(name, value):
             return value
-    raise ValueError("not sealed, or damaged")
+    raise ValueError("not a value with its checksum, or damaged")
