@@ -12,7 +12,7 @@ from streampca.errors import SourceError
 from streampca.settings.commands import DeadLettersSettings
 from streampca.sources.base import Outgoing, OutgoingFields, TransactionFailedError
 from streampca.sources.clients import create_replay, open_reader
-from streampca.sources.dead_letters import DeadLetter, DeadLetterTopic, LetterStatus, ReadTopic, mark_of
+from streampca.sources.dead_letters import DeadLetter, DeadLetterTopic, LetterStatus, ReadTopic, make_replay_note
 
 _EXAMPLES = 3  # of each reason, with messages that differ
 _MAX_LETTERS, _MAX_BYTES = 1000, 8 * 2**20  # of one transaction
@@ -94,7 +94,7 @@ def send_all(
     for batch in _batches(letters):
         records = [letter.to_replay(dead_letter_topic) for letter in batch]
         for partition in sorted({letter.partition for letter in batch}):
-            value, headers = mark_of(letter.offset for letter in batch if letter.partition == partition)
+            value, headers = make_replay_note(letter.offset for letter in batch if letter.partition == partition)
             records.append(Outgoing(dead_letter_topic, partition, value, None, headers, timestamp=-1))
         send(records)
         sent += len(batch)

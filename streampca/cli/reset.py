@@ -28,7 +28,7 @@ def run(settings: ResetSettings, ask: Callable[[str], bool] | None, to: str | No
     """
     if partition is not None and not to:
         raise SettingsError("--partition needs --to: without it, the offsets of all partitions are deleted")
-    with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.answers():
+    with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.explained_errors():
         topic_id = admin.require_topic().id
         moved = _moved(settings, topic_id, _targets(admin, settings.topic, to, partition)) if to else []
         try:

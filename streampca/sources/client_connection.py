@@ -1,4 +1,7 @@
-"""The connection of either client to the brokers of one topic: its id and partitions, outages, and final errors."""
+"""A client's connection to the brokers of one topic, as far as it is the same for both clients.
+
+It asks for the topic, logs outages, and explains the errors that waiting cannot fix.
+"""
 
 import re
 import ssl
@@ -15,33 +18,38 @@ from streampca.sources.base import TopicDescription
 
 _RETRY_S = 0.1
 _NEW_TOPIC_S = 1.0  # how long to ask again for a missing topic: a new one may reach a broker late
-_GRACE_S = 1.0  # shorter interruptions are not logged
-_SAY_AGAIN_S = 10.0  # after which another cause is logged: each of several brokers may have its own
+_LOGGED_AFTER_S = 1.0  # shorter outages are not logged
+# During an outage, a new cause is logged at most this often: if several brokers are away, each has its own cause.
+_NEXT_CAUSE_AFTER_S = 10.0
 _NUMBERS = re.compile(r"[0-9]+")
 RETRIABLE = frozenset(
     {3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89, 100, 103, 106}
 )
 """Codes of errors that the protocol calls retriable (https://kafka.apache.org/protocol#protocol_error_codes)."""
 
-EXISTS = 36  # the code of a topic's creation
+TOPIC_EXISTS = 36  # code of the error of creating a topic that exists
 
 log = structlog.get_logger()
 
 
 class TopicError(SourceError):
-    """A broker accepts the client, but not its use of the topic."""
+    """A broker accepts the client, but the topic does not exist, or the user may not use it."""
 
 
 class BrokerErrors:
-    """The messages for one topic on one cluster; codes are Kafka's protocol's."""
+    """Explains brokers' errors for one topic on one cluster: what is wrong, and how to mend it.
+
+    Codes are those of Kafka's protocol.
+    """
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
-        self._topic, self._servers = topic, settings.bootstrap_servers
+        self._topic = topic
+        self._servers = settings.bootstrap_servers
         self._at = f"at {self._servers}"
         self._protocol = settings.security_protocol
 
-    def of(self, code: int | None, text: str) -> SourceError:
-        """The message for an error with this code; `text` describes it."""
+    def explain(self, code: int | None, text: str) -> SourceError:
+        """Return the error for this code; `text` describes it. An error without a code (None) is only described."""
         match code:
             case 3 | 17:
                 remedy = "create it (streampca create-topics), or correct the name"
@@ -69,74 +77,84 @@ class BrokerErrors:
         return SourceError(f"topic {self._topic} {self._at}: {text}")
 
     def not_created(self, code: int, text: str) -> SourceError:
-        """The topic cannot be created."""
+        """Return the error of a topic that cannot be created."""
         if code == 29:
             return self.not_authorized(f"create topic {self._topic}")
         return SourceError(f"topic {self._topic} cannot be created: {text}")
 
     def not_authorized(self, text: str) -> SourceError:
-        """The user lacks a right."""
+        """Return the error of a user without the right to do what `text` describes."""
         return TopicError(f"the broker {self._at} does not allow this user: {text}; grant it the right")
 
     def no_broker(self, cause: str) -> SourceError:
-        """No broker answers; `cause` is the last error seen, if any."""
-        check = (
-            f"bootstrap_servers and security_protocol ({self._protocol} now; SSL or SASL_SSL if the port speaks TLS, "
-            "SASL_PLAINTEXT if it wants a login)"
-        )
-        if "SSL" in self._protocol:
-            check = f"bootstrap_servers, security_protocol ({self._protocol} now), ssl_cafile and ssl_certfile"
-        if not any(server.strip() in cause for server in self._servers.split(",")) and re.search(r":\d+\b", cause):
+        """Return the error if no broker answers; `cause` is the last error of a connection, "" if there was none."""
+        names_our_servers = any(server.strip() in cause for server in self._servers.split(","))
+        names_an_address = re.search(r":\d+\b", cause)  # by its port
+        if names_an_address and not names_our_servers:
             check = "advertised.listeners of this broker: the address must be one that this machine can reach"
-        kind = CertificateError if "certificate" in cause.lower() else NoBrokerError
-        return kind(f"{NO_ANSWER} {self._at}{f' ({cause})' if cause else ''}; check {check}")
+        elif "SSL" in self._protocol:
+            check = f"bootstrap_servers, security_protocol ({self._protocol} now), ssl_cafile and ssl_certfile"
+        else:
+            check = (
+                f"bootstrap_servers and security_protocol ({self._protocol} now; SSL or SASL_SSL if the port speaks "
+                "TLS, SASL_PLAINTEXT if it wants a login)"
+            )
+        error_type = CertificateError if "certificate" in cause.lower() else NoBrokerError
+        because = f" ({cause})" if cause else ""
+        return error_type(f"{NO_ANSWER} {self._at}{because}; check {check}")
 
 
 def one_line(error: object) -> str:
-    """An error's text without line breaks, or its type if it has no text."""
+    """Return an error's text without line breaks; if it has no text, the name of its type."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 class ClientConnection(ABC):
-    """The connection of one client."""
+    """The connection of one consumer, producer or admin client to the brokers of one topic."""
 
-    reads_files_again = False  # whether each connection reads the certificates
-    last_failure = ""  # why the last connection was not made, or was cut
+    reads_files_again = False  # whether the client reads the certificates again for each new connection
+    last_failure = ""  # why the last connection failed or was cut; "" if none did since brokers were last back
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         """Raises `SettingsError` for certificates that cannot be used."""
         check_certificates(settings)
         self.messages = BrokerErrors(settings, topic)
-        self._settings, self._servers, self._topic = settings, settings.bootstrap_servers, topic
-        self._described = TopicDescription("", {})  # the last answer
-        self._away_since: float | None = None
-        self._logged: str | None = None  # the cause of the outage, as it was logged
+        self._settings = settings
+        self._servers = settings.bootstrap_servers
+        self._topic = topic
+        self._last_description = TopicDescription(id="", in_sync={})
+        self._away_since: float | None = None  # by time.monotonic; None while a broker answers
+        self._logged_cause: str | None = None  # of the outage, without numbers; None if no outage is logged
         self._logged_at = 0.0
-        self._files = [Path(settings.config_file)] if settings.config_file else []
+        self._files_read_once = [Path(settings.config_file)] if settings.config_file else []
         if not self.reads_files_again:
-            self._files += filter(None, (settings.ssl_cafile, settings.ssl_certfile, settings.ssl_keyfile))
-        self._versions = file_versions(self._files)
+            certificates = (settings.ssl_cafile, settings.ssl_certfile, settings.ssl_keyfile)
+            self._files_read_once += filter(None, certificates)
+        self._versions_read = file_versions(self._files_read_once)
 
     @property
     @abstractmethod
     def connected(self) -> bool:
-        """Return whether a broker answers."""
+        """Whether a broker answers."""
 
     def partitions(self) -> frozenset[int]:
-        """The topic's partitions, at most some ten seconds old; never waits."""
-        return frozenset(self._described.in_sync)
+        """Return the topic's partitions, as they were at most some ten seconds ago; never waits."""
+        return frozenset(self._last_description.in_sync)
 
     @abstractmethod
     def _ask(self, timeout_s: float) -> TopicDescription:
         """Ask a broker once. Raises as `describe` does."""
 
     def describe(self, timeout_s: float = 2.0, missing_s: float = _NEW_TOPIC_S) -> TopicDescription:
-        """Ask the brokers for the topic, again for `missing_s` if it is missing. Raises as `Source.topic_id` does."""
+        """Ask the brokers for the topic; while it is missing, ask again for `missing_s`.
+
+        Raises `SourceError` if it does not exist, `TimeoutError` if no broker answers in time.
+        """
         started = time.monotonic()
         while (waited_s := time.monotonic() - started) <= timeout_s:
             try:
-                self._described = self._ask(timeout_s - waited_s)
-                return self._described
+                self._last_description = self._ask(timeout_s - waited_s)
+                return self._last_description
             except TopicError:
                 if waited_s >= missing_s:
                     raise
@@ -146,40 +164,52 @@ class ClientConnection(ABC):
         raise TimeoutError(f"{NO_ANSWER} at {self._servers}")
 
     def topic_id(self) -> str:
-        """See `Source.topic_id`; the id is as Kafka's own tools print it."""
+        """See `Source.topic_id`."""
         return self.describe().id
 
     def require_topic(self, timeout_s: float = 6.0, missing_s: float = _NEW_TOPIC_S) -> TopicDescription:
-        """Ask as `describe` does, but raise `NoBrokerError` if no broker answers."""
+        """Ask for the topic, as `describe` does.
+
+        Raises `SourceError`, and `NoBrokerError` with the cause and a remedy if no broker answers.
+        """
         try:
             return self.describe(timeout_s, missing_s)
         except TimeoutError:
             raise self.messages.no_broker(self.last_failure) from None
 
     def watch(self) -> None:
-        """Log the begin and the end of an outage, and each new cause; to be called again and again.
+        """Log the begin and the end of an outage, and each new cause; the caller's loop calls it in each turn.
 
-        Raises `SourceError` if files were renewed that only another process will read.
+        Raises `SourceError` if, during an outage, a file was renewed that only another process will read.
         """
         now = time.monotonic()
         if self.connected:
-            if self._logged is not None and self._away_since is not None:
+            if self._logged_cause is not None and self._away_since is not None:
                 log.info("broker is back", bootstrap_servers=self._servers, away_s=round(now - self._away_since, 1))
                 self.last_failure = ""
-            self._away_since = self._logged = None
+            self._away_since = None
+            self._logged_cause = None
         elif self._away_since is None:
             self._away_since = now
-        elif now - self._away_since > _GRACE_S:
-            cause = _NUMBERS.sub("", self.last_failure)
-            if self._logged is None or (cause != self._logged and now - self._logged_at > _SAY_AGAIN_S):
-                log.warning("broker unreachable, waiting", bootstrap_servers=self._servers, cause=self.last_failure)
-                self._logged, self._logged_at = cause, now
+        elif now - self._away_since > _LOGGED_AFTER_S:
+            self._log_outage(now)
             self._refuse_renewed_files()
 
+    def _log_outage(self, now: float) -> None:
+        """Log the cause of an outage, unless it was logged already."""
+        cause = _NUMBERS.sub("", self.last_failure)  # numbers, such as durations, differ each time
+        is_new = cause != self._logged_cause
+        if self._logged_cause is None or (is_new and now - self._logged_at > _NEXT_CAUSE_AFTER_S):
+            log.warning("broker unreachable, waiting", bootstrap_servers=self._servers, cause=self.last_failure)
+            self._logged_cause = cause
+            self._logged_at = now
+
     def _refuse_renewed_files(self) -> None:
-        """Raise `SourceError` if a file has changed since the start that this process does not read again."""
-        for path, before, after in zip(self._files, self._versions, file_versions(self._files), strict=True):
-            if after not in (None, before):
+        """Raise `SourceError` if a file that this process reads only once has changed since the start."""
+        versions_now = file_versions(self._files_read_once)
+        for path, before, after in zip(self._files_read_once, self._versions_read, versions_now, strict=True):
+            is_changed = after is not None and after != before  # None: the file is missing, perhaps while it is renewed
+            if is_changed:
                 raise SourceError(
                     f"{NO_ANSWER} at {self._servers} ({self.last_failure or 'no cause is known'}), and {path} "
                     "was changed since the start; only a new process reads certificates and settings again: start it"
@@ -187,7 +217,7 @@ class ClientConnection(ABC):
 
 
 def check_certificates(settings: KafkaSettings) -> None:
-    """Raise `SettingsError` for files that cannot be used, which the clients report as an absent broker."""
+    """Raise `SettingsError` for certificates that cannot be used: the clients would report an absent broker."""
     if "SSL" not in settings.security_protocol:
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -200,13 +230,13 @@ def check_certificates(settings: KafkaSettings) -> None:
         try:
             context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, key_password(settings))
         except OSError as error:
-            key = settings.ssl_keyfile or settings.ssl_certfile
+            key_file = settings.ssl_keyfile or settings.ssl_certfile
             raise SettingsError(
-                f"ssl_certfile {settings.ssl_certfile} cannot be used with the key in {key}: {error}; "
+                f"ssl_certfile {settings.ssl_certfile} cannot be used with the key in {key_file}: {error}; "
                 "both must be PEM, belong together, and ssl_password must open the key"
             ) from None
 
 
 def key_password(settings: KafkaSettings) -> str:
-    """The password of the private key; never None, for which OpenSSL would prompt on the terminal."""
+    """Return the password of the private key, "" without one: for None, OpenSSL would prompt on the terminal."""
     return settings.ssl_password.get_secret_value() if settings.ssl_password else ""

@@ -1,11 +1,15 @@
-"""The source of either client: the positions that it reads from, gaps in the log, and commits."""
+"""A source, as far as it is the same for both clients.
+
+It keeps the positions that it reads from, finds out what is wrong with a position that the log does not have, looks for
+open transactions, and commits.
+"""
 
 import bisect
 import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -15,8 +19,9 @@ from streampca.sources.base import MAX_POLL_INTERVAL_S, Committed, Source
 from streampca.sources.client_connection import ClientConnection, one_line
 from streampca.sources.events import Assigned, Event, Lost, OutOfRange, Records, Revoked
 
-EARLIEST = -2  # a position that is not known yet; librdkafka's number for it
-_STANDS_S = 20.0  # so long a partition stands still before it is asked why
+EARLIEST = -2  # position of the earliest record, whose offset is not known yet; librdkafka's number for it
+UNKNOWN = -1  # an offset that the client does not know
+_STANDSTILL_S = 20.0  # a partition whose position did not change for this long is searched for open transactions
 FETCH_BYTES = 4 * 2**20  # of one partition at once: many messages of any usual size
 # Of all partitions of a broker at once. With kafka-python's default, 50 MiB, 30 partitions of large records took 300 to
 # 700 MiB more: an answer is held several times, as bytes, as records, and in the queue.
@@ -25,13 +30,27 @@ FETCH_BYTES_OF_ALL = 4 * FETCH_BYTES
 log = structlog.get_logger()
 
 
+class _Progress(NamedTuple):
+    """How far a partition was returned: the next offset, and the end of the partition."""
+
+    next: int  # may be EARLIEST
+    end: int  # may be UNKNOWN
+
+
+class _Standstill(NamedTuple):
+    """A position before the end of its partition, and since when it has not changed."""
+
+    position: int
+    since: float  # seconds since 1970
+
+
 class ClientSource(Source, ABC):
     """See `streampca.sources.base.Source`.
 
-    Where the last record before a position is known, reading starts with it: a log that was cut and has grown again
-    holds another one there. A record that compaction has removed cannot be compared.
+    If the last record before a position is known, the client begins to fetch with this record. If a log was cut and has
+    grown again, it holds another record at this offset. If compaction has removed the record, it cannot be compared.
 
-    Without a group, all partitions are its own from the start.
+    Without a group, all partitions are assigned to the source from the start.
     """
 
     client_error: type[Exception]  # what the client raises
@@ -42,37 +61,37 @@ class ClientSource(Source, ABC):
         self.membership: Any = None  # the group's metadata of the last assignment returned; None without one
         self._rebalances: list[Assigned | Revoked | Lost] = []  # events not returned yet
         self._assigned: frozenset[int] = frozenset()  # by the events returned so far
-        self._reported: dict[int, tuple[int, int]] = {}  # partitions being read: (next, end) as last returned
-        self._last: dict[int, LastRecord] = {}  # not compared yet
+        self._progress: dict[int, _Progress] = {}  # of the partitions that are being read
+        self._last_records: dict[int, LastRecord] = {}  # the record before a position, until the log was compared
         self._out_of_range: dict[int, int] = {}  # partition → position, not returned yet
-        self._behind: dict[int, tuple[int, float]] = {}  # partition → where it stands behind its end, and since when
-        self._look_at = 0.0  # for open transactions
-        self._blocked_since: float | None = None  # by one of them
+        self._standing: dict[int, _Standstill] = {}  # partitions whose position is before their end
+        self._look_for_transactions_at = 0.0  # seconds since 1970
+        self._blocked_since: float | None = None  # by an open transaction
         self._closed = False
 
     @abstractmethod
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
-        """New records by partition; empty if a rebalance has begun. Raises `SourceError`."""
+        """Return new records by partition; none if a rebalance has begun. Raises `SourceError`."""
 
     @abstractmethod
-    def _reached(self, partition: int) -> tuple[int, int]:
-        """The offset that the client has reached, and the partition's end; negative if unknown."""
+    def _fetched_up_to(self, partition: int) -> tuple[int, int]:
+        """Return the next offset that the client will fetch, and the partition's end; negative if unknown."""
 
     @abstractmethod
-    def _joined(self, partitions: Collection[int]) -> Any:
-        """Fetch nothing of new partitions before `seek`; returns the group's metadata."""
+    def _prepare_assigned(self, partitions: Collection[int]) -> Any:
+        """Let the client fetch nothing of new partitions before `seek`, and return the group's metadata."""
 
     @abstractmethod
-    def _read(self, partitions: Collection[int]) -> None:
-        """Let the client fetch these partitions, each from its `_start`."""
+    def _start_fetching(self, partitions: Collection[int]) -> None:
+        """Let the client fetch these partitions, each from its `_fetch_offset`."""
 
     @abstractmethod
-    def _stop_reading(self, partitions: Collection[int]) -> None:
-        """Let the client fetch these partitions no more."""
+    def _stop_fetching(self, partitions: Collection[int]) -> None:
+        """Let the client not fetch these partitions any more."""
 
     @abstractmethod
     def _log_offsets(self, partition: int) -> tuple[int, int] | None:
-        """The earliest offset and the end of a partition; None if no broker answers."""
+        """Ask for the earliest offset and the end of a partition; None if no broker answers."""
 
     @abstractmethod
     def _commit(self, offsets: Mapping[int, Committed]) -> None:
@@ -88,25 +107,38 @@ class ClientSource(Source, ABC):
         if self._rebalances:
             return [self._take_rebalance_event()]
         events: list[Event] = []
-        for partition in list(self._reported):
-            events += self._records(partition, fetched.get(partition, ()), *self._reached(partition))
+        for partition in list(self._progress):
+            reached, end = self._fetched_up_to(partition)
+            records = self._take_records(partition, fetched.get(partition, ()), reached=reached, end=end)
+            if records is not None:
+                events.append(records)
         if not events:
             self._look_for_open_transactions(time.time())
         return [*self._out_of_range_events(), *events]
 
     def _look_for_open_transactions(self, now: float) -> None:
-        """Ask now and then whether partitions that stand still end there for readers of committed records."""
-        stands = {p: next_ for p, (next_, end) in self._reported.items() if 0 <= next_ < end}
-        before = self._behind
-        self._behind = {p: before[p] if before.get(p, (-1, 0))[0] == at else (at, now) for p, at in stands.items()}
-        still = {p: since for p, (_, since) in self._behind.items() if now - since >= _STANDS_S}
-        if not still:
+        """If positions do not change, find out whether an open transaction is the reason.
+
+        Readers see nothing behind the first record of an open transaction: for them, the partition ends there, before
+        its high watermark.
+        """
+        standing = {}
+        for partition, (position, end) in self._progress.items():
+            if 0 <= position < end:
+                stand = self._standing.get(partition)
+                if stand is None or stand.position != position:
+                    stand = _Standstill(position, since=now)
+                standing[partition] = stand
+        self._standing = standing
+        long_standing = {p: stand for p, stand in standing.items() if now - stand.since >= _STANDSTILL_S}
+        if not long_standing:
             self._blocked_since = None
-        elif self._connection.connected and now >= self._look_at:
-            self._look_at = now + _STANDS_S
+        elif self._connection.connected and now >= self._look_for_transactions_at:
+            self._look_for_transactions_at = now + _STANDSTILL_S
             with contextlib.suppress(TimeoutError):
-                ends = self.offsets_at(still, None)
-                self._blocked_since = min((since for p, since in still.items() if ends[p] <= stands[p]), default=None)
+                ends = self.offsets_at(long_standing, None)  # for readers of committed records
+                blocked = [stand.since for p, stand in long_standing.items() if ends[p] <= stand.position]
+                self._blocked_since = min(blocked, default=None)
 
     def topic_id(self) -> str:
         return self._connection.topic_id()
@@ -115,18 +147,19 @@ class ClientSource(Source, ABC):
         return self._connection.partitions() | self._assigned
 
     def seek(self, positions: Mapping[int, int | None], last: Mapping[int, LastRecord] = NO_RECORDS) -> None:
-        if unknown := positions.keys() - self._assigned:
+        unknown = positions.keys() - self._assigned
+        if unknown:
             raise ValueError(f"partition {min(unknown)} is not assigned")
         for partition, position in positions.items():
             self._forget(partition)
-            self._reported[partition] = (EARLIEST if position is None else position, -1)
-        self._last |= last
-        self._read(positions)
+            self._progress[partition] = _Progress(next=EARLIEST if position is None else position, end=UNKNOWN)
+        self._last_records |= last
+        self._start_fetching(positions)
 
     def pause(self, partitions: frozenset[int]) -> None:
         for partition in partitions:
             self._forget(partition)
-        self._stop_reading(partitions)
+        self._stop_fetching(partitions)
 
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         if not self._connection.connected or not positions:
@@ -142,75 +175,113 @@ class ClientSource(Source, ABC):
             self._leave()
 
     def _forget(self, partition: int) -> None:
-        for notes in (self._reported, self._last, self._out_of_range):
-            notes.pop(partition, None)
+        """Stop expecting records of a partition."""
+        self._progress.pop(partition, None)
+        self._last_records.pop(partition, None)
+        self._out_of_range.pop(partition, None)
 
     def _take_rebalance_event(self) -> Event:
         event = self._rebalances.pop(0)
-        is_assignment = isinstance(event, Assigned)
-        self._assigned = event.partitions if is_assignment else frozenset()
-        self._connection.last_failure = ""
-        self._reported, self._last, self._out_of_range = {}, {}, {}
-        self.membership = self._joined(event.partitions) if is_assignment else None
+        self._connection.last_failure = ""  # a failure before this event does not explain a later outage
+        self._progress = {}
+        self._last_records = {}
+        self._out_of_range = {}
+        if isinstance(event, Assigned):
+            self._assigned = event.partitions
+            self.membership = self._prepare_assigned(event.partitions)
+        else:
+            self._assigned = frozenset()
+            self.membership = None
         return event
 
-    def _start(self, partition: int) -> int:
-        """The offset that the client reads a partition from."""
-        return self._last[partition].offset if partition in self._last else self._reported[partition][0]
+    def _fetch_offset(self, partition: int) -> int:
+        """The offset from which the client fetches a partition: of the last record before its position, if known."""
+        last = self._last_records.get(partition)
+        return self._progress[partition].next if last is None else last.offset
 
     def _note_out_of_range(self, partitions: Iterable[int]) -> None:
-        """Expect nothing of partitions whose positions the log does not have."""
+        """Note that the log does not have the positions of these partitions, and stop expecting records of them."""
         for partition in partitions:
-            if partition in self._reported:  # else it is known already
-                self._out_of_range[partition], _ = self._reported.pop(partition)
+            if partition in self._progress:  # a client may report a partition again
+                self._out_of_range[partition] = self._progress.pop(partition).next
 
-    def _records(self, partition: int, records: Sequence[Record], reached: int, end: int) -> Iterable[Event]:
-        """The event of a partition with new records, or with a position or end that moved without any."""
-        before, last = self._reported[partition], self._last.get(partition)
-        position = before[0]
+    def _take_records(self, partition: int, records: Sequence[Record], reached: int, end: int) -> Records | None:
+        """Return the event of a partition with new records, or whose next offset or end has moved; else None.
+
+        `reached` is the next offset that the client will fetch, and `end` the partition's end; negative if unknown.
+        """
+        before = self._progress[partition]
+        last = self._last_records.get(partition)
         if last is not None:
-            is_other = records and records[0].offset == last.offset and records[0].leader_epoch != last.leader_epoch
-            is_short = 0 <= end <= reached < position
-            if is_other or is_short:
+            is_at_last = bool(records) and records[0].offset == last.offset
+            is_other_record = is_at_last and records[0].leader_epoch != last.leader_epoch
+            ends_before_position = 0 <= end <= reached < before.next
+            if is_other_record:
                 self._note_out_of_range([partition])
-                if is_other:
-                    del self._last[partition]
-                return
+                del self._last_records[partition]
+                return None
+            if ends_before_position:
+                self._note_out_of_range([partition])
+                return None
             if not records and reached <= last.offset:
-                return
-            del self._last[partition]
-            records = records[bisect.bisect_left(records, position, key=lambda record: record.offset) :]
-        next_ = max(position, reached, records[-1].offset + 1 if records else -1)
-        end = before[1] if end < 0 else end  # librdkafka forgets it when a fetch fails, but still returns records
-        now = (next_, max(end, next_))
-        if now != before and next_ >= 0 and (records or end >= 0):
-            self._reported[partition] = now
-            yield Records(partition, records, *now)
+                return None  # the client has not fetched the last record yet
+            del self._last_records[partition]
+            new_from = bisect.bisect_left(records, before.next, key=lambda record: record.offset)
+            records = records[new_from:]
+        after_records = records[-1].offset + 1 if records else UNKNOWN
+        next_ = max(before.next, reached, after_records)
+        if end < 0:
+            end = before.end  # librdkafka forgets it when a fetch fails, but still returns records
+        now = _Progress(next=next_, end=max(end, next_))
+        is_known = next_ >= 0 and (bool(records) or end >= 0)
+        if now == before or not is_known:
+            return None
+        self._progress[partition] = now
+        return Records(partition=partition, records=records, next=now.next, end=now.end)
 
     def _out_of_range_events(self) -> list[Event]:
+        """Return `OutOfRange` for the positions that the log does not have; read again from those that it does have."""
         events: list[Event] = []
         for partition, position in list(self._out_of_range.items()):
-            if (offsets := self._log_offsets(partition)) is None:  # a later poll asks again
-                continue
-            first, end = offsets
-            last = self._last.pop(partition, None)
-            if position == EARLIEST:
+            offsets = self._log_offsets(partition)
+            if offsets is None:
+                continue  # a later poll asks again
+            earliest, end = offsets
+            is_in_log = earliest <= position <= end
+            last = self._last_records.pop(partition, None)  # None also if the log holds another record there
+            if position == EARLIEST:  # the record was deleted after the client had asked which one is the earliest
                 self.seek({partition: None})
-            elif last and first <= position <= end:  # retention has removed it, or a new leader has caught up
-                self.seek({partition: position}, {partition: last} if last.offset >= first else NO_RECORDS)
+            elif last and is_in_log:  # retention has removed the last record, or a new leader has caught up
+                can_be_compared = last.offset >= earliest
+                self.seek({partition: position}, {partition: last} if can_be_compared else NO_RECORDS)
             else:
                 del self._out_of_range[partition]
-                diverged = position - 1 if first <= position <= end else None  # the last record, at least
-                events.append(OutOfRange(partition, position, first, end, diverged))
+                # The log has the position, but another record before it.
+                diverged = position - 1 if is_in_log else None
+                events.append(
+                    OutOfRange(partition=partition, position=position, earliest=earliest, latest=end, diverged=diverged)
+                )
         return events
 
 
-def member_intervals_ms(settings: ConsumerSettings) -> tuple[int, int, int]:
-    """The longest time between polls, the timeout of a session, and the interval of heartbeats."""
+class MemberIntervals(NamedTuple):
+    """The intervals by which a group recognises that a member is gone, milliseconds."""
+
+    longest_poll_ms: int  # between two polls
+    session_ms: int  # without a heartbeat
+    heartbeat_ms: int
+
+
+def member_intervals(settings: ConsumerSettings) -> MemberIntervals:
+    """Return the intervals for the session timeout in the settings."""
     session_s = settings.session_timeout_s
-    return int(max(MAX_POLL_INTERVAL_S, session_s) * 1000), int(session_s * 1000), int(min(3.0, session_s / 10) * 1000)
+    return MemberIntervals(
+        longest_poll_ms=int(max(MAX_POLL_INTERVAL_S, session_s) * 1000),
+        session_ms=int(session_s * 1000),
+        heartbeat_ms=int(min(3.0, session_s / 10) * 1000),
+    )
 
 
 def log_failed_commit(error: object) -> None:
-    """Log that the offsets of a commit do not show how far the checkpoints are."""
+    """Log that lag tools will show older offsets than those that are saved, because a commit has failed."""
     log.warning("offsets not committed; lag tools will show older ones", error=one_line(error))

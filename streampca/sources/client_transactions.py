@@ -1,10 +1,13 @@
-"""Transactions and dead letters of either client: when a producer is opened, used, and given up."""
+"""Transactions and dead letters, as far as they are the same for both clients.
+
+A module of each client says how its own producer is opened, used, and given up.
+"""
 
 import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import structlog
 
@@ -22,61 +25,85 @@ from streampca.sources.base import (
     Transactions,
 )
 from streampca.sources.client_connection import BrokerErrors, ClientConnection
-from streampca.sources.dead_letters import dead_letter_headers, own_time
+from streampca.sources.dead_letters import dead_letter_headers, read_own_time
 from streampca.sources.record_times import REFUSED_TIME
 
 ABORT_S = 2.0
-_REFUSED = {29, 30, 31, 35, 50, 53, 58}  # codes of errors that every transaction meets: missing rights, limits
-_TOO_LARGE, _INVALID = {10, 18}, {32, 87}  # those that one with the same record meets
-_FEWER = 8  # times as small are the batches after one that was too large
-_CONFIGS_S = 120.0  # then a topic's options are read again: an operator may change them while we run
 REQUEST_BYTES = 100 * 1024 * 1024  # a broker's own limit: the topic's limit decides
+
+# Codes of errors in Kafka's protocol:
+_EVERY_TRANSACTION_REFUSED = {29, 30, 31, 35, 50, 53, 58}  # missing rights, limits
+_TOO_LARGE = {10, 18}
+_INVALID = {32, 87}  # a record would be refused in any transaction, such as for its timestamp
+
+_SMALLER_BY = 8  # if a batch was too large, the next batches are smaller by this factor
+_CONFIGS_S = 120.0  # then a topic's options are read again: an operator may change them while we run
 _POLL_S = 0.5
 
 log = structlog.get_logger()
 
 
+class Undelivered(NamedTuple):
+    """A record of a transaction that was not delivered."""
+
+    error: Exception
+    topic: str
+    size: int  # bytes, as `record_size` counts them; 0: unknown
+
+
 class ClientTransactions(Transactions, ABC):
     """See `streampca.sources.base.Transactions`.
 
-    A producer whose transaction has failed is given up. The next one has the same name, with which a broker ends what
-    the old one has left open.
+    If a transaction fails, its producer is given up. The next producer has the same transactional id, by which a broker
+    knows it and ends what the old producer has left open.
     """
 
-    begin_s, commit_s = 5.0, 10.0  # time limits
+    begin_s = 5.0  # time limits
+    commit_s = 10.0
     client_error: type[Exception]  # what the client raises
-    batch_bytes = 0  # a larger record is alone in its batch, which a broker refuses as a whole
+    # A record that is larger than this is sent in a batch of its own. A broker refuses a batch as a whole, so if the
+    # refused record is smaller, another one in its batch may be too large. 0: every record that fails was alone.
+    batch_bytes = 0
 
     def __init__(
-        self, settings: KafkaSettings, topics: Sequence[str], name: str, timeout_s: float, source: Any = None
+        self,
+        settings: KafkaSettings,
+        topics: Sequence[str],
+        transactional_id: str,
+        timeout_s: float,
+        source: Any = None,
     ) -> None:
-        """`topics` are those that will be written to, outputs to the first; they exist. Raises `SourceError`.
+        """`topics` are those that will be written to, the first one with outputs; all exist. Raises `SourceError`.
 
-        Brokers abort a transaction after `timeout_s`. Without a source, no offsets are committed.
+        If a transaction stays open for `timeout_s`, brokers abort it. Without a source, no offsets are committed.
         """
-        self._settings, self._topics, self._name, self._timeout_s = settings, topics, name, timeout_s
-        self._source, self._open = source, False
-        self._producer: Any = None
-        self._configs, self._read_configs_at = dict[str, str](), 0.0
-        self._undelivered: list[tuple[Exception, str, int]] = []
-        """Errors of this transaction's records, with their topics and sizes (0: unknown)."""
-        self._next_batch_bytes = self.batch_bytes  # of the next producer, at most
+        self._settings = settings
+        self._topics = topics
+        self._transactional_id = transactional_id
+        self._timeout_s = timeout_s
+        self._source = source
+        self._open = False
+        self._producer: Any = None  # None before the first one, and after one was given up
+        self._configs = dict[str, str]()
+        self._read_configs_at = 0.0  # when to read them again, by time.monotonic
+        self._undelivered: list[Undelivered] = []  # records of this transaction
+        self._next_batch_bytes = self.batch_bytes  # the most `batch_bytes` of the next producer
 
     @abstractmethod
     def _read_configs(self) -> dict[str, str]:
-        """The options of the first topic; empty without the right. Raises also `SourceError`."""
+        """Read the options of the first topic; empty without the right to read them. Raises also `SourceError`."""
 
     @abstractmethod
     def _start(self) -> None:
-        """Set `_producer`, then let it end the transactions of earlier producers of the same name."""
+        """Set `_producer`, then let it end the transactions of earlier producers with the same transactional id."""
 
     @abstractmethod
     def _send(self, producer: Any, records: Iterable[OutgoingFields]) -> None:
-        """Add records to the transaction; calls `_fail` for those that cannot be sent."""
+        """Add records to the transaction. If a record cannot be sent, call `_fail`."""
 
     @abstractmethod
     def _commit(self, producer: Any, offsets: Mapping[int, Committed], membership: Any) -> None:
-        """Commit the transaction with a group member's offsets; calls `_fail` for records that were not delivered."""
+        """Commit the transaction with a group member's offsets. If a record was not delivered, call `_fail`."""
 
     @abstractmethod
     def _abort(self, producer: Any) -> None:
@@ -87,8 +114,8 @@ class ClientTransactions(Transactions, ABC):
         """Close the producer without sending what is left."""
 
     @abstractmethod
-    def _described(self, error: Exception) -> tuple[int | None, str]:
-        """The error's code in Kafka's protocol, if it has one, and its text in one line."""
+    def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
+        """Return the error's code in Kafka's protocol, None if it has no code, and its text in one line."""
 
     def topic_configs(self) -> Mapping[str, str]:
         if time.monotonic() >= self._read_configs_at:
@@ -105,20 +132,23 @@ class ClientTransactions(Transactions, ABC):
         except NoBrokerError as error:
             raise TimeoutError(str(error)) from None
         except self.client_error as error:
-            self._drop()
+            self._drop_producer()
             if refusal := self._refusal(error, self._topics[0]):
                 raise refusal from None
-            raise TimeoutError(f"no transaction can begin: {self._described(error)[1]}") from None
+            _, text = self._code_and_text(error)
+            raise TimeoutError(f"no transaction can begin: {text}") from None
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
-        self._send(self._begun(), records)
+        self._send(self._begin_unless_open(), records)
 
     def commit(self, offsets: Mapping[int, Committed]) -> None:
-        producer = self._begun()
-        membership = self._source.membership if self._source else None  # once: another thread may lose it meanwhile
-        if self._source is not None and membership is None:
-            self._drop()
-            raise TransactionFailedError("the group has given this member up")
+        producer = self._begin_unless_open()
+        membership = None
+        if self._source is not None:
+            membership = self._source.membership  # read once: another thread may lose it meanwhile
+            if membership is None:
+                self._drop_producer()
+                raise TransactionFailedError("the group has given this member up")
         try:
             self._commit(producer, offsets, membership)
         except self.client_error as error:
@@ -132,14 +162,14 @@ class ClientTransactions(Transactions, ABC):
         try:
             self._abort(self._producer)
         except self.client_error:
-            self._drop()  # the next producer of this name ends the transaction
+            self._drop_producer()  # the next producer ends the transaction
 
     def close(self) -> None:
         self.abort()
-        self._drop()
+        self._drop_producer()
 
-    def _begun(self) -> Any:
-        """The producer, in a transaction."""
+    def _begin_unless_open(self) -> Any:
+        """Begin a transaction unless one is open, and return its producer."""
         if self._producer is None:
             raise TransactionFailedError("the last transaction has failed")
         if not self._open:
@@ -147,37 +177,46 @@ class ClientTransactions(Transactions, ABC):
                 self._producer.begin_transaction()
             except self.client_error as error:
                 self._fail(error, self._topics[0])
-            self._open, self._undelivered = True, []
+            self._open = True
+            self._undelivered = []
         return self._producer
 
     def _fail(self, error: Exception, topic: str, size: int = 0) -> NoReturn:
-        """Give the producer up; raise the error of a record to that topic, or of the transaction."""
-        self._drop()
-        for cause, its_topic, its_size in [*self._undelivered, (error, topic, size)]:
-            if refusal := self._refusal(cause, its_topic, its_size):
+        """Give the producer up, and raise why the transaction failed.
+
+        `error` is of a record to this topic, with its size if it is known, or of the transaction. If brokers refused
+        one of the records that were not delivered before, that is raised instead.
+        """
+        self._drop_producer()
+        for failed in [*self._undelivered, Undelivered(error, topic, size)]:
+            if refusal := self._refusal(*failed):
                 raise refusal from None
-        raise TransactionFailedError(self._described(error)[1]) from None
+        _, text = self._code_and_text(error)
+        raise TransactionFailedError(text) from None
 
     def _refusal(self, error: Exception, topic: str, size: int = 0) -> SourceError | RecordRefusedError | None:
-        """The error as one that waiting cannot fix; None if the next transaction may succeed."""
-        code, text = self._described(error)
-        refusal = BrokerErrors(self._settings, topic).of(code, text)
+        """Return an error that waiting cannot fix, as it is raised; None if the next transaction may succeed."""
+        code, text = self._code_and_text(error)
+        refusal = BrokerErrors(self._settings, topic).explain(code, text)
         if code in _TOO_LARGE | _INVALID:
             self._read_configs_at = 0.0  # the topic's options may have changed
         if code in _INVALID:
             return RecordRefusedError(str(refusal), code)
-        if code in _TOO_LARGE and size <= self.batch_bytes:  # others may have been in its batch
-            self._next_batch_bytes = self.batch_bytes // _FEWER
-            return None if self.batch_bytes else refusal
-        if code in _TOO_LARGE and topic == self._topics[0]:
-            return RecordRefusedError(str(refusal), code, size)
-        return refusal if code in _TOO_LARGE | _REFUSED else None
+        if code in _TOO_LARGE:
+            may_have_shared_batch = size <= self.batch_bytes
+            if may_have_shared_batch:
+                self._next_batch_bytes = self.batch_bytes // _SMALLER_BY
+                return None if self.batch_bytes else refusal
+            is_output = topic == self._topics[0]
+            return RecordRefusedError(str(refusal), code, size) if is_output else refusal
+        return refusal if code in _EVERY_TRANSACTION_REFUSED else None
 
-    def _drop(self) -> None:
+    def _drop_producer(self) -> None:
         """Give the producer up, and what it has not sent."""
         if self._producer is not None:
             self._give_up(self._producer)
-        self._producer, self._open = None, False
+        self._producer = None
+        self._open = False
 
 
 class ClientProducer(DeadLetters, ABC):
@@ -186,18 +225,30 @@ class ClientProducer(DeadLetters, ABC):
     _connection: ClientConnection
 
     def __init__(
-        self, settings: ConsumerSettings | ProduceSettings, topic: str, room_s: float = 5.0, *, is_idempotent: bool
+        self,
+        settings: ConsumerSettings | ProduceSettings,
+        topic: str,
+        room_timeout_s: float = 5.0,
+        *,
+        is_idempotent: bool,
     ) -> None:
-        """`room_s` is how long a record waits for room among those that are not acknowledged.
+        """If the client's queue is full of records without acknowledgement, a new record waits for `room_timeout_s`.
 
-        Only an idempotent producer never writes a record twice; one whose brokers have been away for long may fail.
+        An idempotent producer never writes a record twice, but it may fail if brokers were away for long. Another
+        producer waits for brokers without limit, and may write a record twice.
         """
-        self._settings, self._topic, self._room_s, self._is_idempotent = settings, topic, room_s, is_idempotent
+        self._settings = settings
+        self._topic = topic
+        self._room_timeout_s = room_timeout_s
+        self._is_idempotent = is_idempotent
         self._is_clock_reported = False
 
     @abstractmethod
-    def _await(self, timeout_s: float) -> int:
-        """Wait for acknowledgements; the number of records without one. Raises `SourceError` for what is refused."""
+    def _wait_for_acknowledgements(self, timeout_s: float) -> int:
+        """Wait until all records are acknowledged, and return how many are not. Raises `SourceError` if one is refused.
+
+        It may return earlier, once some are acknowledged.
+        """
 
     @abstractmethod
     def produce(
@@ -210,15 +261,15 @@ class ClientProducer(DeadLetters, ABC):
         """Send a record, without waiting for an answer; without a partition, its key decides. Raises `SourceError`."""
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        headers = dead_letter_headers(self._settings.topic, partition, record, reason, message)
-        self.produce(record.value, None, record.key, headers)
+        headers = dead_letter_headers(self._settings.topic, partition, record, reason=reason, message=message)
+        self.produce(record.value, partition=None, key=record.key, headers=headers)
 
-    def _other_time(self, code: int | None, headers: Sequence[Header]) -> int | None:
-        """The time with which a record is sent again, if the topic refuses the time of sending: a dead letter's own.
+    def _time_for_another_try(self, code: int | None, headers: Sequence[Header]) -> int | None:
+        """If a topic refuses the time of sending, return the time with which a dead letter is sent again: its record's.
 
-        None if the record was refused for another reason (`code`), or has no other time.
+        None if the dead letter was refused for another reason (`code`), or its headers have no time of the record.
         """
-        time_ms = own_time(headers)
+        time_ms = read_own_time(headers)
         if code not in REFUSED_TIME or time_ms < 0:
             return None
         if not self._is_clock_reported:
@@ -227,19 +278,24 @@ class ClientProducer(DeadLetters, ABC):
         return time_ms
 
     def partitions(self) -> frozenset[int]:
-        """The topic's partitions."""
+        """Return the topic's partitions."""
         return self._connection.partitions()
 
     def raise_refused(self) -> None:
         """Raise `SourceError` if a record is known to be refused; never waits."""
-        self._await(0)
+        self._wait_for_acknowledgements(0)
 
     def flush(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while left := self._await(min(_POLL_S, max(deadline - time.monotonic(), 0))):
+        while True:
+            left_s = max(deadline - time.monotonic(), 0)
+            unacknowledged = self._wait_for_acknowledgements(min(_POLL_S, left_s))
+            if not unacknowledged:
+                break
             self._connection.watch()
             if time.monotonic() >= deadline:
                 with contextlib.suppress(TimeoutError):
                     self._connection.topic_id()  # raises what waiting cannot fix: a deleted topic, a refused login
-                raise TimeoutError(f"{left} dead letters are not acknowledged yet")  # `produce` has its own words
+                # `streampca produce`, which does not send dead letters, replaces this message.
+                raise TimeoutError(f"{unacknowledged} dead letters are not acknowledged yet")
         self._connection.watch()

@@ -1,4 +1,4 @@
-"""Creates the clients that the settings name, and what uses them."""
+"""Creates readers and writers of topics, with the Kafka client that the settings name."""
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -15,11 +15,14 @@ from streampca.sources.client_transactions import ClientProducer, ClientTransact
 from streampca.sources.record_times import RecordTimes
 from streampca.sources.topic_reader import TopicReader
 
-_REPLAY_S = 60.0  # a person waits; brokers abort the transaction of a killed replay after this time
+# A person waits for a replay, so it may wait longer for brokers than a member does. If a replay is killed, the brokers
+# abort its transaction after this time.
+_REPLAY_TIMEOUT_S = 60.0
+_PRODUCE_ROOM_TIMEOUT_S = 60.0  # how long a record of `streampca produce` waits for room in the producer
 
 
-class _Client(NamedTuple):
-    """The classes of one client."""
+class _ClientClasses(NamedTuple):
+    """The classes that use one client."""
 
     admin: Callable[[KafkaSettings, str], Admin]
     source: Callable[[ConsumerSettings], Source]
@@ -28,64 +31,84 @@ class _Client(NamedTuple):
 
 
 class ReplayProducer:
-    """Sends dead letters' records again, in transactions. Opening one ends those of any other with the same name.
+    """Sends the records of dead letters again, in transactions.
 
-    All methods raise as `Transactions`; then nothing of the transaction is visible to readers of committed records,
-    unless `send` was in its end: then all of it may be.
+    When it is created, the brokers end the open transaction of any other producer with the same transactional id.
+    Methods raise what those of `Transactions` raise. Then readers of committed records see nothing of the transaction;
+    but if `send` failed while it was committing, they may see all of it.
     """
 
     def __init__(self, topic: str, transactions: ClientTransactions) -> None:
-        self._transactions, self.close = transactions, transactions.close
-        transactions.begin_s, transactions.commit_s = _REPLAY_S / 2, _REPLAY_S
-        self._times, self.replaced = RecordTimes(topic, transactions), 0  # records with the time of sending, so far
+        transactions.begin_s = _REPLAY_TIMEOUT_S / 2
+        transactions.commit_s = _REPLAY_TIMEOUT_S
         transactions.recover()
+        self._transactions = transactions
+        self._timestamps = RecordTimes(topic, transactions)
+        self.replaced = 0  # records that were sent with the time of sending in place of their own
         self.partitions = transactions.partitions(topic)
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
-        """Send records as one transaction, and return when it is committed."""
+        """Send records in one transaction, and return when it is committed.
+
+        If a timestamp is refused, the transaction is repeated with more timestamps replaced.
+        """
         records = list(records)
         while True:
-            sendable, replaced = self._times.sendable(records)
+            sendable, replaced = self._timestamps.sendable(records)
             try:
                 self._transactions.send(sendable)
                 self._transactions.commit({})
                 break
             except RecordRefusedError as error:
-                self._times.retry(error)
+                self._timestamps.retry(error)  # raises if another try does not help
                 self._transactions.recover()
-        self._times.tries = 0
+        self._timestamps.tries = 0
         self.replaced += replaced
+
+    def close(self) -> None:
+        """Abort the open transaction, and close the connections."""
+        self._transactions.close()
 
 
 def client_and_other(settings: KafkaSettings) -> str:
-    """The client in use, and what the other would do."""
+    """Describe the client in use, for the log, and how its speed compares with the other one's."""
     if settings.client == "confluent":
         return "confluent; kafka-python (kafka_client=kafka-python) is several times slower"
     return "kafka-python; confluent (kafka_client=confluent) is several times as fast"
 
 
-def _client(settings: KafkaSettings) -> _Client:
-    """The client in use. The other one is not imported: kafka-python comes with patches."""
+def _client_classes(settings: KafkaSettings) -> _ClientClasses:
+    """Import the classes for the client in use. The other client is not imported: kafka-python would be patched."""
     if settings.client == "confluent":
         from streampca.sources.confluent.admin import ConfluentAdmin
         from streampca.sources.confluent.source import ConfluentSource
         from streampca.sources.confluent.transactions import ConfluentProducer, ConfluentTransactions
 
-        return _Client(ConfluentAdmin, ConfluentSource, ConfluentProducer, ConfluentTransactions)
+        return _ClientClasses(
+            admin=ConfluentAdmin,
+            source=ConfluentSource,
+            producer=ConfluentProducer,
+            transactions=ConfluentTransactions,
+        )
     from streampca.sources.kafka_python.connection import KafkaPythonAdmin
     from streampca.sources.kafka_python.source import KafkaPythonSource
     from streampca.sources.kafka_python.transactions import KafkaPythonProducer, KafkaPythonTransactions
 
-    return _Client(KafkaPythonAdmin, KafkaPythonSource, KafkaPythonProducer, KafkaPythonTransactions)
+    return _ClientClasses(
+        admin=KafkaPythonAdmin,
+        source=KafkaPythonSource,
+        producer=KafkaPythonProducer,
+        transactions=KafkaPythonTransactions,
+    )
 
 
 def create_admin(settings: KafkaSettings, topic: str) -> Admin:
-    """An admin client for a topic, which need not exist. Raises `SourceError`."""
-    return _client(settings).admin(settings, topic)
+    """Create an admin client for a topic, which need not exist. Raises `SourceError`."""
+    return _client_classes(settings).admin(settings, topic)
 
 
 def require_writable(settings: KafkaSettings, topic: str) -> int:
-    """The number of partitions of a topic. Raises `SourceError` unless it exists and may be written to."""
+    """Return the number of partitions of a topic. Raises `SourceError` unless it exists and may be written to."""
     with closing(create_admin(settings, topic)) as admin:
         description = admin.require_topic()
     if not description.is_writable:
@@ -94,54 +117,83 @@ def require_writable(settings: KafkaSettings, topic: str) -> int:
 
 
 def create_client(settings: ConsumerSettings) -> Source:
-    """A member of the consumer group, which joins at its first poll. Raises `SourceError`."""
-    return _client(settings).source(settings)
+    """Create a member of the consumer group, which joins the group at its first poll. Raises `SourceError`."""
+    return _client_classes(settings).source(settings)
 
 
-def could_save(settings: ConsumerSettings, needs: str) -> bool:
-    """Return whether a new client is answered, and what a save `needs` has the leaders and replicas for writing."""
-    topic = (needs == "dead letters" and settings.dead_letter_topic) or settings.topic
+def could_save(settings: ConsumerSettings, waits_for: str) -> bool:
+    """Return whether a new client could do what a member's save waits for.
+
+    It could if brokers answer it, and each partition of the topic to be written has a leader and enough replicas.
+    """
+    topic = settings.topic
+    if waits_for == "dead letters" and settings.dead_letter_topic:
+        topic = settings.dead_letter_topic
     with suppress(StreampcaError), closing(create_admin(settings, topic)) as admin:
         in_sync = admin.require_topic().in_sync.values()
-        return min(in_sync) >= int(admin.topic_configs().get("min.insync.replicas", 1))
+        needed = int(admin.topic_configs().get("min.insync.replicas", 1))
+        return min(in_sync) >= needed
     return False
 
 
 def open_reader(settings: KafkaSettings, topic: str) -> TopicReader:
-    """A reader of the committed records of a topic. Raises `SourceError`."""
+    """Open a reader of the committed records of a topic. Raises `SourceError`."""
     with closing(create_admin(settings, topic)) as admin:
         log_ends = admin.log_ends()
     outside_of_groups = {"topic": topic, "group_instance_id": None}
-    alone = ConsumerSettings.model_construct(**dict(settings) | outside_of_groups)
-    return TopicReader(create_client(alone), topic, log_ends)
+    settings_without_group = ConsumerSettings.model_construct(**dict(settings) | outside_of_groups)
+    return TopicReader(create_client(settings_without_group), topic, log_ends)
 
 
 def create_producer(settings: ProduceSettings) -> ClientProducer:
-    """A producer for the topic, which writes each record once. Raises `SourceError`."""
-    return _client(settings).producer(settings, settings.topic, 60.0, is_idempotent=True)
+    """Create a producer for the topic, which writes each record once. Raises `SourceError`."""
+    return _client_classes(settings).producer(
+        settings,
+        settings.topic,
+        room_timeout_s=_PRODUCE_ROOM_TIMEOUT_S,
+        is_idempotent=True,
+    )
 
 
 def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:
     """Create the writer of dead letters; without a dead-letter topic, one that is never used. Raises `SourceError`."""
     if settings.dead_letter_topic is None:
         return DeadLetters()
-    return _client(settings).producer(settings, settings.dead_letter_topic, is_idempotent=False)
+    return _client_classes(settings).producer(settings, settings.dead_letter_topic, is_idempotent=False)
 
 
 def create_transactions(settings: ConsumerSettings, source: Any, topics: Sequence[str]) -> Transactions:
-    """Transactions of a source that `create_client` has created with the same settings. Raises `SourceError`."""
-    name = f"{settings.group}-{settings.group_instance_id or uuid.uuid4().hex}"
-    return _client(settings).transactions(settings, topics, name, settings.session_timeout_s, source)
+    """Create transactions for a source that `create_client` has created with the same settings. Raises `SourceError`.
+
+    `topics` will be written to, the first one with outputs.
+    """
+    member_id = settings.group_instance_id or uuid.uuid4().hex
+    return _client_classes(settings).transactions(
+        settings,
+        topics,
+        transactional_id=f"{settings.group}-{member_id}",
+        timeout_s=settings.session_timeout_s,
+        source=source,
+    )
 
 
 def create_replay(settings: DeadLettersSettings) -> ReplayProducer:
-    """Sends records to their topic again; ends any other replay of the dead-letter topic. Raises `SourceError`."""
-    topics, name = [settings.topic, settings.dead_letter_topic], f"streampca-replay-{settings.dead_letter_topic}"
-    return ReplayProducer(settings.topic, _client(settings).transactions(settings, topics, name, _REPLAY_S))
+    """Create the producer that sends records of dead letters to their topic again. Raises `SourceError`.
+
+    It ends any other replay of the same dead-letter topic.
+    """
+    transactions = _client_classes(settings).transactions(
+        settings,
+        [settings.topic, settings.dead_letter_topic],
+        transactional_id=f"streampca-replay-{settings.dead_letter_topic}",
+        timeout_s=_REPLAY_TIMEOUT_S,
+    )
+    return ReplayProducer(settings.topic, transactions)
 
 
 def in_flight_limit_bytes(settings: ConsumerSettings) -> int:
-    """Bytes of records and vectors that a member may have in flight."""
-    if settings.client == "confluent":  # librdkafka's own queue holds the other half
-        return base.IN_FLIGHT_MIB * 2**20 // 2
-    return base.IN_FLIGHT_MIB * 2**20
+    """Return how many bytes of records and vectors a member may have in flight."""
+    limit = base.IN_FLIGHT_MIB * 2**20
+    if settings.client == "confluent":
+        return limit // 2  # librdkafka's own queue holds the other half
+    return limit

@@ -1,7 +1,9 @@
-"""Dead letters: their headers, as Kafka Connect writes them, and the marks of those that were replayed.
+"""Dead letters: their headers, as Kafka Connect writes them, and the notes about those that were replayed.
 
-A mark is a record of the dead-letter topic itself, in the same partition as the letters and written in the transaction
-that sends them. So the two cannot disagree, and a log never loses a mark before its letters.
+To replay a dead letter is to send its record to its topic again. A replay note lists offsets of dead letters that were
+replayed. It is a record of the dead-letter topic itself, in the same partition as the letters, and written in the
+transaction that sends their records. So notes and sent records cannot disagree, and a log never loses a note before its
+letters.
 """
 
 import hashlib
@@ -11,29 +13,34 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from streampca.formats.record import Record
-from streampca.sources.base import Headers, Outgoing
+from streampca.sources.base import Header, Headers, Outgoing
 
-_NAMES = [
+_ERROR_HEADERS = [  # the last headers of a dead letter, in this order
     f"__connect.errors.{name}"
     for name in ("topic", "partition", "offset", "exception.class.name", "exception.message", "timestamp")
 ]
-_HEADER = "streampca.replayed"
-_REPLAYS = "streampca.replays"
-_LETTER = "streampca.dead-letter"
+_NOTE_HEADER = "streampca.replayed"  # the only header of a replay note
+_REPLAYS_HEADER = "streampca.replays"  # of a replayed record: how often it was replayed
+_LETTER_HEADER = "streampca.dead-letter"  # of a replayed record: where its dead letter lies
 
 ReadTopic: TypeAlias = Callable[[], Iterator[tuple[int, Record]]]
-"""Reads the committed records with their partitions, each partition's in order; the same ones at every call."""
+"""Reads the committed records of a topic with their partitions.
+
+Each partition's records come in order, and the same ones at every call.
+"""
 
 
 def dead_letter_headers(topic: str, partition: int, record: Record, reason: str, message: str) -> Headers:
-    """The record's own headers, then where it comes from and why it was rejected.
+    """Return the headers of a dead letter: the record's own, then where it comes from and why it was rejected.
 
-    A dead letter has the time of sending, from which retention counts. A topic refuses that time if this machine's
-    clock is wrong; then the letter is sent with the record's time (`own_time`).
+    A dead letter has the time of sending as its timestamp, from which retention counts. If this machine's clock is
+    wrong, a topic refuses that time; then the letter is sent with the time of its record (`read_own_time`).
     """
     values = (topic, str(partition), str(record.offset), reason, message, str(record.timestamp))
-    errors = ((name, value.encode(errors="backslashreplace")) for name, value in zip(_NAMES, values, strict=True))
-    return [*record.headers, *errors]
+    headers = list(record.headers)
+    for name, value in zip(_ERROR_HEADERS, values, strict=True):
+        headers.append((name, value.encode(errors="backslashreplace")))
+    return headers
 
 
 class Origin(NamedTuple):
@@ -48,34 +55,43 @@ class Origin(NamedTuple):
     headers: Headers  # the record's own
 
 
-def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
-    """The origin that the headers of a dead letter name; None if the record is no dead letter."""
-    own, errors = list(headers[: -len(_NAMES)]), headers[-len(_NAMES) :]
-    if [name for name, _ in errors] != _NAMES:
+def read_origin(headers: Sequence[Header]) -> Origin | None:
+    """Read the origin of a dead letter from its headers; None if they are not the headers of a dead letter."""
+    own_headers = headers[: -len(_ERROR_HEADERS)]
+    error_headers = headers[-len(_ERROR_HEADERS) :]
+    if [name for name, _ in error_headers] != _ERROR_HEADERS:
         return None
     try:
-        topic, partition, offset, reason, message, timestamp = ((value or b"").decode() for _, value in errors)
-        return Origin(topic, int(partition), int(offset), reason, message, int(timestamp), own)
+        topic, partition, offset, reason, message, timestamp = ((value or b"").decode() for _, value in error_headers)
+        return Origin(
+            topic=topic,
+            partition=int(partition),
+            offset=int(offset),
+            reason=reason,
+            message=message,
+            timestamp=int(timestamp),
+            headers=list(own_headers),
+        )
     except ValueError:
         return None
 
 
-def own_time(headers: Sequence[tuple[str, bytes | None]]) -> int:
-    """The time of the rejected record (milliseconds since 1970), which a dead letter's headers name; -1 if unknown."""
-    origin = origin_of(headers)
+def read_own_time(headers: Sequence[Header]) -> int:
+    """Read the time of a rejected record (milliseconds since 1970) from its dead letter's headers; -1 if unknown."""
+    origin = read_origin(headers)
     return -1 if origin is None else origin.timestamp
 
 
 class LetterStatus(StrEnum):
-    """The letter's part in a replay."""
+    """Whether a replay sends a dead letter's record."""
 
-    WAITING = "waiting"  # sends it
-    REPLAYED = "replayed"  # was sent
-    REPEATED = "repeated"  # an earlier letter is of the same record, which a worker has rejected twice after a crash
+    WAITING = "waiting"  # it does
+    REPLAYED = "replayed"  # it does not, since an earlier replay has sent it
+    REPEATED = "repeated"  # it does not: an earlier letter is of the same record, which a worker rejected again
 
 
 class DeadLetter(NamedTuple):
-    """A dead letter and where it lies."""
+    """A dead letter, and where it lies in the dead-letter topic."""
 
     partition: int
     offset: int
@@ -84,56 +100,72 @@ class DeadLetter(NamedTuple):
     status: LetterStatus
 
     def to_replay(self, dead_letter_topic: str) -> Outgoing:
-        """The rejected record, as it is sent again: with how often it was replayed, and where its dead letter lies."""
-        origin, record = self.origin, self.record
-        before = [value or b"" for name, value in origin.headers if name == _REPLAYS]
-        replays = int(before[-1]) if before and before[-1].isdigit() else 0
-        kept = [header for header in origin.headers if header[0] not in (_REPLAYS, _LETTER)]
-        letter = f"{dead_letter_topic}/{self.partition}/{self.offset}".encode()
-        headers = [*kept, (_REPLAYS, str(replays + 1).encode()), (_LETTER, letter)]
-        return Outgoing(origin.topic, origin.partition, record.value, record.key, headers, origin.timestamp)
+        """Return the rejected record as a replay sends it.
+
+        Two headers are added: how often the record was replayed, and where its dead letter lies.
+        """
+        origin = self.origin
+        counts = [value or b"" for name, value in origin.headers if name == _REPLAYS_HEADER]
+        earlier_replays = int(counts[-1]) if counts and counts[-1].isdigit() else 0
+        kept = [(name, value) for name, value in origin.headers if name not in (_REPLAYS_HEADER, _LETTER_HEADER)]
+        place = f"{dead_letter_topic}/{self.partition}/{self.offset}"
+        return Outgoing(
+            topic=origin.topic,
+            partition=origin.partition,
+            value=self.record.value,
+            key=self.record.key,
+            headers=[
+                *kept,
+                (_REPLAYS_HEADER, str(earlier_replays + 1).encode()),
+                (_LETTER_HEADER, place.encode()),
+            ],
+            timestamp=origin.timestamp,
+        )
 
 
 class DeadLetterTopic:
     """All dead letters of a topic, as it is now."""
 
     def __init__(self, read: ReadTopic) -> None:
-        """Reads the topic once, for the marks. Raises `SourceError`."""
-        self._read, self.others = read, 0
-        """Records that are neither dead letters nor marks."""
-        self._replayed: set[tuple[int, int]] = set()  # partitions and offsets
+        """Reads the topic once, to find all replay notes. Raises `SourceError`."""
+        self._read = read
+        self.others = 0  # records that are neither dead letters nor replay notes
+        self._replayed: set[tuple[int, int]] = set()  # partition and offset of each replayed letter
         for partition, record in read():
-            if offsets := marked_in(record):
+            offsets = read_replay_note(record)
+            if offsets is not None:
                 self._replayed.update((partition, offset) for offset in offsets)
-            elif offsets is None and origin_of(record.headers) is None:
+            elif read_origin(record.headers) is None:
                 self.others += 1
 
     def letters(self) -> Iterator[DeadLetter]:
-        """All letters, each partition's in order."""
-        seen: set[bytes] = set()
+        """Read all letters, each partition's in order."""
+        seen: set[bytes] = set()  # hashes of the records that earlier letters were made of
         for partition, record in self._read():
-            origin = origin_of(record.headers)
+            origin = read_origin(record.headers)
             if origin is None:
                 continue
-            # A topic that was created again has other records at its offsets.
+            # Key and value are compared, too: a topic that was created again has other records at its offsets.
             content = (origin.topic, origin.partition, origin.offset, record.key, record.value)
-            identity = hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
+            content_hash = hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
             if (partition, record.offset) in self._replayed:
                 status = LetterStatus.REPLAYED
+            elif content_hash in seen:
+                status = LetterStatus.REPEATED
             else:
-                status = LetterStatus.REPEATED if identity in seen else LetterStatus.WAITING
-            seen.add(identity)
-            yield DeadLetter(partition, record.offset, record, origin, status)
+                status = LetterStatus.WAITING
+            seen.add(content_hash)
+            yield DeadLetter(partition=partition, offset=record.offset, record=record, origin=origin, status=status)
 
 
-def mark_of(offsets: Iterable[int]) -> tuple[bytes, Headers]:
-    """The value and the headers of a mark for these offsets."""
-    return json.dumps(list(offsets)).encode(), [(_HEADER, b"offsets")]
+def make_replay_note(offsets: Iterable[int]) -> tuple[bytes, Headers]:
+    """Return the value and the headers of a note that the letters at these offsets were replayed."""
+    return json.dumps(list(offsets)).encode(), [(_NOTE_HEADER, b"offsets")]
 
 
-def marked_in(record: Record) -> list[int] | None:
-    """The offsets in a mark; None if the record is not a mark."""
-    if [name for name, _ in record.headers] != [_HEADER]:
+def read_replay_note(record: Record) -> list[int] | None:
+    """Return the offsets in a replay note; None if the record is not a replay note."""
+    if [name for name, _ in record.headers] != [_NOTE_HEADER]:
         return None
     try:
         return [int(offset) for offset in json.loads(record.value or b"")]

@@ -1,4 +1,4 @@
-"""The events of a source: changes of its partitions, their records, and gaps; and what decoding makes of records."""
+"""The events of a source: changes of its partitions, their records, offsets out of range; and decoding of records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from streampca.formats.record import Batch, Record, values_of
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """These partitions were assigned to us. Their records come after `Source.seek` was called for them."""
+    """These partitions were assigned to us. No records of them are returned before `Source.seek` is called for them."""
 
     partitions: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """These partitions are about to be assigned to another worker; ours until the next `poll` or `close`: save now."""
+    """These partitions are taken from us. They are ours until the next `poll` or `close`: save them now."""
 
     partitions: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """These partitions belong to another worker already: drop what was learned since the last checkpoint."""
+    """These partitions already belong to another worker: drop what was learned since the last checkpoint."""
 
     partitions: frozenset[int]
 
@@ -32,8 +32,9 @@ class Lost:
 class Records:
     """The next records of one partition in the order of their offsets.
 
-    `next` is the position after them. It may skip offsets without a record, and may advance with no records at all.
-    `end` is the partition's high watermark (records of an unfinished transaction count as lag).
+    `next` is the position after them. If offsets hold no record that a reader sees, `next` may lie behind these
+    offsets, also if there are no records at all. `end` is the partition's high watermark, so records of an unfinished
+    transaction count as lag.
     """
 
     partition: int
@@ -52,7 +53,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors(Batch):
-    """Decoded `Records`. Any of them may still be rejected, and is then a dead letter."""
+    """Decoded `Records`: vectors and rejects."""
 
     partition: int
     end: int
@@ -60,28 +61,28 @@ class Vectors(Batch):
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """Records that cannot be decoded for now, although nothing may be wrong with them; `count` of them."""
+    """Records that cannot be decoded now, although nothing may be wrong with them, such as without the registry."""
 
     partition: int
-    position: int
+    position: int  # offset of the first of these records
     count: int
-    end: int  # of the partition's log
+    end: int  # high watermark of the partition
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The position is not in the log any more (or not yet). No records come until `Source.seek`.
+    """The log does not hold the position any more, or not yet. No records are returned until `Source.seek` is called.
 
-    If the log was cut and has grown again, it holds other records than those that were read: at least from `diverged`
-    on, and maybe from an earlier offset, which not every client reports.
+    If the log was cut and has grown again, it holds other records than those that were read. Then `diverged` is an
+    offset from which on they differ; they may differ from an earlier offset on, which not every client reports.
     """
 
     partition: int
     position: int
-    earliest: int
+    earliest: int  # offsets of the log
     latest: int
-    diverged: int | None = None
+    diverged: int | None = None  # None: the log was not seen to hold other records
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +90,36 @@ class SourceStatus:
     """A source's state in the cluster."""
 
     connected: bool  # a broker has answered recently
-    member: bool  # of a stable group, with partitions or without
+    member: bool  # the group is stable and counts us in, with partitions or without
     cause: str = ""  # the last error of a connection, while no broker answers or the group is not joined
-    blocked_since: float | None = None  # seconds since 1970: partitions end in a transaction that is open since then
+    blocked_since: float | None = None  # seconds since 1970 from when on an open transaction has blocked a partition
 
 
 Event = Assigned | Revoked | Lost | Records | OutOfRange
 
 
 def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
-    """Decode the records of one event; `Undecoded` while the schema registry is away. Any thread may call it.
+    """Decode the records of one event; while the schema registry is away, return `Undecoded`.
 
-    Stops early, with `next` at the first record that is left, when the vectors have become large. Raises `SourceError`
-    if the registry refuses access.
+    When the vectors have become large, it stops early: `next` is then the offset of the first record that is left.
+    Raises `SourceError` if the registry refuses access. Any thread may call it.
     """
     records = event.records
     try:
         batch = codec.decode_batch(records, event.next, LARGE_BATCH)
     except TimeoutError as error:
-        return Undecoded(event.partition, records[0].offset, len(records), event.end, str(error))
-    return Vectors(batch.decoded, batch.timestamps, batch.records, batch.next, event.partition, event.end)
+        return Undecoded(
+            partition=event.partition,
+            position=records[0].offset,
+            count=len(records),
+            end=event.end,
+            cause=str(error),
+        )
+    return Vectors(
+        decoded=batch.decoded,
+        timestamps=batch.timestamps,
+        records=batch.records,
+        next=batch.next,
+        partition=event.partition,
+        end=event.end,
+    )

@@ -15,11 +15,16 @@ from streampca.errors import RETRY_MAY_HELP, NoBrokerError, SourceError
 from streampca.settings.kafka import KafkaSettings, region_of
 from streampca.sources.client_connection import one_line
 
-_TIMEOUT_S, _RETRY_S = 3.0, 2.0
+_TIMEOUT_S = 3.0
+_RETRY_AFTER_S = 2.0
 _RENEWED_AT = 0.5  # share of a token's lifetime after which it is renewed; librdkafka asks for a new one at 0.8
-_LEAST_LEFT_S = 60.0  # if a token cannot be renewed, it is given out until then; brokers' clocks may differ
-_LATE_S = 20.0  # for which a client may still have an old token: librdkafka asks again ten seconds after a failure
-_MOST_ENDS = 100  # more tokens than are replaced within `_LATE_S`
+# If a token cannot be renewed, clients get it until it would expire within this time. The rest is for brokers whose
+# clocks differ.
+_LEAST_LEFT_S = 60.0
+# A client may keep an old token for this long: librdkafka asks again ten seconds after a failure.
+_KEPT_BY_CLIENTS_S = 20.0
+_TRY_LATER = (408, 429)  # HTTP statuses
+_MOST_REPLACED = 100  # more tokens than are replaced within `_KEPT_BY_CLIENTS_S`
 
 log = structlog.get_logger()
 
@@ -30,31 +35,32 @@ class OAuthTokens:
     def __init__(self, request: Callable[[], tuple[str, float]]) -> None:
         self._request = request
         self._lock = threading.Lock()
-        self._token = ""  # before the first one
-        self._expiry = 0.0  # of the token, in seconds since 1970, as are all times here
-        self._ask_at = 0.0
-        self._failure: SourceError | None = None  # of the last request; None: it was granted
+        # All times are in seconds since 1970.
+        self._token = ""  # the last one; "" before the first
+        self._expiry = 0.0  # of the token
+        self._ask_at = 0.0  # when to request the next one
+        self._failure: SourceError | None = None  # of the last request; None if it succeeded
         self._failed_at = 0.0
-        self._replaced_ends: deque[float] = deque(maxlen=_MOST_ENDS)  # when replaced tokens expire, or were replaced
+        self._replaced_ends: deque[float] = deque(maxlen=_MOST_REPLACED)  # when each replaced token ended, see `_ask`
 
     @property
     def may_be_expired(self) -> bool:
-        """Return whether a client may still use an expired token, so that a broker refuses it only for the moment.
+        """Whether a client may still use an expired token, so that a broker refuses it only for the moment.
 
         A client keeps its token until it asks for another one, also if that could not be obtained. But if the token
         server refuses the login, no other token will come, and waiting does not help.
         """
         now = time.time()
-        is_refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
+        is_login_refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
         is_expired = bool(self._token) and now >= self._expiry
-        if is_refused and is_expired:
+        if is_login_refused and is_expired:
             return False
-        has_just_failed = now - self._failed_at < _LATE_S
-        has_just_ended = any(ended_at <= now < ended_at + _LATE_S for ended_at in self._replaced_ends)
+        has_just_failed = now - self._failed_at < _KEPT_BY_CLIENTS_S
+        has_just_ended = any(ended_at <= now < ended_at + _KEPT_BY_CLIENTS_S for ended_at in self._replaced_ends)
         return is_expired or has_just_failed or has_just_ended
 
     def current(self) -> tuple[str, float]:
-        """A token and its expiry, in seconds since 1970.
+        """Return a token and its expiry, in seconds since 1970. If the token is old, request a new one before.
 
         Raises `NoBrokerError` if no token can be obtained now, and `SourceError` if the login is refused and the last
         token has expired.
@@ -62,13 +68,16 @@ class OAuthTokens:
         with self._lock:
             if time.time() >= self._ask_at:
                 self._ask(time.time())
-            left_s = self._expiry - time.time()
-            if self._failure is not None and left_s < _LEAST_LEFT_S:
-                raise NoBrokerError(str(self._failure)) if left_s > 0 else self._failure
+            if self._failure is not None:
+                left_s = self._expiry - time.time()
+                if left_s <= 0:
+                    raise self._failure
+                if left_s < _LEAST_LEFT_S:
+                    raise NoBrokerError(str(self._failure))
             return self._token, self._expiry
 
     def _ask(self, now: float) -> None:
-        """Request a token and plan when to renew it. If that fails, keep the error and plan another try."""
+        """Request a token and plan when to renew it. If the request fails, keep the error and plan another try."""
         try:
             token, expiry = self._request()
         except SourceError as error:
@@ -76,10 +85,10 @@ class OAuthTokens:
                 log.warning("no new token, waiting", error=str(error))
             self._failure = error
             self._failed_at = now
-            self._ask_at = now + _RETRY_S
+            self._ask_at = now + _RETRY_AFTER_S
             return
         if self._token:
-            # Clients keep the old token until they ask again, even if it had expired before now.
+            # The old token ends when it expires. If it has expired already, it ends now: clients have kept it so far.
             self._replaced_ends.append(max(self._expiry, now))
         self._token = token
         self._expiry = expiry
@@ -88,26 +97,33 @@ class OAuthTokens:
 
 
 def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
-    """The tokens of the login in the settings; None if the login needs no tokens. Raises as `OAuthTokens.current`."""
-    match settings.sasl_mechanism, settings.sasl_password:
-        case "AWS_MSK_IAM", _:
-            tokens = _tokens(_signed_for_msk, region_of(settings.bootstrap_servers))
-        case "OAUTHBEARER", secret if secret:
-            tokens = _tokens(_issued, settings.sasl_token_url, settings.sasl_username, secret.get_secret_value())
-        case _:
-            return None
+    """Return the tokens of the login in the settings, once it has one; None if the login needs no tokens.
+
+    Raises what `OAuthTokens.current` raises.
+    """
+    secret = settings.sasl_password
+    if settings.sasl_mechanism == "AWS_MSK_IAM":
+        tokens = _shared_tokens(_sign_for_msk, region_of(settings.bootstrap_servers))
+    elif settings.sasl_mechanism == "OAUTHBEARER" and secret:
+        login = (settings.sasl_token_url, settings.sasl_username, secret.get_secret_value())
+        tokens = _shared_tokens(_request_token, *login)
+    else:
+        return None
     tokens.current()
     return tokens
 
 
 @functools.cache
-def _tokens(request: Callable[..., tuple[str, float]], *login: str | None) -> OAuthTokens:
-    """The tokens of a login: the same object for all clients of the process, so that they share them."""
+def _shared_tokens(request: Callable[..., tuple[str, float]], *login: str | None) -> OAuthTokens:
+    """Return the tokens of a login: always the same object, so that all clients of the process share them."""
     return OAuthTokens(functools.partial(request, *login))
 
 
-def _issued(url: str, client: str, secret: str) -> tuple[str, float]:
-    """A token for client credentials (RFC 6749, section 4.4); the query of the URL is sent in the form."""
+def _request_token(url: str, client: str, secret: str) -> tuple[str, float]:
+    """Request a token for client credentials (RFC 6749, section 4.4), and return it with its expiry.
+
+    The query of the URL is sent in the form.
+    """
     import httpx
 
     endpoint, _, query = url.partition("?")
@@ -123,19 +139,21 @@ def _issued(url: str, client: str, secret: str) -> tuple[str, float]:
         issued = answer.json()
         return str(issued["access_token"]), asked_at + float(issued["expires_in"])
     reason = re.search(r'"error"\s*:\s*"(\w+)"', answer.text)
-    text = f"the token endpoint {endpoint} gives no token ({answer.status_code}{f' {reason[1]}' if reason else ''})"
-    if answer.is_server_error or answer.status_code in (408, 429):
+    status = f"{answer.status_code} {reason[1]}" if reason else str(answer.status_code)
+    text = f"the token endpoint {endpoint} gives no token ({status})"
+    if answer.is_server_error or answer.status_code in _TRY_LATER:
         raise NoBrokerError(f"{text}; {RETRY_MAY_HELP}")
     raise SourceError(f"{text}; check sasl_username, sasl_password and sasl_token_url")
 
 
-def _signed_for_msk(region: str) -> tuple[str, float]:
-    """A token that is signed with the credentials found by AWS's own chain."""
+def _sign_for_msk(region: str) -> tuple[str, float]:
+    """Sign a token with the credentials that AWS's own chain finds, and return it with its expiry."""
     from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 
     try:
         token, expiry_ms = MSKAuthTokenProvider.generate_auth_token(region)
-    except Exception as error:  # the signer fails with AttributeError without credentials, and botocore in many ways
-        cause = "there are none" if isinstance(error, AttributeError) else one_line(error)
+    except Exception as error:  # botocore fails in many ways
+        is_without_credentials = isinstance(error, AttributeError)  # of the signer, which does not test for this
+        cause = "there are none" if is_without_credentials else one_line(error)
         raise NoBrokerError(f"AWS_MSK_IAM needs credentials of AWS ({cause}): see AWS's credential chain") from None
     return token, expiry_ms / 1000

@@ -12,13 +12,20 @@ from streampca.process import watchdog
 from streampca.settings.kafka import FormatSettings
 from streampca.sources.client_connection import one_line
 
-_TIMEOUT_S = 3.0  # timeout of a request, which decoding waits for
-_NOT_FOUND, _NO_ACCESS, _LATER = 404, (401, 403), (408, 429)
-_FAILING_S = 300.0  # after failing this long while the registry answers, an id counts as unknown
+_TIMEOUT_S = 3.0  # of a request, which decoding waits for
+_FAILING_S = 300.0  # an id that cannot be read for this long, while the registry answers, counts as unknown
+
+# HTTP statuses:
+_NOT_FOUND = 404
+_NO_ACCESS = (401, 403)
+_TRY_LATER = (408, 429)
 
 
 def create_schemas(settings: FormatSettings) -> Schemas | None:
-    """The registry in the settings, if the format needs one. Raises `SettingsError` if its client is not installed."""
+    """Create the client of the registry in the settings; None if the format needs no registry.
+
+    Raises `SettingsError` if the package of the client is not installed.
+    """
     return SchemaRegistry(settings) if settings.format in ("avro", "protobuf") else None
 
 
@@ -30,12 +37,12 @@ def create_writer(
     *,
     registers: bool = True,
 ) -> Writer:
-    """The writer of a topic's values; registers their schema, if the format has schemas, as `<topic>-value`.
+    """Create the writer of a topic's values. If the format has schemas, register one as `<topic>-value`.
 
-    Without `registers` the registry only says whether it would accept the schema. Raises `SettingsError` if a package
-    is not installed, `NoBrokerError` while the registry is away, and `SourceError`.
+    Without `registers`, only ask the registry whether it would accept the schema. Raises `SettingsError` if a package
+    is not installed, `NoBrokerError` while the registry is away, and `SourceError` if it refuses the schema.
     """
-    frame = b""
+    frame = b""  # before each value
     if schema := schema_of(format, layout):
         subject = f"{topic}-value"
         try:
@@ -47,14 +54,18 @@ def create_writer(
                     )
                 if registers:
                     frame = frame_of(registry.register(subject, schema))
-        except (TimeoutError, KeyError) as error:
-            kind = SourceError if isinstance(error, _RefusedError | KeyError) else NoBrokerError
-            raise kind(str(error)) from None
+        except (_RefusedError, KeyError) as error:
+            raise SourceError(str(error)) from None
+        except TimeoutError as error:
+            raise NoBrokerError(str(error)) from None
     return writer_of(format, layout.around, frame)
 
 
 class _RefusedError(TimeoutError):
-    """The registry refuses a request, for another reason than the login."""
+    """The registry refuses a request, for another reason than the login.
+
+    It is a `TimeoutError`, since a later request may succeed.
+    """
 
 
 class SchemaRegistry:
@@ -63,9 +74,10 @@ class SchemaRegistry:
     def __init__(self, settings: FormatSettings) -> None:
         with naming_the_extra("a schema registry", "avro"):
             from confluent_kafka import schema_registry
-        self._url, self._error = settings.schema_registry_url, schema_registry.SchemaRegistryError
-        self._schema = schema_registry.Schema
-        self._failing: dict[int | str, float] = {}  # schema id or GUID → monotonic time of its first failure
+        self._url = settings.schema_registry_url
+        self._error_class = schema_registry.SchemaRegistryError
+        self._schema_class = schema_registry.Schema
+        self._failing_since: dict[int | str, float] = {}  # by schema id or GUID, time.monotonic of its first failure
         configuration: dict[str, Any] = {
             "url": self._url,
             "timeout": _TIMEOUT_S,
@@ -75,30 +87,32 @@ class SchemaRegistry:
             configuration["basic.auth.user.info"] = settings.schema_registry_login.get_secret_value()
         try:
             self._client = schema_registry.SchemaRegistryClient(configuration)
-        except OSError as error:  # of the certificates
+        except OSError as error:  # of reading certificates
             raise SettingsError(f"SSL_CERT_FILE cannot be used: {error}") from None
 
     def get(self, schema_id: int | str) -> WriterSchema:
+        is_guid = isinstance(schema_id, str)
         references: dict[str, str] = {}
-        get = self._client.get_schema if isinstance(schema_id, int) else self._client.get_schema_by_guid
         try:
-            schema = self._call(get, schema_id)
+            schema = self._call(self._client.get_schema_by_guid if is_guid else self._client.get_schema, schema_id)
             self._add_references(schema, references)
         except SourceError as error:
-            if self._answers():  # the login may have expired: that says nothing about the id
+            if self._answers():  # access to this schema alone is refused, and may be granted later
                 raise TimeoutError(str(error)) from None
             raise
         except TimeoutError as error:
-            failing_s = time.monotonic() - self._failing.setdefault(schema_id, time.monotonic())
-            refused = isinstance(error, _RefusedError)
-            if (refused or failing_s > _FAILING_S) and self._answers():  # the id is at fault: no partition waits for it
+            now = time.monotonic()
+            failing_s = now - self._failing_since.setdefault(schema_id, now)
+            is_for_good = isinstance(error, _RefusedError) or failing_s > _FAILING_S
+            if is_for_good and self._answers():
+                # The id is at fault. With `TimeoutError`, its partition would wait for the registry without end.
                 raise KeyError(schema_id) from None
             raise
-        self._failing.pop(schema_id, None)
-        return WriterSchema(schema.schema_type, schema.schema_str, references)
+        self._failing_since.pop(schema_id, None)
+        return WriterSchema(kind=schema.schema_type, text=schema.schema_str, references=references)
 
     def _answers(self) -> bool:
-        """Return True if the registry answers a request that needs no schema."""
+        """Return whether the registry answers a request that needs no schema."""
         try:
             self._client.get_schema_types()
         except Exception:  # as in `_call`
@@ -106,14 +120,15 @@ class SchemaRegistry:
         return True
 
     def register(self, subject: str, schema: WriterSchema) -> int:
-        """The id of the schema; registers it under the subject if it is new. Raises as `get` does."""
-        return int(self._call(self._client.register_schema, subject, self._schema(schema.text, schema.kind)))
+        """Register a schema under the subject, unless it has it already, and return its id. Raises as `get` does."""
+        return int(self._call(self._client.register_schema, subject, self._schema_class(schema.text, schema.kind)))
 
     def accepts(self, subject: str, schema: WriterSchema) -> bool:
-        """Return True if the subject has no schema, or a compatible one as its newest. Raises as `get` does."""
+        """Return whether the subject has no schema, or its newest is compatible. Raises as `get` does."""
         try:
-            return bool(self._call(self._client.test_compatibility, subject, self._schema(schema.text, schema.kind)))
-        except KeyError:
+            schema_to_test = self._schema_class(schema.text, schema.kind)
+            return bool(self._call(self._client.test_compatibility, subject, schema_to_test))
+        except KeyError:  # the subject has no schema
             return True
 
     def close(self) -> None:
@@ -121,7 +136,7 @@ class SchemaRegistry:
         self._client.close()
 
     def _add_references(self, schema: Any, references: dict[str, str]) -> None:
-        """Add the texts of the schemas that a schema refers to, dependencies first."""
+        """Add the texts of the schemas that a schema refers to, by name; each comes after those it refers to itself."""
         for reference in schema.references or ():
             if reference.name not in references:
                 referred = self._call(self._client.get_version, reference.subject, reference.version).schema
@@ -129,19 +144,23 @@ class SchemaRegistry:
                 references[reference.name] = referred.schema_str
 
     def _call(self, method: Any, *arguments: Any) -> Any:
-        watchdog.tick()  # a batch may need many
+        """Call a method of the client, and raise what `get` raises.
+
+        A request that the registry refuses for another reason than the login raises `_RefusedError`.
+        """
+        watchdog.tick()  # before each of many requests that a batch may need, else the watchdog ends the process
         try:
             return method(*arguments)
-        except self._error as error:
-            if error.http_status_code == _NOT_FOUND:
+        except self._error_class as error:
+            status = error.http_status_code
+            if status == _NOT_FOUND:
                 raise KeyError(*arguments) from None
-            if error.http_status_code in _NO_ACCESS:
+            if status in _NO_ACCESS:
                 raise SourceError(
-                    f"the schema registry {self._url} refuses access ({error.http_status_code}): check "
-                    "schema_registry_login"
+                    f"the schema registry {self._url} refuses access ({status}): check schema_registry_login"
                 ) from None
-            refused = 400 <= error.http_status_code < 500 and error.http_status_code not in _LATER
-            kind = _RefusedError if refused else TimeoutError
-            raise kind(f"the schema registry {self._url} does not answer as it should: {error}") from None
-        except Exception as error:  # its HTTP client, and so its exceptions, change with its versions
+            is_refused = 400 <= status < 500 and status not in _TRY_LATER
+            error_type = _RefusedError if is_refused else TimeoutError
+            raise error_type(f"the schema registry {self._url} does not answer as it should: {error}") from None
+        except Exception as error:  # the library's HTTP client, and so its exceptions, change with its versions
             raise TimeoutError(f"the schema registry {self._url} cannot be reached: {one_line(error)}") from None

@@ -1,5 +1,6 @@
-"""Reads a topic without a group: dead letters, records to audit, and the newest ones."""
+"""Reads a topic without a group: dead letters, records to audit, and the newest records."""
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -10,76 +11,89 @@ from streampca.sources.base import Source
 from streampca.sources.events import OutOfRange, Records
 
 _POLL_S = 0.2
-_STALLED_S = 60.0  # without progress
-_NEWEST_S = 5.0
+_STALLED_AFTER_S = 60.0  # without a new record; a reader of the newest records waits shorter
+_NEWEST_STALLED_AFTER_S = 5.0
 
 
 class _StalledError(SourceError):
-    """No more records come."""
+    """No new record came for too long."""
 
 
 class TopicReader:
     """Reads the committed records of a topic, from the earliest to the ends when the reader was opened.
 
-    All methods raise `SourceError` if brokers refuse or do not answer.
+    If brokers refuse or do not answer, all methods raise `SourceError`.
     """
 
     def __init__(self, source: Source, topic: str, log_ends: Mapping[int, tuple[int, int]]) -> None:
-        """With a source without a group, and each partition's earliest offset and high watermark.
+        """`source` has no group, and `log_ends` holds each partition's earliest offset and high watermark.
 
-        High watermarks, since a mark may be behind an open transaction, where readers of committed records stop.
+        The high watermark may be behind an open transaction, where committed records end. It is read to nevertheless: a
+        replay note may lie behind.
         """
-        self._source, self._topic, self.log_ends, self.close = source, topic, log_ends, source.close
+        self._source = source
+        self._topic = topic
+        self.log_ends = log_ends
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
 
     def read(self) -> Iterator[tuple[int, Record]]:
-        """The records with their partitions; the same ones at every call."""
+        """Read the records with their partitions; the same ones at every call."""
         ends = {partition: end for partition, (_, end) in self.log_ends.items()}
-        return self._read_to(ends, dict.fromkeys(ends))
+        from_earliest: dict[int, int | None] = dict.fromkeys(ends)  # None, see `Source.seek`
+        return self._read_to(ends, from_earliest)
 
     def between(self, partition: int, start: int, end: int) -> Iterator[Record]:
-        """The records of a partition from one offset to before another. Raises `SourceError` if they are gone."""
-        first, last = self.log_ends.get(partition, (0, 0))
-        if not first <= start < end <= last:
-            held = f"holds offsets {first} to {last}, not {start} to {end}"
+        """Read a partition's records from offset `start` to before `end`. Raises `SourceError` if they are gone."""
+        earliest, high_watermark = self.log_ends.get(partition, (0, 0))
+        if not earliest <= start < end <= high_watermark:
+            held = f"holds offsets {earliest} to {high_watermark}, not {start} to {end}"
             raise SourceError(f"partition {partition} of {self._topic} {held}")
         return (record for _, record in self._read_to({partition: end}, {partition: start}))
 
     def bounds(self) -> dict[int, tuple[int, int]]:
-        """The earliest offset of each partition, and where the committed records end."""
+        """Return each partition's earliest offset, and where its committed records end now."""
         ends = self._source.offsets_at(self.log_ends, None)
-        return {partition: (first, ends[partition]) for partition, (first, _) in sorted(self.log_ends.items())}
+        return {partition: (earliest, ends[partition]) for partition, (earliest, _) in sorted(self.log_ends.items())}
 
     def newest_records(self, bounds: Mapping[int, tuple[int, int]], count: int) -> list[tuple[int, Record]]:
-        """About `count` of the last records of these partitions, as many of each, the newest last; with its partition.
+        """Read about `count` of the last records, equally many of each partition in `bounds`, with their partitions.
 
-        They are those that came in time: an open transaction may block others.
+        The newest comes last. If an open transaction blocks records, they are left out after some seconds.
         """
-        starts = {p: max(end - -(-count // len(bounds)), first) for p, (first, end) in bounds.items()}
+        per_partition = math.ceil(count / len(bounds))
+        starts = {p: max(end - per_partition, earliest) for p, (earliest, end) in bounds.items()}
+        ends = {p: end for p, (_, end) in bounds.items()}
         records: list[tuple[int, Record]] = []
         with suppress(_StalledError):
-            for event in self._events({p: end for p, (_, end) in bounds.items()}, starts, _NEWEST_S):
+            for event in self._events(ends, starts, stalled_after_s=_NEWEST_STALLED_AFTER_S):
                 records += ((event.partition, record) for record in event.records)
-        return sorted(records, key=lambda found: found[1].timestamp)
+        return sorted(records, key=lambda partition_and_record: partition_and_record[1].timestamp)
 
     def _read_to(self, ends: Mapping[int, int], starts: Mapping[int, int | None]) -> Iterator[tuple[int, Record]]:
-        for event in self._events(ends, starts, _STALLED_S):
+        for event in self._events(ends, starts, stalled_after_s=_STALLED_AFTER_S):
             end = ends[event.partition]
             yield from ((event.partition, record) for record in event.records if record.offset < end)
 
     def _events(
-        self, ends: Mapping[int, int], starts: Mapping[int, int | None], patience_s: float
+        self, ends: Mapping[int, int], starts: Mapping[int, int | None], stalled_after_s: float
     ) -> Iterator[Records]:
-        """The records from `starts` to `ends` at least. Raises `_StalledError` if no more come for `patience_s`."""
-        left = {partition for partition, end in ends.items() if end}
+        """Read the records from `starts` to `ends`, and maybe some more.
+
+        Raises `_StalledError` if no new record comes for `stalled_after_s`.
+        """
+        left = {partition for partition, end in ends.items() if end}  # not read to their ends yet
         self._source.seek({partition: starts[partition] for partition in left})
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + stalled_after_s
         while left:
             for event in self._source.poll(_POLL_S):
                 if isinstance(event, OutOfRange):
                     raise SourceError(f"partition {event.partition} of {self._topic} begins at {event.earliest} now")
                 if isinstance(event, Records) and event.partition in left:
                     yield event
-                    deadline = time.monotonic() + patience_s  # afterwards: the caller may take long
+                    deadline = time.monotonic() + stalled_after_s  # after `yield`: the caller may have taken long
                     if event.next >= ends[event.partition]:
                         left.remove(event.partition)
             if left and time.monotonic() > deadline:

@@ -7,9 +7,9 @@ from typing import Literal, Protocol
 from streampca.errors import StoreError, listed
 
 Observe = Callable[[str, str, float, int], None]
-"""Takes an operation, its outcome (ok, missing or error), its duration in seconds, and its number of requests."""
+"""Called after each operation with its name, its outcome (ok, missing or error), its seconds and its requests."""
 
-_PART = re.compile(r"[A-Za-z0-9._-]{1,255}")  # what Kafka allows in a topic's name
+_PART = re.compile(r"[A-Za-z0-9._-]{1,255}")  # of a name, between slashes: what Kafka allows in a topic's name
 
 
 def ignore(operation: str, outcome: str, seconds: float, requests: int) -> None:
@@ -17,7 +17,7 @@ def ignore(operation: str, outcome: str, seconds: float, requests: int) -> None:
 
 
 def is_part(text: str) -> bool:
-    """Return whether `text` is valid as one part of a name, between slashes."""
+    """Return whether `text` is valid as a part of a name, between slashes."""
     return _PART.fullmatch(text) is not None and text not in (".", "..")
 
 
@@ -28,48 +28,48 @@ def check_name(name: str) -> None:
 
 
 class Store(Protocol):
-    """Files by name; a name is a relative path with forward slashes, such as `checkpoints/readings/3/000…042.npz`.
+    """Files by name. A name is a relative path with forward slashes, such as `checkpoints/readings/3/000…042.npz`.
 
-    Every method raises `StoreError` with one line that names the path and the cause when the store fails, and for a
-    name that `check_name` refuses.
-    Any number of processes may use one store at the same time.
+    If the store fails, every method raises `StoreError` with one line that names the path and the cause. It also does
+    for a name that `check_name` refuses. Any number of processes may use one store at the same time.
     """
 
     location: str
     """The absolute path or the URL of the store, without secrets."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Write `data` to `name` durably and atomically: a reader sees the old file or the new one, never a part.
+        """Write a file durably and atomically: a reader sees the old file or the new one, never a part of it.
 
-        If it raises, the old file (or its absence) remains; only if the last step fails, the flush of the folder, may
-        the new file already be there, complete.
+        If it raises, the old file (or its absence) remains. The exception is the last step, the flush of the folder: if
+        this fails, the new file may already be there, complete.
         """
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file unless one has that name; then return False and change nothing.
+        """If no file has this name, write it and return True; else return False and change nothing.
 
-        As durable and atomic as `write`. Of several processes that create the same name at once, one gets True, or none
-        if that one died or got no answer in time. A bucket may let several create a file of over 16 MiB.
+        It is as durable and atomic as `write`. If several processes create the same name at once, only one gets True;
+        if this one dies, or gets no answer in time, none does. If the file has more than 16 MiB, a bucket may let
+        several of them create it.
         """
 
     def read(self, name: str) -> bytes:
-        """The file's content. Raises `FileNotFoundError` if it does not exist."""
+        """Return the file's content. Raises `FileNotFoundError` if the file does not exist."""
 
     def names(self, folder: str) -> list[str]:
-        """Full names of the files and folders directly in `folder`, sorted; [] if it does not exist."""
+        """Return the full names of the files and folders directly in `folder`, sorted; [] if it does not exist."""
 
     def snapshot(self, folder: str) -> "Store":
-        """A view whose listings below `folder` may be fixed now, plus its own writes.
+        """Return a short-lived view of the store, which may answer all listings below `folder` from one, made now.
 
-        Costs one request however many listings follow. Short-lived: later writes by others are invisible.
+        So many listings cost a single request. The view shows its own writes, but may not show later writes by others.
         """
         return self
 
     def delete(self, name: str) -> None:
-        """Remove the file; does nothing if it does not exist."""
+        """Remove the file. If it does not exist, do nothing."""
 
     def missing(self) -> str | None:
-        """The location of a store that does not exist yet; None if it exists, or if no write creates it."""
+        """If the store does not exist yet, and the first write would create it, return its location; else None."""
         return None
 
     def check(self) -> None:
@@ -77,11 +77,11 @@ class Store(Protocol):
 
 
 def topics_in(store: Store, *folders: Literal["checkpoints", "models"]) -> list[str]:
-    """Topics that have a folder of their own in one of these folders, sorted."""
+    """Return the topics that have files in one of these folders, sorted."""
     return sorted({name.rsplit("/", 1)[-1] for folder in folders for name in store.names(folder)})
 
 
 def other_topics(store: Store, topic: str) -> str:
-    """The end of a sentence about a topic that has no model: those that have one."""
+    """Return the end of a sentence about a topic without a model: which topics have models; "" if none has."""
     others = [other for other in topics_in(store, "models") if other != topic]
     return f"; the store has models of {listed(others)}" if others else ""

@@ -24,18 +24,21 @@ class Checkpoints:
     """The checkpoints of one topic. Each is a correct state, so the newest undamaged one is used."""
 
     def __init__(self, store: Store, topic: str, keep: int = 3) -> None:
-        self._store, self.topic, self._folder, self._keep = store, topic, f"checkpoints/{topic}", keep
-        self._skipped: set[tuple[int, int]] = set()  # partition, offset: not usable, so an older one was used
-        self._held: dict[int, int] = {}  # partition → offset of the newest checkpoint loaded or saved
+        self._store = store
+        self.topic = topic
+        self._folder = f"checkpoints/{topic}"
+        self._keep = keep  # checkpoints of each partition
+        self._skipped: set[tuple[int, int]] = set()  # partition and offset of checkpoints that could not be read
+        self._newest_known: dict[int, int] = {}  # partition → offset of the newest checkpoint loaded or saved
 
     def snapshot(self) -> "Checkpoints":
-        """A short-lived view with one cached listing."""
-        same = copy.copy(self)  # shares _skipped and _held
-        same._store = self._store.snapshot(self._folder)
-        return same
+        """Return a short-lived view that lists the store once, now."""
+        view = copy.copy(self)  # shares _skipped and _newest_known
+        view._store = self._store.snapshot(self._folder)
+        return view
 
     def identity(self) -> StoreIdentity:
-        """The identity of the store, which is created if it has none. Raises as `stores.identity.ensure`."""
+        """Return the identity of the store; if it has none, create it. Raises what `stores.identity.ensure` raises."""
         return identity.ensure(self._store)
 
     def known_identity(self) -> StoreIdentity:
@@ -43,67 +46,77 @@ class Checkpoints:
         return identity.find(self._store) or identity.absent(self._store)
 
     def partitions(self) -> list[int]:
-        """Partitions that have checkpoints, ascending; backfills come last."""
-        stems = [name.rsplit("/", 1)[-1] for name in self._store.names(self._folder)]
-        numbers = [stem.removeprefix(BACKFILL) for stem in stems if stem.startswith(BACKFILL)]
-        backfills = (backfill_partition(int(number)) for number in numbers if number.isdigit())
-        return sorted([*(int(stem) for stem in stems if stem.isdigit()), *backfills])
+        """List the partitions that have checkpoints, ascending; backfills come last."""
+        partitions = []
+        for path in self._store.names(self._folder):
+            name = path.rsplit("/", 1)[-1]
+            number = name.removeprefix(BACKFILL)
+            if number.isdigit():
+                is_backfill = number != name
+                partitions.append(backfill_partition(int(number)) if is_backfill else int(number))
+        return sorted(partitions)
 
     def offsets(self, partition: int) -> list[int]:
-        """Next offsets of a partition's checkpoints, ascending."""
+        """List the next offsets of a partition's checkpoints, ascending."""
         return numbered.numbers(self._store, folder_of(self.topic, partition))
 
     def newest(self, partition: int) -> Checkpoint | None:
-        """The newest checkpoint that is undamaged and can be read; None if there are none. Others are logged.
+        """Load the newest checkpoint that is undamaged and can be read. If there are no files, return None.
 
         Raises `DamagedFileError` if all files are damaged: a person must decide whether to start from scratch.
-        Raises `StoreError` if a retry can help: none can be read, or all that were listed are gone.
+        Raises `StoreError` if a retry can help: no file can be read, or all that were listed are gone.
         """
         failures: dict[int, Exception] = {}
-        while left := [offset for offset in self.offsets(partition) if offset not in failures]:
+        # The folder is listed again after each failure: the file may be gone because a newer one was saved meanwhile.
+        while untried := [offset for offset in self.offsets(partition) if offset not in failures]:
+            offset = untried[-1]
             try:
-                checkpoint = self._load(partition, left[-1])
+                checkpoint = self._load(partition, offset)
             except NewerFormatError:
                 raise  # not damaged: falling back would learn again what a newer release has learned
             except (FileNotFoundError, DamagedFileError, StoreError) as error:
-                failures[left[-1]] = error  # not found: pruned since it was listed, so a newer one exists
+                failures[offset] = error
             else:
-                self._log_skipped(partition, {o: e for o, e in failures.items() if o > left[-1]})
-                self._held[partition] = max(left[-1], self._held.get(partition, -1))
+                self._note_skipped(partition, {later: error for later, error in failures.items() if later > offset})
+                self._newest_known[partition] = max(offset, self._newest_known.get(partition, offset))
                 return checkpoint
         if failures:
             self._raise_unusable(partition, failures)
-        self._held.pop(partition, None)
+        self._newest_known.pop(partition, None)
         return None
 
     def at(self, partition: int, offset: int) -> bytes:
-        """The file of one checkpoint. Raises `FileNotFoundError`."""
+        """Read the file of one checkpoint. Raises `FileNotFoundError`."""
         return self._store.read(self._path(partition, offset))
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then delete the partition's oldest ones beyond `keep`.
 
-        Raises `DamagedFileError` if it could not be read back: it must not replace a readable one. Raises `StoreError`
-        if the store holds one that is ahead of it, or no longer holds the one before it.
+        Raises `DamagedFileError` if the checkpoint could not be read back: it must not replace a readable one. Raises
+        `StoreError` if the store holds a checkpoint ahead of it, or no longer holds the one before it.
         """
-        partition, data = checkpoint.partition, files.encode(checkpoint)
+        partition = checkpoint.partition
+        data = files.encode(checkpoint)
         try:
             files.decode(data)
         except DamagedFileError as error:
             raise DamagedFileError(f"the state of partition {partition} cannot be saved: {error}") from None
-        position, existing = checkpoint.fold.position, self.offsets(partition)
+        position = checkpoint.fold.position
+        existing = self.offsets(partition)
         self._refuse_ahead(partition, position, existing)
         self._refuse_emptied(partition, existing)
-        numbered.write(self._store, folder_of(self.topic, partition), position, data, existing, self._keep)
-        self._held[partition] = position
+        folder = folder_of(self.topic, partition)
+        numbered.write(self._store, folder, position, data, existing=existing, keep=self._keep)
+        self._newest_known[partition] = position
 
     def refuse_group_ahead(self, partition: int, committed: int) -> None:
         """Raise `ForeignStoreError` if the group has committed an offset that no checkpoint has reached.
 
-        Offsets are committed after their checkpoint is on disk, so with our own store this cannot be.
+        Offsets are committed after their checkpoint is on disk, so with the group's own store this cannot happen.
         """
-        newest = max(self.offsets(partition), default=None)  # by the files' names: the newest file may be damaged
-        if committed > max(newest or 0, 0):
+        newest = max(self.offsets(partition), default=None)  # from the files' names: the newest file may be damaged
+        reached = 0 if newest is None else max(newest, 0)
+        if committed > reached:
             held = "no checkpoint" if newest is None else f"no checkpoint beyond offset {newest}"
             raise ForeignStoreError(
                 f"the consumer group has committed offset {committed} of partition {partition} of {self.topic}, but "
@@ -111,14 +124,17 @@ class Checkpoints:
                 "from an older backup? To continue from this store all the same, run `streampca reset`"
             )
 
-    def _log_skipped(self, partition: int, failures: Mapping[int, Exception]) -> None:
+    def _note_skipped(self, partition: int, failures: Mapping[int, Exception]) -> None:
+        """Note and log checkpoints that could not be read, so that an older one is used."""
         for offset, error in failures.items():
-            if not isinstance(error, FileNotFoundError):
-                self._skipped.add((partition, offset))
-                state = "damaged" if isinstance(error, DamagedFileError) else "unreadable"  # it may be readable later
-                log.error(f"checkpoint {state}, falling back", file=self._path(partition, offset), error=str(error))
+            if isinstance(error, FileNotFoundError):
+                continue  # it was deleted after it was listed
+            self._skipped.add((partition, offset))
+            state = "damaged" if isinstance(error, DamagedFileError) else "unreadable"  # the second may pass
+            log.error(f"checkpoint {state}, falling back", file=self._path(partition, offset), error=str(error))
 
     def _raise_unusable(self, partition: int, failures: Mapping[int, Exception]) -> NoReturn:
+        """Raise why none of the partition's checkpoints can be used."""
         for error in failures.values():
             if isinstance(error, StoreError):
                 raise error
@@ -136,20 +152,27 @@ class Checkpoints:
         )
 
     def _refuse_ahead(self, partition: int, position: int, existing: Sequence[int]) -> None:
-        """Raise `StoreError` if another writer, or another store's contents, are ahead of us."""
+        """Raise `StoreError` if the store holds a checkpoint ahead of this position: another writer's or store's.
+
+        A checkpoint that is not intact does not count: a worker that fell back from it reaches it again.
+        """
         for offset in reversed(existing):
-            if offset > position and (partition, offset) not in self._skipped and self._is_intact(partition, offset):
+            is_ahead = offset > position
+            if is_ahead and (partition, offset) not in self._skipped and self._is_intact(partition, offset):
                 raise StoreError(
                     f"the store holds a checkpoint of partition {partition} at offset {offset}, which is ahead of "
                     f"this worker's, {position}: another worker has written it, or another volume was mounted"
                 )
 
     def _refuse_emptied(self, partition: int, existing: Sequence[int]) -> None:
-        """Raise `StoreError` if the checkpoint before is gone: only a writer ahead of us could have pruned it."""
-        held = self._held.get(partition)
-        if held is not None and held not in existing:
+        """Raise `StoreError` if the checkpoint that this process loaded or saved last is gone.
+
+        Only a writer that is ahead of this process deletes it, so this is such a writer's store, or another volume.
+        """
+        known = self._newest_known.get(partition)
+        if known is not None and known not in existing:
             raise StoreError(
-                f"the store no longer holds the checkpoint of partition {partition} at offset {held}, which this "
+                f"the store no longer holds the checkpoint of partition {partition} at offset {known}, which this "
                 "worker has loaded or written: was the volume unmounted, or were files deleted?"
             )
 
@@ -162,9 +185,12 @@ class Checkpoints:
 
     def _load(self, partition: int, offset: int) -> Checkpoint:
         checkpoint = files.decode(self._store.read(self._path(partition, offset)))
-        held = (checkpoint.topic, checkpoint.partition, checkpoint.fold.position)
-        if held != (self.topic, partition, offset):
-            raise DamagedFileError("it holds the checkpoint of topic {}, partition {}, offset {}".format(*held))
+        position = checkpoint.fold.position
+        if (checkpoint.topic, checkpoint.partition, position) != (self.topic, partition, offset):
+            raise DamagedFileError(
+                f"it holds the checkpoint of topic {checkpoint.topic}, partition {checkpoint.partition}, "
+                f"offset {position}"
+            )
         return checkpoint
 
     def _path(self, partition: int, offset: int) -> str:
@@ -172,5 +198,5 @@ class Checkpoints:
 
 
 def folder_of(topic: str, partition: int) -> str:
-    """The folder of a partition's checkpoints; of a backfill, also of its other files."""
+    """Return the folder of a partition's checkpoints. A backfill's other files lie there, too."""
     return f"checkpoints/{topic}/{partition_name(partition)}"

@@ -1,4 +1,4 @@
-"""Opens the store of a setting: a folder or the URL of an object store."""
+"""Opens the store that a setting names: a folder, or the URL of a bucket."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from streampca.stores.directory import DirectoryStore
 
 
 def open_store(location: Path | str, observe: Observe = ignore) -> Store:
-    """The store at a location; connects to nothing yet. `observe` is called after each request to an object store.
+    """Open the store at a location, without connecting to it. A bucket calls `observe` after each operation.
 
     Raises `SettingsError` if the URL is not valid or a package is missing.
     """
@@ -17,7 +17,8 @@ def open_store(location: Path | str, observe: Observe = ignore) -> Store:
         checked = store_url.checked(str(location))
     except ValueError as error:
         raise SettingsError(f"store: {error}") from None
-    if store_url.scheme_of(checked) is None:
+    is_folder = store_url.scheme_of(checked) is None
+    if is_folder:
         return DirectoryStore(checked)
     with naming_the_extra("a store at a URL", "object-store"):
         from streampca.stores.object_store import ObjectStore
@@ -25,6 +26,6 @@ def open_store(location: Path | str, observe: Observe = ignore) -> Store:
 
 
 def store_and_name(url: str) -> tuple[Store, str]:
-    """The store and the name of one object. Raises `SettingsError` if the URL is not valid."""
+    """Split the URL of one object into its store and its name. Raises `SettingsError` if the URL is not valid."""
     location, _, name = url.rstrip("/").rpartition("/")
     return open_store(location), name

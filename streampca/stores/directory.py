@@ -1,8 +1,9 @@
 """A store in a folder, which may be on a file system shared by several machines.
 
-A write creates a temporary file in the same folder, flushes it to disk and renames it to the real name; then the
-folder itself is flushed, so that the new name survives a power failure. Temporary files begin with `~`, which names
-must not contain: what a killed process has left is never listed or read, and `check` removes it.
+A write creates a temporary file in the same folder, flushes it to disk and renames it to the real name. Then it flushes
+the folder, so that the new name survives a power failure. The names of temporary files begin with `~`, which a name in
+the store must not contain. So a temporary file that a killed process has left is never listed or read; `check` removes
+it.
 """
 
 import contextlib
@@ -15,12 +16,14 @@ from pathlib import Path
 from streampca.errors import StoreError
 from streampca.stores.base import Store, check_name, is_part
 
-_TEMPORARY = "~"
-_FILE_MODE, _FOLDER_MODE = 0o640, 0o750  # checkpoints hold vectors of the topic
-# Nobody can see whether a writer is dead: it may run on another machine or in another container, where a process
-# id means nothing here, and not every shared file system has locks. But a live one that has written nothing for five
-# minutes loses little: its rename fails, and the save is retried.
+_TEMPORARY_PREFIX = "~"
+_FILE_MODE = 0o640  # not readable by all users: checkpoints hold vectors of the topic
+_FOLDER_MODE = 0o750
+# A temporary file that was not written to for this long is removed. Nobody can see whether its writer is dead: it may
+# run on another machine or in another container, whose process ids mean nothing here, and not every shared file system
+# has locks. If the writer lives, it loses little: its rename fails, and the save is retried.
 _ABANDONED_AFTER_S = 300.0
+_PROBE_CONTENT = b"streampca"
 _FOLDER_FLUSH_UNSUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # on some network file systems
 _LINKS_UNSUPPORTED = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
@@ -43,26 +46,27 @@ class DirectoryStore(Store):
     """`Store` in one folder, which is created by the first write."""
 
     def __init__(self, root: Path | str) -> None:
-        self.root, self.location = Path(root), str(Path(root).absolute())
-        self._seen: dict[Path, bool] = {}  # folder that exists or existed → whether it survives a power failure
+        self.root = Path(root)
+        self.location = str(self.root.absolute())
+        self._is_durable: dict[Path, bool] = {}  # folder that this process has seen → whether it survives power failure
 
     def write(self, name: str, data: bytes) -> None:
         """Temporary file → write → fsync → rename → fsync of the folder."""
-        self._put(name, data, _rename)
+        self._write(name, data, give_name=_rename)
 
     def create(self, name: str, data: bytes) -> bool:
         """Temporary file → write → fsync → link, which fails if the name exists → fsync of the folder."""
-        return self._put(name, data, _link)
+        return self._write(name, data, give_name=_link)
 
-    def _put(self, name: str, data: bytes, link: Callable[[Path, Path], bool]) -> bool:
-        """Write a temporary file, and `link` it; returns True if it is now the file of this name."""
+    def _write(self, name: str, data: bytes, give_name: Callable[[Path, Path], bool]) -> bool:
+        """Write a temporary file, and give it its name. Return whether `give_name` has done so."""
         path = self._path(name)
-        temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
-        with _errors("write", path):
+        temporary = path.with_name(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}")
+        with _store_errors("write", path):
             self._make_folder(path.parent)
             try:
                 _write_durably(temporary, data)
-                is_ours = link(temporary, path)
+                is_ours = give_name(temporary, path)
             except BaseException:
                 _remove(temporary)
                 raise
@@ -71,34 +75,34 @@ class DirectoryStore(Store):
 
     def read(self, name: str) -> bytes:
         path = self._path(name)
-        with _errors("read", path):
+        with _store_errors("read", path):
             return path.read_bytes()
 
     def names(self, folder: str) -> list[str]:
         path = self._path(folder)
-        with contextlib.suppress(FileNotFoundError), _errors("list", path):
+        with contextlib.suppress(FileNotFoundError), _store_errors("list", path):
             names = sorted(f"{folder}/{entry.name}" for entry in path.iterdir() if is_part(entry.name))
-            self._seen.setdefault(path, False)
+            self._is_durable.setdefault(path, False)
             return names
         return []
 
     def delete(self, name: str) -> None:
-        """Remove the file. Not flushed: a file that reappears after a power failure does no harm."""
+        """Remove the file. The folder is not flushed: a file that reappears after a power failure does no harm."""
         path = self._path(name)
-        with _errors("delete", path):
+        with _store_errors("delete", path):
             path.unlink(missing_ok=True)
 
     def missing(self) -> str | None:
         return None if os.path.isdir(self.root) else self.location  # noqa: PTH112 - raises nothing
 
     def check(self) -> None:
-        """Write, read back and remove a file; then remove what killed processes have left."""
-        probe = self.root / f"{_TEMPORARY}{secrets.token_hex(8)}"
-        with _errors("write", self.root):
+        """Write, read back and remove a file; then remove the temporary files that killed processes have left."""
+        probe = self.root / f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+        with _store_errors("write", self.root):
             self._make_folder(self.root)
             try:
-                _write_durably(probe, b"streampca")
-                if probe.read_bytes() != b"streampca":
+                _write_durably(probe, _PROBE_CONTENT)
+                if probe.read_bytes() != _PROBE_CONTENT:
                     raise StoreError(f"cannot use {self.root}: a file read back differs from what was written")
                 # Compared with the probe file's time: a file server's clock may differ from this machine's.
                 _remove_abandoned(self.root, before=probe.stat().st_mtime - _ABANDONED_AFTER_S)
@@ -106,26 +110,27 @@ class DirectoryStore(Store):
                 _remove(probe)
 
     def _make_folder(self, folder: Path) -> None:
-        """Create the folder and its parents, each durably, but not one that this process has seen before.
+        """Create the folder and its parents unless they exist, and make them durable.
 
-        Existing ones within the store are flushed once: the process that created them may have been killed before
-        it could.
+        An existing folder within the store is flushed once, too: the process that has created it may have been killed
+        before it flushed it. If the folder is gone although this process has seen it, raises `StoreError`.
         """
-        was_there = folder in self._seen  # before another thread creates it
+        was_seen = folder in self._is_durable  # asked first: another thread may create it now
         if folder.is_dir():
-            if self._seen.get(folder, not folder.is_relative_to(self.root)):
+            is_outside_store = not folder.is_relative_to(self.root)
+            if self._is_durable.get(folder, is_outside_store):
                 return
-        elif was_there:  # created again, it would be on the disk beneath the volume
+        elif was_seen:  # its volume was unmounted: a new folder would be on the disk beneath the volume
             raise StoreError(
                 f"cannot write to {folder}, which is gone: mount its volume again, or restart this process if it was "
                 "deleted"
             )
         self._make_folder(folder.parent)
         folder.mkdir(_FOLDER_MODE, exist_ok=True)
-        self._seen[folder] = False
+        self._is_durable[folder] = False
         with contextlib.suppress(PermissionError):  # the store's parent may be unreadable; then we did not create it
             _flush_folder(folder.parent)
-        self._seen[folder] = True
+        self._is_durable[folder] = True
 
     def _path(self, name: str) -> Path:
         check_name(name)
@@ -133,6 +138,7 @@ class DirectoryStore(Store):
 
 
 def _write_durably(path: Path, data: bytes) -> None:
+    """Write a new file, and flush it to disk."""
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, _FILE_MODE)) as file:
         file.write(data)
         file.flush()
@@ -140,12 +146,13 @@ def _write_durably(path: Path, data: bytes) -> None:
 
 
 def _rename(temporary: Path, path: Path) -> bool:
+    """Give the file its name, in place of another file; return True."""
     temporary.replace(path)
     return True
 
 
 def _link(temporary: Path, path: Path) -> bool:
-    """Give the file its name unless that exists."""
+    """If no file has this name, give it to the temporary file; return whether it has got it."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:
@@ -155,29 +162,37 @@ def _link(temporary: Path, path: Path) -> bool:
             raise
         return _rename_if_missing(temporary, path)
     finally:
-        _remove(temporary)
+        _remove(temporary)  # the file itself remains, under its name
     return True
 
 
 def _remove(path: Path) -> None:
+    """Remove a file if possible."""
     with contextlib.suppress(OSError):
         path.unlink()
 
 
 def _rename_if_missing(temporary: Path, path: Path) -> bool:
-    """For file systems without hard links: whoever creates the claim may rename, if the file is still missing."""
-    claim = path.with_name(f"{_TEMPORARY}{path.name}")
+    """Do what `_link` does, on a file system without hard links.
+
+    Of several processes, only the one that creates the claim, a file beside it, may rename, and only if the name is
+    still free.
+    """
+    claim = path.with_name(f"{_TEMPORARY_PREFIX}{path.name}")
     try:
         claim.touch(exist_ok=False)
     except FileExistsError:
         return False
     try:
-        return not path.exists() and _rename(temporary, path)
+        if path.exists():
+            return False
+        return _rename(temporary, path)
     finally:
         _remove(claim)
 
 
 def _flush_folder(folder: Path) -> None:
+    """Flush the names of a folder's files to disk, if the file system can do so."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -189,17 +204,18 @@ def _flush_folder(folder: Path) -> None:
 
 
 def _remove_abandoned(root: Path, before: float) -> None:
-    """Remove temporary files written before that time, where possible."""
-    every = (Path(folder, file) for folder, _, files in os.walk(root) for file in files)
-    for path in every:
-        with contextlib.suppress(OSError):
-            if path.name.startswith(_TEMPORARY) and path.stat().st_mtime < before:
-                path.unlink()
+    """Where possible, remove temporary files that were written last before this time (seconds since 1970)."""
+    for folder, _, files in os.walk(root):
+        for file in files:
+            path = Path(folder, file)
+            with contextlib.suppress(OSError):
+                if file.startswith(_TEMPORARY_PREFIX) and path.stat().st_mtime < before:
+                    path.unlink()
 
 
 @contextlib.contextmanager
-def _errors(verb: str, path: Path) -> Iterator[None]:
-    """Raise the errors of a file system as `StoreError`; `FileNotFoundError` remains when reading and listing."""
+def _store_errors(verb: str, path: Path) -> Iterator[None]:
+    """Raise errors of the file system as `StoreError`. When reading or listing, `FileNotFoundError` remains."""
     try:
         yield
     except OSError as error:
@@ -208,13 +224,17 @@ def _errors(verb: str, path: Path) -> Iterator[None]:
         remedy = _REMEDIES.get(error.errno or 0)
         if error.errno == errno.ENOSPC and _has_no_inodes(path):
             remedy = "there is space, but no free inode: remove some files, or make a file system with more inodes"
-        explanation = f"cannot {verb} {path}: {error.strerror or error}" + (f" ({remedy})" if remedy else "")
+        explanation = f"cannot {verb} {path}: {error.strerror or error}"
+        if remedy:
+            explanation += f" ({remedy})"
         raise StoreError(explanation) from None
 
 
 def _has_no_inodes(path: Path) -> bool:
-    """Return whether the file system has a limit of files, and has reached it."""
+    """Return whether the file system limits the number of files, and has reached the limit."""
     if not hasattr(os, "statvfs"):  # Windows
         return False
-    usage = os.statvfs(next(folder for folder in (path, *path.parents) if folder.exists()))
-    return usage.f_files > 0 == usage.f_favail
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    usage = os.statvfs(existing)
+    is_limited = usage.f_files > 0
+    return is_limited and usage.f_favail == 0

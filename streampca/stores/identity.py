@@ -1,6 +1,6 @@
-"""The identity of a store: a file that is created once and never changed, `store.json`.
+"""The identity of a store: a random id in the file `store.json`, which is created once and never changed.
 
-Workers commit it to the consumer group with their offsets, which reveals a worker with another store. A copy of a store
+Workers commit it to the consumer group with their offsets. So a worker with another store is noticed. A copy of a store
 has the same identity, and may replace it.
 """
 
@@ -11,18 +11,18 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from streampca.errors import RETRY_MAY_HELP, DamagedFileError, StaleListingError
+from streampca.stores import checksummed
 from streampca.stores.base import Store
-from streampca.stores.sealed import seal, value_in
 
 NAME = "store.json"
 _Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class StoreIdentity(NamedTuple):
-    """A store's id, which a copy shares, and its location for the worker on `host`."""
+    """A store's id, and where this process sees the store."""
 
     id: str
-    location: str
+    location: str  # on `host`: another one may have the same store at another location
     host: str
 
     def __str__(self) -> str:
@@ -30,9 +30,9 @@ class StoreIdentity(NamedTuple):
 
 
 def find(store: Store) -> StoreIdentity | None:
-    """The store's identity; None if it has none yet. Raises `StoreError`, and `DamagedFileError` for a damaged file."""
+    """Read the store's identity; None if it has none yet. Raises `StoreError`, and `DamagedFileError` if damaged."""
     try:
-        return _at(store, value_in(store.read(NAME), "id", _Id))
+        return _seen_from_here(store, checksummed.decode(store.read(NAME), "id", _Id))
     except FileNotFoundError:
         return None
     except ValueError:
@@ -43,24 +43,24 @@ def find(store: Store) -> StoreIdentity | None:
 
 
 def ensure(store: Store) -> StoreIdentity:
-    """The store's identity, created if there is none. Raises as `find`."""
+    """Read the store's identity; if it has none, create it. Raises what `find` raises."""
     if existing := find(store):
         return existing
-    store.create(NAME, seal("id", new_id()))
-    if created := find(store):  # perhaps another process's
+    store.create(NAME, checksummed.encode("id", new_id()))
+    if created := find(store):  # by this process, or by another one at the same time
         return created
     raise StaleListingError(f"{NAME} was created in the store {store.location}, but is not there; {RETRY_MAY_HELP}")
 
 
 def absent(store: Store) -> StoreIdentity:
-    """An identity that equals no other, for a store without one."""
-    return _at(store, "none yet")
+    """Return a stand-in for a store that has no identity yet. Its id differs from the ids of all stores."""
+    return _seen_from_here(store, "none yet")
 
 
-def _at(store: Store, identity: str) -> StoreIdentity:
-    return StoreIdentity(identity, store.location, socket.gethostname())
+def _seen_from_here(store: Store, store_id: str) -> StoreIdentity:
+    return StoreIdentity(id=store_id, location=store.location, host=socket.gethostname())
 
 
 def new_id() -> str:
-    """32 random hexadecimal digits."""
+    """Return 32 random hexadecimal digits."""
     return uuid.uuid4().hex

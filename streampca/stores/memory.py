@@ -4,7 +4,7 @@ from streampca.stores.base import Store, check_name
 
 
 class MemoryStore(Store):
-    """`Store` in a dictionary, without folders, as in a bucket. Threads may share it: each step on it is atomic."""
+    """`Store` in a dictionary, which has no folders, like a bucket. Threads may share it: each step is atomic."""
 
     location = "memory"
 
@@ -17,7 +17,7 @@ class MemoryStore(Store):
 
     def create(self, name: str, data: bytes) -> bool:
         check_name(name)
-        content = memoryview(bytes(data))  # another object in each call, by which a caller knows its own
+        content = memoryview(bytes(data))  # another object in each call, so that only one of several calls gets True
         return self._files.setdefault(name, content) is content
 
     def read(self, name: str) -> bytes:
@@ -38,4 +38,4 @@ class MemoryStore(Store):
         self._files.pop(name, None)
 
     def check(self) -> None:
-        """A dictionary can be written and read."""
+        """Do nothing: a dictionary can always be written and read."""

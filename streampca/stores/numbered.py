@@ -10,33 +10,32 @@ from streampca.stores.base import Store
 
 log = structlog.get_logger()
 
-_FILE = re.compile(r"[0-9]{20}\.npz")
+_FILE = re.compile(r"([0-9]{20})\.npz")
 
 
 def path(folder: str, number: int) -> str:
+    """Return the name of a numbered file."""
     return f"{folder}/{number:020d}.npz"
 
 
 def numbers(store: Store, folder: str) -> list[int]:
-    """The numbers of the files, ascending; ignores other files."""
-    return [number for name in store.names(folder) if (number := number_of(name)) is not None]
-
-
-def number_of(name: str) -> int | None:
-    """The number in a file's name; None if it has none."""
-    stem = name.rsplit("/", 1)[-1]
-    return int(stem[:20]) if _FILE.fullmatch(stem) else None
+    """List the numbers of the files in a folder, ascending. Other files are ignored."""
+    files = [_FILE.fullmatch(name.rsplit("/", 1)[-1]) for name in store.names(folder)]
+    return [int(file[1]) for file in files if file]
 
 
 def write(store: Store, folder: str, number: int, data: bytes, existing: Iterable[int], keep: int) -> None:
-    """Write a file, then delete all but the `keep` highest numbers up to it; higher ones are never deleted.
+    """Write a file, then delete older ones: of the numbers up to `number`, the `keep` highest are kept.
 
-    `existing` are the numbers of the files before. Raises `StoreError` only if the file is not written. A file that
-    cannot be deleted is logged, and tried next time; the newest goes first, so it holds up no later ones.
+    Higher numbers are never deleted. `existing` are the numbers that the folder had before. Raises `StoreError` only if
+    the file is not written: if an older file cannot be deleted, that is logged, and the next call tries again.
     """
     store.write(path(folder, number), data)
+    up_to_number = sorted(n for n in {*existing, number} if n <= number)
+    to_delete = up_to_number[:-keep]
     try:
-        for low in reversed(sorted(n for n in {*existing, number} if n <= number)[:-keep]):
-            store.delete(path(folder, low))
+        # The newest first, so that a file that can never be deleted does not keep newer ones from being deleted.
+        for old in reversed(to_delete):
+            store.delete(path(folder, old))
     except StoreError as error:
         log.warning("old files not deleted", folder=folder, cause=str(error))

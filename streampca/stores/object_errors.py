@@ -1,8 +1,8 @@
 """Explains the errors of object stores in a sentence with a remedy.
 
-obstore's classes do not carry enough: they have no attributes, and a failed listing, a busy server, a lost connection
-and a wrong setting are all a `GenericError`. So the status, the server's short code and the names of the library's own
-errors are found in the text. Only the status and the code are passed on: the rest may quote secrets.
+obstore's error classes do not tell enough: they have no attributes, and a failed listing, a busy server, a lost
+connection and a wrong setting are all a `GenericError`. So we look in the text for the status, the server's short code
+and the names of the library's own errors. Only the status and the code are passed on: the rest may quote secrets.
 """
 
 import re
@@ -52,7 +52,7 @@ _EXPLANATIONS = {
     r"InvalidListResponse": "the answer is not a listing (is {endpoint} the address of an object store?)",
     r"": "the settings of the object store are not valid (see the provider's environment variables)",
 }
-"""The explanation of `<action> <text>` by a pattern in it; the first that is found counts."""
+"""Explanations by a pattern of the text, which begins with the action; the first pattern that is found counts."""
 
 _ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_BASE_URL", "az": "AZURE_ENDPOINT"}
 _PERMISSIONS = {
@@ -64,29 +64,35 @@ _PERMISSIONS = {
 
 
 def store_error(action: Action, url: str, name: str, error: Exception) -> StoreError:
-    """Explain what failed where, why, and what to do. `url` holds no secrets, `name` may be empty."""
-    text, scheme = f"{action} {error}", store_url.scheme_of(url) or ""
-    explanation = next(value for pattern, value in _EXPLANATIONS.items() if re.search(pattern, text)).format(
-        answer=f"{_found(_STATUS, text)} {_found(_CODE, text)}".strip(),
-        certificate=_found(_CERTIFICATE, text),
+    """Explain what failed where, why, and what to do. `url` holds no secrets; `name` is "" if no object is meant."""
+    text = f"{action} {error}"
+    scheme = store_url.scheme_of(url) or ""
+    status = _search(_STATUS, text)
+    code = _search(_CODE, text)
+    template = next(template for pattern, template in _EXPLANATIONS.items() if re.search(pattern, text))
+    explanation = template.format(
+        answer=f"{status} {code}".strip(),
+        certificate=_search(_CERTIFICATE, text),
         credentials=store_url.CREDENTIALS[scheme],
         endpoint=_ENDPOINT[scheme],
         permission=_PERMISSIONS[scheme].get(action, "it"),
     )
-    kind = StoreBusyError if RETRY_MAY_HELP in explanation else StoreError
-    return kind(f"cannot {action} {url}/{name}: {explanation}" if name else f"cannot {action} {url}: {explanation}")
+    error_type = StoreBusyError if RETRY_MAY_HELP in explanation else StoreError
+    place = f"{url}/{name}" if name else url
+    return error_type(f"cannot {action} {place}: {explanation}")
 
 
 def is_missing_object(error: FileNotFoundError) -> bool:
-    """Return whether only the object is missing, not the bucket or the key that was to open it."""
+    """Return whether only the object is missing, and neither the bucket nor the access key."""
     return not re.search(f"{_NO_BUCKET}|{_BAD_CREDENTIALS}", str(error))
 
 
 def is_not_implemented(error: Exception) -> bool:
     """Return whether the server does not know this kind of request."""
-    return isinstance(error, NotImplementedError) or _found(_STATUS, str(error)) == "501"
+    return isinstance(error, NotImplementedError) or _search(_STATUS, str(error)) == "501"
 
 
-def _found(pattern: re.Pattern[str], text: str) -> str:
+def _search(pattern: re.Pattern[str], text: str) -> str:
+    """Return the first group of a pattern in the text; "" if the text does not have it."""
     match = pattern.search(text)
     return match[1] if match else ""

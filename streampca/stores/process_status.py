@@ -1,4 +1,4 @@
-"""Status reports of workers and members of transform in a store, for people to see: `workers/<topic>/<name>.json`."""
+"""Status reports of workers and members of transform, in the store: `workers/<topic>/<name>.json`. People see them."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, ValidationError
 from streampca.stores.base import Store
 
 OUTDATED_AFTER_S = 3600.0  # older reports are removed
-_SILENT_AFTER_S = 60.0  # a process reports every few seconds
+_SILENT_AFTER_S = 60.0  # a process that has not reported for this long is not running: it reports every few seconds
 
 Phase = Literal["starting", "learning", "transforming", "waiting", "stopping", "stopped"]
 
@@ -50,7 +50,7 @@ class ProcessStatus(BaseModel):
     transform: TransformStatus | None = Field(None, description="Null: a worker.")
 
     def is_running(self, now: float) -> bool:
-        """Return whether it has reported within the last minute, and has not ended."""
+        """Return whether the process has reported within the last minute, and has not said that it ends."""
         return self.state != "stopped" and now - self.updated_at < _SILENT_AFTER_S
 
 
@@ -58,10 +58,11 @@ class ProcessStatuses:
     """The status reports of one topic."""
 
     def __init__(self, store: Store, topic: str) -> None:
-        self._store, self._folder = store, f"workers/{topic}"
+        self._store = store
+        self._folder = f"workers/{topic}"
 
     def missing_store(self) -> str | None:
-        """The location of a store that does not exist yet: the first write would create it."""
+        """See `Store.missing`."""
         return self._store.missing()
 
     def write(self, report: ProcessStatus) -> None:
@@ -69,24 +70,27 @@ class ProcessStatuses:
         self._store.write(f"{self._folder}/{report.name}.json", report.model_dump_json().encode())
 
     def all(self) -> list[ProcessStatus]:
-        """All readable reports, sorted by name. Raises `StoreError`."""
-        return sorted((report for _, report in self._reports() if report), key=lambda report: report.name)
+        """Read all reports that can be read, sorted by name. Raises `StoreError`."""
+        reports = [report for _, report in self._paths_and_reports() if report is not None]
+        return sorted(reports, key=lambda report: report.name)
 
     def model_versions(self) -> set[int]:
-        """The versions of models that members of transform use."""
+        """Return the versions of models that members of transform use, by their reports."""
         used = {report.transform.model_version for report in self.all() if report.transform}
         return {version for version in used if version is not None}
 
     def remove(self, before: float) -> None:
-        """Delete damaged reports and those written before that time (seconds since 1970)."""
-        for path, report in self._reports():
+        """Delete reports that cannot be read, and reports that were written before this time (seconds since 1970)."""
+        for path, report in self._paths_and_reports():
             if report is None or report.updated_at < before:
                 self._store.delete(path)
 
-    def _reports(self) -> Iterator[tuple[str, ProcessStatus | None]]:
+    def _paths_and_reports(self) -> Iterator[tuple[str, ProcessStatus | None]]:
+        """Yield each report with its path; None for a report that cannot be read."""
         for path in self._store.names(self._folder):
-            if path.endswith(".json"):
-                try:
-                    yield path, ProcessStatus.model_validate_json(self._store.read(path), strict=True)
-                except (FileNotFoundError, ValidationError):  # removed meanwhile, damaged, or of another release
-                    yield path, None
+            if not path.endswith(".json"):
+                continue
+            try:
+                yield path, ProcessStatus.model_validate_json(self._store.read(path), strict=True)
+            except (FileNotFoundError, ValidationError):  # removed meanwhile, damaged, or of another release
+                yield path, None

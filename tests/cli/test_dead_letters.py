@@ -12,7 +12,7 @@ from streampca.errors import SourceError
 from streampca.formats.record import Record
 from streampca.sources import dead_letters
 from streampca.sources.base import Outgoing
-from streampca.sources.dead_letters import DeadLetterTopic, dead_letter_headers, origin_of
+from streampca.sources.dead_letters import DeadLetterTopic, dead_letter_headers, read_origin
 from tests.in_memory import MemoryDeadLetters
 
 TOPIC, DEAD = "readings", "readings-dead"
@@ -125,26 +125,26 @@ def test_a_topic_that_was_created_again_has_other_records_at_its_offsets() -> No
 @pytest.mark.parametrize("spoil", [lambda h: h[1:], lambda h: [*h, ("x", b"")], lambda h: [(n, b"x") for n, _ in h]])
 def test_other_headers_are_not_those_of_a_letter(spoil: Callable[[Any], Any]) -> None:
     headers = dead_letter_headers(TOPIC, 0, Record(3, b"x"), "undecodable", "no")
-    assert origin_of(headers)
-    assert origin_of(spoil(headers)) is None
+    assert read_origin(headers)
+    assert read_origin(spoil(headers)) is None
 
 
 def test_what_the_memory_sink_writes_is_read() -> None:
     letters = MemoryDeadLetters(TOPIC)
     letters.send(2, Record(3, b"x", 4, b"k", [("own", None)]), "undecodable", "why \ud800")
     letters.flush(0)
-    origin = origin_of(letters.records[0].headers)
+    origin = read_origin(letters.records[0].headers)
     assert origin[:5] == (TOPIC, 2, 3, "undecodable", "why \\ud800")
     assert (origin.headers, origin.timestamp) == ([("own", None)], 4)
 
 
 @given(st.sets(st.integers(0, 60)))
 def test_marks_hold_exactly_their_offsets(offsets: set[int]) -> None:
-    value, headers = dead_letters.mark_of(sorted(offsets))
-    assert dead_letters.marked_in(Record(0, value, headers=headers)) == sorted(offsets)
+    value, headers = dead_letters.make_replay_note(sorted(offsets))
+    assert dead_letters.read_replay_note(Record(0, value, headers=headers)) == sorted(offsets)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"1", b"[[1]]", b'["a"]'])
 def test_a_damaged_mark_is_no_mark(value: bytes | None) -> None:
-    _, headers = dead_letters.mark_of([1])
-    assert not dead_letters.marked_in(Record(0, value, headers=headers))
+    _, headers = dead_letters.make_replay_note([1])
+    assert not dead_letters.read_replay_note(Record(0, value, headers=headers))

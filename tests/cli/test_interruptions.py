@@ -49,7 +49,7 @@ class Cluster:
     """A topic with two partitions and its group, as the admin clients and the producer of a command see them."""
 
     failure = KafkaTimeoutError
-    answers = staticmethod(nullcontext)
+    explained_errors = staticmethod(nullcontext)
 
     def __init__(self) -> None:
         self.topics, self.committed, self.sent = {TOPIC: 2}, {0: 5, 1: 7}, list[bytes]()

@@ -40,7 +40,7 @@ watchdog.HANG_S, commit = 5.0, ConfluentTransactions._commit
 def commit_or_hang(self, producer, offsets, membership):
     if not (hung := pathlib.Path({{marker!r}})).exists():
         hung.touch()
-        producer.send_offsets_to_transaction(self._source.named(offsets), membership, self.commit_s)
+        producer.send_offsets_to_transaction(self._source.convert_offsets(offsets), membership, self.commit_s)
         ctypes.PyDLL(None).sleep(600)
     commit(self, producer, offsets, membership)
 

@@ -41,9 +41,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten(confluent, "consumer_options", "heartbeat.interval.ms")
     for name in ("_COMMIT_TIMEOUT_MS", "_CLOSE_TIMEOUT_MS", "_OFFSETS_TIMEOUT_MS"):
         monkeypatch.setattr(kafka_python, name, int(PATIENCE_S * 1000))
-    for name in ("_OFFSETS_S", "_CLOSE_S"):
+    for name in ("_OFFSETS_TIMEOUT_S", "_CLOSE_TIMEOUT_S"):
         monkeypatch.setattr(confluent, name, float(PATIENCE_S))
-    starts = [(connection, "_START_TIMEOUT_S"), (connection, "_START_ANSWER_S"), (confluent_connection, "_START_S")]
+    starts = [(connection, "_FIRST_CONNECTION_S"), (connection, "_FIRST_ANSWER_S"), (confluent_connection, "_START_S")]
     for module, name in starts:
         monkeypatch.setattr(module, name, 10.0 * PATIENCE_S)
 
@@ -51,7 +51,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients see new partitions after half a second instead of ten."""
-    python, confluent = connection.options, confluent_connection.connection_options
-    monkeypatch.setattr(connection, "options", lambda s: python(s) | {"metadata_max_age_ms": 500})
+    python, confluent = connection.connection_options, confluent_connection.connection_options
+    monkeypatch.setattr(connection, "connection_options", lambda s: python(s) | {"metadata_max_age_ms": 500})
     interval = {"topic.metadata.refresh.interval.ms": 500}
     monkeypatch.setattr(confluent_connection, "connection_options", lambda s: confluent(s) | interval)

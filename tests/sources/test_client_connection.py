@@ -25,7 +25,7 @@ class Connection(ClientConnection):
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_GRACE_S", "_SAY_AGAIN_S"):
+    for name in ("_LOGGED_AFTER_S", "_NEXT_CAUSE_AFTER_S"):
         monkeypatch.setattr(client_connection, name, -1.0)
 
 

@@ -57,7 +57,7 @@ def test_an_answer_that_came_too_late_is_not_that_of_a_later_call(
     assert member.committed([0])[0].offset == 1
     with log.broker.frozen(), monkeypatch.context() as hurry:
         hurry.setattr(kafka_python, "_OFFSETS_TIMEOUT_MS", 300)
-        hurry.setattr(confluent, "_OFFSETS_S", 0.3)
+        hurry.setattr(confluent, "_OFFSETS_TIMEOUT_S", 0.3)
         refusal(TimeoutError, member.committed, [0])
     commit(log, 2)
     assert member.committed([0])[0].offset == 2

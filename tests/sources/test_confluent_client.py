@@ -38,7 +38,7 @@ def test_final_errors_and_their_messages(code: int, sentence: str | None) -> Non
     error = KafkaError(code)
     assert is_final(error) is (sentence is not None)
     if sentence is not None:
-        assert sentence in str(BrokerErrors(SETTINGS, "t").of(protocol_code(error), error.str()))
+        assert sentence in str(BrokerErrors(SETTINGS, "t").explain(protocol_code(error), error.str()))
 
 
 @pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE])
@@ -130,7 +130,7 @@ def test_a_producer_is_silent_from_its_oldest_unanswered_letter_or_last_answer_o
         producers.append(UnansweredProducer(options))
         return producers[-1]
 
-    monkeypatch.setattr(transactions, "Connection", lambda settings, topic: ConnectedTo(clock))
+    monkeypatch.setattr(transactions, "ConfluentConnection", lambda settings, topic: ConnectedTo(clock))
     monkeypatch.setattr(transactions, "create", create)
     monkeypatch.setattr(transactions.time, "monotonic", clock)
     letters = transactions.ConfluentProducer(SETTINGS, "dead", is_idempotent=False)

@@ -31,7 +31,7 @@ from streampca.sources.confluent.source import ConfluentSource
 from streampca.sources.confluent.transactions import ConfluentProducer, ConfluentTransactions
 from streampca.sources.events import Assigned, Records, Revoked
 from streampca.sources.kafka_python import connection
-from streampca.sources.kafka_python.patches import position_of
+from streampca.sources.kafka_python.patches import fetch_position
 from streampca.sources.kafka_python.source import KafkaPythonSource
 from tests.certificates import KEY_PASSWORD, Certificates
 from tests.errors import refusal
@@ -71,7 +71,10 @@ def refused(make: Any, settings: WorkerSettings) -> str:
 
 def unanswered(cause: str, make: Any, settings: WorkerSettings) -> str:
     """The error of clients that give up soon at the start, once it has its cause: a busy broker may be slower."""
-    with mock.patch.multiple(connection, _START_TIMEOUT_S=2.0), mock.patch.multiple(confluent_connection, _START_S=2.0):
+    with (
+        mock.patch.multiple(connection, _FIRST_CONNECTION_S=2.0),
+        mock.patch.multiple(confluent_connection, _START_S=2.0),
+    ):
         text: str = wait_until(lambda: re.search(cause, text := refused(make, settings)) and text, what=cause)
     assert "no broker answers" in text
     return text
@@ -105,7 +108,7 @@ def test_whether_a_new_client_could_save(broker: Broker, new_topic: str, kind: t
     settings = settings_for(broker, new_topic, dead_letter_topic=dead, kafka_client=kind.client)
     assert [could_save(settings, needs) for needs in ("topic", "transaction", "dead letters")] == [True, True, False]
     absent = settings_for(broker, "t", bootstrap_servers=f"127.0.0.1:{free_ports(1)[0]}", kafka_client=kind.client)
-    with mock.patch.object(connection, "_START_TIMEOUT_S", 1.0):
+    with mock.patch.object(connection, "_FIRST_CONNECTION_S", 1.0):
         assert not could_save(absent, "topic")
 
 
@@ -235,7 +238,7 @@ def noticed(event: str, reader: Reader, letters: DeadLetters, logged: Sequence[A
 def test_an_open_transaction_is_why_a_partition_stands_still(
     stoppable: Broker, both: list[OnKafka], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_source, "_STANDS_S", 0.5)
+    monkeypatch.setattr(client_source, "_STANDSTILL_S", 0.5)
     readers = [reading(log.open(), {0: None}) for log in both]
     producer = Producer({"bootstrap.servers": stoppable.bootstrap, "transactional.id": "stuck"})
     producer.init_transactions(PATIENCE_S)
@@ -257,7 +260,7 @@ def test_a_broker_that_hangs_is_not_connected(
     """The connections stay open, but nothing comes over them."""
     silence_s = 6.0
     monkeypatch.setattr(connection, "_REQUEST_TIMEOUT_S", silence_s)
-    monkeypatch.setattr(confluent_connection, "_PROBE_TIMEOUT_S", silence_s)
+    monkeypatch.setattr(confluent_connection, "_BACKGROUND_TIMEOUT_S", silence_s)
     readers = [reading(log.open(), {0: None}) for log in both]
     quiet = time.monotonic() + silence_s + 1  # nothing is produced, but brokers answer the client's requests
     while time.monotonic() < quiet:
@@ -358,7 +361,7 @@ def test_records_fetched_by_a_failed_poll_arrive_again(log: OnKafka, monkeypatch
     consumer, failed_at = reader.source._consumer, list[int]()  # type: ignore[attr-defined]
 
     def fail() -> None:
-        failed_at.append(position_of(consumer, TopicPartition(log.name, 0)) or 0)
+        failed_at.append(fetch_position(consumer, TopicPartition(log.name, 0)) or 0)
         monkeypatch.undo()
         raise KafkaConnectionError("as if the connection was lost")
 
@@ -425,8 +428,8 @@ def test_letters_arrive_although_the_clock_is_wrong(
     log: OnKafka, logs: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if it were behind: brokers refuse all before their time, and producers take theirs 50 ms before they send."""
-    python, confluent = connection.options, confluent_transactions.connection_options
-    monkeypatch.setattr(connection, "options", lambda s: python(s) | {"linger_ms": 50})
+    python, confluent = connection.connection_options, confluent_transactions.connection_options
+    monkeypatch.setattr(connection, "connection_options", lambda s: python(s) | {"linger_ms": 50})
     monkeypatch.setattr(confluent_transactions, "connection_options", lambda s: confluent(s) | {"linger.ms": 50})
     dead = log.broker.create_topic(f"{log.name}-strict", message_timestamp_before_max_ms=0)
     time_ms = int(time.time() * 1000) + 30 * 60_000

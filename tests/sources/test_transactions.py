@@ -10,6 +10,7 @@ from kafka.errors import KafkaTimeoutError
 
 from streampca.errors import SourceError
 from streampca.sources.base import Committed, Outgoing, RecordRefusedError, TransactionFailedError
+from streampca.sources.client_transactions import Undelivered
 from streampca.sources.clients import create_transactions
 from streampca.sources.confluent import transactions as client
 from streampca.sources.events import Lost
@@ -88,7 +89,7 @@ def test_a_full_queue_loses_nothing(log: OnConfluent, monkeypatch: pytest.Monkey
     transactions.send(records)
     transactions.commit({0: Committed(50)})
     assert values(log) == [sent.value for sent in records]
-    monkeypatch.setattr(client, "_ROOM_S", 0.1)
+    monkeypatch.setattr(client, "_ROOM_TIMEOUT_S", 0.1)
     with log.broker.frozen():
         assert "take no records" in refusal(TransactionFailedError, transactions.send, records)
     transactions.recover()
@@ -102,7 +103,8 @@ def test_a_record_that_was_not_delivered_fails_the_commit(log: OnKafka) -> None:
     """kafka-python's client would commit the others; librdkafka refuses to."""
     _, transactions = log.join()
     transactions.send([record(log, b"a")])
-    transactions._undelivered.append((KafkaTimeoutError("late"), log.output, 0))  # type: ignore[attr-defined]
+    late = Undelivered(KafkaTimeoutError("late"), log.output, size=0)
+    transactions._undelivered.append(late)  # type: ignore[attr-defined]
     refusal(TransactionFailedError, transactions.commit, {0: Committed(1)})
     transactions.recover()
     assert values(log) == []

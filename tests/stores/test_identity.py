@@ -8,9 +8,9 @@ import pytest
 
 from streampca.errors import DamagedFileError, StaleListingError
 from streampca.stores import identity
+from streampca.stores.checksummed import encode
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.memory import MemoryStore
-from streampca.stores.sealed import seal
 
 
 def test_it_is_created_once_and_found_again(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_copy_has_the_same_identity_in_another_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", b'{"id": 5}', b'{"id": "../../etc"}', b"\xff", seal("id", "../../etc"), seal("id", 5)]
+    "content", [b"", b"{}", b'{"id": 5}', b'{"id": "../../etc"}', b"\xff", encode("id", "../../etc"), encode("id", 5)]
 )
 def test_a_damaged_identity_is_not_replaced(content: bytes) -> None:
     store = MemoryStore()

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from streampca.errors import SettingsError
+from streampca.stores.checksummed import encode
 from streampca.stores.memory import MemoryStore
-from streampca.stores.models import Models, next_to_go
+from streampca.stores.models import Models, choose_version_to_delete
 from streampca.stores.pins import Pins, UnknownPinError
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
-from streampca.stores.sealed import seal
 from tests.errors import refusal
 from tests.example_models import numbered
 from tests.in_memory.store import FaultyStore
@@ -27,7 +27,7 @@ def kept(versions: Iterable[int], keep: int) -> list[int]:
     history: set[int] = set()
     for version in versions:
         history.add(version)
-        while (gone := next_to_go(history, keep)) is not None:
+        while (gone := choose_version_to_delete(history, keep)) is not None:
             history.remove(gone)
     return sorted(history)
 
@@ -121,7 +121,7 @@ def test_pins_are_listed_moved_and_removed_and_a_damaged_one_is_left_out() -> No
     assert publish(1).versions() == [1, 2, 3, 4]
     store.damage("models/readings/b.pin", 12)
     assert pins.all() == {"a.npz": 1}
-    store.write("models/readings/b.pin", seal("version", "2"))
+    store.write("models/readings/b.pin", encode("version", "2"))
     assert pins.all() == {"a.npz": 1}
     pins.remove("b")
     assert "the names there are: a.npz" in refusal(UnknownPinError, lambda: pins.remove("b"))
@@ -135,7 +135,7 @@ def test_what_cannot_be_pinned_is_refused_and_changes_nothing(monkeypatch: pytes
     mistyped = refusal(SettingsError, lambda: Pins(store, "readngs").set("a", 2))
     assert mistyped.endswith("it has none; the store has models of readings")
     for name in ("", "1a", "a/b", "a b", "a" * 64, "latest"):
-        assert "is no name for a pin" in refusal(SettingsError, lambda name=name: pins.set(name, 1))
+        assert "is not a name for a pin" in refusal(SettingsError, lambda name=name: pins.set(name, 1))
     assert "`streampca inspect` lists 1 to 2" in refusal(SettingsError, lambda: pins.set("a", 3))
     for i in range(10):
         pins.set(f"a{i}", 1)

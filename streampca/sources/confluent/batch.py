@@ -9,7 +9,7 @@ from streampca.formats.record import Columns, Record
 
 
 class ConfluentBatch(Columns):
-    """Messages of one partition; a record is created only when it is indexed."""
+    """Messages of one partition, as a sequence of records; each record is created only when it is indexed."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
@@ -21,26 +21,26 @@ class ConfluentBatch(Columns):
         if isinstance(index, slice):
             return ConfluentBatch(self._messages[index])
         message = self._messages[index]
-        return Record(**{name: read(message) for name, read in _FIELDS.items()})
+        return Record(**{name: read(message) for name, read in _FIELD_READERS.items()})
 
     def column(self, name: str) -> list[Any]:
-        return list(map(_FIELDS[name], self._messages))
+        return list(map(_FIELD_READERS[name], self._messages))
 
 
 def _timestamp(message: Message) -> int:
-    kind, timestamp = message.timestamp()
-    return -1 if kind == TIMESTAMP_NOT_AVAILABLE else int(timestamp)
+    timestamp_type, timestamp = message.timestamp()
+    return -1 if timestamp_type == TIMESTAMP_NOT_AVAILABLE else int(timestamp)
 
 
 def _headers(message: Any) -> Sequence[tuple[str, bytes | None]]:
     try:
         return message.headers() or ()
-    except UnicodeDecodeError:  # a name is not UTF-8: the client returns none of them
+    except UnicodeDecodeError:  # the name of a header is not UTF-8: the client returns no header at all
         return [("__connect.errors.headers", b"a header name is not UTF-8")]
 
 
-_FIELDS: Mapping[str, Callable[[Message], Any]] = {
-    "offset": Message.offset,  # called so, it takes a quarter of the time of `methodcaller`
+_FIELD_READERS: Mapping[str, Callable[[Message], Any]] = {  # by field of `Record`
+    "offset": Message.offset,  # called in this way, it takes a quarter of the time of `methodcaller`
     "value": Message.value,
     "timestamp": _timestamp,
     "key": Message.key,

@@ -1,4 +1,4 @@
-"""Options of the clients of confluent-kafka (librdkafka), and how they are created."""
+"""Options of the clients of confluent-kafka (librdkafka), and the creation of clients."""
 
 import logging
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from streampca.settings.commands import ConsumerSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
 from streampca.sources.client_connection import one_line
-from streampca.sources.client_source import FETCH_BYTES, FETCH_BYTES_OF_ALL, member_intervals_ms
+from streampca.sources.client_source import FETCH_BYTES, FETCH_BYTES_OF_ALL, member_intervals
 from streampca.sources.oauth_tokens import create_tokens
 
 
 def connection_options(settings: KafkaSettings) -> dict[str, Any]:
-    """Options of every client. Raises `SourceError` if a login needs a token and gets none."""
+    """Return the options of every client. Raises `SourceError` if the login needs a token and gets none."""
     tokens = create_tokens(settings)
-    login: dict[str, Any] = {
+    login: dict[str, Any] = {  # without those that are None
         "sasl.mechanism": settings.sasl_mechanism,
         "sasl.username": settings.sasl_username,
         "sasl.password": settings.sasl_password and settings.sasl_password.get_secret_value(),
@@ -34,7 +34,8 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
             "sasl.password": None,
             "oauth_cb": lambda _: tokens.current(),
         }
-    return {name: value for name, value in login.items() if value is not None} | {
+    options = {name: value for name, value in login.items() if value is not None}
+    return options | {
         "bootstrap.servers": settings.bootstrap_servers,
         "security.protocol": settings.security_protocol,
         "ssl.endpoint.identification.algorithm": "https",
@@ -47,12 +48,14 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
 
 
 def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
-    """Options of the consumer."""
-    longest_poll_ms, session_ms, heartbeat_ms = member_intervals_ms(settings)
-    identity = {} if settings.group_instance_id is None else {"group.instance.id": settings.group_instance_id}
+    """Return the options of the consumer."""
+    intervals = member_intervals(settings)
+    static_membership = {}
+    if settings.group_instance_id is not None:
+        static_membership = {"group.instance.id": settings.group_instance_id}
     return {
         **connection_options(settings),
-        **identity,
+        **static_membership,
         "group.id": settings.group or "streampca",  # librdkafka demands one, also of a reader without a group
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -60,22 +63,22 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "enable.partition.eof": True,  # reports how far offsets without a record reach
         "isolation.level": "read_committed",
         "check.crcs": True,
-        "max.poll.interval.ms": longest_poll_ms,
-        "session.timeout.ms": session_ms,
-        "heartbeat.interval.ms": heartbeat_ms,
+        "max.poll.interval.ms": intervals.longest_poll_ms,
+        "session.timeout.ms": intervals.session_ms,
+        "heartbeat.interval.ms": intervals.heartbeat_ms,
         # Every rebalance revokes all and assigns all, as with kafka-python: the two can share a group.
         "partition.assignment.strategy": "range",
         "max.partition.fetch.bytes": FETCH_BYTES,
         "fetch.max.bytes": FETCH_BYTES_OF_ALL,
-        # Limit over all partitions; one more fetch may be in flight. Decoded records use the other half.
+        # Of all partitions together; one more fetch may be on its way. Decoded records use the other half of the limit.
         "queued.max.messages.kbytes": base.IN_FLIGHT_MIB * 1024 // 2,
-        "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default it is checked after a second
+        "fetch.queue.backoff.ms": 10,  # a full queue has room again soon; by default, fetching pauses for a second
     }
 
 
-def create(kind: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """A consumer, producer or admin client. Raises `SourceError` for options that librdkafka refuses."""
+def create(client_class: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Create a consumer, producer or admin client. Raises `SourceError` for options that librdkafka refuses."""
     try:
-        return kind(options, logger=logging.getLogger("kafka.librdkafka"))
+        return client_class(options, logger=logging.getLogger("kafka.librdkafka"))
     except KafkaException as error:
         raise SourceError(f"confluent-kafka does not take these settings: {one_line(error.args[0].str())}") from None

@@ -1,46 +1,54 @@
 """Workarounds for bugs of kafka-python 3.0.12, in its internals; importing this module patches all clients.
 
-No version ends them yet: its branch for 3.1 has the same code, as of 17 August 2026, though much of `kafka.net` has
-moved. Try without each before pyproject.toml allows 3.1.
+No released version mends these bugs: the branch for 3.1 has the same code, as of 17 August 2026, though much of
+`kafka.net` has moved. Before pyproject.toml allows 3.1, try it without each workaround.
 
-Connections; the client class is passed to consumers and producers by their option `kafka_client`.
-- A refused login is retried for ever, or never again, and a failed connection without a growing pause (`_connect`,
-  `_auth_failures`): requests raise the refusal until the login is tried again, and every failure is backed off from.
-- What a broker sends just before it closes the connection is dropped, above all the reason of a refused login
-  (`_build_transport`, `_sock_recv`): it is read.
-- A connection that is reset before its handshake, or whose certificates cannot be read, fails with an `OSError`
-  (`_build_transport`), which ends the refresh of metadata for ever, or the poll: it becomes a `KafkaConnectionError`.
-- A request to a broker that has just left the metadata raises an error that counts as final (`get_connection`).
-- The handshake waits without end for a broker that says nothing (`KafkaSSLTransport.handshake`): it has a deadline.
-- No public method says whether a broker is connected (`KafkaConnectionManager._conns`).
-- `allow_auto_create_topics` is not passed on (`KafkaConnectionManager.cluster.config`): a deleted topic would be
-  created again.
-- The producer spins (`KafkaNetClient.connection_delay`: seconds for milliseconds; `maybe_connect`: refused logins).
+Each item names the bug, the code of kafka-python that has it, and what we do instead.
+
+Connections. Consumers and producers get our client class by their option `kafka_client`.
+- A refused login is retried for ever, or never again, and a failed connection is retried without a growing pause
+  (`_connect`, `_auth_failures`). We raise the refusal in each request until the login is tried again, and make the
+  pause grow after every failure.
+- If a broker closes a connection, the bytes that it has sent just before are dropped, such as the reason of a refused
+  login (`_build_transport`, `_sock_recv`). We read them.
+- If a connection is reset before its handshake, or its certificates cannot be read, it fails with an `OSError`
+  (`_build_transport`), which ends the poll, or the refresh of metadata for ever. We raise `KafkaConnectionError`.
+- A request to a broker that has just left the metadata raises an error that counts as final (`get_connection`). We
+  raise an error that is retried.
+- If a broker says nothing, the handshake never ends (`KafkaSSLTransport.handshake`). We give it a deadline.
+- No public method tells whether a broker is connected. We look at `KafkaConnectionManager._conns`.
+- `allow_auto_create_topics` is not passed on (`KafkaConnectionManager.cluster.config`), so a deleted topic would be
+  created again. We pass it on.
+- The producer's thread spins: it takes seconds for milliseconds (`KafkaNetClient.connection_delay`), and it does not
+  pause after a refused login (`maybe_connect`). We convert the delay, and do not raise the refusal there.
 
 A consumer's membership in its group (`KafkaConsumer._coordinator`).
-- An assignment that arrives between two polls is dropped, and the group joined again: another rebalance of all
-  (`join_group_async`, `_do_join_and_sync_async`): it is kept for the next poll.
+- If an assignment arrives between two polls, it is dropped, and the group is joined again, which is another rebalance
+  of all members (`join_group_async`, `_do_join_and_sync_async`). We keep the assignment for the next poll.
 - A rebalance after changed partitions is forgotten if the poll ends before the group answers, or if the change is
-  undone meanwhile (`request_rejoin`): the member would have neither partitions nor heartbeat.
-- A member that another one with its `group_instance_id` has replaced only stops its heartbeats
-  (`_handle_heartbeat_response`): the next poll raises the error.
-- Of members with and without a `group_instance_id`, `RangePartitionAssignor.assign` forgets some: they are sorted.
-- A leader whose user may not read the topic for a moment assigns no partition to anybody, and leaves it at that
-  (`_perform_assignment`): it joins again once it knows partitions (`need_rejoin`).
+  undone meanwhile (`request_rejoin`): the member would have neither partitions nor heartbeat. We request it again.
+- If another member with the same `group_instance_id` has replaced a member, this one only stops its heartbeats
+  (`_handle_heartbeat_response`). We raise the error in the next poll.
+- If some members have a `group_instance_id` and some have none, `RangePartitionAssignor.assign` may forget members. We
+  sort the members.
+- If the user of the group's leader may not read the topic for a moment, the leader assigns no partition to anybody, and
+  does not assign again (`_perform_assignment`). We let it join again as soon as it knows partitions (`need_rejoin`).
 - While a heartbeat is due or unanswered, a poll does not wait, and each turn of its loop leaves a task behind until the
-  pending fetch ends (`time_to_next_poll`): it waits, since the client's own thread sends the heartbeats.
-- A request for offsets that timed out answers the next call (`_offset_fetch_futures`): it is forgotten.
-- `committed()` asks for one partition a request (`fetch_committed_offsets`): all are asked for at once.
-- No public method says whether the group counts the consumer as a member (`stable`).
+  pending fetch ends (`time_to_next_poll`). We let it wait, since the client's own thread sends the heartbeats.
+- If a request for offsets has timed out, its answer is returned by the next call (`_offset_fetch_futures`). We drop it.
+- `committed()` sends a request for each partition. We use `fetch_committed_offsets`, which asks for all at once.
+- No public method tells whether the group counts the consumer as a member. We ask `stable`.
 
 Fetching.
-- After several paused partitions are resumed, the records buffered of one are returned, and the others are not fetched
-  until these are consumed (`KafkaConsumer._fetcher._paused_partition_records`): they are dropped.
-- `position()` goes through all partitions at each call (`KafkaConsumer._subscription.position`).
+- After several paused partitions are resumed, the records that were buffered of one are returned, and the other
+  partitions are not fetched until these records are consumed (`KafkaConsumer._fetcher._paused_partition_records`). We
+  drop the buffered records.
+- `position()` goes through all partitions at each call. We use `KafkaConsumer._subscription.position`.
 
 Producers.
-- `close` gives nothing up while records are unsent, and raises if they are not sent in time (`_sender.force_close`).
-- `commit_transaction` and its like wait without limit (`_transaction_manager`).
+- `close` waits for records that are not sent, and raises if they are not sent in time. We call `_sender.force_close`
+  before.
+- `commit_transaction` and similar methods wait without limit. We use the `_transaction_manager`, with a deadline.
 """
 
 import contextlib
@@ -69,15 +77,15 @@ _REFUSALS = (
     errors.IllegalSaslStateError,
     errors.AuthorizationError,
 )
-_HANDSHAKE_S = 5.0
+_HANDSHAKE_TIMEOUT_S = 5.0
 
 
 class PatchedSSLTransport(KafkaSSLTransport):  # type: ignore[misc]
     """A connection whose handshake ends in time."""
 
     async def handshake(self) -> None:
-        """Shake hands."""
-        timeout_at = time.monotonic() + _HANDSHAKE_S
+        """Make the TLS handshake, within some seconds."""
+        timeout_at = time.monotonic() + _HANDSHAKE_TIMEOUT_S
         try:
             while True:
                 try:
@@ -88,12 +96,12 @@ class PatchedSSLTransport(KafkaSSLTransport):  # type: ignore[misc]
                 except ssl.SSLWantWriteError:
                     await self._net.wait_write(self._sock, timeout_at)
         except BaseException:
-            self._sock.close()  # nobody else knows of it
+            self._sock.close()  # nobody else would close it: the connection was not made
             raise
 
 
 class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
-    """Connections that keep refusals, and note the last failure in their `owner`."""
+    """Connections of one client. They keep refused logins, and note the last failure in their `owner`."""
 
     def __init__(self, net: NetworkSelector, owner: ClientConnection, **configs: Any) -> None:
         super().__init__(net, **configs)
@@ -107,19 +115,23 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
             raise errors.KafkaConnectionError(one_line(error)) from error
         receive = transport._sock_recv
 
-        def receive_all() -> tuple[bytes, BaseException | None]:
+        def receive_before_error() -> tuple[bytes, BaseException | None]:
             data, error = receive()
-            return data, None if data else error  # the next call finds the end of the connection again
+            if data:
+                return data, None  # the next call finds the end of the connection again
+            return data, error
 
-        transport._sock_recv = receive_all
+        transport._sock_recv = receive_before_error
         return transport
 
     async def _connect(self, node: Any, conn: Any, reset_backoff_on_connect: bool = True, **timeout: Any) -> None:
-        await super()._connect(node, conn, reset_backoff_on_connect=False, **timeout)  # it also resets after failures
-        if not conn.init_future.is_done:
+        # The overridden method would also reset the pause after a failure.
+        await super()._connect(node, conn, reset_backoff_on_connect=False, **timeout)
+        connected = conn.init_future
+        if not connected.is_done:
             return
-        if conn.init_future.failed():
-            error = conn.init_future.exception
+        if connected.failed():
+            error = connected.exception
             self._owner.last_failure = f"{node.host}:{node.port}: {one_line(error)}"
             if isinstance(error, _REFUSALS):
                 self._auth_failures[node.node_id] = error
@@ -129,7 +141,7 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
             self.reset_backoff(node.node_id)
 
     def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:
-        """Connect to a broker. Raises `NodeNotReadyError`, also of a broker that has left the metadata."""
+        """Connect to a broker. If it has left the metadata, raise `NodeNotReadyError`, which is retried."""
         try:
             return super().get_connection(node_id, *args, **kwargs)
         except errors.UnknownBrokerIdError:
@@ -139,11 +151,11 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         """Raise the refusal of the last login, until the login is tried again."""
         error = self._auth_failures.get(node_id)
         if error is not None and self.connection_delay(node_id):
-            raise error.with_traceback(None)  # else each time adds its frames
+            raise error.with_traceback(None)  # else each raise would add frames to its traceback
 
     @property
     def connected(self) -> bool:
-        """Return whether any broker is connected now."""
+        """Whether any broker is connected now."""
         return any(conn.connected for conn in list(self._conns.values()))
 
 
@@ -154,9 +166,13 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
         """Return the pause before connecting to a node again, in milliseconds."""
         return 1000 * float(super().connection_delay(node_id))
 
-    def maybe_connect(self, node_id: Any, **of_producer: Any) -> None:
-        """Connect, unless it is too early; raises a refused login, but not to a producer's thread, which would spin."""
-        with contextlib.suppress(*_REFUSALS if of_producer else ()):
+    def maybe_connect(self, node_id: Any, **options_of_producer: Any) -> None:
+        """Connect to a broker, unless it is too early. If the login was refused, raise that.
+
+        It is not raised in the thread of a producer, which would spin; only this thread passes options.
+        """
+        is_producer = bool(options_of_producer)
+        with contextlib.suppress(*_REFUSALS if is_producer else ()):
             super().maybe_connect(node_id)
 
 
@@ -164,19 +180,22 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     """Keeps an assignment until a poll takes it, and the error of a member that was replaced."""
 
     replaced: errors.FencedInstanceIdError | None = None
-    _assigned_nothing = False  # as the leader of the group's generation, since it knew no partition
-    _waiting: tuple[Any, Any] = (None, None)  # the group's generation and the assignment that no poll has taken
+    _assigned_nothing = False  # this member leads the group, and knew no partition when it assigned
+    _kept_assignment: Any = None  # that no poll has taken yet
+    _kept_generation: Any = None  # the group's generation that it belongs to
 
     async def _do_join_and_sync_async(self) -> Any:
-        generation, assignment = self._waiting
-        if assignment is None or generation is not self._generation:
+        assignment = self._kept_assignment
+        if assignment is None or self._kept_generation is not self._generation:
             self._assigned_nothing = False
             assignment = await super()._do_join_and_sync_async()
-            self._waiting = self._generation, assignment
+            self._kept_generation = self._generation
+            self._kept_assignment = assignment
         return assignment
 
     async def _on_join_complete_async(self, *args: Any) -> None:
-        self._waiting = None, None
+        self._kept_generation = None
+        self._kept_assignment = None
         await super()._on_join_complete_async(*args)
 
     def _perform_assignment(self, *args: Any) -> Any:
@@ -185,13 +204,16 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         return assignments
 
     def need_rejoin(self) -> bool:
-        """Return whether to join again, also if partitions are known of which this leader has assigned none."""
-        if self._assigned_nothing and any(map(self._cluster.partitions_for_topic, self._subscription.subscription)):
+        """Return whether to join again: also if this leader has assigned nothing, and knows partitions now."""
+        if self._assigned_nothing and self._knows_partitions():
             return True
         return bool(super().need_rejoin())
 
+    def _knows_partitions(self) -> bool:
+        return any(self._cluster.partitions_for_topic(topic) for topic in self._subscription.subscription)
+
     def time_to_next_poll(self) -> float:
-        """Return the time that the next heartbeat allows a poll: any, since another thread sends it."""
+        """Return how long a poll may wait before the next heartbeat: without limit, since another thread sends it."""
         return math.inf
 
     def _handle_heartbeat_response(self, *args: Any) -> None:
@@ -203,14 +225,18 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
 
 
 class PatchedRangeAssignor(RangePartitionAssignor):  # type: ignore[misc]
-    """Assigns to all members: it groups them by whether they have an identity, but only neighbours."""
+    """Assigns partitions to all members.
+
+    The overridden method groups members by whether they have a `group_instance_id`, and expects those of each group
+    beside each other.
+    """
 
     @classmethod
     def assign(cls, cluster: Any, members: Iterable[Any]) -> Any:
         return super().assign(cluster, sorted(members, key=lambda member: member.group_instance_id is None))
 
 
-# They are looked up there.
+# kafka-python looks these classes up in the modules that use them.
 manager.KafkaSSLTransport = PatchedSSLTransport
 group.ConsumerCoordinator = PatchedCoordinator
 
@@ -229,39 +255,46 @@ def raise_if_replaced(consumer: KafkaConsumer) -> None:
 def committed_offsets(
     consumer: KafkaConsumer, partitions: Iterable[TopicPartition], timeout_ms: int
 ) -> dict[int, Committed]:
-    """Those partitions of one topic for which the group has committed an offset."""
+    """Ask for the group's committed offsets of partitions of one topic; a partition without one is left out."""
     consumer._coordinator._offset_fetch_futures.clear()
     offsets = consumer._coordinator.fetch_committed_offsets(list(partitions), timeout_ms=timeout_ms)
-    # librdkafka also commits the zero at the end of a C string.
-    return {tp.partition: Committed(at.offset, (at.metadata or "").rstrip("\0")) for tp, at in offsets.items()}
+    committed = {}
+    for tp, offset_and_metadata in offsets.items():
+        metadata = (offset_and_metadata.metadata or "").rstrip("\0")  # librdkafka commits the zero that ends a C string
+        committed[tp.partition] = Committed(offset_and_metadata.offset, metadata)
+    return committed
 
 
 def is_member(consumer: KafkaConsumer) -> bool:
-    """Return whether the group is settled and counts the consumer in."""
+    """Return whether no rebalance is in progress, and the group counts the consumer in."""
     return bool(consumer._coordinator.stable())
 
 
-def position_of(consumer: KafkaConsumer, partition: TopicPartition) -> int | None:
-    """The next offset to fetch; None while it is not known."""
+def fetch_position(consumer: KafkaConsumer, partition: TopicPartition) -> int | None:
+    """Return the next offset to fetch; None while it is not known."""
     position = consumer._subscription.position(partition)
     return None if position is None else int(position.offset)
 
 
 def drop_paused_records(consumer: KafkaConsumer, partition: TopicPartition) -> None:
-    """Drop what was fetched of a partition before it was paused."""
+    """Drop the records of a partition that were fetched before it was paused."""
     consumer._fetcher._paused_partition_records.pop(partition, None)
 
 
 def drop(producer: KafkaProducer, timeout_s: float) -> None:
-    """Give up the records that are not sent yet, and close the producer, within about twice that time."""
+    """Give up the records that are not sent yet, and close the producer, within about twice `timeout_s`."""
     producer._sender.force_close()
-    with contextlib.suppress(errors.KafkaTimeoutError):  # its thread is late, and ends by itself
+    with contextlib.suppress(errors.KafkaTimeoutError):  # its thread did not end in time; it will end by itself
         producer.close(timeout=timeout_s)
 
 
-def transactional(producer: KafkaProducer, method: str, *arguments: Any, deadline: float) -> None:
-    """Call a method of the producer's transactions. Raises `KafkaTimeoutError` at the deadline (`time.monotonic`)."""
+def call_transactional(producer: KafkaProducer, method: str, *arguments: Any, deadline: float) -> None:
+    """Call a method of the producer's transaction manager, and wait for the brokers' answer.
+
+    Raises `KafkaTimeoutError` at the deadline (by `time.monotonic`).
+    """
     result = getattr(producer._transaction_manager, method)(*arguments)
     producer._sender.wakeup()
-    if not result.wait(max(deadline - time.monotonic(), 0) * 1000):
+    timeout_ms = max(deadline - time.monotonic(), 0) * 1000
+    if not result.wait(timeout_ms):
         raise errors.KafkaTimeoutError("the brokers did not answer in time")

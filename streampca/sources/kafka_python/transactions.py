@@ -5,45 +5,60 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple
 
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from kafka.serializer import Serializer
 
 from streampca.errors import NoBrokerError, SourceError
-from streampca.sources.base import Committed, Header, OutgoingFields
+from streampca.sources.base import Committed, Header, Headers, OutgoingFields
 from streampca.sources.client_connection import one_line
-from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientProducer, ClientTransactions
-from streampca.sources.kafka_python.connection import Connection, KafkaPythonAdmin
-from streampca.sources.kafka_python.patches import drop, transactional
+from streampca.sources.client_transactions import (
+    ABORT_S,
+    REQUEST_BYTES,
+    ClientProducer,
+    ClientTransactions,
+    Undelivered,
+)
+from streampca.sources.kafka_python.connection import KafkaPythonAdmin, KafkaPythonConnection
+from streampca.sources.kafka_python.patches import call_transactional, drop
 from streampca.sources.record_size import record_size
 
-_IN_TEXT = re.compile(r"\[Error (\d+)\]")  # the code
+_CODE_IN_TEXT = re.compile(r"\[Error (\d+)\]")
 _DELIVERY_TIMEOUT_MS = 2**31 - 1  # waits for an absent broker without limit
-_CLOSE_S = 0.5
+_CLOSE_TIMEOUT_S = 0.5
 
 
-class _Unwrap(Serializer):  # type: ignore[misc]  # kafka-python has no types
-    """Unwraps the value: the producer refuses records with neither key nor value, unless a serializer creates them."""
+class _UnwrapValue(Serializer):  # type: ignore[misc]  # kafka-python has no types
+    """Takes the value out of a tuple.
+
+    Without a serializer, the producer refuses a record with neither key nor value. A tuple is not None, so it does not.
+    """
 
     def serialize(self, topic: str, headers: Any, data: tuple[bytes | None]) -> bytes | None:
         return data[0]
 
 
-def _sendable(headers: Sequence[Header]) -> list[tuple[str, bytes]]:
-    """The producer cannot write a header without a value: it becomes an empty one."""
+def _without_null(headers: Sequence[Header]) -> list[tuple[str, bytes]]:
+    """Return headers whose values are empty where they were None, which the producer cannot write."""
     return [(name, value or b"") for name, value in headers]
 
 
-_Record: TypeAlias = tuple[bytes | None, bytes | None, Sequence[Header], int | None]
-"""Value, key, headers and partition."""
+class _Record(NamedTuple):
+    """A record of the producer's topic."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: Sequence[Header]
+    partition: int | None  # None: the key decides
 
 
 class _Sent(NamedTuple):
-    """A record that the client was given."""
+    """A record that was handed to the client."""
 
-    future: Any  # of the broker's answer
+    future: Any  # the broker's answer
     record: _Record
     time_ms: int | None  # since 1970; None: the time of sending
 
@@ -51,26 +66,26 @@ class _Sent(NamedTuple):
 class KafkaPythonProducer(ClientProducer):
     """See `streampca.sources.client_transactions.ClientProducer`."""
 
-    _connection: Connection
+    _connection: KafkaPythonConnection
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._unacknowledged: deque[_Sent] = deque()  # in the order sent
-        self._connection = Connection(self._settings, self._topic)
+        self._unacknowledged: deque[_Sent] = deque()  # in the order of sending
+        self._connection = KafkaPythonConnection(self._settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
-            value_serializer=_Unwrap(),
+            value_serializer=_UnwrapValue(),
             acks="all",
             # One request at a time keeps the order; a repeated letter is recognised by the offset in its headers.
             enable_idempotence=self._is_idempotent,
             max_in_flight_requests_per_connection=1,
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
-            max_block_ms=int(self._room_s * 1000),
+            max_block_ms=int(self._room_timeout_s * 1000),
             max_request_size=REQUEST_BYTES,
         )
         try:
-            with self._connection.answers():
-                self._producer.partitions_for(self._topic)  # fetched here, so that `produce` never waits for them
+            with self._connection.explained_errors():
+                self._producer.partitions_for(self._topic)  # asked for now, so that `produce` never waits for them
         except SourceError:
             self.close()
             raise
@@ -82,47 +97,57 @@ class KafkaPythonProducer(ClientProducer):
         key: bytes | None = None,
         headers: Sequence[Header] = (),
     ) -> None:
-        self._unacknowledged.append(self._give((value, key, headers, partition)))
+        record = _Record(value=value, key=key, headers=headers, partition=partition)
+        self._unacknowledged.append(self._hand_over(record))
 
-    def _give(self, record: _Record, time_ms: int | None = None) -> _Sent:
-        """Give a record to the client; without a time, it gets the time of sending."""
-        value, key, headers, partition = record
-        with self._connection.answers():
-            future = self._producer.send(self._topic, (value,), key, _sendable(headers), partition, time_ms)
+    def _hand_over(self, record: _Record, time_ms: int | None = None) -> _Sent:
+        """Hand a record to the client. If `time_ms` is None, the record gets the time of sending."""
+        with self._connection.explained_errors():
+            future = self._producer.send(
+                self._topic,
+                (record.value,),
+                record.key,
+                headers=_without_null(record.headers),
+                partition=record.partition,
+                timestamp_ms=time_ms,
+            )
         return _Sent(future, record, time_ms)
 
-    def _await(self, timeout_s: float) -> int:
+    def _wait_for_acknowledgements(self, timeout_s: float) -> int:
         while self._unacknowledged:
-            first = self._unacknowledged[0]
+            oldest = self._unacknowledged[0]
             try:
-                first.future.get(timeout_s)
+                oldest.future.get(timeout_s)
             except KafkaError as error:
-                if first.future.exception is not error:  # it is the end of waiting
+                is_timeout = oldest.future.exception is not error  # `get` has raised it, and not the broker
+                if is_timeout:
                     break
-                time_ms = self._other_time(getattr(error, "errno", None), first.record[2])
-                if first.time_ms is not None or time_ms is None:
+                time_ms = self._time_for_another_try(getattr(error, "errno", None), oldest.record.headers)
+                was_sent_with_other_time = oldest.time_ms is not None
+                if was_sent_with_other_time or time_ms is None:
                     raise self._connection.source_error(error) from None
-                self._unacknowledged.append(self._give(first.record, time_ms))
+                self._unacknowledged.append(self._hand_over(oldest.record, time_ms))
             self._unacknowledged.popleft()
         return len(self._unacknowledged)
 
     def close(self) -> None:
-        drop(self._producer, _CLOSE_S)
+        drop(self._producer, _CLOSE_TIMEOUT_S)
 
 
 class KafkaPythonTransactions(ClientTransactions):
     """See `streampca.sources.client_transactions.ClientTransactions`."""
 
-    client_error = KafkaError  # the client splits a batch that is too large, so each record that fails was alone
+    client_error = KafkaError
+    batch_bytes = 0  # the client splits a batch that is too large, so each record that fails was alone
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for topic in self._topics:
-            self._count(topic)
+            self._count_partitions(topic)  # raises if the topic does not exist
 
     def partitions(self, topic: str) -> int:
         try:
-            return self._count(topic)
+            return self._count_partitions(topic)
         except NoBrokerError as error:
             raise TimeoutError(str(error)) from None
 
@@ -131,11 +156,11 @@ class KafkaPythonTransactions(ClientTransactions):
             return admin.topic_configs()
 
     def _start(self) -> None:
-        self._producer = Connection(self._settings, self._topics[0]).start(
+        self._producer = KafkaPythonConnection(self._settings, self._topics[0]).start(
             KafkaProducer,
-            transactional_id=self._name,
+            transactional_id=self._transactional_id,
             transaction_timeout_ms=int(self._timeout_s * 1000),
-            value_serializer=_Unwrap(),
+            value_serializer=_UnwrapValue(),
             acks="all",
             linger_ms=5,
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,  # a record that expires would not fail its transaction
@@ -145,39 +170,56 @@ class KafkaPythonTransactions(ClientTransactions):
         self._producer.init_transactions()
 
     def _send(self, producer: KafkaProducer, records: Iterable[OutgoingFields]) -> None:
-        undelivered = self._undelivered
+        undelivered = self._undelivered  # of this transaction: a late error belongs to its own one
         for topic, partition, value, key, headers, timestamp in records:
-            at = timestamp if timestamp >= 0 else None
+            time_ms = timestamp if timestamp >= 0 else None  # None: the time of sending
             try:
-                sent = producer.send(topic, (value,), key, _sendable(headers), partition, at)
+                future = producer.send(
+                    topic,
+                    (value,),
+                    key,
+                    headers=_without_null(headers),
+                    partition=partition,
+                    timestamp_ms=time_ms,
+                )
             except KafkaError as error:
                 self._fail(error, topic, record_size(value, key, headers))
-            sent.add_errback(
-                lambda error, topic=topic, record=(value, key, headers): undelivered.append(
-                    (error, topic, record_size(*record))
-                )
-            )
+            future.add_errback(partial(_note_undelivered, undelivered, topic, value, key, headers))
 
     def _commit(self, producer: KafkaProducer, offsets: Mapping[int, Committed], membership: Any) -> None:
         deadline = time.monotonic() + self.commit_s
         producer.flush(self.commit_s)
-        if self._undelivered:  # the client would commit the others
+        if self._undelivered:  # the client would commit the transaction without these records
             self._fail(*self._undelivered[0])
         if offsets:
-            named = self._source.named(offsets)
-            transactional(producer, "send_offsets_to_transaction", named, membership, deadline=deadline)
-        transactional(producer, "begin_commit", deadline=deadline)
+            converted = self._source.convert_offsets(offsets)
+            call_transactional(producer, "send_offsets_to_transaction", converted, membership, deadline=deadline)
+        call_transactional(producer, "begin_commit", deadline=deadline)
 
     def _abort(self, producer: KafkaProducer) -> None:
-        transactional(producer, "begin_abort", deadline=time.monotonic() + ABORT_S)
+        call_transactional(producer, "begin_abort", deadline=time.monotonic() + ABORT_S)
 
     def _give_up(self, producer: KafkaProducer) -> None:
-        drop(producer, _CLOSE_S)
+        drop(producer, _CLOSE_TIMEOUT_S)
 
-    def _described(self, error: Exception) -> tuple[int | None, str]:
-        found = _IN_TEXT.search(text := one_line(error))  # of errors that the client does not expect
-        return int(found[1]) if found else getattr(error, "errno", None), text
+    def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
+        text = one_line(error)
+        in_text = _CODE_IN_TEXT.search(text)  # of an error that the client does not expect, its text has the code
+        code = int(in_text[1]) if in_text else getattr(error, "errno", None)
+        return code, text
 
-    def _count(self, topic: str) -> int:
+    def _count_partitions(self, topic: str) -> int:
         with closing(KafkaPythonAdmin(self._settings, topic)) as admin:
             return len(admin.require_topic().in_sync)
+
+
+def _note_undelivered(
+    undelivered: list[Undelivered],
+    topic: str,
+    value: bytes | None,
+    key: bytes | None,
+    headers: Headers,
+    error: Exception,
+) -> None:
+    """Note the error of a record. The client calls this with the error as the last argument."""
+    undelivered.append(Undelivered(error, topic, record_size(value, key, headers)))

@@ -21,7 +21,7 @@ from streampca.formats.record import Record
 from streampca.formats.schemas import FRAME_BYTES
 from streampca.pca.model import Model
 from streampca.sources.base import Committed, Outgoing
-from streampca.sources.dead_letters import origin_of
+from streampca.sources.dead_letters import read_origin
 from tests.example_models import example_model
 from tests.in_memory.coordinator import Transaction
 from tests.simulation.cluster import SESSION_S
@@ -209,7 +209,7 @@ class TransformChecks:
 def _origin(record: Outgoing) -> tuple[int, int]:
     """The partition and the offset of the record that an output or a dead letter was made of."""
     if record.topic == DEAD:
-        origin = origin_of(record.headers)
+        origin = read_origin(record.headers)
         return origin.partition, origin.offset
     _, partition, offset = origin_of_output(record.headers)
     return partition, offset
