@@ -43,7 +43,7 @@ def test_partitions_are_assigned_once_the_leader_may_read_the_topic_again(
     broker: Broker, topic: str, first: type[OnKafka], second: type[OnKafka], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first member leads. It is refused the topic while the second one joins, and assigns nothing to either."""
-    monkeypatch.setattr(confluent, "_ASK_GROUP_S", 0.5)
+    monkeypatch.setattr(confluent, "_CHECK_GROUP_EVERY_S", 0.5)
 
     def group() -> Any:
         return broker.admin.describe_groups([topic])[topic]
