@@ -1,4 +1,4 @@
-"""Answers as plain functions of a model and a parsed request; no HTTP, no clock."""
+"""Computes answers: plain functions of a model and a parsed request, without HTTP and without a clock."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from streampca.pca.angles import principal_angles
 from streampca.pca.arrays import Array
 from streampca.pca.model import Model, Projected
 from streampca.sidecar.errors import Problem, RequestError, invalid, too_large
-from streampca.sidecar.parsing import Limits, fit, rows_of_records
+from streampca.sidecar.parsing import Limits, fit, pack_records
 from streampca.sidecar.schemas import (
     ModelResponse,
     ProjectRequest,
@@ -21,63 +21,84 @@ from streampca.sidecar.schemas import (
     VectorsRequest,
 )
 
-_MAX_COMPARED = 100  # components of each of two models: the work grows with their square
+_MAX_COMPARED = 100  # components of each of two models, since the work grows with their square
 
 
 class Answer(NamedTuple):
-    version: int
+    """An answer before it is encoded."""
+
+    version: int  # of the model
     fields: dict[str, Any]
-    vectors: int = 0
-    projected: Projected | None = None  # of requests to project or score: the page shows them
+    vector_count: int = 0
+    projected: Projected | None = None  # of requests to project or score, for the page
 
 
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
     """Coordinates of vectors in the basis of the components, and each vector's distance from their subspace."""
-    projected = _projected(published, request, limits)
+    projected = _project_request(published, request, limits)
     coordinates = projected.in_basis(request.basis)
     _check_finite("vectors", coordinates, projected.residual)
     fields = {"coordinates": coordinates, "residual": projected.residual}
     if request.fields:
-        fields |= {name: value for name, value in _scores(projected).items() if name in request.fields}
+        fields |= {name: value for name, value in _score_fields(projected).items() if name in request.fields}
     return _answer(published, fields, len(projected.vectors), projected)
 
 
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
     """Scores of vectors: T², squared distance, score, p-values, and the dimensions that contribute most."""
-    projected = _projected(published, request, limits)
-    fields, n, names = _scores(projected), len(projected.vectors), published.names or [""]
-    if most := min(request.contributions, published.model.dimensions):
-        each = 4 + max(map(len, names)) // 4  # numbers, or as long as such
-        if each * most * n > limits.numbers:
-            allowed = limits.numbers // (each * n)
-            raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
-        which, values = projected.contributions(most)
-        for name, dimensions, contributions in zip(values._fields, which, values, strict=True):
-            fields |= {f"{name}_dimensions": dimensions, f"{name}_contributions": contributions}
-            if published.names:
-                fields[f"{name}_names"] = [[names[j] for j in row] for row in dimensions.tolist()]
-    return _answer(published, fields, n, projected)
+    projected = _project_request(published, request, limits)
+    fields = _score_fields(projected)
+    count = min(request.contributions, published.model.dimensions)
+    if count:
+        fields |= _contribution_fields(published, projected, count, limits)
+    return _answer(published, fields, len(projected.vectors), projected)
 
 
-def _projected(published: PublishedModel, request: VectorsRequest, limits: Limits) -> Projected:
-    names, d = published.names, published.model.dimensions
-    _require_one(request)
+def _contribution_fields(published: PublishedModel, projected: Projected, count: int, limits: Limits) -> dict[str, Any]:
+    """Return for T² and SPE the `count` dimensions that contribute most to each vector's score, with their names.
+
+    Raises `RequestError` if they would make the answer too long.
+    """
+    names = published.names
+    n = len(projected.vectors)
+    longest_name = max(map(len, names)) if names else 0
+    numbers_each = 4 + longest_name // 4  # two numbers for T² and two for SPE; four letters of a name count as a number
+    if numbers_each * count * n > limits.numbers:
+        allowed = limits.numbers // (numbers_each * n)
+        raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
+    which, values = projected.contributions(count)
+    fields: dict[str, Any] = {}
+    for score_name, dimensions, contributions in zip(values._fields, which, values, strict=True):
+        fields[f"{score_name}_dimensions"] = dimensions
+        fields[f"{score_name}_contributions"] = contributions
+        if names:
+            fields[f"{score_name}_names"] = [[names[j] for j in row] for row in dimensions.tolist()]
+    return fields
+
+
+def _project_request(published: PublishedModel, request: VectorsRequest, limits: Limits) -> Projected:
+    """Project the vectors or the records of a request. Raises `RequestError`."""
+    names = published.names
+    d = published.model.dimensions
+    _require_one_form(request)
     if request.vectors is not None:
         return published.project(fit(request.vectors, "vectors", d, limits, impute=published.impute))
     if names is None:
         raise invalid("this model has no names of dimensions, so it takes no records: send arrays, in their order")
-    rows = rows_of_records(request.records or [], names)
+    rows = pack_records(request.records or [], names)
     return published.project(fit(rows, "records", d, limits, impute=published.impute, names=names))
 
 
-def _require_one(request: VectorsRequest) -> None:
+def _require_one_form(request: VectorsRequest) -> None:
+    """Raise `RequestError` unless the request has its rows in exactly one of the forms that it may have."""
     forms = [name for name in ("coordinates", "vectors", "records") if hasattr(request, name)]
-    if sum(getattr(request, form) is not None for form in forms) != 1:
+    given = [form for form in forms if getattr(request, form) is not None]
+    if len(given) != 1:
         raise invalid(f"give one of {', '.join(forms)}")
 
 
-def _scores(projected: Projected) -> dict[str, Any]:
-    """The fields of `SCORES` of projected vectors; p is None if the model has no past scores."""
+def _score_fields(projected: Projected) -> dict[str, Any]:
+    """Return the fields of `SCORES` of projected vectors. If the model has no past scores, p-values are None."""
     _check_finite("vectors", *projected.scores)
     p_t2, p_spe, p = projected.p_values or (None, None, None)
     return projected.scores._asdict() | {"p": p, "p_t2": p_t2, "p_spe": p_spe}
@@ -88,16 +109,16 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
     """Vectors from coordinates; or vectors as the components reconstruct them, with the squared error of each."""
     model = published.model
     if request.coordinates is None:
-        projected = _projected(published, request, limits)
+        projected = _project_request(published, request, limits)
         fields = {"vectors": reconstruction(projected), "squared_error": projected.residual}
         _check_finite("vectors", projected.residual)
         return _answer(published, fields, len(projected.vectors))
-    _require_one(request)
+    _require_one_form(request)
     coordinates = fit(request.coordinates, "coordinates", model.n_components, limits)
     coordinates = coordinates.astype(np.float64, copy=False)
     if len(coordinates) * model.dimensions > limits.numbers:
-        most = limits.numbers // model.dimensions
-        raise too_large(f"the answer to {len(coordinates)} rows is too long: send at most {most}", "numbers")
+        max_rows = limits.numbers // model.dimensions
+        raise too_large(f"the answer to {len(coordinates)} rows is too long: send at most {max_rows}", "numbers")
     vectors = model.reconstruct(coordinates, request.basis)
     _check_finite("coordinates", vectors)
     return _answer(published, {"vectors": vectors}, len(coordinates))
@@ -105,48 +126,56 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
 
 @np.errstate(all="ignore")
 def reconstruction(projected: Projected) -> Array:
-    """Vectors (n, d) as the components reconstruct them. Raises `RequestError` if they exceed float64."""
+    """Return vectors (n, d) as the components reconstruct them. Raises `RequestError` if they exceed float64."""
     vectors = projected.model.reconstruct(projected.coordinates)
     _check_finite("vectors", vectors)
     return vectors
 
 
 def _check_finite(name: str, *results: Array) -> None:
+    """Raise `RequestError` that names the first row of which a result is not finite."""
     for result in results:
-        if not np.isfinite(result).all():
-            i = int(np.argwhere(~np.isfinite(result))[0, 0])
-            raise invalid(f"{name}[{i}] holds values too large: the result exceeds the range of float64")
+        is_finite = np.isfinite(result)
+        if not is_finite.all():
+            row = int(np.argwhere(~is_finite)[0, 0])
+            raise invalid(f"{name}[{row}] holds values too large: the result exceeds the range of float64")
 
 
 def _answer(
-    published: PublishedModel, fields: dict[str, Any], vectors: int = 0, projected: Projected | None = None
+    published: PublishedModel, fields: dict[str, Any], vector_count: int = 0, projected: Projected | None = None
 ) -> Answer:
-    """Arrays in C order, real numbers as float64."""
-    plain = {
-        name: np.ascontiguousarray(value, np.float64 if value.dtype.kind == "f" else value.dtype)
-        if isinstance(value, np.ndarray)
-        else value
-        for name, value in fields.items()
-    }
-    return Answer(published.version, {"version": published.version, **plain}, vectors, projected)
+    """Return an answer with these fields after the version; its arrays are in C order, real numbers in float64."""
+    encodable: dict[str, Any] = {"version": published.version}
+    for name, value in fields.items():
+        if isinstance(value, np.ndarray):
+            dtype = np.float64 if value.dtype.kind == "f" else value.dtype
+            value = np.ascontiguousarray(value, dtype)
+        encodable[name] = value
+    return Answer(version=published.version, fields=encodable, vector_count=vector_count, projected=projected)
 
 
 def model_info(published: PublishedModel, drift: Mapping[str, Mapping[str, float]]) -> Answer:
-    """Everything about a model except its arrays of size d; `drift` is from pinned ones, by name."""
-    model, positions = published.model, sorted(published.positions.items())
-    own: dict[str, Any] = {
+    """Return everything about a model except its arrays of size d.
+
+    `drift` says by the name of each pin how far the model has moved from the pinned one.
+    """
+    model = published.model
+    positions = sorted(published.positions.items())
+    converted: dict[str, Any] = {
         "components": model.n_components,
         "positions": {partition_name(partition): position for partition, position in positions},
         "drift": drift,
     }
-    others = [name for name in ModelResponse.model_fields if name not in own]
-    holders = (published, published.stats, model)
-    fields = {name: next(getattr(holder, name) for holder in holders if hasattr(holder, name)) for name in others}
-    return _answer(published, fields | own)
+    fields: dict[str, Any] = {}
+    for name in ModelResponse.model_fields:
+        if name not in converted:
+            holder = next(holder for holder in (published, published.stats, model) if hasattr(holder, name))
+            fields[name] = getattr(holder, name)
+    return _answer(published, fields | converted)
 
 
 def components(published: PublishedModel, limits: Limits) -> Answer:
-    """The axes, and all else that a client needs to project by itself."""
+    """Return the axes, and everything else that a client needs to project by itself."""
     model = published.model
     if model.components.size > limits.numbers:
         raise RequestError(
@@ -158,17 +187,20 @@ def components(published: PublishedModel, limits: Limits) -> Answer:
 
 
 def components_npy(published: PublishedModel) -> list[memoryview]:
-    """The axes, rows of length d, as the two parts of an `.npy` file in the model's own dtype; they are not copied."""
+    """Return the axes, rows of length d, as header and content of an `.npy` file. The content is not copied."""
     array = np.ascontiguousarray(published.model.components)
     return [memoryview(npy.encode_header(array.dtype, array.shape)), array.reshape(-1).view(np.uint8).data]
 
 
 def angles(one: Model, other: Model) -> dict[str, Any]:
-    """Angles in radians between components of the same number, and the principal angles between their spans.
+    """Return the angles between components with the same number, and the principal angles between the subspaces.
 
-    Of up to 100 components of each model; of none if the vectors have different lengths.
+    All are in radians. Up to 100 components of each model are compared, and none if the dimensions differ.
     """
-    n = min(one.n_components, other.n_components, _MAX_COMPARED) if one.dimensions == other.dimensions else 0
-    A, B = (np.asarray(model.components[:n], np.float64) for model in (one, other))
+    n = min(one.n_components, other.n_components, _MAX_COMPARED)
+    if one.dimensions != other.dimensions:
+        n = 0
+    A = np.asarray(one.components[:n], np.float64)
+    B = np.asarray(other.components[:n], np.float64)
     between = [principal_angles(A[i : i + 1], B[i : i + 1])[0] for i in range(n)]
     return {"between": between, "principal": principal_angles(A, B)}

@@ -1,7 +1,8 @@
-"""A request's body → a validated request of `schemas`, with its rows as an array, or `RequestError` with the mistake.
+"""Parses the body of a request into a validated request of `schemas`, whose rows are an array.
 
-A binary body holds only rows of numbers; the other fields are then query parameters. With a JSON body they may be, too:
-for fields that it does not hold. Numbers without a header are one row until `fit`, which knows a row's length.
+A mistake is raised as `RequestError`. A binary body holds only rows of numbers, so the other fields are query
+parameters. A JSON body may leave fields to query parameters, too. Numbers without a header are cut into rows by `fit`,
+which knows how long a row is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,47 +26,45 @@ _ROW_FIELDS = ("vectors", "coordinates")
 
 
 class Limits(NamedTuple):
-    """The largest request and answer."""
+    """How large a request and an answer may be."""
 
     rows: int
     numbers: int
 
 
 def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[BaseModel]) -> Schema:
-    """The request that body and query describe."""
+    """Return the request that body and query describe. Raises `RequestError`."""
     if raw.media_type == BYTES:
+        example = next(iter(RAW))
         raise RequestError(
-            Problem.UNSUPPORTED_TYPE, f"{BYTES} does not say which numbers: send Content-Type: {next(iter(RAW))}"
+            Problem.UNSUPPORTED_TYPE, f"{BYTES} does not say which numbers: send Content-Type: {example}"
         )
     check_names("parameter", raw.query, query.model_fields)
     parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
     row_field = parameters.pop("of", None)
     if raw.media_type in BINARY:
-        names = [name for name in schema.model_fields if name in _ROW_FIELDS]
-        row_field = names[0] if len(names) == 1 else row_field
+        row_fields = [name for name in schema.model_fields if name in _ROW_FIELDS]
+        if len(row_fields) == 1:
+            row_field = row_fields[0]
         if row_field is None:
-            choices = " or ".join(f"?of={name}" for name in names)
+            choices = " or ".join(f"?of={name}" for name in row_fields)
             raise invalid(f"say in the query what the body holds: {choices}")
-        return validate(schema, parameters | {row_field: _from_bytes(raw, row_field)})
+        return validate(schema, parameters | {row_field: _parse_binary(raw, row_field)})
     content = json_object(raw.body, limits)
     check_names("field", content, schema.model_fields)
     return validate(schema, parameters | content, strict=True, context=raw.body)
 
 
 def json_object(body: bytes, limits: Limits) -> dict[str, Any]:
-    """The fields of any JSON body, rows as lists. Of a duplicate field the last one counts.
+    """Return the fields of a JSON body, with rows as lists. If a field is there twice, the last one counts.
 
-    A body whose Python objects would need too much memory is refused before it is parsed: a number needs some 40 bytes,
-    and an array, an object or a field at most three times as much.
+    Raises `RequestError`, also for a body whose Python objects would need too much memory.
     """
-    if len(body) > SMALL_BYTES:
-        letters = np.frombuffer(body, np.uint8)
-        commas, *others = (np.count_nonzero(letters == letter) for letter in b",[{:")
-        if commas + 3 * sum(others) > limits.numbers + 3 * (limits.rows + 100):
-            raise too_large(
-                f"the body holds too many values: send at most {limits.numbers} numbers in {limits.rows} rows",
-                "numbers",
-            )
+    if len(body) > SMALL_BYTES and _estimate_values(body) > limits.numbers + 3 * (limits.rows + 100):
+        raise too_large(
+            f"the body holds too many values: send at most {limits.numbers} numbers in {limits.rows} rows",
+            "numbers",
+        )
     try:
         content = loads(body)
     except VectorError as error:
@@ -75,8 +74,21 @@ def json_object(body: bytes, limits: Limits) -> dict[str, Any]:
     return content
 
 
+def _estimate_values(body: bytes) -> int:
+    """Return about how many numbers need as much memory as the values of this JSON, which is not parsed yet.
+
+    A number needs some 40 bytes as a Python object, and an array, an object or a field up to three times as much.
+    """
+    letters = np.frombuffer(body, np.uint8)
+    commas, *others = (np.count_nonzero(letters == letter) for letter in b",[{:")
+    return int(commas + 3 * sum(others))
+
+
 def check_names(kind: str, content: Iterable[str], allowed: Iterable[str]) -> None:
-    """Before pydantic's own check, which would make an error object for each of a million unknown names."""
+    """Raise `RequestError` for the first unknown name.
+
+    Pydantic would find it, too, but would make an error object for each of a million unknown names.
+    """
     for name in content:
         if name not in allowed:
             raise invalid(f"unknown {kind} {name[:80]!r}; known: {', '.join(allowed)}")
@@ -85,7 +97,10 @@ def check_names(kind: str, content: Iterable[str], allowed: Iterable[str]) -> No
 def validate(
     schema: type[Schema], content: Mapping[str, Any], *, strict: bool = False, context: bytes | None = None
 ) -> Schema:
-    """The content as an object of the schema; `context` is the JSON text that its rows come from."""
+    """Return the content as an object of the schema. `context` is the JSON text that it was parsed from.
+
+    Raises `RequestError`.
+    """
     try:
         return schema.model_validate(content, strict=strict or None, context=context)
     except ValidationError as error:
@@ -93,41 +108,46 @@ def validate(
 
 
 def rows_field(value: Any, info: ValidationInfo) -> Array:
-    """For pydantic: lists of numbers, from the JSON text that is the context, as an array; arrays pass."""
-    return value if isinstance(value, np.ndarray) else rows_of(value, info.field_name or "rows", info.context)
+    """Validate rows for pydantic: pack lists of numbers, whose JSON text is the context. An array stays as it is."""
+    if isinstance(value, np.ndarray):
+        return value
+    return pack_rows(value, info.field_name or "rows", info.context)
 
 
-def rows_of(value: Any, name: str, text: bytes | None = None) -> Array:
-    """Lists of numbers, from this JSON text, as an array (n, width), all of one length. Raises `RequestError`.
+def pack_rows(value: Any, name: str, text: bytes | None = None) -> Array:
+    """Return lists of numbers, which were parsed from this JSON text, as an array (n, width). Raises `RequestError`.
 
-    null becomes NaN: whether an entry may be missing depends on the model. A row may be text, as in records: an array,
-    or base64 of numbers, of which `fit` knows the type.
+    All lists need the same length. null becomes NaN, since it depends on the model whether an entry may be missing. A
+    row may also be a text, as in records: a JSON array, or numbers in base64, whose type `fit` finds by their size.
     """
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
-    value = [_row_of_text(row, f"{name}[{i}]") if isinstance(row, str) else row for i, row in enumerate(value)]
-    if value and isinstance(value[0], bytes):
-        if {len(row) if isinstance(row, bytes) else 0 for row in value} != {len(value[0])}:
+    rows = [_decode_row(row, f"{name}[{i}]") if isinstance(row, str) else row for i, row in enumerate(value)]
+    first = rows[0] if rows else None
+    if isinstance(first, bytes):
+        if any(not isinstance(row, bytes) or len(row) != len(first) for row in rows):
             raise invalid(f"{name}: all texts need the same number of bytes, in base64")
-        return np.frombuffer(b"".join(value), f"V{len(value[0])}")
-    width = len(value[0]) if value and isinstance(value[0], list) else 0
+        return np.frombuffer(b"".join(rows), f"V{len(first)}")
+    width = len(first) if isinstance(first, list) else 0
     packer = NumberPacker(width, impute=True)
-    booleans = text is None or may_hold_booleans(text)
-    packed = [_pack(packer, row, booleans, f"{name}[{i}]") for i, row in enumerate(value)]
-    return np.frombuffer(b"".join(packed)).reshape(len(value), width)
+    refuse_booleans = text is None or may_hold_booleans(text)
+    packed = [_pack_row(packer, row, refuse_booleans, f"{name}[{i}]") for i, row in enumerate(rows)]
+    return np.frombuffer(b"".join(packed)).reshape(len(rows), width)
 
 
-def _row_of_text(row: str, label: str) -> Any:
-    """The numbers in a text: a list, or bytes. Raises `RequestError`."""
+def _decode_row(row: str, label: str) -> Any:
+    """Return the numbers in a text, as a list or as bytes. Raises `RequestError`."""
     try:
         return decode_text(row) or []
     except VectorError as error:
         raise invalid(f"{label}: {error}") from None
 
 
-def rows_of_records(records: Sequence[dict[str, Any]], names: Sequence[str]) -> Array:
-    """The numbers of these names in each record, (n, d). Raises `RequestError`."""
-    packer, labels, packed = NumberPacker(len(names), impute=True), [repr(name) for name in names], []
+def pack_records(records: Sequence[dict[str, Any]], names: Sequence[str]) -> Array:
+    """Return the numbers with these names in each record, (n, d). Raises `RequestError`."""
+    packer = NumberPacker(len(names), impute=True)
+    labels = [repr(name) for name in names]
+    packed = []
     for i, record in enumerate(records):
         try:
             row = [record[name] for name in names]
@@ -139,20 +159,24 @@ def rows_of_records(records: Sequence[dict[str, Any]], names: Sequence[str]) -> 
     return np.frombuffer(b"".join(packed)).reshape(len(records), len(names))
 
 
-def _pack(packer: NumberPacker, row: Any, booleans: bool, label: str) -> bytes:
+def _pack_row(packer: NumberPacker, row: Any, refuse_booleans: bool, label: str) -> bytes:
     if not isinstance(row, list):
-        hint = "; write a single vector as [[…]]" if type(row) in (int, float) else ""
+        is_number = type(row) in (int, float)
+        hint = "; write a single vector as [[…]]" if is_number else ""
         raise invalid(f"{label} must be an array of numbers, not {type_name(row)}{hint}")
     try:
-        return packer.pack(row, refuse_booleans=booleans, entry=f"{label}[{{}}]")
+        return packer.pack(row, refuse_booleans=refuse_booleans, entry=f"{label}[{{}}]")
     except VectorError as error:
         if error.reason == "wrong_length":
             raise invalid(f"{label} has {error} as the rows before it: all need the model's dimensions") from None
         raise invalid(str(error)) from None
 
 
-def _from_bytes(raw: RawRequest, name: str) -> Array:
-    """The rows of a binary body: (n, width); for one of `RAW` all numbers, (n · width,), which `fit` cuts into rows."""
+def _parse_binary(raw: RawRequest, name: str) -> Array:
+    """Return the rows of a binary body (n, width). Raises `RequestError`.
+
+    For a media type of `RAW` return all numbers (n · width,); `fit` cuts them into rows.
+    """
     if raw.media_type in RAW:
         dtype = np.dtype(RAW[raw.media_type])
         if len(raw.body) % dtype.itemsize:
@@ -164,21 +188,22 @@ def _from_bytes(raw: RawRequest, name: str) -> Array:
         raise RequestError(Problem.MALFORMED_BODY, f"the body is not a valid .npy file: {error}") from None
     if array.ndim not in (1, 2):
         raise invalid(f"{name} must be an array of 1 or 2 axes, not of {array.ndim}")
-    return array.reshape(1, -1) if array.ndim == 1 else array
+    return array if array.ndim == 2 else array.reshape(1, -1)
 
 
 def fit(
     rows: Array, name: str, width: int, limits: Limits, *, impute: bool = False, names: Sequence[str] | None = None
 ) -> Array:
-    """The rows, (n, width), in float32 or else float64, within the limits, all finite; or `RequestError`.
+    """Return the rows (n, width) as float32 or float64. Raises `RequestError` if a limit is exceeded or a row is wrong.
 
-    With `impute` entries may be missing, NaN, but not all entries of a row. `names` are those of the columns, for
-    errors.
+    All numbers must be finite. With `impute`, entries may be missing (NaN), but not all entries of a row. Errors name
+    the columns by `names`.
     """
-    if rows.dtype.kind == "V":
+    if rows.dtype.kind == "V":  # bytes from base64
         if rows.itemsize not in (4 * width, 8 * width):
             raise invalid(f"{name}[0] has {rows.itemsize} bytes, not {width} numbers of 4 or 8 bytes")
-        rows = rows.view(f"<f{rows.itemsize // width}")
+        bytes_per_number = rows.itemsize // width
+        rows = rows.view(f"<f{bytes_per_number}")
     if rows.ndim == 1:
         if rows.size % width:
             raise invalid(f"{name}: {rows.size} numbers are not a whole number of rows of {width}")
@@ -195,10 +220,12 @@ def fit(
         raise invalid(f"{name}[0] has {rows.shape[1]} numbers where this model has {width}")
     if not np.isfinite(rows).all():
         _refuse_bad(rows, name, names, impute=impute)
-    return rows.astype(np.float32 if rows.dtype.newbyteorder("=") == np.float32 else np.float64, copy=False)
+    is_single = rows.dtype.newbyteorder("=") == np.float32
+    return rows.astype(np.float32 if is_single else np.float64, copy=False)
 
 
 def _refuse_bad(rows: Array, name: str, names: Sequence[str] | None, *, impute: bool) -> None:
+    """Raise `RequestError` for the first entry that is not finite and may not be missing, or for an empty row."""
     missing = np.isnan(rows)
     bad = first_not_finite(rows, impute=impute)
     if bad is not None:
@@ -206,5 +233,7 @@ def _refuse_bad(rows: Array, name: str, names: Sequence[str] | None, *, impute: 
         value = "null or NaN (this model was learned with missing=refuse)" if missing[i, j] else rows[i, j]
         column = j if names is None else repr(names[j])
         raise invalid(f"{name}[{i}][{column}] must be a finite number, not {value}")
-    if (empty := missing.all(axis=1)).any():
-        raise invalid(f"{name}[{int(empty.argmax())}] has no number")
+    is_empty = missing.all(axis=1)
+    if is_empty.any():
+        first_empty = int(is_empty.argmax())
+        raise invalid(f"{name}[{first_empty}] has no number")

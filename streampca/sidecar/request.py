@@ -11,22 +11,24 @@ from starlette.requests import ClientDisconnect, Request
 
 from streampca.sidecar.errors import Problem, RequestError, too_large
 
-NPY, BYTES = "application/x-npy", "application/octet-stream"
+NPY = "application/x-npy"
+BYTES = "application/octet-stream"
 RAW = {f"{BYTES};dtype=float32": "<f4", f"{BYTES};dtype=float64": "<f8"}
 BINARY = (NPY, *RAW)
 
-LENGTH = "Inference-Header-Content-Length"  # of the Open Inference Protocol: bytes of JSON before the tensors' bytes
+# Header of the Open Inference Protocol: how many bytes of JSON come before the bytes of the tensors.
+LENGTH = "Inference-Header-Content-Length"
 
 _COMPRESSED = (b"gzip", b"deflate")
 _NUMBER = re.compile("[0-9]{1,18}")
 
 BODY_WITHIN_S = 60.0  # 16 MiB at 2 Mbit/s
-SMALL_BYTES = 64 * 1024  # a body or an answer up to this size needs no slot
+SMALL_BYTES = 64 * 1024  # bodies and answers up to this size are not limited in number
 
 
 @dataclass(frozen=True, slots=True)
 class RawRequest:
-    """The parts of a request that are needed to parse and answer it."""
+    """A request after its body was read, and before it is parsed."""
 
     body: bytes
     media_type: str = ""  # any that is not in BINARY means JSON
@@ -39,7 +41,7 @@ class RawRequest:
 
     @property
     def json_bytes(self) -> int:
-        """Bytes of JSON, with which the body begins. Raises `RequestError`."""
+        """How many bytes of JSON the body begins with. Raises `RequestError` for a wrong header."""
         if self.media_type in BINARY:
             return 0
         length = self.header(LENGTH.lower().encode())
@@ -51,7 +53,7 @@ class RawRequest:
         return int(length) if length else len(self.body)
 
     def unpacked(self, max_bytes: int) -> "RawRequest":
-        """Decompress gzip or zlib; stop after `max_bytes` + 1. Raises `RequestError`."""
+        """Return the request with its body decompressed. Raises `RequestError` if that has more than `max_bytes`."""
         if not self.is_compressed:
             return self
         decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
@@ -68,12 +70,12 @@ class RawRequest:
         return replace(self, body=plain)
 
     def header(self, name: bytes) -> str:
-        """A header's text; empty if it is missing."""
+        """Return the text of a header, or "" if it is missing."""
         return self.headers.get(name, b"").decode("latin-1")
 
 
 async def read_request(request: Request, max_bytes: int) -> RawRequest:
-    """Read the whole body; stop as soon as it exceeds `max_bytes`. Raises `RequestError`."""
+    """Read the whole body. Raises `RequestError` as soon as it exceeds `max_bytes`, or if it comes too slowly."""
     headers = dict(request.scope["headers"])
     encoding = headers.get(b"content-encoding", b"identity").lower()
     if encoding not in (b"identity", *_COMPRESSED):
@@ -84,7 +86,8 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
     if _declared_bytes(headers) > max_bytes:
         raise _too_long(max_bytes)
     media_type = headers.get(b"content-type", b"").decode("latin-1").lower().replace(" ", "").replace('"', "")
-    media_type = media_type if media_type in RAW else media_type.partition(";")[0]
+    if media_type not in RAW:
+        media_type, _, _ = media_type.partition(";")
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
             body = await _read(request, max_bytes)
@@ -101,28 +104,31 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
 
 
 def has_large_body(headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether the body may be large: its headers say so, or do not say its length (chunked or compressed)."""
+    """Return whether the body may be large: by its declared length, or since it is chunked or compressed."""
     is_compressed = headers.get(b"content-encoding", b"").lower() in _COMPRESSED
     return is_compressed or b"transfer-encoding" in headers or _declared_bytes(headers) > SMALL_BYTES
 
 
 def _declared_bytes(headers: Mapping[bytes, bytes]) -> int:
-    """The body's length as its headers say it; 0 if they do not."""
+    """Return the length of the body by its headers, or 0 if they do not tell it."""
     return int(headers.get(b"content-length", b"0")[:20])
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
-    """As `Request.stream`, without a generator, which costs more than a short body."""
-    chunks, length, more = [], 0, True
-    while more:
+    """Read the body as `Request.stream` does, without its generator, which costs more than reading a short body."""
+    chunks = []
+    length = 0
+    has_more = True
+    while has_more:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        chunks.append(message.get("body", b""))
-        length += len(chunks[-1])
+        chunk = message.get("body", b"")
+        chunks.append(chunk)
+        length += len(chunk)
         if length > max_bytes:
             raise _too_long(max_bytes)
-        more = message.get("more_body", False)
+        has_more = message.get("more_body", False)
     return b"".join(chunks)
 
 

@@ -1,4 +1,4 @@
-"""The models that a sidecar serves, by version or by the name of a pin; its reasons not to be ready."""
+"""The models that a sidecar serves, by version or by the name of a pin, and whether it is ready to serve."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,8 @@ from streampca.stores.model_cache import ModelCache
 from streampca.stores.models import Models
 from streampca.stores.pins import Pins, pinned_version
 
-_PINS_READ_EVERY_S = 9.0  # a listing shows their names alone, and each request to a bucket costs money
+# A listing shows only the names of pins. Their versions are read less often: each request to a bucket costs money.
+_READ_PINS_EVERY_S = 9.0
 
 
 class ServedModels:
@@ -21,28 +22,31 @@ class ServedModels:
         clock: Callable[[], float] = time.time,
         on_load: Callable[[PublishedModel], None] = lambda published: None,
     ) -> None:
-        """`on_load` gets every model that was read, in the thread that read it."""
+        """Each model that is read is passed to `on_load`, in the thread that reads it."""
         self.cache = ModelCache(models, clock, on_load, after_poll=self._refresh_pins)
         self.pins: dict[str, int] = {}  # name → version
-        self.drifts: dict[str, dict[str, float]] = {}  # name → version, and fields of `Drift` to `compared`
-        self.compared: PublishedModel | None = None
+        self.drifts: dict[str, dict[str, float]] = {}  # name → version of the pin, and the fields of its `Drift`
+        self.compared: PublishedModel | None = None  # the newest model, with which the pinned ones were compared
         self._clock = clock
-        self._pin_names: list[str] = []  # in the listing when the pins were read
+        self._pin_names: list[str] = []  # in the listing at the time when the pins were read
         self._pins_due = 0.0
 
     def get_loaded(self, version: int | str | None) -> PublishedModel:
-        """The model of a version or of a pin (None: the newest) if it is in memory; else `NotLoadedError`."""
+        """Return the model of a version or of a pin; None means the newest.
+
+        Raises `NotLoadedError` if it is not in memory.
+        """
         if isinstance(version, str):
             version = pinned_version(version, self.pins)
         return self.cache.get_loaded(version)
 
     def age_s(self) -> float | None:
-        """Seconds since the model in use was published."""
+        """Return the seconds since the newest loaded model was published; None if there is none."""
         current = self.cache.current
         return None if current is None else max(0.0, self._clock() - current.published_at)
 
     def reasons_not_ready(self, max_age_s: float | None) -> dict[str, str]:
-        """The reasons why this sidecar should get no requests, by the kind of failure; empty if it is ready."""
+        """Return why this sidecar should get no requests, by the kind of failure; {} if it is ready."""
         reasons: dict[str, str] = {}
         if self.cache.store_error:
             reasons["store"] = f"the store cannot be read: {self.cache.store_error}"
@@ -54,7 +58,10 @@ class ServedModels:
         return reasons
 
     def _refresh_pins(self, listed: Models) -> None:
-        """Read the pins if one came or went, if there is a newer model, or if it is time; compare if any differs."""
+        """Read the pins and compare the newest model with them, where one of both may have changed.
+
+        The pins are read if the listing has other names, if there is a newer model, or if they were read some time ago.
+        """
         newest = self.cache.current
         if newest is None:
             return
@@ -67,17 +74,17 @@ class ServedModels:
         self.pins = pins.all() if names else {}
         self.cache.pinned = frozenset(self.pins.values())
         if newest is not self.compared or self.pins != before:
-            self.compared = None  # if reading a model fails, the next poll compares
+            self.compared = None  # if reading a pinned model raises, the next poll tries again
             self.drifts = self._drifts_to(newest)
         self.compared = newest
         self._pin_names = names
-        self._pins_due = self._clock() + _PINS_READ_EVERY_S
+        self._pins_due = self._clock() + _READ_PINS_EVERY_S
 
     def _drifts_to(self, newest: PublishedModel) -> dict[str, dict[str, float]]:
-        """Compare the newest model with each pinned one that can be read and has its dimensions."""
+        """Compare the newest model with each pinned model that can be read and has as many dimensions."""
         drifts: dict[str, dict[str, float]] = {}
         for name, version in self.pins.items():
-            old = self.cache.readable(version, self.cache.get)
-            if old is not None and old.model.dimensions == newest.model.dimensions:
-                drifts[name] = {"version": version, **drift(old.model, newest.model)._asdict()}
+            pinned = self.cache.readable(version, self.cache.get)
+            if pinned is not None and pinned.model.dimensions == newest.model.dimensions:
+                drifts[name] = {"version": version, **drift(pinned.model, newest.model)._asdict()}
         return drifts

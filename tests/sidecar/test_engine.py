@@ -42,7 +42,7 @@ class Dialect(RowsRequest):
 
     def compute(self, published: Any, parsed: "Dialect", limits: Any) -> Answer:
         self._note("compute")
-        return Answer(published.version, {}, vectors=3, projected=published.project(np.ones((3, 5))))
+        return Answer(published.version, {}, vector_count=3, projected=published.project(np.ones((3, 5))))
 
     def respond(self, parsed: "Dialect", answer: Answer, raw: Any) -> Response:
         self._note("respond")

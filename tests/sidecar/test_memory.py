@@ -236,6 +236,6 @@ def test_a_request_that_gets_no_memory_can_be_tried_again(monkeypatch: pytest.Mo
 
     with client_of(numbered(1)) as client:
         with monkeypatch.context() as failing:
-            failing.setattr(compute, "_projected", fails)
+            failing.setattr(compute, "_project_request", fails)
             assert_refused(client, client.post("/v1/project", json={"vectors": [[0.0] * 5]}))
         assert client.post("/v1/project", json={"vectors": [[0.0] * 5]}).status_code == 200

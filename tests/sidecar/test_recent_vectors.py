@@ -125,7 +125,7 @@ def test_memory_is_bounded_for_vectors_of_any_length(d: int, most: int) -> None:
     vectors, at = recent._snapshot(d)
     assert len(vectors) == len(at) == most
     assert vectors.nbytes <= 8 * 1024 * 1024
-    arrays = {id(part.base): part.base for part, _ in recent._parts if part.base is not None}
+    arrays = {id(part.base): part.base for part, _ in recent._requests if part.base is not None}
     assert sum(array.nbytes for array in arrays.values()) <= 16 * 1024 * 1024
 
 

@@ -18,7 +18,7 @@ from streampca.sidecar.engine import JSON, Dialect, bytes_response, json_bytes, 
 from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.inference_protocol import schemas
 from streampca.sidecar.openapi import binary_answer, body_of, errors_of
-from streampca.sidecar.parsing import Limits, json_object, rows_of, validate
+from streampca.sidecar.parsing import Limits, json_object, pack_rows, validate
 from streampca.sidecar.request import BYTES, LENGTH, RawRequest
 from streampca.sidecar.schemas import SCORES, PathVersion, ProjectRequest
 from streampca.version import __version__
@@ -167,7 +167,7 @@ def _array(tensor: schemas.Tensor, rest: bytes) -> Array:
     if tensor.data is None or rest:
         raise invalid("vectors: either data, or bytes behind the JSON and their binary_data_size")
     is_flat = isinstance(tensor.data, list) and not (tensor.data and isinstance(tensor.data[0], list))
-    rows = rows_of([tensor.data] if is_flat else tensor.data, "vectors")
+    rows = pack_rows([tensor.data] if is_flat else tensor.data, "vectors")
     if rows.size != n * d or not (is_flat or rows.shape == (n, d)):
         raise invalid(f"vectors: data of shape {list(rows.shape)} are not a tensor of shape {tensor.shape}")
     with np.errstate(over="ignore"):
