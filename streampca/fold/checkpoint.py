@@ -65,11 +65,13 @@ class Checkpoint:
                 f"{listed}; restore these settings, or {otherwise}"
             )
 
-    def with_settings(self, fold_config: FoldConfig) -> "Checkpoint":
-        """The checkpoint, if it has these settings. Raises `SettingsError` if it has others.
+    def usable_by(self, fold_config: FoldConfig, topic_id: str = "") -> "Checkpoint":
+        """The checkpoint, if a worker of a topic with this id may continue from it; any id if it is empty.
 
-        A checkpoint that has learned nothing is given these settings.
+        A checkpoint that has learned nothing is given the settings. Raises `SettingsError` if another one was made with
+        other settings, and `TopicReplacedError` if it was made from another topic of the same name.
         """
+        self.refuse_other_topic(topic_id)
         now, fold = fold_config.as_dict(), self.fold
         if fold.stats.learned or self.settings == now:
             self.refuse_other_settings(fold_config)
