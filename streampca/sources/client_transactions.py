@@ -13,6 +13,7 @@ from streampca.formats.record import Record
 from streampca.settings.commands import ConsumerSettings, ProduceSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import (
+    Admin,
     Committed,
     DeadLetters,
     Header,
@@ -44,6 +45,7 @@ class ClientTransactions(Transactions, ABC):
     """
 
     begin_s, commit_s = 5.0, 10.0  # time limits
+    admin: type[Any]  # the client's `Admin`
     client_error: type[Exception]  # what the client raises
     batch_bytes = 0  # a larger record is alone in its batch, which a broker refuses as a whole
 
@@ -61,10 +63,8 @@ class ClientTransactions(Transactions, ABC):
         self._undelivered: list[tuple[Exception, str, int]] = []
         """Errors of this transaction's records, with their topics and sizes (0: unknown)."""
         self._next_batch_bytes = self.batch_bytes  # of the next producer, at most
-
-    @abstractmethod
-    def _read_configs(self) -> dict[str, str]:
-        """The options of the first topic; empty without the right. Raises also `SourceError`."""
+        for topic in topics:
+            self._count_partitions(topic)
 
     @abstractmethod
     def _start(self) -> None:
@@ -90,10 +90,19 @@ class ClientTransactions(Transactions, ABC):
     def _described(self, error: Exception) -> tuple[int | None, str]:
         """The error's code in Kafka's protocol, if it has one, and its text in one line."""
 
+    def partitions(self, topic: str) -> int:
+        try:
+            return self._count_partitions(topic)
+        except NoBrokerError as error:
+            raise TimeoutError(str(error)) from None
+
     def topic_configs(self) -> Mapping[str, str]:
         if time.monotonic() >= self._read_configs_at:
-            with contextlib.suppress(SourceError):
-                self._configs = self._read_configs() or self._configs
+            with (
+                contextlib.suppress(SourceError),
+                contextlib.closing(self.admin(self._settings, self._topics[0])) as admin,
+            ):
+                self._configs = admin.topic_configs() or self._configs  # empty without the right
             self._read_configs_at = time.monotonic() + _CONFIGS_S
         return self._configs
 
@@ -137,6 +146,13 @@ class ClientTransactions(Transactions, ABC):
     def close(self) -> None:
         self.abort()
         self._drop()
+
+    def _asking(self, topic: str) -> contextlib.closing[Admin]:
+        return contextlib.closing(self.admin(self._settings, topic))
+
+    def _count_partitions(self, topic: str) -> int:
+        with self._asking(topic) as admin:
+            return len(admin.require_topic().in_sync)
 
     def _begun(self) -> Any:
         """The producer, in a transaction."""

@@ -4,14 +4,13 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from typing import Any, NamedTuple, TypeAlias
 
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from kafka.serializer import Serializer
 
-from streampca.errors import NoBrokerError, SourceError
+from streampca.errors import SourceError
 from streampca.sources.base import Committed, Header, OutgoingFields
 from streampca.sources.client_connection import one_line
 from streampca.sources.client_transactions import ABORT_S, REQUEST_BYTES, ClientProducer, ClientTransactions
@@ -114,21 +113,7 @@ class KafkaPythonTransactions(ClientTransactions):
     """See `streampca.sources.client_transactions.ClientTransactions`."""
 
     client_error = KafkaError  # the client splits a batch that is too large, so each record that fails was alone
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for topic in self._topics:
-            self._count(topic)
-
-    def partitions(self, topic: str) -> int:
-        try:
-            return self._count(topic)
-        except NoBrokerError as error:
-            raise TimeoutError(str(error)) from None
-
-    def _read_configs(self) -> dict[str, str]:
-        with closing(KafkaPythonAdmin(self._settings, self._topics[0])) as admin:
-            return admin.topic_configs()
+    admin = KafkaPythonAdmin
 
     def _start(self) -> None:
         self._producer = Connection(self._settings, self._topics[0]).start(
@@ -177,7 +162,3 @@ class KafkaPythonTransactions(ClientTransactions):
     def _described(self, error: Exception) -> tuple[int | None, str]:
         found = _IN_TEXT.search(text := one_line(error))  # of errors that the client does not expect
         return int(found[1]) if found else getattr(error, "errno", None), text
-
-    def _count(self, topic: str) -> int:
-        with closing(KafkaPythonAdmin(self._settings, topic)) as admin:
-            return len(admin.require_topic().in_sync)
