@@ -59,7 +59,8 @@ class ClientTransactions(Transactions, ABC):
         self._settings, self._topics, self._name, self._timeout_s = settings, topics, name, timeout_s
         self._source, self._open = source, False
         self._producer: Any = None
-        self._configs, self._read_configs_at = dict[str, str](), 0.0
+        self._configs: Mapping[str, str] = {}
+        self._read_configs_at = 0.0
         self._undelivered: list[tuple[Exception, str, int]] = []
         """Errors of this transaction's records, with their topics and sizes (0: unknown)."""
         self._next_batch_bytes = self.batch_bytes  # of the next producer, at most
@@ -98,10 +99,7 @@ class ClientTransactions(Transactions, ABC):
 
     def topic_configs(self) -> Mapping[str, str]:
         if time.monotonic() >= self._read_configs_at:
-            with (
-                contextlib.suppress(SourceError),
-                contextlib.closing(self.admin(self._settings, self._topics[0])) as admin,
-            ):
+            with contextlib.suppress(SourceError), self._asking(self._topics[0]) as admin:
                 self._configs = admin.topic_configs() or self._configs  # empty without the right
             self._read_configs_at = time.monotonic() + _CONFIGS_S
         return self._configs
