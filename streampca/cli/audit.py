@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from threadpoolctl import threadpool_limits
 
-from streampca.cli.builders import create_worker_config
 from streampca.cli.console import console
+from streampca.cli.worker_config import create_worker_config
 from streampca.errors import SettingsError, StreampcaError
 from streampca.fold import checkpoint as files
 from streampca.fold.fold import Fold

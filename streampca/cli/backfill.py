@@ -6,9 +6,9 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from streampca.cli.builders import create_worker_config
 from streampca.cli.console import console, iso_time, progress, report
 from streampca.cli.options import milliseconds
+from streampca.cli.worker_config import create_worker_config
 from streampca.errors import SettingsError, StreampcaError, naming_the_extra
 from streampca.files.columns import FileOptions
 from streampca.fold.fold import FoldConfig

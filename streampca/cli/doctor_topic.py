@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from functools import partial
 
 import numpy as np
 
@@ -72,18 +73,7 @@ class TopicChecks:
         ]
 
     def lag_of(self, start: MemberStart) -> Step:
-        """A check that the log holds the records which a member reads next, and how many these are."""
-
-        def find_lag() -> str:
-            behind = 0
-            for partition, (first, end) in self.bounds.items():
-                position = start.positions.get(partition, first)
-                if not first <= position <= end:
-                    position = start.policy.resume_at(OutOfRange(partition, position, first, end))
-                behind += end - position
-            return f"{start.settings.group} is {behind:,} records behind"
-
-        return Step("lag", find_lag, after=["records", start.steps()[-1].name])
+        return Step("lag", partial(self._find_lag, start), after=["records", start.steps()[-1].name])
 
     def _reach_brokers(self) -> str:
         """Each broker can be reached at the address that it advertises, and each partition has a leader."""
@@ -108,6 +98,16 @@ class TopicChecks:
         self.bounds = reader.bounds()
         count = sum(end - first for first, end in self.bounds.values())
         return f"{self._settings.topic} holds {count:,}"
+
+    def _find_lag(self, start: MemberStart) -> str:
+        """The log holds the records that the member of a start reads next."""
+        behind = 0
+        for partition, (first, end) in self.bounds.items():
+            position = start.positions.get(partition, first)
+            if not first <= position <= end:
+                position = start.policy.resume_at(OutOfRange(partition, position, first, end))
+            behind += end - position
+        return f"{start.settings.group} is {behind:,} records behind"
 
     def _look_for_open_transactions(self) -> str:
         """Readers of committed records reach the end of each partition, or come nearer to it."""

@@ -125,12 +125,13 @@ class TransformStart(MemberStart):
         """Take the transactional id of the member, or another one; this ends the id's earlier transaction."""
         settings = self.settings.model_copy(update=other_id)
         topics = [topic for topic in (settings.output_topic, settings.dead_letter_topic) if topic]
-        self.transactions = self.opened.enter_context(closing(create_transactions(settings, self.source, topics)))
+        transactions = create_transactions(settings, self.source, topics)
         ids = f"transactional ids that begin with {settings.group}-"
         try:
-            self.transactions.recover()
+            transactions.recover()
         except TopicError as error:
             raise SourceError(f"{error}; transform needs the rights Write and Describe for {ids}") from None
+        self.transactions = self.opened.enter_context(closing(transactions))
         return f"this user may use {ids}"
 
     def _check_group(self) -> str:

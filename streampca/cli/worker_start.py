@@ -5,8 +5,8 @@ from functools import partial
 
 import structlog
 
-from streampca.cli.builders import create_worker_config
 from streampca.cli.member_start import MemberStart
+from streampca.cli.worker_config import create_worker_config
 from streampca.consumer_group.step import Step
 from streampca.pca.compilation import compile_kernels
 from streampca.process.machine import kernels

@@ -56,6 +56,8 @@ class Process(NamedTuple):
         except (StoreBusyError, NoBrokerError, TimeoutError) as error:
             self.listener.notify(StartDelayed(step.waits_for, str(error)))
             return False
+        finally:
+            watchdog.forget()  # requests to a schema registry tick, and the next wait may last for days
         log.debug("start step done", step=step.name, finding=finding)
         return True
 

@@ -74,11 +74,14 @@ class Checkpoint:
             f"{changes}; restore these settings, or {remedy}"
         )
 
-    def with_settings(self, fold_config: FoldConfig) -> "Checkpoint":
-        """Return the checkpoint if it has these settings. Raises `SettingsError` if it has others.
+    def usable_by(self, fold_config: FoldConfig, topic_id: str = "") -> "Checkpoint":
+        """Return the checkpoint if a worker with these settings may continue from it, in a topic with this id.
 
-        If it has learned nothing yet, return it with these settings instead: only its counts and position are kept.
+        Without a topic id, the topic is not compared. If the checkpoint has learned nothing yet, return it with the
+        worker's settings: only its counts and position are kept. Raises `SettingsError` if it was made with other
+        settings, and `TopicReplacedError` if it was made from an earlier topic of the same name.
         """
+        self.refuse_other_topic(topic_id)
         fold = self.fold
         settings = fold_config.as_dict()
         if fold.stats.learned or self.settings == settings:

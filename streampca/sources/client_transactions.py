@@ -16,6 +16,7 @@ from streampca.formats.record import Record
 from streampca.settings.commands import ConsumerSettings, ProduceSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources.base import (
+    Admin,
     Committed,
     DeadLetters,
     Header,
@@ -60,6 +61,7 @@ class ClientTransactions(Transactions, ABC):
 
     begin_s = 5.0  # time limits
     commit_s = 10.0
+    admin: type[Any]  # the client's `Admin`
     client_error: type[Exception]  # what the client raises
     # A record that is larger than this is sent in a batch of its own. A broker refuses a batch as a whole, so if the
     # refused record is smaller, another one in its batch may be too large. 0: every record that fails was alone.
@@ -84,14 +86,12 @@ class ClientTransactions(Transactions, ABC):
         self._source = source
         self._open = False
         self._producer: Any = None  # None before the first one, and after one was given up
-        self._configs = dict[str, str]()
+        self._configs: Mapping[str, str] = {}
         self._read_configs_at = 0.0  # when to read them again, by time.monotonic
         self._undelivered: list[Undelivered] = []  # records of this transaction
         self._next_batch_bytes = self.batch_bytes  # the most `batch_bytes` of the next producer
-
-    @abstractmethod
-    def _read_configs(self) -> dict[str, str]:
-        """Read the options of the first topic; empty without the right to read them. Raises also `SourceError`."""
+        for topic in topics:
+            self._count_partitions(topic)  # raises if the topic does not exist
 
     @abstractmethod
     def _start(self) -> None:
@@ -117,10 +117,16 @@ class ClientTransactions(Transactions, ABC):
     def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
         """Return the error's code in Kafka's protocol, None if it has no code, and its text in one line."""
 
+    def partitions(self, topic: str) -> int:
+        try:
+            return self._count_partitions(topic)
+        except NoBrokerError as error:
+            raise TimeoutError(str(error)) from None
+
     def topic_configs(self) -> Mapping[str, str]:
         if time.monotonic() >= self._read_configs_at:
-            with contextlib.suppress(SourceError):
-                self._configs = self._read_configs() or self._configs
+            with contextlib.suppress(SourceError), self._open_admin(self._topics[0]) as admin:
+                self._configs = admin.topic_configs() or self._configs  # empty without the right
             self._read_configs_at = time.monotonic() + _CONFIGS_S
         return self._configs
 
@@ -167,6 +173,13 @@ class ClientTransactions(Transactions, ABC):
     def close(self) -> None:
         self.abort()
         self._drop_producer()
+
+    def _open_admin(self, topic: str) -> contextlib.closing[Admin]:
+        return contextlib.closing(self.admin(self._settings, topic))
+
+    def _count_partitions(self, topic: str) -> int:
+        with self._open_admin(topic) as admin:
+            return len(admin.require_topic().in_sync)
 
     def _begin_unless_open(self) -> Any:
         """Begin a transaction unless one is open, and return its producer."""

@@ -53,29 +53,18 @@ def check_before_joining(
     """The folds of a partition and of a backfill, or `every` fold, if a worker may continue from them.
 
     They are few, since a topic may have a thousand partitions: the others are checked when they are assigned. Creates
-    no identity. Raises as `usable_checkpoint`, and `ForeignStoreError` if the group has another store.
+    no identity. Raises as `Checkpoint.usable_by`, and `ForeignStoreError` if the group has another store.
     """
     refuse_other_store(checkpoints.topic, committed, checkpoints.known_identity())
     found = checkpoints.partitions()  # backfills come last
-    chosen = found if every else sorted({*found[:1], *found[-1:]})
-    usable = [usable_checkpoint(checkpoints, partition, config, topic_id) for partition in chosen]
+    folds: dict[int, Fold] = {}
+    for partition in found if every else sorted({*found[:1], *found[-1:]}):
+        checkpoint = checkpoints.newest(partition)
+        if checkpoint is not None:
+            folds[partition] = checkpoint.usable_by(config, topic_id).fold
     if every:
         offsets_of_other_tools(checkpoints, committed)
-    return {checkpoint.partition: checkpoint.fold for checkpoint in usable if checkpoint}
-
-
-def usable_checkpoint(checkpoints: Checkpoints, partition: int, config: FoldConfig, topic_id: str) -> Checkpoint | None:
-    """The newest checkpoint of a partition, if a worker may continue from it; None if there is none.
-
-    Raises as `Checkpoints.newest`, `SettingsError` if it was made with other settings, and `TopicReplacedError` if it
-    was made from another topic of the same name.
-    """
-    checkpoint = checkpoints.newest(partition)
-    if checkpoint is None:
-        return None
-    checkpoint = checkpoint.with_settings(config)
-    checkpoint.refuse_other_topic(topic_id)
-    return checkpoint
+    return folds
 
 
 class Checkpointer:
@@ -223,9 +212,10 @@ class Checkpointer:
 
     def _load(self, partition: int) -> Fold:
         watchdog.tick(watchdog.STORE_S)
-        checkpoint = usable_checkpoint(self._writer.checkpoints, partition, self._fold_config, self._topic_id)
+        checkpoint = self._writer.checkpoints.newest(partition)
         if checkpoint is None:
             return Fold.empty(self._fold_config.learning)
+        checkpoint = checkpoint.usable_by(self._fold_config, self._topic_id)
         names = checkpoint.agreed_names(self._names)
         if checkpoint.names != self._names:  # vectors without names are taken by position
             self._names = names

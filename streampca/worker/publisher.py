@@ -70,11 +70,11 @@ class NewestCheckpoints:
             candidates = (ours.get(partition), self._cache.get(partition))
             known = [checkpoint for checkpoint in candidates if checkpoint and checkpoint.fold.position == offset]
             if known:
-                yield known[0].with_settings(self._fold_config)
+                yield known[0].usable_by(self._fold_config)
                 continue
             read = stored.newest(partition)  # an older one, if the newest is damaged
             if read is not None:
-                read = read.with_settings(self._fold_config)
+                read = read.usable_by(self._fold_config)
                 learned = replace(read.fold, state=read.fold.provisional(self._fold_config.learning)).without_pending()
                 self._put(replace(read, fold=learned))  # as it is merged; what was pending need not be scored again
                 yield read

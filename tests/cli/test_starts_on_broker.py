@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 
-from streampca.cli.builders import create_worker_config
 from streampca.cli.doctor import FAILED, PASSED, Line, lines_of, steps_of
 from streampca.cli.member_start import MemberStart
 from streampca.cli.transform_start import TransformStart
+from streampca.cli.worker_config import create_worker_config
 from streampca.cli.worker_start import WorkerStart
 from streampca.consumer_group.committed import metadata_of_store
 from streampca.errors import StreampcaError

@@ -10,7 +10,7 @@ from numba.core.caching import UserProvidedCacheLocator
 from structlog.typing import EventDict
 
 from streampca.cli import member_start, worker_start
-from streampca.cli.builders import create_worker_config
+from streampca.cli.worker_config import create_worker_config
 from streampca.cli.worker_start import WorkerStart
 from streampca.consumer_group.events import Listener
 from streampca.consumer_group.process import Process

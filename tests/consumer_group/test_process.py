@@ -1,5 +1,6 @@
 """The start of a member: a refusal ends it, an absence is waited for, and both are said."""
 
+import threading
 from itertools import pairwise
 
 import pytest
@@ -18,12 +19,31 @@ from streampca.errors import (
     StoreBusyError,
     StoreError,
 )  # fmt: skip
+from streampca.process import watchdog
 from streampca.process.start import Started, ThreadFailures
 from streampca.worker.listeners import WorkerLog
 from tests.errors import refusal
 from tests.waiting import Clock
 
 ABSENCES = StoreBusyError, NoBrokerError, TimeoutError, NotYetError
+
+
+def test_a_start_that_waits_does_not_count_as_a_loop_that_hangs() -> None:
+    """After a step in which something has ticked."""
+    watched: list[bool] = []
+
+    def ask_registry() -> str:
+        watchdog.tick()
+        return "answers"
+
+    def wait_for_brokers() -> str:
+        watched.append(threading.current_thread() in watchdog._watch.due)  # type: ignore[union-attr]
+        return "there"
+
+    process = Process(Listeners(), Started(None, ThreadFailures()), lambda decode: decode)
+    with watchdog.watching():
+        process.start([Step("output schema", ask_registry), Step("broker", wait_for_brokers)])
+    assert watched == [False]
 
 
 @pytest.mark.parametrize("kind", [*ABSENCES, CertificateError, SettingsError, SourceError, StoreError])

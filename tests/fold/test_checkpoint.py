@@ -230,11 +230,11 @@ def test_names_and_their_order_must_agree_but_not_the_field_that_they_come_from(
 
     array, named, elsewhere = config("v"), config("a,b,c,d,e", "abcde"), config("x.a,x.b,x.c,x.d,x.e", "abcde")
     for then, now in [(named, elsewhere), (array, named), (named, array)]:
-        assert made_with(then).with_settings(now).fold.stats.learned == 3
+        assert made_with(then).usable_by(now).fold.stats.learned == 3
     made_with(array, FIRST_BACKFILL).refuse_other_settings(config("w"))  # files hold the vectors elsewhere
     assert "field=v (now w)" in refusal(SettingsError, made_with(array).refuse_other_settings, config("w"))
     for other in ("edcba", "abcdx"):
-        text = refusal(SettingsError, made_with(named).with_settings, config("a,b,c,d,e", other))
+        text = refusal(SettingsError, made_with(named).usable_by, config("a,b,c,d,e", other))
         assert f"names=a, b, c, d, e (now {', '.join(other)})" in text
 
 
@@ -250,4 +250,4 @@ def test_a_checkpoint_that_has_learned_nothing_is_given_the_settings() -> None:
         fold = Fold.empty(config.learning).at(2).skip(5).reject(["wrong_length"]).at(9)
         return replace(checkpoint_of(replace(fold, last=LastRecord(8, 2)), config, partition=3), names=config.names)
 
-    assert encode(rejected(before).with_settings(now)) == encode(rejected(now))
+    assert encode(rejected(before).usable_by(now)) == encode(rejected(now))

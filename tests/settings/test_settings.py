@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streampca import settings
-from streampca.cli.builders import create_worker_config
+from streampca.cli.worker_config import create_worker_config
 from streampca.errors import SettingsError
 from streampca.settings.base import MASK, Settings, all_fields
 from streampca.settings.commands import ResetSettings, ServeSettings, TransformSettings, WorkerSettings

@@ -18,6 +18,7 @@ from streampca.sources.client_transactions import (
     ClientTransactions,
     Undelivered,
 )
+from streampca.sources.confluent.admin import ConfluentAdmin
 from streampca.sources.confluent.connection import ConfluentConnection, protocol_code
 from streampca.sources.confluent.options import connection_options, create
 from streampca.sources.record_size import record_size
@@ -35,19 +36,8 @@ class ConfluentTransactions(ClientTransactions):
     """See `streampca.sources.client_transactions.ClientTransactions`."""
 
     client_error = KafkaException
+    admin = ConfluentAdmin
     batch_bytes = 1_000_000  # a topic may take less at once
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._connections = {topic: ConfluentConnection(self._settings, topic).start() for topic in self._topics}
-
-    def partitions(self, topic: str) -> int:
-        connection = self._connections[topic]
-        connection.topic_id()  # asks a broker
-        return len(connection.partitions())
-
-    def _read_configs(self) -> dict[str, str]:
-        return self._connections[self._topics[0]].topic_configs()
 
     def _start(self) -> None:
         limit_of_topic = int(self.topic_configs().get("max.message.bytes", 2**31))

@@ -4,7 +4,6 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from kafka.serializer import Serializer
 
-from streampca.errors import NoBrokerError, SourceError
+from streampca.errors import SourceError
 from streampca.sources.base import Committed, Header, Headers, OutgoingFields
 from streampca.sources.client_connection import one_line
 from streampca.sources.client_transactions import (
@@ -138,22 +137,8 @@ class KafkaPythonTransactions(ClientTransactions):
     """See `streampca.sources.client_transactions.ClientTransactions`."""
 
     client_error = KafkaError
+    admin = KafkaPythonAdmin
     batch_bytes = 0  # the client splits a batch that is too large, so each record that fails was alone
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for topic in self._topics:
-            self._count_partitions(topic)  # raises if the topic does not exist
-
-    def partitions(self, topic: str) -> int:
-        try:
-            return self._count_partitions(topic)
-        except NoBrokerError as error:
-            raise TimeoutError(str(error)) from None
-
-    def _read_configs(self) -> dict[str, str]:
-        with closing(KafkaPythonAdmin(self._settings, self._topics[0])) as admin:
-            return admin.topic_configs()
 
     def _start(self) -> None:
         self._producer = KafkaPythonConnection(self._settings, self._topics[0]).start(
@@ -207,10 +192,6 @@ class KafkaPythonTransactions(ClientTransactions):
         in_text = _CODE_IN_TEXT.search(text)  # of an error that the client does not expect, its text has the code
         code = int(in_text[1]) if in_text else getattr(error, "errno", None)
         return code, text
-
-    def _count_partitions(self, topic: str) -> int:
-        with closing(KafkaPythonAdmin(self._settings, topic)) as admin:
-            return len(admin.require_topic().in_sync)
 
 
 def _note_undelivered(

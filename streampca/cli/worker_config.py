@@ -1,26 +1,19 @@
 """From settings to what a worker, `streampca backfill` and `streampca audit` learn."""
 
-from typing import TYPE_CHECKING
-
 from streampca.errors import SettingsError
 from streampca.fold import npz
+from streampca.fold.fold import FoldConfig
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
+from streampca.pca.learning import LearningConfig
 from streampca.settings.commands import WorkerSettings
 from streampca.settings.field_paths import dimension_names
 from streampca.sources.schema_registry import create_schemas
-
-if TYPE_CHECKING:
-    from streampca.worker.checkpointer import WorkerConfig
+from streampca.worker.checkpointer import WorkerConfig
 
 
-def create_worker_config(settings: WorkerSettings) -> "WorkerConfig":
+def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
     """The part of the settings that the worker's loop uses."""
-    # Here: these import numba, without which transform starts in half the time.
-    from streampca.fold.fold import FoldConfig
-    from streampca.pca.learning import LearningConfig
-    from streampca.worker.checkpointer import WorkerConfig
-
     learning_config = LearningConfig(
         settings.dimensions,
         settings.components,
