@@ -56,7 +56,7 @@ class StoreMetrics:
         registry.register(self._requests)
         registry.register(self._durations)
 
-    def observe(self, operation: str, outcome: str, seconds: float, requests: int = 1) -> None:
+    def observe(self, operation: str, outcome: str, seconds: float, requests: int) -> None:
         """Count what one operation took: a listing of thousands of names takes several requests."""
         self._requests.labels(operation, outcome).inc(requests)
         self._durations.labels(operation).observe(seconds)

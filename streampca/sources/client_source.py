@@ -141,6 +141,11 @@ class ClientSource(Source, ABC):
             self._closed = True
             self._leave()
 
+    def _add_rebalance(self, kind: type[Assigned | Revoked | Lost], partitions: Collection[Any]) -> None:
+        """Let a later poll return an event of these partitions, which are the client's own objects."""
+        if partitions:
+            self._rebalances.append(kind(frozenset(tp.partition for tp in partitions)))
+
     def _forget(self, partition: int) -> None:
         for notes in (self._reported, self._last, self._out_of_range):
             notes.pop(partition, None)

@@ -42,10 +42,6 @@ class Records:
     end: int
 
     @property
-    def count(self) -> int:
-        return len(self.records)
-
-    @property
     def nbytes(self) -> int:
         return sum(len(value) for value in values_of(self.records) if value is not None)
 
@@ -60,11 +56,10 @@ class Vectors(Batch):
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """Records that cannot be decoded for now, although nothing may be wrong with them; `count` of them."""
+    """Records that cannot be decoded for now, although nothing may be wrong with them."""
 
     partition: int
     position: int
-    count: int
     end: int  # of the partition's log
     cause: str
 
@@ -107,5 +102,5 @@ def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
     try:
         batch = codec.batch_of(records, event.next, LARGE_BATCH)
     except TimeoutError as error:
-        return Undecoded(event.partition, records[0].offset, len(records), event.end, str(error))
+        return Undecoded(event.partition, records[0].offset, event.end, str(error))
     return Vectors(batch.decoded, batch.timestamps, batch.records, batch.next, event.partition, event.end)

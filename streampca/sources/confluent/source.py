@@ -219,10 +219,6 @@ class ConfluentSource(ClientSource):
             self._add_rebalance(Lost, lost)
         self._revoking = False
 
-    def _add_rebalance(self, kind: type[Assigned | Revoked | Lost], partitions: Sequence[TopicPartition]) -> None:
-        if partitions:
-            self._rebalances.append(kind(frozenset(tp.partition for tp in partitions)))
-
 
 def _timestamp(message: Message) -> int:
     kind, timestamp = message.timestamp()

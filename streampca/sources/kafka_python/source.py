@@ -173,7 +173,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
 
     def _suspend(self, kind: type[Assigned | Revoked | Lost], partitions: Collection[TopicPartition]) -> None:
         if partitions and not self._closed:
-            self._rebalances.append(kind(frozenset(tp.partition for tp in partitions)))
+            self._add_rebalance(kind, partitions)
             raise _SuspendError
 
 
