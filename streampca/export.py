@@ -37,8 +37,7 @@ def to_onnx(published: PublishedModel) -> bytes:
     }
     centre = _CENTRE
     if model.scale is not None or model.seen is not None:
-        scale = np.ones(model.dimensions) if model.scale is None else model.scale
-        centre, constants["scale"] = _STANDARDIZE, scale if model.seen is None else scale * model.seen
+        centre, constants["scale"] = _STANDARDIZE, model.D if model.seen is None else model.D * model.seen
     whole = parser.parse_model(_ONNX.format(d=model.dimensions, k=model.n_components, centre=centre))
     whole.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
     properties = {"topic": published.topic, "version": str(published.version), "names": json.dumps(published.names)}

@@ -108,8 +108,7 @@ class FittedAttributes:
     @property
     def scale_(self) -> F64 | None:
         """Standard deviation of each feature, 1 for a constant one, as of `StandardScaler`; None unless standardize."""
-        scale = self.model_.scale
-        return None if scale is None else 1.0 / scale
+        return None if self.model_.scale is None else self._units
 
     @property
     def noise_variance_(self) -> float:
@@ -135,7 +134,7 @@ class FittedAttributes:
     @property
     def _units(self) -> F64:
         """The diagonal of D⁻¹, in the data's units; ones unless standardize."""
-        return np.ones(self.model_.dimensions) if self.scale_ is None else self.scale_
+        return 1.0 / self.model_.D
 
     @property
     def var_(self) -> F64:
