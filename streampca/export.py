@@ -41,10 +41,8 @@ def to_onnx(published: PublishedModel) -> bytes:
     centre = _CENTRE
     if model.scale is not None or model.seen is not None:
         centre = _STANDARDIZE
-        scale = np.ones(model.dimensions) if model.scale is None else model.scale
-        if model.seen is not None:
-            scale = scale * model.seen  # a dimension that was never seen counts for nothing
-        constants["scale"] = scale
+        # A dimension that was never seen counts for nothing.
+        constants["scale"] = model.D if model.seen is None else model.D * model.seen
     onnx_model = parser.parse_model(_ONNX.format(d=model.dimensions, k=model.n_components, centre=centre))
     for name, array in constants.items():
         onnx_model.graph.initializer.append(numpy_helper.from_array(array, name))

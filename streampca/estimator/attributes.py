@@ -121,8 +121,7 @@ class FittedAttributes:
 
         None unless standardize=True.
         """
-        scale = self.model_.scale
-        return None if scale is None else 1.0 / scale
+        return None if self.model_.scale is None else self._units
 
     @property
     def noise_variance_(self) -> float:
@@ -156,8 +155,7 @@ class FittedAttributes:
     @property
     def _units(self) -> F64:
         """The diagonal of D⁻¹: standard deviations of the features, or ones unless standardize=True."""
-        scale = self.scale_
-        return np.ones(self.model_.dimensions) if scale is None else scale
+        return 1.0 / self.model_.D
 
     @property
     def var_(self) -> F64:

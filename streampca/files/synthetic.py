@@ -82,10 +82,10 @@ class Sensors:
     of its sensors, in turn.
     """
 
-    def __init__(self, names: Sequence[str] = tuple(MACHINE), seed: int = 0) -> None:
+    def __init__(self, names: Sequence[str] = tuple(MACHINE)) -> None:
         in_turn = zip(names, itertools.cycle(MACHINE.values()))
         mean, deviation, causes = zip(*(MACHINE.get(name, figures) for name, figures in in_turn), strict=True)
-        self.names, self._random = tuple(names), np.random.default_rng(seed)
+        self.names, self._random = tuple(names), np.random.default_rng(0)
         self._mean, self._deviation, self._causes = np.array(mean), np.array(deviation), np.array(causes)  # (d, 3)
 
     def draw(self, n: int) -> F64:

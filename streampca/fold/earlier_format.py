@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import DamagedFileError
-from streampca.pca.arrays import F64
+from streampca.pca.arrays import with_possible_correlations
 
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
@@ -43,7 +43,8 @@ def checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         covariance, lower = np.zeros((d, d)), np.tril_indices(d)
         covariance[lower] = arrays["covariance"]
         covariance /= np.minimum.outer(divisor, divisor)
-        arrays["covariance"] = _cut(covariance)[lower]
+        # The release before could keep larger correlations than 1 of entries with gaps.
+        arrays["covariance"] = with_possible_correlations(covariance)[lower]
         known = np.minimum.outer(known, known)[lower]
     elif "variances" in arrays:
         arrays["variances"] = arrays["variances"] / divisor
@@ -86,13 +87,3 @@ def _refuse_misfits(unseen: NDArray[Any], arrays: Arrays) -> None:
     fit = all(array.shape == (size,) and array.dtype == np.float64 for array, size in found)
     if not (fit and ((unseen >= 0) & (unseen <= 1.0 + 1e-6)).all()):
         raise DamagedFileError("unseen does not fit the other arrays, or holds values that are not shares")
-
-
-def _cut(covariance: F64) -> F64:
-    """Σ (d, d) with correlations of at most 1; of a lower triangle, the same.
-
-    The release before could keep larger ones of entries with gaps.
-    """
-    deviation = np.sqrt(np.maximum(covariance.diagonal(), 0.0))
-    largest = np.outer(deviation, deviation)
-    return np.clip(covariance, -largest, largest)

@@ -165,7 +165,7 @@ def _find_problem(published: PublishedModel) -> str | None:
         values = getattr(model, name)
         if values.dtype not in (np.float64, np.float32) or not np.isfinite(values).all():
             return f"{name} holds values that are not finite numbers"
-    scale = np.ones(d) if model.scale is None else model.scale
+    scale = model.D
     if scale.shape != (d,) or scale.dtype != np.float64 or not (np.isfinite(scale) & (scale > 0)).all():
         return "the scale is not one positive number for each dimension"
     if model.seen is not None and (model.seen.shape != (d,) or model.seen.dtype != np.bool_):

@@ -33,6 +33,13 @@ def of_one_type(V: Array) -> Array:
     return V
 
 
+def with_possible_correlations(S: F64) -> F64:
+    """Σ (d, d) with correlations of at most 1. Those of pairs that few messages have shown may seem larger."""
+    deviation = np.sqrt(np.maximum(S.diagonal(), 0.0))
+    largest = np.outer(deviation, deviation)
+    return np.clip(S, -largest, largest)
+
+
 def packed_diagonal(d: int) -> NDArray[np.int64]:
     """Where the diagonal of a symmetric matrix (d, d) is in its packed lower triangle, (d,)."""
     return np.cumsum(np.arange(1, d + 1)) - 1

@@ -144,7 +144,7 @@ def continued(model: Model, learned: Array | None, known: F64 | None, count: int
         scale=model.scale,
         known=known,
     )
-    D = np.ones(d) if model.scale is None else model.scale
+    D = model.D
     if not config.keeps_covariance:
         C = U * np.sqrt(model.explained_variance) if learned is None else learned * np.sqrt(total_variance)
         C = np.ascontiguousarray(C[:, np.square(C).sum(axis=0) > 0], config.dtype)

@@ -31,8 +31,7 @@ class Drift(NamedTuple):
 @np.errstate(all="ignore")
 def drift(earlier: Model, newest: Model) -> Drift:
     """The drift between two models of the same dimensions, in the units of the newest."""
-    scale, earlier_scale = (np.ones(m.dimensions) if m.scale is None else m.scale for m in (newest, earlier))
-    units = scale / earlier_scale
+    units = newest.D / earlier.D
     U, Q = (np.asarray(model.components.T, np.float64) for model in (newest, earlier))
     if (units != 1).any():
         Q = np.linalg.qr(Q * units[:, None])[0]
@@ -45,7 +44,7 @@ def drift(earlier: Model, newest: Model) -> Drift:
     explained = spikes.sigma2 * (spikes.strength[is_spike] @ share + earlier.n_components)
     with_variance = U[:, newest.explained_variance >= newest.floored_variance]
     varies = newest.total_variance > 0
-    shifts = np.square(scale * (newest.mean - earlier.mean))
+    shifts = np.square(newest.D * (newest.mean - earlier.mean))
     for model in (newest, earlier):
         if model.seen is not None:  # the mean of a dimension is 0 until it is seen, which is not where it shifts from
             shifts = np.where(model.seen, shifts, 0.0)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from streampca.pca import axes, missing
-from streampca.pca.arrays import F64, Array, of_entries, packed_diagonal
+from streampca.pca.arrays import F64, Array, of_entries, packed_diagonal, with_possible_correlations
 from streampca.pca.blocked import ritz, triangle
 from streampca.pca.learning import SPARE
 from streampca.pca.scaling import rescaled
@@ -201,7 +201,7 @@ def _completed(state: State) -> State:
     S, known = triangle.square(state.covariance, d), triangle.square(state.known, d)
     has_covariance = np.where(S != 0, 1.0, known)  # also of a pair that only filled messages show
     S = missing.completed(S, has_covariance)
-    return replace(state, covariance=missing.cut(S)[np.tril_indices(d)])
+    return replace(state, covariance=with_possible_correlations(S)[np.tril_indices(d)])
 
 
 class StateMerger:

@@ -176,10 +176,3 @@ def _linked(S: F64, met: NDArray[np.bool_], left: NDArray[np.intp], right: NDArr
     least = max(_MIN_NOISE * variance[-1], _TINY)  # Σ_LL may be singular, or have negative eigenvalues
     inverse = (axes / np.maximum(variance, least)) @ axes.T
     return np.asarray(S[np.ix_(left, common)] @ inverse @ S[np.ix_(common, right)])
-
-
-def cut(S: F64) -> F64:
-    """Σ (d, d) with correlations of at most 1. Those of pairs that few messages have shown may seem larger."""
-    root = np.sqrt(np.maximum(S.diagonal(), 0.0))
-    largest = np.outer(root, root)
-    return np.clip(S, -largest, largest)

@@ -51,6 +51,11 @@ class Model:
         """d."""
         return int(self.components.shape[1])
 
+    @property
+    def D(self) -> F64:  # noqa: N802
+        """The diagonal of D, (d,); ones unless the stream is standardised."""
+        return np.ones(self.dimensions) if self.scale is None else self.scale
+
     @cached_property
     def seen_dimensions(self) -> int:
         """The number of dimensions that some message has shown."""

@@ -75,7 +75,7 @@ class StoreMetrics:
         registry.register(self._requests)
         registry.register(self._durations)
 
-    def observe(self, operation: str, outcome: str, seconds: float, requests: int = 1) -> None:
+    def observe(self, operation: str, outcome: str, seconds: float, requests: int) -> None:
         """Count the requests of an operation and its duration. A long listing takes several requests."""
         self._requests.labels(operation, outcome).inc(requests)
         self._durations.labels(operation).observe(seconds)

@@ -174,6 +174,11 @@ class ClientSource(Source, ABC):
             self._closed = True
             self._leave()
 
+    def _add_rebalance(self, kind: type[Assigned | Revoked | Lost], partitions: Collection[Any]) -> None:
+        """Let a later poll return an event of these partitions, which are the client's own objects."""
+        if partitions:
+            self._rebalances.append(kind(frozenset(tp.partition for tp in partitions)))
+
     def _forget(self, partition: int) -> None:
         """Stop expecting records of a partition."""
         self._progress.pop(partition, None)

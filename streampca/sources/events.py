@@ -43,10 +43,6 @@ class Records:
     end: int
 
     @property
-    def count(self) -> int:
-        return len(self.records)
-
-    @property
     def nbytes(self) -> int:
         return sum(len(value) for value in values_of(self.records) if value is not None)
 
@@ -65,7 +61,6 @@ class Undecoded:
 
     partition: int
     position: int  # offset of the first of these records
-    count: int
     end: int  # high watermark of the partition
     cause: str
 
@@ -111,7 +106,6 @@ def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
         return Undecoded(
             partition=event.partition,
             position=records[0].offset,
-            count=len(records),
             end=event.end,
             cause=str(error),
         )

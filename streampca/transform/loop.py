@@ -120,29 +120,30 @@ class Transformer(Member):
 
         self._in_flight.work(batch.partition, batch.nbytes, project, self._write)
 
-    def _write(self, event: TransformedBatch) -> None:
+    def _write(self, transformed: TransformedBatch) -> None:
         """Add the outputs and dead letters of a batch to the transaction."""
+        batch, partition = transformed.batch, transformed.batch.partition
         dead_letters = [
-            self._outputs.dead_letter(event.partition, event.records[reject.index], reject)
-            for reject in self._config.dead_letters(event, accepted_any=not self._is_first_start)
+            self._outputs.dead_letter(partition, batch.records[reject.index], reject)
+            for reject in self._config.dead_letters(batch, accepted_any=not self._is_first_start)
         ]
-        read, lag = len(event.timestamps), event.end - event.next
+        read, lag = len(batch.timestamps), batch.end - batch.next
         self._is_first_start &= not read
-        last = event.last if len(event.records) else self._positions[event.partition].last
-        self._positions[event.partition] = self._pending[event.partition] = Position(event.next, last)
-        outputs, replaced = self._times.sendable(event.outputs, event.timestamps)
+        last = transformed.last if transformed.records else self._positions[partition].last
+        self._positions[partition] = self._pending[partition] = Position(batch.next, last)
+        outputs, replaced = self._times.sendable(transformed.outputs, batch.timestamps)
         self._transactions.send(outputs)
         if dead_letters:
             letters, _ = self._times.sendable(dead_letters)
             self._transactions.send(letters)
-        for without_vector in without_vectors(event, accepted_any=not self._is_first_start):
+        for without_vector in without_vectors(batch, accepted_any=not self._is_first_start):
             self._listener.notify(without_vector)
         self._counts.update(
-            all=len(event.records), read=event.count, written=event.written, rejected=len(event.decoded.rejects),
-            skipped=len(event.decoded.skipped), replaced=replaced,
+            all=transformed.records, read=batch.count, written=transformed.written,
+            rejected=len(batch.decoded.rejects), skipped=len(batch.decoded.skipped), replaced=replaced,
         )  # fmt: skip
         self._listener.notify(
-            events.BatchTransformed(event.partition, read, event.written, event.version, lag, event.next)
+            events.BatchTransformed(partition, read, transformed.written, transformed.version, lag, batch.next)
         )
 
     def _commit(self) -> None:

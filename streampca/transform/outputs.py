@@ -14,7 +14,7 @@ from streampca.errors import SourceError
 from streampca.fold.model_file import PublishedModel
 from streampca.formats.base import Fields, Writer
 from streampca.formats.codec import Codec
-from streampca.formats.record import LastRecord, Record, Reject, headers_of, keys_of, last_of, offsets_of, values_of
+from streampca.formats.record import LastRecord, Record, Reject, headers_of, keys_of, offsets_of, values_of
 from streampca.sources.base import Outgoing, OutgoingFields
 from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.events import Vectors
@@ -90,39 +90,17 @@ def origin_at(version: int, partition: int) -> bytes:
     return b'{"model_version":%d,"partition":%d,"offset":%%d}' % (version, partition)
 
 
-class RecordCount(Sequence[Record]):
-    """Records of which only the number is left, and which one is the last."""
+class TransformedBatch(NamedTuple):
+    """The outputs of a batch by this version of the model."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
-        self._count, self.last = len(records), last_of(records)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: Any) -> Any:
-        raise IndexError("the records are gone")
-
-
-@dataclass(frozen=True, eq=False)
-class TransformedBatch(Vectors):
-    """Decoded records and their outputs, by this version of the model.
-
-    Records and vectors are gone unless some records are rejected: the next ones then lie in the same memory, which the
-    processor's cache still holds.
-    """
-
+    # Without records and vectors, unless some records are rejected: the next ones then lie in the same memory, which
+    # the processor's cache still holds.
+    batch: Vectors
+    records: int  # that the batch had
+    last: LastRecord | None  # of these
     outputs: list[OutgoingFields]
     written: int  # records that the outputs hold
     version: int
-
-    @property
-    def last(self) -> LastRecord | None:
-        return self.records.last if isinstance(self.records, RecordCount) else super().last
-
-    @property
-    def nbytes(self) -> int:
-        outputs = sum([len(output[_VALUE] or b"") for output in self.outputs])
-        return outputs + (super().nbytes if not isinstance(self.records, RecordCount) else 0)
 
 
 @dataclass(frozen=True)
@@ -140,14 +118,13 @@ class Outputs:
 
     def project(self, published: PublishedModel, limit: "OutputLimit", event: Vectors) -> TransformedBatch:
         """Project decoded records with a model; outputs beyond the limit are rejects. Any thread may call it."""
-        decoded, records = event.decoded, event.records
         outputs, written = self._of(published, limit, event)
         if too_large := limit.exceeded_by(self.topic, outputs):
             return self.project(published, limit, event.reject(OUTPUT_TOO_LARGE, too_large))
-        if not decoded.rejects:
-            decoded, records = decoded._replace(vectors=np.zeros((0, 0))), RecordCount(records)
-        before = (decoded, event.timestamps, records, event.next, event.partition, event.end)
-        return TransformedBatch(*before, outputs, written, published.version)
+        kept = event
+        if not event.decoded.rejects:
+            kept = replace(event, decoded=event.decoded._replace(vectors=np.zeros((0, 0))), records=())
+        return TransformedBatch(kept, len(event.records), event.last, outputs, written, published.version)
 
     def _of(self, published: PublishedModel, limit: "OutputLimit", event: Vectors) -> tuple[list[OutgoingFields], int]:
         """The outputs of the records that hold vectors, and how many records they hold."""

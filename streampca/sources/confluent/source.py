@@ -267,10 +267,6 @@ class ConfluentSource(ClientSource):
             self._add_rebalance(Lost, lost)
         self._revoking = False
 
-    def _add_rebalance(self, event: type[Assigned | Revoked | Lost], partitions: Sequence[TopicPartition]) -> None:
-        if partitions:
-            self._rebalances.append(event(frozenset(tp.partition for tp in partitions)))
-
 
 def _on_commit(error: KafkaError | None, offsets: Any) -> None:
     if error is not None and error.code() != KafkaError._NO_OFFSET:  # no offset to commit: not a failure

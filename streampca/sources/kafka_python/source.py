@@ -209,7 +209,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
     def _suspend(self, event: type[Assigned | Revoked | Lost], partitions: Collection[TopicPartition]) -> None:
         """Note the event for the next poll to return, and let the client suspend the rebalance."""
         if partitions and not self._closed:
-            self._rebalances.append(event(frozenset(tp.partition for tp in partitions)))
+            self._add_rebalance(event, partitions)
             raise _SuspendError
 
 
