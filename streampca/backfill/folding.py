@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from streampca.errors import InputError
 from streampca.files.arrow import batch_of, columns_of
 from streampca.files.columns import FileOptions
-from streampca.files.rows import FileBatch, naming
+from streampca.files.rows import FileBatch, input_errors
 from streampca.fold.checkpoint import Checkpoint, decode, encode
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
@@ -175,7 +175,7 @@ def merge(parts: Iterable[Part], plan: BackfillPlan) -> Checkpoint:
 
 
 def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
-    with naming("the record batch", VectorError):
+    with input_errors("the record batch", VectorError):
         columns = columns_of(batch.schema, plan.options, "the record batch")
         return batch_of(batch, columns, plan.fold_config.learning.dimensions, 0.0)
 

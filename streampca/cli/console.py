@@ -25,8 +25,8 @@ def console() -> Console:
 
 def report(rows: "Rows") -> None:
     """Print how a file was read, where that is worth a line: a guessed separator, say."""
-    if rows.said:
-        console().print(f"{rows.path}: {rows.said}")
+    if rows.notes:
+        console().print(f"{rows.path}: {rows.notes}")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = ()) -> Table:

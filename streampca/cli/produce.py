@@ -11,7 +11,7 @@ from streampca.errors import InputError, SettingsError, SourceError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
 from streampca.files.rows import Rows
-from streampca.files.synthetic import generated
+from streampca.files.synthetic import generate_rows
 from streampca.formats.base import Layout
 from streampca.settings.commands import ProduceSettings
 from streampca.settings.field_paths import names_of, paths_of
@@ -40,7 +40,7 @@ def run(
         raise SettingsError(f"field={settings.field}: {error}") from None
     names = names_of(paths_of(settings.field)) if len(layout.fields) > 1 else None
     d = len(names or ()) or settings.dimensions
-    rows = open_rows(file, files._replace(dimensions=d, names=names)) if file else generated(names, d)
+    rows = open_rows(file, files._replace(dimensions=d, names=names)) if file else generate_rows(names, d)
     report(rows)
     started, sent, task = time.monotonic(), 0, f"to {settings.topic}"
     with closing(create_producer(settings)) as producer:

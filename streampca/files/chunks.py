@@ -15,74 +15,81 @@ from pyarrow import parquet
 from streampca.errors import InputError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
-from streampca.files.rows import READABLE, FileBatch, kind_of, mapped_npy, naming, readable, seekable
+from streampca.files.rows import READABLE, FileBatch, find_kind, input_errors, map_npy, open_seekable, require_kind
 
 _NPY_ROWS = 2**16  # of a chunk
 
 
 class Chunk(NamedTuple):
+    """A file, or a part of one."""
+
     path: str  # absolute, or a URL
     size: int  # of the file
-    changed_ns: int  # when the file was changed; two of one name are different files
+    changed_ns: int  # when the file was last changed; with the size it tells the file from one that replaces it
     start: int = 0  # row group of Parquet; first row of .npy
     end: int | None = None  # None: the chunk is the whole file
 
 
 def chunks_of(sources: Sequence[str]) -> list[Chunk]:
-    """The chunks of files, of folders with files, and of Delta tables, by name. Raises `InputError`."""
-    paths = [_spelled_alike(path) for source in sources for path in _files(source)]
-    once = {os.path.realpath(path): path for path in paths}  # a link's own name says what the file is
-    chunks = [chunk for path in once.values() for chunk in _chunks(path)]
+    """Return the chunks of files, of folders with files, and of Delta tables, by name. Raises `InputError`."""
+    paths = [_normalize(path) for source in sources for path in _list_files(source)]
+    # A file that several links lead to is read once. The path of a link is kept: its name says what kind of file it is.
+    path_by_file = {os.path.realpath(path): path for path in paths}
+    chunks = [chunk for path in path_by_file.values() for chunk in _split(path)]
     if not chunks:
         raise InputError(f"no rows in {', '.join(sources)}: files {READABLE}")
     return chunks
 
 
 def read(chunk: Chunk, options: FileOptions) -> Iterator[FileBatch]:
-    """The rows of a chunk.
-
-    Raises `InputError`, also if the file is another one than when the chunk was made, or becomes another one.
-    """
+    """Yield the rows of a chunk. Raises `InputError`, also if the file has changed since the chunk was made."""
     _refuse_changed(chunk)
     try:
         rows = open_rows(chunk.path, options, None if chunk.end is None else (chunk.start, chunk.end))
         if rows.names and not options.names:
             raise InputError(f"{chunk.path} has names for the dimensions, but the first file has none: name it first")
         yield from rows.batches()
-    finally:  # what cannot be read may be half of another file
+    finally:  # if the file changed meanwhile, this is the better error: what was read may be parts of two files
         _refuse_changed(chunk)
 
 
 def _refuse_changed(chunk: Chunk) -> None:
-    system, path = _opened(chunk.path)
-    info = system.get_file_info(path)
+    """Raise `InputError` if the file has changed since the chunk was made."""
+    file_system, path = _locate(chunk.path)
+    info = file_system.get_file_info(path)
     if (info.size, info.mtime_ns) != (chunk.size, chunk.changed_ns):
         raise InputError(f"{chunk.path} has changed since this command began: run it again when nothing writes to it")
 
 
-def _files(source: str) -> list[str]:
+def _list_files(source: str) -> list[str]:
+    """Return the paths of the files of a source: a file, a folder or a table. Raises `InputError`."""
     if source.endswith(".metadata.json"):
         raise InputError(f"{source}: of tables those of Delta can be read")
-    system, path = _opened(source)
-    info = system.get_file_info(path)
+    file_system, path = _locate(source)
+    info = file_system.get_file_info(path)
     if info.type == pa.fs.FileType.NotFound:
         raise InputError(f"there is no {source}")
     if info.is_file:
-        readable(source)
+        require_kind(source)
         return [source]
-    if system.get_file_info(f"{path}/_delta_log").type != pa.fs.FileType.NotFound:
-        return _delta_files(source)
-    prefix = source.partition("://")[0] + "://" if "://" in source else ""
-    files = [file for file in system.get_file_info(pa.fs.FileSelector(path, recursive=True)) if file.is_file]
-    return sorted(prefix + file.path for file in files if _is_data(file.path.removeprefix(path)))
+    if file_system.get_file_info(f"{path}/_delta_log").type != pa.fs.FileType.NotFound:
+        return _list_delta_files(source)
+    prefix = ""
+    if "://" in source:
+        scheme, _, _ = source.partition("://")
+        prefix = f"{scheme}://"
+    entries = file_system.get_file_info(pa.fs.FileSelector(path, recursive=True))
+    files = [entry.path for entry in entries if entry.is_file and _is_data(entry.path.removeprefix(path))]
+    return sorted(prefix + file for file in files)
 
 
 def _is_data(path: str) -> bool:
-    """Return whether files of that name are read. Names that start with _ or . are engines' temporary files."""
-    return kind_of(path) is not None and not any(name.startswith(("_", ".")) for name in path.split("/"))
+    """Return whether a file is read. Names that start with _ or . are engines' temporary files."""
+    is_temporary = any(name.startswith(("_", ".")) for name in path.split("/"))
+    return not is_temporary and find_kind(path) is not None
 
 
-def _delta_files(source: str) -> list[str]:
+def _list_delta_files(source: str) -> list[str]:
     from deltalake import DeltaTable, exceptions  # an optional package
 
     table = DeltaTable(source)
@@ -93,27 +100,32 @@ def _delta_files(source: str) -> list[str]:
     return sorted(table.file_uris())
 
 
-def _opened(path: str) -> tuple[Any, str]:
-    opened: tuple[Any, str] = pa.fs.FileSystem.from_uri(path if "://" in path else str(Path(path).absolute()))
-    return opened
+def _locate(path: str) -> tuple[Any, str]:
+    """Return the file system of a path or URL, and the path in it."""
+    located: tuple[Any, str] = pa.fs.FileSystem.from_uri(path if "://" in path else str(Path(path).absolute()))
+    return located
 
 
-def _spelled_alike(path: str) -> str:
-    """The path or the URL as all spellings of it are: absolute and in a folder without links."""
-    system, local = _opened(path)
-    folder, name = os.path.split(local)
-    return f"{os.path.realpath(folder)}/{name}" if isinstance(system, pa.fs.LocalFileSystem) else path
+def _normalize(path: str) -> str:
+    """Make a local path absolute, and its folder one without links, so that a file has one path. Keep URLs."""
+    file_system, local_path = _locate(path)
+    if not isinstance(file_system, pa.fs.LocalFileSystem):
+        return path
+    folder, name = os.path.split(local_path)
+    return f"{os.path.realpath(folder)}/{name}"
 
 
-def _chunks(path: str) -> list[Chunk]:
-    system, local = _opened(path)
-    info, (kind, packing) = system.get_file_info(local), readable(path)
+def _split(path: str) -> list[Chunk]:
+    """Return the chunks of a file."""
+    file_system, local_path = _locate(path)
+    info = file_system.get_file_info(local_path)
     whole = Chunk(path, info.size, info.mtime_ns)
-    if packing or kind not in ("parquet", "npy"):
+    kind, compression = require_kind(path)
+    if compression or kind not in ("parquet", "npy"):
         return [whole]
-    with naming(path, pa.ArrowException), seekable(path) as file:
+    with input_errors(path, pa.ArrowException), open_seekable(path) as file:
         if kind == "npy":
-            n = len(mapped_npy(file, path))
+            n = len(map_npy(file, path))
             bounds = [(start, min(start + _NPY_ROWS, n)) for start in range(0, n, _NPY_ROWS)]
         else:
             with parquet.ParquetFile(file) as table:

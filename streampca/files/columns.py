@@ -12,15 +12,15 @@ from streampca.formats.fields import NumberFields
 from streampca.formats.numbers import is_number_word
 from streampca.settings.field_paths import Part, Path, names_of, paths_of, spelled
 
-_UNNAMED = re.compile(r"|__index_level_\d+__|Unnamed: \d+")  # pandas' names for an index
+_INDEX_NAME = re.compile(r"|__index_level_\d+__|Unnamed: \d+")  # what pandas calls the column of an index
 
 
 class FileOptions(NamedTuple):
     """What is read from a file."""
 
     field: str = ""  # where the numbers are; empty: in the only array, or in all columns
-    header: bool | None = None  # whether the first line of CSV is one; None: as it looks
-    separator: str | None = None  # of CSV; None: as it looks
+    header: bool | None = None  # whether the first line of CSV is a header; None: found out from the first lines
+    separator: str | None = None  # of the cells of CSV; None: found out from the first lines
     dimensions: int | None = None  # None: as many as the file has
     names: Sequence[str] | None = None  # of the dimensions that a model has learned
     impute: bool = False
@@ -31,100 +31,139 @@ class Columns(NamedTuple):
     """Where the numbers of a row are."""
 
     paths: tuple[Path, ...]
-    top: Sequence[str] = ()  # the columns of the table that the paths begin with
+    with_numbers: Sequence[str] = ()  # the columns of the table that the paths begin with
     names: list[str] | None = None  # of the dimensions, where each path leads to one number
-    said: Sequence[str] = ()  # what a user should see of it
+    notes: Sequence[str] = ()  # for the user, on how the columns are read
     others: Sequence[str] = ()  # the further columns
-    is_null: bool = False  # the row has null in their place
+    is_null: bool = False  # the row has null in place of all numbers
 
     def dimensions_in(self, row: Any, path: str) -> int:
-        """How many numbers a vector of this row has; 0 if it holds none. Raises `InputError`."""
+        """Return how many numbers a vector of this row has; 0 if the row holds none. Raises `InputError`."""
         try:
             return NumberFields(self.paths, 0, impute=True, value_name="first row").dimensions_in(row)
         except (VectorError, RecursionError) as error:
             raise InputError(f"{path}: {error}") from None
 
 
-def resolved(row: Any, options: FileOptions, path: str, *, named: bool = True) -> Columns:
-    """The columns of a row, or of one that is like all rows. Raises `InputError`.
+def choose_columns(row: Any, options: FileOptions, path: str, *, named: bool = True) -> Columns:
+    """Choose where the numbers are, by one row of a file, or by an example that is like all rows.
 
-    Without `named`, the names of a file are but numbers.
+    If the file does not name its columns, so that the names in `row` are only their numbers, `named` must be False.
+    Raises `InputError`.
     """
     try:
         asked = paths_of(options.field)
     except ValueError as error:
         raise InputError(f"--field {options.field}: {error}") from None
-    inside = _columns_in(row)
-    if asked and not inside:
+    columns = _columns_in(row)
+    if asked and not columns:
         raise InputError(f"{path} has no columns: leave --field away")
-    if isinstance(options.others, Sequence) and (missing := set(options.others) - inside.keys()):
-        raise InputError(f"{path}: there is no column {min(missing)}; there are {_shown(inside)}")
-    found = [each for one in asked for each in _matching(one, row, path)] if asked else _default(row, options, path)
-    leaves = dict(found)
-    is_named = named and (options.names or options.dimensions in (None, len(leaves)))
-    names = list(names_of(list(leaves))) if is_named and leaves and all(map(_is_number, leaves.values())) else None
-    said = [] if asked or names is None else [f"the dimensions are its columns {listed(names)}"]
-    paths = tuple(leaves)
+    unknown = set() if isinstance(options.others, bool) else set(options.others) - columns.keys()
+    if unknown:
+        raise InputError(f"{path}: there is no column {min(unknown)}; there are {_quote(columns)}")
+
+    values = {} if asked else _choose_by_default(row, options, path)  # what is at each chosen path
+    for pattern in asked:
+        values |= _expand(pattern, row, path)
+    paths = tuple(values)
+    notes = []
+    names = _name_dimensions(values, options) if named else None
+    if names and not asked:
+        notes = [f"the dimensions are its columns {listed(names)}"]
     if names and options.names:
         if not set(options.names) <= set(names):
             raise InputError(
                 f"{path} has the columns {listed(names)}, but the dimensions learned are {listed(options.names)}"
             )
         if list(options.names) != names:
-            said = ["columns are read by the names learned"]
-        path_of = dict(zip(names, paths, strict=True))
-        paths, names = tuple(path_of[name] for name in options.names), list(options.names)
+            notes = ["columns are read by the names learned"]
+        path_by_name = dict(zip(names, paths, strict=True))
+        paths = tuple(path_by_name[name] for name in options.names)
+        names = list(options.names)
     elif options.names:
-        said.append("its columns have no names, so they are read in their order")
-    taken = dict.fromkeys(at[0].name for at in paths)
-    others = [name for name in inside if name not in taken] if options.others is True else options.others or ()
-    is_null = bool(leaves) and all(leaf is None for leaf in leaves.values())
-    return Columns(paths, list(taken), names, said, others, is_null)
+        notes.append("its columns have no names, so they are read in their order")
+
+    with_numbers = dict.fromkeys(parts[0].name for parts in paths)
+    others = options.others or ()
+    if others is True:
+        others = [name for name in columns if name not in with_numbers]
+    is_null = bool(values) and all(value is None for value in values.values())
+    return Columns(paths, list(with_numbers), names, notes, others, is_null)
 
 
-def _default(row: Any, options: FileOptions, path: str) -> list[tuple[Path, Any]]:
-    """The columns without `--field`; none if the row is an array."""
+def _name_dimensions(values: Mapping[Path, Any], options: FileOptions) -> list[str] | None:
+    """Return a name for each dimension, if each has a path; else None. `values` are what is at the paths."""
+    # Of a model with names, only the columns that have these names are read: there may be more.
+    may_be_dimensions = options.names or options.dimensions in (None, len(values))
+    if values and may_be_dimensions and all(map(_is_number, values.values())):
+        return list(names_of(list(values)))
+    return None
+
+
+def _choose_by_default(row: Any, options: FileOptions, path: str) -> dict[Path, Any]:
+    """Return the paths of the columns to read without `--field`, with what is there. If the row is an array: none."""
     columns = _columns_in(row)
     if not columns and not isinstance(row, list):
         raise InputError(f"{path} holds no vectors: neither arrays nor columns")
     if options.names and set(options.names) <= columns.keys():
-        return [((Part(name),), columns[name]) for name in options.names]
-    hint = f"name by --field where the numbers are, of {_shown(columns)}"
-    if options.header is None and any(_UNNAMED.fullmatch(name) or parse_cell(name) is not None for name in columns):
+        return {(Part(name),): columns[name] for name in options.names}
+    hint = f"name by --field where the numbers are, of {_quote(columns)}"
+    has_index = any(_INDEX_NAME.fullmatch(name) for name in columns)
+    if options.header is None and (has_index or any(parse_cell(name) is not None for name in columns)):
         hint += ", or say --no-header if the first line of CSV is a row"
-    if any(_UNNAMED.fullmatch(name) for name in columns):
+    if has_index:
         raise InputError(f"{path}: a column has no name, as an index that pandas wrote: {hint}")
-    is_array = len(columns) == 1 and all(isinstance(leaf, list) and not _columns_in(leaf) for leaf in columns.values())
-    if not is_array and (other := [name for name, leaf in columns.items() if not _is_number(leaf)]):
-        raise InputError(f"{path}: column {listed(other[:1])} holds no numbers: {hint}")
-    if not is_array and columns and options.dimensions not in (None, len(columns)):
-        raise InputError(f"{path} holds vectors of {len(columns)} numbers, not of {options.dimensions}: {hint}")
-    return [((Part(name),), leaf) for name, leaf in columns.items()]
+    is_array = len(columns) == 1 and all(_is_array(value) for value in columns.values())
+    if columns and not is_array:
+        not_numbers = [name for name, value in columns.items() if not _is_number(value)]
+        if not_numbers:
+            raise InputError(f"{path}: column {listed(not_numbers[:1])} holds no numbers: {hint}")
+        if options.dimensions not in (None, len(columns)):
+            raise InputError(f"{path} holds vectors of {len(columns)} numbers, not of {options.dimensions}: {hint}")
+    return {(Part(name),): value for name, value in columns.items()}
 
 
-def _matching(path: Path, value: Any, file: str) -> list[tuple[Path, Any]]:
-    """The paths in a value that a path means, whose parts may be patterns, with what is there. Raises `InputError`."""
-    if not path or value is None or value == []:
-        return [(path, None if path else value)]
-    (name, is_quoted), columns = path[0], _columns_in(value)
-    is_exact = is_quoted or name in columns
-    names = [each for each in columns if each == name or (not is_exact and each and fnmatchcase(each, name))]
+def _expand(pattern: Path, value: Any, file: str) -> dict[Path, Any]:
+    """Return the paths in a value that match a path, whose parts may be patterns, with what is there.
+
+    Raises `InputError`.
+    """
+    if not pattern:
+        return {(): value}
+    if value is None or value == []:  # nothing is there that could be expanded
+        return {pattern: None}
+    name, is_quoted = pattern[0]
+    columns = _columns_in(value)
+    if name in columns:
+        names = [name]
+    else:
+        names = [each for each in columns if each and not is_quoted and fnmatchcase(each, name)]
     if not names:
-        raise InputError(f"{file} has no column {spelled([name])}; there are {_shown(columns)}")
-    return [((Part(n), *rest), leaf) for n in names for rest, leaf in _matching(path[1:], columns[n], file)]
+        raise InputError(f"{file} has no column {spelled([name])}; there are {_quote(columns)}")
+    found = {}
+    for each in names:
+        for rest, leaf in _expand(pattern[1:], columns[each], file).items():
+            found[(Part(each), *rest)] = leaf
+    return found
 
 
 def _columns_in(value: Any) -> Mapping[str, Any]:
-    """The entries of an object, or of the first in arrays."""
+    """Return the entries of an object, or of the first object in arrays; none if there is no object."""
     while isinstance(value, list):
         value = next((element for element in value if isinstance(element, dict | list)), None)
     return value if isinstance(value, dict) else {}
 
 
-def _is_number(leaf: Any) -> bool:
-    return leaf is None or isinstance(leaf, int | float) or is_number_word(leaf)
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number, or null in place of one."""
+    return value is None or isinstance(value, int | float) or is_number_word(value)
 
 
-def _shown(columns: Mapping[str, Any]) -> str:
-    """The names of the columns as `--field` takes them."""
+def _is_array(value: Any) -> bool:
+    """Return whether a value is an array that holds no objects."""
+    return isinstance(value, list) and not _columns_in(value)
+
+
+def _quote(columns: Mapping[str, Any]) -> str:
+    """Return the names of the columns as `--field` takes them."""
     return listed([spelled([name]) if name else '""' for name in columns])

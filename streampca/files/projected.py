@@ -20,19 +20,24 @@ Write = Callable[[Array, Array, Mapping[str, Any]], object]
 
 @contextmanager
 def projected_file(path: Path, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
-    """A function that appends rows to a file, which appears at the end of the block. Raises `InputError`.
+    """Write a file of vectors that were projected. Raises `InputError`.
 
-    A table gets columns for coordinates and residuals after the `others`, which have these Arrow types, None for text.
-    An .npy file holds only the coordinates, as an array (n, k).
+    Yields the function that appends rows. The file appears when the block ends without an error.
+
+    `others` are the other columns of a table, by name, with their Arrow types, or None for text. The columns for
+    coordinates and residuals follow them. An .npy file holds only the coordinates, as an array (n, k).
     """
-    opener = {".npy": _npy, ".csv": _csv, ".jsonl": _jsonl, ".ndjson": _jsonl, ".parquet": _parquet}.get(path.suffix)
-    if opener is None:
+    open_writer = _WRITERS.get(path.suffix)
+    if open_writer is None:
         raise InputError(f"{path}: only .npy, .csv, .jsonl and .parquet files can be written")
-    if clash := others.keys() & {"residual", "coordinates", *_headings(k)}:
-        raise InputError(f"a column {min(clash)} would be written to {path}, but the file that is read has that column")
+    clashes = others.keys() & {"residual", "coordinates", *_headings(k)}
+    if clashes:
+        raise InputError(
+            f"a column {min(clashes)} would be written to {path}, but the file that is read has that column"
+        )
     temporary = path.with_name(f"~{path.name}")
     try:
-        with temporary.open("wb") as file, contextmanager(opener)(file, k, others) as write:
+        with temporary.open("wb") as file, open_writer(file, k, others) as write:
             yield write
         temporary.replace(path)
     except OSError as error:
@@ -42,39 +47,48 @@ def projected_file(path: Path, k: int, others: Mapping[str, Any]) -> Iterator[Wr
 
 
 def _headings(k: int) -> list[str]:
+    """Return the names of the columns with coordinates in CSV."""
     return [f"coordinate_{i + 1}" for i in range(k)]
 
 
-def _npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
+@contextmanager
+def _write_npy(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
     dtype = np.dtype("<f8")
-    start = file.write(npy.encode_header(dtype, (0, k)))  # with room for more rows
+    # NumPy pads headers, so that the number of rows can be written into the header when it is known.
+    start = file.write(npy.encode_header(dtype, (0, k)))
     yield lambda coordinates, residual, columns: file.write(np.ascontiguousarray(coordinates, dtype).data)
     rows = (file.tell() - start) // (k * dtype.itemsize)
     file.seek(0)
     file.write(npy.encode_header(dtype, (rows, k)))
 
 
-def _jsonl(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
+@contextmanager
+def _write_jsonl(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
     writer = writer_of("json")
-    yield lambda coordinates, residual, columns: file.writelines(
-        value + b"\n" for value in writer.write({"coordinates": coordinates, "residual": residual})
-    )
+
+    def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
+        for value in writer.write({"coordinates": coordinates, "residual": residual}):
+            file.write(value + b"\n")
+
+    yield write
 
 
-def _csv(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
+@contextmanager
+def _write_csv(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
     text = io.TextIOWrapper(file, "utf-8", newline="")
     table = csv.writer(text, lineterminator="\n")
     table.writerow([*others, *_headings(k), "residual"])
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        texts = [columns[name] if kind is None else _texts(name, columns[name]) for name, kind in others.items()]
+        texts = [columns[name] if kind is None else _to_texts(name, columns[name]) for name, kind in others.items()]
         table.writerows(zip(*texts, *coordinates.T.tolist(), residual.tolist(), strict=True))
 
     yield write
-    text.detach()  # flushes
+    text.detach()  # flushes, and leaves the file open
 
 
-def _texts(name: str, column: Any) -> list[str]:
+def _to_texts(name: str, column: Any) -> list[str]:
+    """Return the texts of a column of Arrow. Raises `InputError`."""
     import pyarrow as pa
 
     try:
@@ -84,14 +98,15 @@ def _texts(name: str, column: Any) -> list[str]:
     return texts
 
 
-def _parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
+@contextmanager
+def _write_parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Write]:
     with naming_the_extra("writing Parquet", "arrow"):
         import pyarrow as pa
         from pyarrow import parquet
 
         from streampca.formats.arrow import column_of
-    kinds = {name: pa.string() if kind is None else kind for name, kind in others.items()}
-    schema = pa.schema({**kinds, "coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
+    types = {name: pa.string() if kind is None else kind for name, kind in others.items()}
+    schema = pa.schema({**types, "coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
 
     def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
         arrays = [*(columns[name] for name in others), column_of(coordinates), residual]
@@ -99,3 +114,8 @@ def _parquet(file: BinaryIO, k: int, others: Mapping[str, Any]) -> Iterator[Writ
 
     with parquet.ParquetWriter(file, schema) as writer:
         yield write
+
+
+_WRITERS = {
+    ".npy": _write_npy, ".csv": _write_csv, ".jsonl": _write_jsonl, ".ndjson": _write_jsonl, ".parquet": _write_parquet,
+}  # fmt: skip

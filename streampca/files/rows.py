@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.errors import InputError, naming_the_extra
-from streampca.files.columns import FileOptions, resolved
+from streampca.files.columns import FileOptions, choose_columns
 from streampca.formats.errors import NO_VALUE, NULL_HINT
 from streampca.formats.judge import first_not_finite
 from streampca.formats.numbers import RowVectors
@@ -29,83 +29,101 @@ KINDS = {
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow",
 }  # fmt: skip
 READABLE = f"can be read: {', '.join(KINDS)}, and these with .gz or .zst behind"
-_PACKINGS = (".gz", ".zst")
+_COMPRESSIONS = (".gz", ".zst")
 _MAX_READ = 2**28  # bytes of a compressed file at a time
 _BATCH_BYTES = 1 << 22
 _BATCH_ROWS = 4096
 
 
-def kind_of(path: str) -> tuple[str, str] | None:
-    """The kind of a file, by its name, and how it is packed: .gz, .zst or empty; None if it cannot be read."""
+class FileKind(NamedTuple):
+    """What the name of a file says."""
+
+    kind: str  # one of the values of `KINDS`
+    compression: str  # .gz or .zst, or "" if the file is not compressed
+
+
+def find_kind(path: str) -> FileKind | None:
+    """Return what the name of a file says; None if the file cannot be read."""
     name = path.rsplit("/", 1)[-1].lower()
-    packing = next((suffix for suffix in _PACKINGS if name.endswith(suffix)), "")
-    kind = KINDS.get(Path(name.removesuffix(packing)).suffix)
-    return (kind, packing) if kind else None
+    compression = next((suffix for suffix in _COMPRESSIONS if name.endswith(suffix)), "")
+    kind = KINDS.get(Path(name.removesuffix(compression)).suffix)
+    return FileKind(kind, compression) if kind else None
 
 
-def readable(path: str) -> tuple[str, str]:
-    """As `kind_of`. Raises `InputError` if the file cannot be read."""
-    if (kind := kind_of(path)) is None:
+def require_kind(path: str) -> FileKind:
+    """Return what the name of a file says. Raises `InputError` if the file cannot be read."""
+    kind = find_kind(path)
+    if kind is None:
         raise InputError(f"{path}: its suffix is none of those that {READABLE}")
     return kind
 
 
 @contextmanager
-def naming(path: str, *errors: type[Exception]) -> Iterator[None]:
-    """Raise `InputError` with the path for errors of reading, also for these `errors`."""
+def input_errors(path: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn errors of reading, and these `errors`, into `InputError` with the path."""
     expected: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, *errors)
     try:
         yield
-    except InputError:  # it names the file, and is a ValueError
+    except InputError:  # a ValueError that names the file already
         raise
     except expected as error:
-        text = str(getattr(error, "strerror", None) or error).partition(" (b'")[0]  # bytes of the file
+        text = str(getattr(error, "strerror", None) or error)
+        text, _, _ = text.partition(" (b'")  # bytes of the file follow
         raise InputError(f"{path} cannot be read: {' '.join(text.split())}") from None
 
 
 @contextmanager
-def opened(path: str) -> Iterator[tuple[Any, Callable[[], float]]]:
-    """A file to read in one pass, binary and unpacked, and the share that has been read. Raises errors of reading."""
-    with _raw(path) as raw:
-        size = raw.seek(0, os.SEEK_END)
-        raw.seek(0)
-        yield _unpacked(raw, readable(path)[1]), lambda: raw.tell() / max(size, 1)
+def open_stream(path: str) -> Iterator[tuple[Any, Callable[[], float]]]:
+    """Open a file to read its bytes in one pass, decompressed. Raises errors of reading.
+
+    Yields the file, and a function that returns the share that has been read.
+    """
+    with _open_stored(path) as stored:
+        size = stored.seek(0, os.SEEK_END)
+        stored.seek(0)
+        _, compression = require_kind(path)
+        yield _decompress(stored, compression), lambda: stored.tell() / max(size, 1)
 
 
 @contextmanager
-def seekable(path: str) -> Iterator[Any]:
-    """A file to read anywhere: its path, or a file of pyarrow's. A compressed one is unpacked to a temporary file."""
-    packing = readable(path)[1]
-    if not packing:
-        yield _raw(path) if "://" in path else path
+def open_seekable(path: str) -> Iterator[Any]:
+    """Yield a file that can be read anywhere: its path, or a file of pyarrow's if the path is a URL.
+
+    A compressed file is decompressed to a temporary file.
+    """
+    _, compression = require_kind(path)
+    if not compression:
+        yield _open_stored(path) if "://" in path else path
         return
-    with _raw(path) as raw, tempfile.NamedTemporaryFile() as file:
-        copyfileobj(_unpacked(raw, packing), file, 2**20)
-        file.flush()
-        yield file.name
+    with _open_stored(path) as stored, tempfile.NamedTemporaryFile() as temporary:
+        copyfileobj(_decompress(stored, compression), temporary, 2**20)
+        temporary.flush()
+        yield temporary.name
 
 
-def _raw(path: str) -> Any:
+def _open_stored(path: str) -> Any:
+    """Open a file, local or at a URL, as it is stored."""
     if "://" not in path:
         return Path(path).open("rb")
     import pyarrow.fs
 
-    system, inner = pyarrow.fs.FileSystem.from_uri(path)
-    return system.open_input_file(inner)
+    file_system, path_in_it = pyarrow.fs.FileSystem.from_uri(path)
+    return file_system.open_input_file(path_in_it)
 
 
-def _unpacked(raw: Any, packing: str) -> Any:
-    if packing == ".gz":
-        return _Unpacked(gzip.GzipFile(fileobj=raw))
-    if packing == ".zst":
+def _decompress(stored: Any, compression: str) -> Any:
+    """Return the file to read a stored one by: decompressed, and with a buffer."""
+    if compression == ".gz":
+        return _LimitedReader(gzip.GzipFile(fileobj=stored))
+    if compression == ".zst":
         with naming_the_extra("reading .zst", "arrow"):
             import pyarrow as pa
-        return _Unpacked(pa.CompressedInputStream(raw, "zstd"))
-    return raw if isinstance(raw, io.BufferedIOBase) else io.BufferedReader(raw)
+        return _LimitedReader(pa.CompressedInputStream(stored, "zstd"))
+    return stored if isinstance(stored, io.BufferedIOBase) else io.BufferedReader(stored)
 
 
-class _Unpacked(io.BufferedReader):
-    """A few bytes may unpack to gibibytes: they are never read at once."""
+class _LimitedReader(io.BufferedReader):
+    """Refuses to read very much of a compressed file at once: a few bytes may unpack to gibibytes."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MAX_READ:
@@ -114,7 +132,7 @@ class _Unpacked(io.BufferedReader):
 
 
 class FileBatch(NamedTuple):
-    """The next rows of a file. Nobody has judged the vectors: they may hold NaN and infinity."""
+    """The next rows of a file. Their vectors were not judged: they may hold NaN and infinity."""
 
     found: RowVectors
     share: float  # of the file that has been read
@@ -122,6 +140,8 @@ class FileBatch(NamedTuple):
 
 
 class RowChunk(NamedTuple):
+    """The vectors of the next rows of a file; all are finite, except for missing entries."""
+
     vectors: Array  # (n, d)
     share: float  # of the file that has been read
     others: Mapping[str, Any]  # the other columns, with a value for each vector
@@ -130,75 +150,93 @@ class RowChunk(NamedTuple):
 
 
 class Rows(NamedTuple):
+    """A file whose rows can be read."""
+
     path: str
     dimensions: int
     batches: Callable[[], Iterator[FileBatch]]
     impute: bool = False
     names: list[str] | None = None  # of the dimensions
-    said: str = ""  # what was made of the file that a user should see
+    notes: str = ""  # for the user, on how the file is read
     others: Mapping[str, Any] = {}  # Arrow types of the other columns; None: text
 
     def chunks(self, *, skip_nulls: bool = False) -> Iterator[RowChunk]:
-        """The vectors of all rows. Raises `InputError` that names the first row that is none, or not finite."""
-        start = 0
+        """Yield the vectors of all rows.
+
+        If a row holds no vector, or one that is not finite, raises `InputError` with the number of the row. With
+        `skip_nulls`, a row may be null.
+        """
+        rows_before = 0
         for found, share, columns in self.batches():
-            vectors, counts = found.vectors, found.counts
             for row, error in found.errors:
                 if not skip_nulls or error.reason != NO_VALUE:
-                    raise InputError(f"{self.path}, row {start + row + 1}: {error}")
-            rows = np.repeat(np.arange(len(counts)), counts)
-            self._check_finite(vectors, start + rows + 1)
-            others = {name: column.take(rows) for name, column in columns.items()}
-            yield RowChunk(vectors, share, others, start + rows + 1, int((counts == 0).sum()))
-            start += len(counts)
-        if not start:
+                    raise InputError(f"{self.path}, row {rows_before + row + 1}: {error}")
+            row_of_vector = np.repeat(np.arange(len(found.counts)), found.counts)
+            row_numbers = rows_before + row_of_vector + 1
+            self._check_finite(found.vectors, row_numbers)
+            yield RowChunk(
+                vectors=found.vectors,
+                share=share,
+                others={name: column.take(row_of_vector) for name, column in columns.items()},
+                rows=row_numbers,
+                skipped=int((found.counts == 0).sum()),
+            )
+            rows_before += len(found.counts)
+        if rows_before == 0:
             raise InputError(f"{self.path} holds no vectors")
 
-    def _check_finite(self, vectors: Array, rows: NDArray[np.int64]) -> None:
+    def _check_finite(self, vectors: Array, row_numbers: NDArray[np.int64]) -> None:
+        """Raise `InputError` if an entry of the vectors (n, d) can be neither learned nor projected."""
         bad = first_not_finite(vectors, impute=self.impute)
-        if bad is not None:
-            i, column = bad
-            name = f" ({self.names[column]})" if self.names else ""
-            hint = NULL_HINT if np.isnan(vectors[i, column]) else ""
-            raise InputError(f"{self.path}, row {rows[i]}: number {column + 1}{name} is {vectors[i, column]}{hint}")
+        if bad is None:
+            return
+        i, column = bad
+        name = f" ({self.names[column]})" if self.names else ""
+        hint = NULL_HINT if np.isnan(vectors[i, column]) else ""
+        raise InputError(f"{self.path}, row {row_numbers[i]}: number {column + 1}{name} is {vectors[i, column]}{hint}")
 
 
 def batch_of_vectors(vectors: Array, share: float) -> FileBatch:
-    """A batch of rows that are a vector each."""
-    return FileBatch(RowVectors(vectors, np.ones(len(vectors), np.int64), ()), share, {})
+    """Return a batch of rows, each of which is one of the vectors (n, d)."""
+    rows = RowVectors(vectors, counts=np.ones(len(vectors), np.int64), errors=())
+    return FileBatch(rows, share, columns={})
 
 
 def rows_of_npy(path: str, options: FileOptions, part: tuple[int, int] | None) -> Rows:
-    """The rows of an .npy file, or of a part of it."""
-    columns = resolved([], options, path)
+    """Open an .npy file; `part` is its start and end in rows."""
+    columns = choose_columns([], options, path)
     if "://" in path:
         raise InputError(f"{path}: .npy files are read from local folders, files in buckets as .parquet")
-    with naming(path), seekable(path) as file:
-        array = mapped_npy(file, path)[slice(*(part or (None,)))]
-    step = rows_of_batch(array.shape[1])
+    with input_errors(path), open_seekable(path) as file:
+        array = map_npy(file, path)
+    if part is not None:
+        start, end = part
+        array = array[start:end]
+    n, d = array.shape
+    step = batch_rows(d)
 
     def batches() -> Iterator[FileBatch]:
-        for first in range(0, len(array), step):
+        for first in range(0, n, step):
             vectors = np.asarray(array[first : first + step])
-            vectors = vectors if vectors.dtype.kind == "f" else vectors.astype(np.float64)
-            yield batch_of_vectors(vectors, min(first + step, len(array)) / len(array))
+            if vectors.dtype.kind != "f":
+                vectors = vectors.astype(np.float64)
+            yield batch_of_vectors(vectors, share=min(first + step, n) / n)
 
-    return Rows(path, array.shape[1], batches, options.impute, said="; ".join(columns.said))
+    return Rows(path, d, batches, options.impute, notes="; ".join(columns.notes))
 
 
-def rows_of_batch(d: int) -> int:
+def batch_rows(d: int) -> int:
+    """Return how many rows of d numbers are read at a time."""
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // (8 * max(d, 1))))
 
 
-def mapped_npy(file: str, path: str) -> Array:
-    """The array (n, d) of a file, mapped into memory. Raises `InputError`, which calls the file `path`."""
+def map_npy(file: str, path: str) -> Array:
+    """Map the array (n, d) of a file into memory. Raises `InputError`, which calls the file `path`."""
     try:
         array = np.lib.format.open_memmap(file, mode="r")  # `np.load` would open archives, and advises to unpickle
     except ValueError as error:
-        raise InputError(
-            f"{path} is not an .npy array of numbers, as numpy.save writes it: "
-            f"{str(error).partition(';')[0]}"  # bytes of the file follow
-        ) from None
+        text, _, _ = str(error).partition(";")  # bytes of the file follow
+        raise InputError(f"{path} is not an .npy array of numbers, as numpy.save writes it: {text}") from None
     if array.ndim != 2 or not array.shape[1] or array.dtype.kind not in "fiub":
         raise InputError(
             f"{path} must hold real numbers of shape (rows, dimensions), not {array.dtype} of shape {array.shape}"

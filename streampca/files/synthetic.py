@@ -2,16 +2,17 @@
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from streampca.files.rows import Rows, batch_of_vectors, rows_of_batch
+from streampca.files.rows import FileBatch, Rows, batch_of_vectors, batch_rows
 from streampca.pca.angles import principal_angles
 from streampca.pca.arrays import F32, F64, Array
 
 _NOISE = 0.5  # standard deviation in every direction
-_FAULT, _FAULT_EVERY = 5.0, 101  # standard deviations; readings: prime, so that every partition has faults
+_FAULT = 5.0  # standard deviations that a faulty reading is too high
+_FAULT_EVERY = 101  # readings: a prime number, so that every partition has faults
 
 # Mean, standard deviation, and correlations with the causes: load, heat and demand.
 MACHINE = {
@@ -47,62 +48,71 @@ class LowRank:
         return float((d - k) * noise / (d * noise + (self.deviations**2).sum()))
 
     def coverage(self, components: Array) -> float:
-        """Share of the subspace that the components (k, d) cover: the mean squared cosine of the angles between."""
+        """Return which share of the subspace the components (k, d) cover: the mean squared cosine of their angles."""
         return float(np.square(np.cos(self._angles(components))).mean())
 
     def largest_angle(self, components: Array) -> float:
-        """The largest angle between the two subspaces, in degrees."""
+        """Return the largest angle between the subspace and that of the components (k, d), in degrees."""
         return float(np.degrees(self._angles(components)[-1]))
 
     def _angles(self, components: Array) -> F64:
+        """Return the angles between the subspace and that of the components (k, d), in ascending order."""
         return principal_angles(self.basis, np.asarray(components, np.float64))
 
     def draw(self, n: int) -> F32:
+        """Return the next vectors (n, d)."""
         k, d = self.basis.shape
-        signal = (self._random.standard_normal((n, k)) * self.deviations) @ self.basis
-        return (self.mean + signal + _NOISE * self._random.standard_normal((n, d))).astype(np.float32)
+        scores = self._random.standard_normal((n, k)) * self.deviations
+        noise = _NOISE * self._random.standard_normal((n, d))
+        return (self.mean + scores @ self.basis + noise).astype(np.float32)
 
     def rows(self) -> Rows:
-        """The stream as the rows of a file that does not end."""
+        """Return the stream as the rows of a file that does not end."""
         d = self.basis.shape[1]
-        batches = (batch_of_vectors(self.draw(min(256, rows_of_batch(d))), 0.0) for _ in itertools.count())
+        n = min(256, batch_rows(d))
+        batches = (batch_of_vectors(self.draw(n), share=0.0) for _ in itertools.count())
         return Rows("synthetic", d, lambda: batches)
 
 
-def generated(names: Sequence[str] | None, dimensions: int | None) -> Rows:
-    """Readings where the dimensions have names, else vectors of 128 dimensions unless they are given."""
+def generate_rows(names: Sequence[str] | None, dimensions: int | None) -> Rows:
+    """Return readings of sensors if the dimensions have names, else vectors, by default of 128 dimensions."""
+    if names:
+        return Sensors(names).rows()
     d = dimensions or 128
-    return Sensors(names).rows() if names else LowRank(d, min(d, 8)).rows()
+    return LowRank(d, min(d, 8)).rows()
 
 
 class Sensors:
-    """Readings of a machine's sensors, which follow three causes; every 101st of the fourth sensor is a fault.
+    """Readings of a machine's sensors, which follow three causes.
 
-    A fault is 5 standard deviations too high, which no cause explains. Names that are not in `MACHINE` get the figures
-    of its sensors, in turn.
+    Every 101st reading of the fourth sensor is a fault: 5 standard deviations too high, which no cause explains. If a
+    name is not in `MACHINE`, the sensor has the figures of one there, which are used in turn.
     """
 
     def __init__(self, names: Sequence[str] = tuple(MACHINE)) -> None:
+        self.names = tuple(names)
+        self._random = np.random.default_rng(0)
         in_turn = zip(names, itertools.cycle(MACHINE.values()))
-        mean, deviation, causes = zip(*(MACHINE.get(name, figures) for name, figures in in_turn), strict=True)
-        self.names, self._random = tuple(names), np.random.default_rng(0)
-        self._mean, self._deviation, self._causes = np.array(mean), np.array(deviation), np.array(causes)  # (d, 3)
+        figures = [MACHINE.get(name, others) for name, others in in_turn]
+        self._mean = np.array([mean for mean, _, _ in figures])
+        self._deviation = np.array([deviation for _, deviation, _ in figures])
+        self._causes = np.array([correlations for _, _, correlations in figures])  # (d, 3)
 
     def draw(self, n: int) -> F64:
-        """Readings (n, d), of which the last is a fault."""
+        """Return readings (n, d), of which the last is a fault."""
         d, causes = self._causes.shape
-        noise = np.sqrt(1 - (self._causes**2).sum(axis=1)) * self._random.standard_normal((n, d))
+        unexplained = np.sqrt(1 - (self._causes**2).sum(axis=1))  # so that all standard deviations are 1
+        noise = unexplained * self._random.standard_normal((n, d))
         readings = self._random.standard_normal((n, causes)) @ self._causes.T + noise
         readings[-1, min(3, d - 1)] += _FAULT
         return np.asarray((self._mean + self._deviation * readings).round(3))
 
     def rows(self) -> Rows:
-        """The readings as the rows of a file that does not end."""
-        n, machine = _FAULT_EVERY, np.full(_FAULT_EVERY, "pump-1")
-        batches = (
-            batch_of_vectors(self.draw(n), 0.0)._replace(
-                columns={"machine": machine, "at": np.full(n, time.time_ns() // 1_000_000)}
-            )
-            for _ in itertools.count()
-        )
-        return Rows("synthetic", len(self.names), lambda: batches, names=list(self.names))
+        """Return the readings as the rows of a file that does not end."""
+        return Rows("synthetic", len(self.names), self._batches, names=list(self.names))
+
+    def _batches(self) -> Iterator[FileBatch]:
+        n = _FAULT_EVERY
+        while True:
+            columns = {"machine": np.full(n, "pump-1"), "at": np.full(n, time.time_ns() // 1_000_000)}
+            yield batch_of_vectors(self.draw(n), share=0.0)._replace(columns=columns)

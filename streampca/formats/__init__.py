@@ -44,7 +44,7 @@ def schema_of(format: str, layout: Layout) -> WriterSchema | None:  # noqa: A002
 
 
 def _find(format: str, name: str) -> Any:  # noqa: A002
-    """Return the class or function of this name in the module of a format. {} in the name stands for the format's."""
+    """Return a class or function of a format's module. In its name, {} stands for the format, such as Json."""
     has_module = PathFinder.find_spec(format, __path__) is not None
     if has_module:
         module, prefix = format, format.title()

@@ -81,6 +81,7 @@ def vectors_in(batch: Any, paths: Sequence[Path], dimensions: int, *, impute: bo
     If the columns there cannot hold vectors, raises `VectorError`.
     """
     columns = [_column_at(batch, path) for path in paths]
+    # The numbers may be in one column of arrays, in a column for each number, or anywhere in other columns.
     only_column = columns[0] if len(columns) == 1 else None
     if only_column is not None and is_list(only_column.type) and are_numbers(only_column.type.value_type):
         return _read_lists(only_column, dimensions, impute)
@@ -157,7 +158,10 @@ def _column_at(batch: Any, path: Path) -> Column | None:
 
 
 def _is_null_before_end(batch: Any, path: Path) -> NDArray[np.bool_]:
-    """Return for each row whether a struct on the way to the end of a path is null."""
+    """Return for each row whether a struct on the way to the end of a path is null.
+
+    Only the last struct is looked at, since it is null wherever one around it is.
+    """
     column = _column_at(batch, path[:-1]) if len(path) > 1 else None
     if column is None:
         return np.zeros(len(batch), np.bool_)

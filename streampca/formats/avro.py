@@ -66,7 +66,10 @@ class AvroReader(Reader):
         return decode
 
     def _read_one_block(self, value: bytes, schema: Any) -> VectorBytes | None:
-        """Return the numbers of an array that was written as one block of d items; None if it was not."""
+        """Return the numbers of an array that was written as one block of d items; None if it was not.
+
+        `schema` is the writer's schema with a record in place of the array, see `_with_one_block`.
+        """
         try:
             block = _read_datum(value, schema)
             for part in chain.from_iterable(self.paths):

@@ -66,11 +66,11 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of a value: d, or n·d of a value with n vectors.
+        """Return the d numbers of a value, or n·d numbers of a value with n vectors.
 
-        If the value does not name their type, and it was guessed by their length, returns `GuessedNumbers`. Raises
-        `VectorError` if the value holds no vectors, and the schema registry's errors, which are not the value's fault.
-        Does not check whether the numbers are finite and small enough.
+        A reader that guesses the type of the numbers by their length returns `GuessedNumbers`. If the value holds no
+        vectors, raises `VectorError`. Raises also the schema registry's errors, which are not the value's fault. Does
+        not check whether the numbers are finite and small enough.
         """
 
 
@@ -99,10 +99,10 @@ class Layout(NamedTuple):
 
     @classmethod
     def of_vector(cls, format: str, field: str) -> "Layout":  # noqa: A002 - the setting's name
-        """Return the layout of a value that holds nothing but a vector, where a reader with this `field` looks for it.
+        """Return the layout of a value with nothing but a vector, where a reader with this `field` looks for it.
 
-        One path leads to an array, and d paths to a number each. Without a path, the vector is the value itself or, in
-        arrow, a column. If the paths differ before their last names, raises `ValueError`.
+        One path leads to an array; d paths lead to one number each. Without a path, the vector is the value itself or,
+        in arrow, a column. If the paths differ before their last names, raises `ValueError`.
         """
         paths = [[part.name for part in path] for path in paths_of(field)]
         if not paths:

@@ -68,7 +68,7 @@ class Codec:
         return self._reader.is_batch
 
     def values_to_decode(self, records: Sequence[Record]) -> list[bytes | None]:
-        """Return the values to decode. If a record has its schema's frame in a header, it is put before the value."""
+        """Return the values to decode. If a record has the id of its schema in a header, it is put before the value."""
         values = values_of(records)
         if self.schemas is None:
             return values
@@ -77,8 +77,8 @@ class Codec:
             return values
         framed: list[bytes | None] = []
         for value, headers_of_record in zip(values, headers, strict=True):
-            frame = dict(headers_of_record).get(SCHEMA_ID_HEADER) or b""
-            framed.append(None if value is None else frame + value)
+            schema_id = dict(headers_of_record).get(SCHEMA_ID_HEADER) or b""
+            framed.append(None if value is None else schema_id + value)
         return framed
 
     def decode_batch(self, records: Sequence[Record], end: int, stop_after_bytes: int = _NO_LIMIT) -> Batch:
@@ -115,7 +115,7 @@ class Codec:
                 continue
             with suppress(Exception):  # a value that cannot be read is rejected when it is decoded
                 read = self._reader.read(value)
-                if not isinstance(read, GuessedNumbers) and self._reader.guessed_dtype is not None:
+                if self._reader.guessed_dtype is not None and not isinstance(read, GuessedNumbers):
                     read = GuessedNumbers(read, self._reader.guessed_dtype)
                 if isinstance(read, GuessedNumbers):
                     vectors = np.frombuffer(read.numbers, self._reader.dtype).astype(read.dtype, copy=False)

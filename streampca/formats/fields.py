@@ -49,9 +49,9 @@ class NumberFields:
     """Finds the numbers at paths in Python values: objects, arrays, and what may be a number (`NumberPacker`)."""
 
     def __init__(self, paths: Sequence[Path], dimensions: int, *, impute: bool, value_name: str) -> None:
-        """Names in paths are not patterns here. Messages call a value `value_name`.
+        """Without paths, the numbers are the value itself. Messages call a value `value_name`.
 
-        With 0 dimensions, only `dimensions_in` works.
+        A name in a path is never a pattern here. If `dimensions` is 0, only `dimensions_in` may be called.
         """
         self._paths = [names_in(path) for path in paths] or [()]
         self._only_path = self._paths[0] if len(self._paths) == 1 else None
@@ -129,20 +129,22 @@ class NumberFields:
     def _items(self, value: Any) -> list[Any]:
         """Return what is at the paths: entries outside of arrays, and the innermost arrays.
 
-        Null in place of an array, or on the way to all entries, stands for no vector: raises `VectorError` with the
-        reason no_value. But null in place of one of d entries is an entry, which may be missing.
+        If there is null in place of all vectors, raises `VectorError` with the reason no_value.
         """
         stops = self._follow(value, self._paths)
-        is_without_array = any(stop.value is None for stop in stops)
-        is_without_entries = all(map(_is_cut, stops))
-        is_null = is_without_entries if self._paths_are_entries else is_without_array
-        if not is_null:
+        if not self._are_null(stops):
             found = self._collect(stops)
             items = [item for item in found if item != _ABSENT]
             if items or not found:
                 return items
         field = ",".join(map(spelled, self._paths))
         raise VectorError(NO_VALUE, f"the field {field!r} is null" if field else "the value is null")
+
+    def _are_null(self, stops: Sequence["_Stop"]) -> bool:
+        """Return whether there is null in place of all numbers of a value."""
+        if self._paths_are_entries:  # null at the end of a path is one missing entry
+            return all(map(_is_cut, stops))
+        return any(stop.value is None for stop in stops)
 
     def _rows(self, items: list[Any]) -> list[list[Any]]:
         """Return the entries of each vector in what `_items` has found. Raises `VectorError`."""
@@ -192,13 +194,14 @@ class NumberFields:
         return spelled(next(path for path in self._paths if path[len(path) - len(rest) :] == rest))
 
     def _collect(self, stops: Sequence["_Stop"]) -> list[Any]:
-        """Return what is at the stops, and beyond arrays: entries outside of arrays, innermost arrays, and `_ABSENT`.
+        """Return the entries and the innermost arrays (lists) that paths lead to from where they stop.
 
-        Innermost arrays are lists.
+        A null that stands for a vector becomes `_ABSENT`.
         """
         items = list[Any]()
         for stop in stops:
-            if stop.rests and stop.value is not None:
+            is_at_array = stop.rests and stop.value is not None
+            if is_at_array:
                 items += self._collect_in_elements(stop.value, stop.rests)
                 continue
             leaf = self._leaf(stop.value, is_only=len(stops) == 1)
@@ -209,7 +212,11 @@ class NumberFields:
         return items
 
     def _collect_in_elements(self, array: list[Any], rests: Sequence[_Names]) -> list[Any]:
-        """Follow the rests of paths in each element of an array, and return what is there, as `_collect` does."""
+        """Follow the rests of paths in each element of an array, and return what is there, as `_collect` does.
+
+        For example, in [{"x": 1, "y": 2}, {"x": 3, "y": 4}] the path x leads to one array of numbers, [1, 3]. The paths
+        x and y lead to two arrays, [1, 2] and [3, 4].
+        """
         found = list[Any]()
         for element in array:
             stops = self._follow(element, rests)

@@ -27,6 +27,7 @@ class JsonReader(Reader):
             content = orjson.loads(value)  # most values are plain JSON
         except ValueError:
             content = self._load_unusual(value)
+        # Booleans are searched for only if there may be any: that is faster.
         return self.numbers.pack(content, refuse_booleans=may_hold_booleans(value))
 
     def _load_unusual(self, value: bytes) -> Any:
@@ -38,7 +39,8 @@ class JsonReader(Reader):
             frame = describe_foreign_frame(value)
             if not frame and is_framed and value:
                 frame = "a schema registry's frame"
-            raise VectorError("undecodable", f"{error}; it begins with {frame}" if frame else str(error)) from None
+            hint = f"; it begins with {frame}" if frame else ""
+            raise VectorError("undecodable", f"{error}{hint}") from None
 
 
 class JsonWriter(Writer):

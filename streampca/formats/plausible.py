@@ -84,7 +84,7 @@ def find_plausible_formats(rows: Array, dimensions: int) -> list[str]:
     `dimensions` is the number of entries of whole vectors. Floats come first, since any bytes are plausible integers.
     """
     vector_size = rows.dtype.itemsize * dimensions
-    widths = [width for width in (rows.dtype.itemsize, 8, 4, 2, 1) if vector_size % width == 0]
+    widths = [width for width in (rows.dtype.itemsize, 8, 4, 2, 1) if vector_size % width == 0]  # bytes of a number
     floats = []
     for width in widths:
         if width == 1:  # no float is so small

@@ -95,6 +95,7 @@ class _MessageReader:
             self._packed_type = message_factory.GetMessageClass(with_bytes)
 
     def read(self, payload: bytes) -> VectorBytes | GuessedNumbers:
+        """Return the numbers of a message; if they are packed, without a Python object for each of them."""
         if self._packed_type is not None:
             numbers = self._read_packed(_parse(self._packed_type, payload))
             if numbers is not None:

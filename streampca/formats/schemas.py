@@ -95,7 +95,8 @@ class SchemaCache(Generic[T]):
 
     def _ask_registry(self, frame: bytes) -> T | VectorError:
         """Return what to cache for a frame that is not cached yet, and cache it."""
-        if not self._asking.acquire(timeout=0 if self._is_away else _MAX_WAIT_S):
+        wait_s = 0.0 if self._is_away else _MAX_WAIT_S  # a registry that is away should block only one thread
+        if not self._asking.acquire(timeout=wait_s):
             raise TimeoutError("another thread waits for the schema registry")
         is_away = False
         try:

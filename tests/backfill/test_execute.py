@@ -124,7 +124,7 @@ def test_files_are_read_by_the_names_of_the_first(tmp_path: Path) -> None:
         plan = BackfillPlan("readings", backfill_of(5).fold_config, FileOptions("f_*" * (number < 2)), number=number)
         chunks = chunks_of([str(tmp_path / name)])
         plan, first = with_names(store, plan, chunks)
-        assert ("read in their order" in first.said) == (name == "d.npy")
+        assert ("read in their order" in first.notes) == (name == "d.npy")
         checkpoint = execute(store, plan, chunks, here, lambda done: None)[0]
         assert checkpoint.names == [f"f_{i}" for i in range(5)]
         np.testing.assert_allclose(checkpoint.fold.state.mean, Y.mean(axis=0), rtol=1e-9)

@@ -54,7 +54,7 @@ def test_a_file_that_changes_is_refused(tmp_path: Path, when: str) -> None:
     assert text.startswith(f"{path} has changed since this command began: run it again")
 
 
-def test_a_csv_file_may_begin_with_whole_numbers(tmp_path: Path) -> None:
+def test_a_csv_file_may_begin_with_many_whole_numbers(tmp_path: Path) -> None:
     """More of them than anybody reads to guess a type."""
     lines = ["f_0,f_1,note", *["1,2,7"] * 400_000, "0.5,3,text of a column that is not read"]
     (tmp_path / "a.csv").write_text("\n".join(lines))
@@ -63,7 +63,7 @@ def test_a_csv_file_may_begin_with_whole_numbers(tmp_path: Path) -> None:
     assert learned(here, BackfillPlan("readings", config, FileOptions("f_*")), tmp_path).fold.stats.learned == 400_001
 
 
-def test_what_is_not_data_is_not_learned(tmp_path: Path) -> None:
+def test_temporary_hidden_and_empty_files_are_not_learned(tmp_path: Path) -> None:
     """Files that engines have not committed, hidden ones, and empty ones."""
     lake = write(tmp_path / "lake", rows(900, d=5))
     for other in ("_temporary/0/part.parquet", ".hidden.parquet"):
@@ -73,7 +73,7 @@ def test_what_is_not_data_is_not_learned(tmp_path: Path) -> None:
     assert learned(here, backfill_of(5), lake).fold.stats.learned == 900
 
 
-def test_tables_that_are_more_than_their_files_are_refused(tmp_path: Path) -> None:
+def test_tables_whose_files_hold_deleted_rows_are_refused(tmp_path: Path) -> None:
     """Those of Iceberg, and of Delta with deletion vectors: files hold rows that were deleted."""
     assert "v1.metadata.json: of tables those of Delta can be read" in refusal(
         InputError, chunks_of, ["lake/v1.metadata.json"]

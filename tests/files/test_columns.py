@@ -45,7 +45,7 @@ def vectors(path: Path, options: FileOptions) -> list[list[float]]:
         ("`x*`,i*", ["x*", "id"], [12, 4]),
     ],
 )
-def test_field_is_one_language_in_all_files(
+def test_field_means_the_same_in_all_kinds_of_files(
     tmp_path: Path, field: str, names: list[str] | None, last: list[float]
 ) -> None:
     for path in files(tmp_path, ROWS):  # type: ignore[arg-type]
@@ -83,10 +83,10 @@ def test_columns_are_read_by_the_names_learned(tmp_path: Path) -> None:
         )
     np.save(tmp_path / "v.npy", np.ones((3, 2)))
     rows = open_rows(tmp_path / "v.npy", FileOptions(dimensions=2, names=["a", "d"]))
-    assert (rows.names, rows.said) == (None, "its columns have no names, so they are read in their order")
+    assert (rows.names, rows.notes) == (None, "its columns have no names, so they are read in their order")
 
 
-def test_rows_hold_no_vector_or_several(tmp_path: Path) -> None:
+def test_a_row_may_hold_no_vector_or_several(tmp_path: Path) -> None:
     rows = [{"e": None}, {"e": [[1, 2], [3, 4]]}, {"e": [[5, 6]]}]
     (tmp_path / "v.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     chunks = list(open_rows(tmp_path / "v.jsonl").chunks(skip_nulls=True))
@@ -101,7 +101,7 @@ def test_rows_hold_no_vector_or_several(tmp_path: Path) -> None:
     [("p.*", {"p": None}), ("p.a,p.b", {"p": {"a": None, "b": None}}), ("p.b,p.*", {"p": None}), ("p.e", {"p": None})],
 )
 @pytest.mark.parametrize("dimensions", [None, 2])
-def test_rows_before_the_first_vector_say_nothing(
+def test_rows_before_the_first_vector_do_not_choose_the_columns(
     tmp_path: Path, field: str, first: dict[str, object], dimensions: int | None
 ) -> None:
     """A path may be null, or an array without elements, before a row shows what is there."""
@@ -115,12 +115,12 @@ def test_rows_before_the_first_vector_say_nothing(
     assert vectors(tmp_path / "v.jsonl", FileOptions("p.x,p.y", dimensions=dimensions)) == [[1, 2], [3, 4]]
 
 
-def test_arrays_may_be_too_deep(tmp_path: Path) -> None:
+def test_arrays_that_are_too_deep_are_refused(tmp_path: Path) -> None:
     (tmp_path / "v.jsonl").write_text("[1,2]\n" + "[" * 1000 + "]" * 1000)
     assert re.search(r"row 2: .*(deep|array)", refusal(InputError, vectors, tmp_path / "v.jsonl", FileOptions()))
 
 
-def test_an_index_of_pandas_is_no_dimension(tmp_path: Path) -> None:
+def test_an_index_of_pandas_is_not_read_as_a_dimension(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1.0], "__index_level_0__": [7]}), tmp_path / "v.parquet")
     assert "a column has no name" in refusal(InputError, open_rows, tmp_path / "v.parquet")
 

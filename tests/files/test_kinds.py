@@ -19,7 +19,7 @@ import pytest
 from streampca.errors import InputError
 from streampca.files import open_rows
 from streampca.files.columns import FileOptions
-from streampca.files.rows import KINDS, kind_of
+from streampca.files.rows import KINDS, find_kind
 
 Y = np.random.default_rng(0).normal(size=(50, 3))
 TABLE = pa.table({name: Y[:, i] for i, name in enumerate("abc")})
@@ -37,38 +37,38 @@ def npy() -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("packing", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("suffix", list(KINDS))
-def test_every_suffix(tmp_path: Path, suffix: str, packing: str) -> None:
-    plain, path = tmp_path / "plain", tmp_path / f"V{suffix.upper()}{packing}"
+def test_a_file_with_any_suffix_is_read(tmp_path: Path, suffix: str, compression: str) -> None:
+    plain, path = tmp_path / "plain", tmp_path / f"V{suffix.upper()}{compression}"
     WRITERS[KINDS[suffix]](plain)
-    path.write_bytes({"": bytes, ".gz": gzip.compress, ".zst": zstd}[packing](plain.read_bytes()))
+    path.write_bytes({"": bytes, ".gz": gzip.compress, ".zst": zstd}[compression](plain.read_bytes()))
     assert np.array_equal(np.concatenate([chunk.vectors for chunk in open_rows(path).chunks()]), Y)
 
 
 @pytest.mark.parametrize("name", ["v.txt", "v.parquet.gzip", "v.npz", "v.gz", "v", ".csv", "v.csv.bz2", "csv"])
 def test_other_suffixes_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"1,2\n")
-    assert kind_of(name) is None
+    assert find_kind(name) is None
     with pytest.raises(InputError, match=r"none of those that can be read: \.npy, \.csv, .* \.gz or \.zst behind"):
         open_rows(tmp_path / name)
 
 
 @pytest.mark.parametrize(
-    ("packing", "content"),
+    ("compression", "content"),
     [
         *product(["", ".gz", ".zst"], ["noise", "nothing"]),
         *product([".gz", ".zst"], ["packed noise", "half a file"]),
     ],
 )
 @pytest.mark.parametrize("suffix", list(KINDS))
-def test_what_is_no_such_file_is_refused(tmp_path: Path, suffix: str, packing: str, content: str) -> None:
-    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstd}[packing]
+def test_noise_and_truncated_files_are_refused(tmp_path: Path, suffix: str, compression: str, content: str) -> None:
+    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstd}[compression]
     WRITERS[KINDS[suffix]](tmp_path / "plain")
     whole = pack((tmp_path / "plain").read_bytes())
     noise = bytes(range(256)) * 40
     data = {"noise": noise, "packed noise": pack(noise), "half a file": whole[: len(whole) // 2], "nothing": b""}
-    (path := tmp_path / f"v{suffix}{packing}").write_bytes(data[content])
+    (path := tmp_path / f"v{suffix}{compression}").write_bytes(data[content])
     with pytest.raises(InputError, match=r"v\.\w+") as caught:
         list(open_rows(path, FileOptions(impute=True)).chunks())
     assert str(caught.value).isprintable()
@@ -94,7 +94,7 @@ except InputError as error:
 
 
 @pytest.mark.parametrize("name", list(BOMBS))
-def test_a_bomb_takes_no_memory(tmp_path: Path, name: str) -> None:
+def test_a_decompression_bomb_is_refused_in_bounded_memory(tmp_path: Path, name: str) -> None:
     """A gibibyte without the end of a row."""
     path = tmp_path / f"{name.removesuffix('.quoted')}.gz"
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)

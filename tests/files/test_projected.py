@@ -17,7 +17,7 @@ from tests.files.test_rows import tables
 COORDINATES = np.array([[0.1, 1e300], [-2.0, 5e-324], [3.0, 1 / 3]])
 
 
-def projected(source: Path, output: Path) -> pa.Table:
+def write_projected(source: Path, output: Path) -> pa.Table:
     rows = open_rows(source, FileOptions("f_*", others=True))
     others = {name: kind for name, kind in rows.others.items() if name != "v"}
     start = 0
@@ -31,7 +31,7 @@ def projected(source: Path, output: Path) -> pa.Table:
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_table_keeps_its_columns(tmp_path: Path, suffix: str) -> None:
     for source in tables(tmp_path):
-        table = projected(source, tmp_path / f"out{suffix}")
+        table = write_projected(source, tmp_path / f"out{suffix}")
         assert [str(number) for number in table["id"].to_pylist()] == ["7", "8", "9"]
         assert table["text"].to_pylist() == ["a, b", "", "ü"]
         assert table["residual"].to_pylist() == COORDINATES[:, 0].tolist()
@@ -44,7 +44,7 @@ def test_a_table_keeps_its_columns(tmp_path: Path, suffix: str) -> None:
         assert table.schema.field("at").type == pa.timestamp("ms")
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_columns_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     with (
         pytest.raises(InputError, match=r"a column residual would be written to .* has that column"),

@@ -49,7 +49,7 @@ def test_npy_is_not_read_into_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["\ufeffa,b\n1,2\n\n3.5,-4e2\n", "1,2\n3.5,-400"], ids=["a header", "none"])
-def test_csv(text: str, tmp_path: Path) -> None:
+def test_csv_is_read_with_or_without_a_header(text: str, tmp_path: Path) -> None:
     vectors, shares = read(write(tmp_path / "v.csv", text))
     assert vectors.tolist() == [[1, 2], [3.5, -400]]
     assert shares == [1.0]
@@ -112,7 +112,7 @@ def tables(folder: Path) -> list[Path]:
     return [folder / "v.csv", folder / "v.parquet"]
 
 
-def test_columns_of_numbers_and_the_other_columns(tmp_path: Path) -> None:
+def test_field_chooses_the_numbers_and_others_the_further_columns(tmp_path: Path) -> None:
     assert "leave --field away" in refusal(InputError, open_rows, tmp_path / "v.npy", FileOptions("f_*"))
     for path in tables(tmp_path):
         rows = open_rows(path, FileOptions("f_*", others=True))
@@ -126,7 +126,7 @@ def test_columns_of_numbers_and_the_other_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "hint"), [("parquet", ""), ("csv", " .missing=impute learns")])
-def test_missing_numbers_of_a_table(tmp_path: Path, suffix: str, hint: str) -> None:
+def test_missing_numbers_of_a_table_are_refused_or_imputed(tmp_path: Path, suffix: str, hint: str) -> None:
     pq.write_table(TABLE, tmp_path / "v.parquet")
     pa.csv.write_csv(TABLE.drop_columns(["v"]), tmp_path / "v.csv")
     with pytest.raises(InputError, match=f"row 3: number 1 .f_0. is nan{hint}"):

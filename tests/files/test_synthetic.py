@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from streampca.files.synthetic import MACHINE, LowRank, Sensors, generated
+from streampca.files.synthetic import MACHINE, LowRank, Sensors, generate_rows
 from streampca.pca.arrays import F64
 
 
-def test_the_truth_matches_the_stream() -> None:
+def test_vectors_have_the_axes_and_the_loss_ratio_of_their_stream() -> None:
     vectors = LowRank(dimensions=40, components=3, seed=1)
     Y = vectors.draw(60_000).astype(np.float64)
     Y -= Y.mean(axis=0)
@@ -17,7 +17,7 @@ def test_the_truth_matches_the_stream() -> None:
     assert vectors.largest_angle(axes[:3]) < 10
 
 
-def test_share_found_and_largest_angle() -> None:
+def test_coverage_and_largest_angle_compare_subspaces() -> None:
     axes, truth = np.eye(6), LowRank(6, 2)
     truth.basis = axes[:2]
     assert truth.coverage(axes[:2]) == pytest.approx(1)
@@ -48,7 +48,7 @@ def correlations(causes: F64) -> F64:
 
 @pytest.mark.parametrize("names", [["speed"], ["temp", "hum", "press"], ["power", *(f"s{j}" for j in range(20))]])
 def test_sensors_may_have_any_names(names: list[str]) -> None:
-    rows = generated(names, len(names))
+    rows = generate_rows(names, len(names))
     first = next(iter(rows.chunks()))
     assert (rows.names, rows.dimensions, first.vectors.shape[1]) == (list(names), len(names), len(names))
     assert {name: len(column) for name, column in first.others.items()} == dict.fromkeys(("machine", "at"), 101)
@@ -58,7 +58,7 @@ def test_sensors_may_have_any_names(names: list[str]) -> None:
 
 @pytest.mark.parametrize("dimensions", [None, 1, 3, 128, 70_000])
 def test_generated_vectors_have_the_dimensions_asked_for(dimensions: int | None) -> None:
-    rows = generated(None, dimensions)
+    rows = generate_rows(None, dimensions)
     vectors = next(iter(rows.chunks())).vectors
     assert vectors.shape[1] == rows.dimensions == (dimensions or 128)
     assert vectors.nbytes <= 2**22

@@ -30,7 +30,7 @@ LISTS = [
 @settings(deadline=None)
 @given(batches=st.lists(st.lists(st.lists(st.integers(-100, 100), min_size=D, max_size=D), max_size=4), max_size=3))
 @pytest.mark.parametrize("kind", LISTS, ids=str)
-def test_arrow_rows_are_vectors(kind: Any, batches: list[list[list[int]]]) -> None:
+def test_each_row_of_an_arrow_list_column_is_a_vector(kind: Any, batches: list[list[list[int]]]) -> None:
     rows = [row for batch in batches for row in batch]
     if pa.types.is_float16(kind.value_type):
         batches = [[[np.float16(entry) for entry in row] for row in batch] for batch in batches]  # type: ignore[misc]
@@ -43,7 +43,7 @@ def test_arrow_rows_are_vectors(kind: Any, batches: list[list[list[int]]]) -> No
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-def test_arrow_slices_and_compressed_buffers(compression: str | None) -> None:
+def test_slices_and_compressed_buffers_of_arrow_are_read(compression: str | None) -> None:
     kind = pa.list_(pa.float64(), D)
     batch = pa.record_batch([pa.array([[9.0] * D, ROW, ROW, [9.0] * D], kind)], ["v"]).slice(1, 2)
     assert codec("arrow").decode([ipc(batch.schema, [batch], compression)]).vectors.tolist() == [ROW, ROW]
@@ -93,7 +93,7 @@ TABLE = pa.record_batch({
         ("v", [[1, 2]]), ("rows.x,rows.y", [[1, 2]] * 3), ("text", [[1, 2], [0, 0]]), ("none.y,none.x", [[2, 1]]),
     ],
 )  # fmt: skip
-def test_columns_structs_and_text_are_vectors(field: str, rows: list[list[float]]) -> None:
+def test_columns_structs_and_text_may_hold_vectors(field: str, rows: list[list[float]]) -> None:
     decoded = codec("arrow", field, d=2, min_observed=1).decode([ipc(TABLE.schema, [TABLE])])
     assert decoded.rejects == []
     np.testing.assert_array_equal(decoded.vectors, rows)
@@ -107,9 +107,9 @@ def test_columns_structs_and_text_are_vectors(field: str, rows: list[list[float]
         ("s.x,s.y,z", "wrong_length", "3 numbers, not 2"), ("v.x", "undecodable", "a number has no field 'x'"),
     ],
 )  # fmt: skip
-def test_columns_that_hold_no_vectors(field: str, reason: str, words: str) -> None:
-    one = codec("arrow", field, d=2, min_observed=1)
-    assert_rejected(one.decode([ipc(TABLE.schema, [TABLE])]), reason, words)
+def test_arrow_columns_without_a_vector_are_rejected(field: str, reason: str, words: str) -> None:
+    decoder = codec("arrow", field, d=2, min_observed=1)
+    assert_rejected(decoder.decode([ipc(TABLE.schema, [TABLE])]), reason, words)
 
 
 def test_an_arrow_message_is_accepted_or_rejected_as_a_whole() -> None:
@@ -124,7 +124,7 @@ def test_an_arrow_message_is_accepted_or_rejected_as_a_whole() -> None:
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float64(), 4), pa.list_(pa.float32()), pa.large_list(pa.int32())])
 @pytest.mark.parametrize("min_observed", [2, None])
-def test_arrow_hands_over_nulls(kind: Any, min_observed: int | None) -> None:
+def test_null_entries_of_arrow_are_missing_entries(kind: Any, min_observed: int | None) -> None:
     rows = [[None if np.isnan(entry) else int(entry) for entry in row] for row in GAPPY.tolist()]
     values = [arrow(rows[:2], kind=kind), arrow(rows[2:], kind=kind), arrow([rows[1], None], kind=kind)]
     decoded = codec("arrow", "", None, 4, min_observed=min_observed).decode(values)
@@ -137,7 +137,7 @@ def test_arrow_hands_over_nulls(kind: Any, min_observed: int | None) -> None:
 MIB = 2**20
 
 
-def reasons(value: bytes) -> list[str]:
+def reject_reasons(value: bytes) -> list[str]:
     """The reason for which the value is rejected, if it is."""
     return [reject.reason for reject in codec("arrow", "v", d=WIDE).decode([value]).rejects]
 
@@ -147,17 +147,17 @@ def reasons(value: bytes) -> list[str]:
 def test_arrow_is_learned_up_to_64_mib(compression: str | None, dtype: str) -> None:
     row = WIDE * (8 + np.dtype(dtype).itemsize)
     batches, most = 8, 64 * MIB // row // 8
-    assert reasons(zeros(most, compression, batches, dtype)) == []
-    assert reasons(zeros(most + 1, compression, batches, dtype)) == ["too_many_bytes"]
+    assert reject_reasons(zeros(most, compression, batches, dtype)) == []
+    assert reject_reasons(zeros(most + 1, compression, batches, dtype)) == ["too_many_bytes"]
 
 
 def test_arrow_beyond_64_mib_is_not_decoded() -> None:
-    assert reasons(bytes(64 * MIB)) == ["undecodable"]
-    assert reasons(bytes(64 * MIB + 1)) == ["too_many_bytes"]
+    assert reject_reasons(bytes(64 * MIB)) == ["undecodable"]
+    assert reject_reasons(bytes(64 * MIB + 1)) == ["too_many_bytes"]
 
 
-def test_arrow_lists_of_no_numbers() -> None:
+def test_arrow_lists_without_numbers_are_rejected() -> None:
     """Two billion of them are a short value."""
     kind = pa.list_(pa.float64(), 0)
     column = pa.Array.from_buffers(kind, 2**31 - 1, [None], children=[pa.array([], pa.float64())])
-    assert reasons(stream(column)) == ["too_many_bytes"]
+    assert reject_reasons(stream(column)) == ["too_many_bytes"]

@@ -133,7 +133,7 @@ def test_invalid_avro_vectors_are_rejected(value: bytes, reason: str, words: str
 
 
 @pytest.mark.parametrize("min_observed", [2, None])
-def test_avro_hands_over_null_and_nan(min_observed: int | None) -> None:
+def test_null_and_nan_in_avro_are_missing_entries(min_observed: int | None) -> None:
     rows = [[None if np.isnan(entry) else entry for entry in row] for row in GAPPY.tolist()]
     nulls, plain = avro_schema({"type": "array", "items": ["null", "double"]}, "v"), avro_schema(ARRAY, "v")
     values = [avro(nulls, avro_datum(row, "v")) for row in rows]
@@ -189,7 +189,7 @@ EMPTY = {"type": "record", "name": "Empty", "fields": [{"name": "n", "type": "nu
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("items", ["null", EMPTY, {"type": "fixed", "name": "F", "size": 0}])
-def test_avro_arrays_of_nothing_are_refused(items: Any) -> None:
+def test_avro_arrays_of_items_without_bytes_are_refused(items: Any) -> None:
     """10¹² items in six bytes."""
     schemas = memory(avro_beside({"type": "array", "items": items}))
     decoded = codec("avro", "v", schemas).decode([framed(1, VECTOR + varint(2 * 10**12))])
@@ -222,7 +222,7 @@ def test_deeply_nested_avro_schemas_are_read_or_refused(depth: int) -> None:
         {"type": "long", "logicalType": "timestamp-millis"}, {"type": "string"},
     ],
 )  # fmt: skip
-def test_usual_avro_schemas_are_supported(other: Any) -> None:
+def test_other_fields_of_an_avro_record_may_have_any_usual_type(other: Any) -> None:
     value = framed(1, VECTOR + (b"" if other in ("null", EMPTY) else b"\0"))
     decoded = codec("avro", "v", memory(avro_beside(other))).decode([value])
     assert decoded.rejects == []

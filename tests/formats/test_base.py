@@ -36,7 +36,7 @@ FIELDS: Fields = {
     "reconstruction": np.random.default_rng(6).normal(size=(3, 5)),
 }
 LAYOUT = Layout({name: "numbers" if v.ndim == 2 else "number" for name, v in FIELDS.items()}, record="Projection")
-TOGETHER = np.column_stack(list(FIELDS.values()))
+SIDE_BY_SIDE = np.column_stack(list(FIELDS.values()))
 
 
 def schemas(kind: str, layout: Layout) -> MemorySchemas:
@@ -123,7 +123,7 @@ BEFORE = st.sampled_from([b"", b"\xef\xbb\xbf", frame_of(7), b"\1" + bytes(16), 
 
 
 @given(st.binary() | JSON_LIKE.map(lambda content: json.dumps(content).encode()), BEFORE)
-def test_a_record_is_spliced_into_json_if_it_is_json_by_the_standard(value: bytes, before: bytes) -> None:
+def test_a_record_becomes_a_part_of_json_if_it_is_standard_json(value: bytes, before: bytes) -> None:
     try:
         expected = orjson.loads(value)
     except ValueError:
@@ -150,18 +150,18 @@ def of_npy(value: bytes) -> Array:
 
 
 def of_float64(value: bytes) -> Array:
-    return np.frombuffer(value, "<f8").reshape(-1, TOGETHER.shape[1])
+    return np.frombuffer(value, "<f8").reshape(-1, SIDE_BY_SIDE.shape[1])
 
 
 @pytest.mark.parametrize("read", [of_json, of_arrow, of_npy, of_float64])
 @pytest.mark.parametrize("counts", [None, np.array([1, 2])])
-def test_values_hold_one_row_or_several(read: Callable[[bytes], Array], counts: Counts) -> None:
+def test_a_value_holds_one_row_or_a_group_of_rows(read: Callable[[bytes], Array], counts: Counts) -> None:
     values = writer_of(read.__name__.removeprefix("of_")).write(FIELDS, counts)
     assert [len(read(value)) for value in values] == ([1, 1, 1] if counts is None else [1, 2])
-    np.testing.assert_array_equal(np.concatenate([read(value) for value in values]), TOGETHER)
+    np.testing.assert_array_equal(np.concatenate([read(value) for value in values]), SIDE_BY_SIDE)
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "streampca.formats.avro", None)
     with pytest.raises(SettingsError, match=r"format avro needs .*: pip install '\.\[avro\]'"):
         writer_of("avro")

@@ -48,9 +48,9 @@ def test_decoding_returns_the_encoded_vectors(kind: str, batch: list[list[float]
     np.testing.assert_array_equal(decoded.vectors, np.array(batch, dtype).reshape(-1, D))
 
 
-def decoded_as_alone(one: Codec, values: Sequence[bytes | None]) -> Decoded:
+def decode_together_and_alone(decoder: Codec, values: Sequence[bytes | None]) -> Decoded:
     """The values, of which each is decoded or rejected as in a batch of its own; the numbers are finite."""
-    together, alone = one.decode(values), [one.decode([value]) for value in values]
+    together, alone = decoder.decode(values), [decoder.decode([value]) for value in values]
     assert together.vectors.tobytes() == b"".join(single.vectors.tobytes() for single in alone)
     assert together.rejects == [
         replace(reject, index=index) for index, single in enumerate(alone) for reject in single.rejects
@@ -83,8 +83,8 @@ SOME_BYTES = st.one_of(
 @given(values=st.lists(SOME_BYTES, max_size=12), dtype=st.sampled_from(["float32", "float64"]))
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_value_is_decoded_or_rejected_as_it_is_alone(kind: str, values: list[bytes | None], dtype: str) -> None:
-    one = codec(kind, dtype=dtype, largest_value=LearningConfig(D, 1, dtype=dtype).largest_value)
-    decoded = decoded_as_alone(one, values)
+    decoder = codec(kind, dtype=dtype, largest_value=LearningConfig(D, 1, dtype=dtype).largest_value)
+    decoded = decode_together_and_alone(decoder, values)
     rejected = [reject.index for reject in decoded.rejects]
     assert sorted([*decoded.indices.tolist(), *rejected, *decoded.skipped]) == list(range(len(values)))
     assert decoded.skipped == [
@@ -94,7 +94,7 @@ def test_every_value_is_decoded_or_rejected_as_it_is_alone(kind: str, values: li
     assert rejected == sorted(rejected)
     assert {reject.reason for reject in decoded.rejects} <= set(REASONS)
     assert (decoded.vectors.shape, decoded.vectors.dtype) == ((len(decoded.indices), D), dtype)
-    assert (np.abs(decoded.vectors.astype(np.float64)) <= one.judge.largest_value).all()
+    assert (np.abs(decoded.vectors.astype(np.float64)) <= decoder.judge.largest_value).all()
 
 
 GOOD = avro_schema(ARRAY, "v")
@@ -120,15 +120,16 @@ def test_corrupted_values_are_decoded_or_rejected_without_an_exception(kind: str
             at = rng.randrange(5 if "arrow" not in kind and rng.random() < 0.9 else 0, len(data))
             data[at : at + rng.randint(0, 2)] = rng.choice([rng.randbytes(rng.randint(0, 2))] * 9 + PIECES)
         values.append(bytes(data[: rng.choice([None, None, rng.randrange(len(data))])]))
-    together = decoded_as_alone(make(), values)
+    together = decode_together_and_alone(make(), values)
     assert together.counts.sum() == len(together.vectors)
 
 
 @pytest.mark.parametrize("kind", ["json", "npy", "avro", "protobuf"])
 def test_a_value_may_have_8_mib_beside_its_numbers(kind: str) -> None:
-    limit, one = 8 * 2**20 + 32 * D, codec(kind, "" if kind == "npy" else "v", memory())
-    assert only_reject(one.decode([framed(1, bytes(limit - 5))]))[0] != "too_many_bytes"
-    assert only_reject(one.decode([framed(1, bytes(limit - 4))]))[0] == "too_many_bytes"
+    limit = 8 * 2**20 + 32 * D
+    decoder = codec(kind, "" if kind == "npy" else "v", memory())
+    assert only_reject(decoder.decode([framed(1, bytes(limit - 5))]))[0] != "too_many_bytes"
+    assert only_reject(decoder.decode([framed(1, bytes(limit - 4))]))[0] == "too_many_bytes"
 
 
 def test_an_unexpected_error_rejects_its_record_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from tests.formats.structured import assert_rejected, codec
 @pytest.mark.parametrize(
     "line", ["1,2.5,1e3", "1;2.5;1e3\r\n", "\ufeff1\t2.5\t1E3", "true  2.5 +1000.", " TRUE , 2.5 ,1000", "01;2.50;+1e3"]
 )
-def test_numbers_are_read(line: str) -> None:
+def test_a_line_may_have_any_separator_and_spelling_of_numbers(line: str) -> None:
     assert codec("csv").decode([line.encode()]).vectors.tolist() == [[1, 2.5, 1000]]
 
 
@@ -38,5 +38,5 @@ def test_cells_may_be_missing(cell: str) -> None:
         (b"\xff", "undecodable", "not text in UTF-8"),
     ],
 )
-def test_other_lines_are_rejected(line: bytes, reason: str, words: str) -> None:
+def test_lines_without_a_vector_are_rejected(line: bytes, reason: str, words: str) -> None:
     assert_rejected(codec("csv").decode([line]), reason, words)

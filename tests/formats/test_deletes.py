@@ -29,8 +29,8 @@ def test_null_on_the_way_to_the_vector_is_a_delete(
     kind: str, min_observed: int | None, contents: list[dict[str, Any]]
 ) -> None:
     schema = WriterSchema("AVRO", json.dumps(ENVELOPE))
-    one = codec(kind, "after.v", memory(schema), min_observed=min_observed)
-    found = one.decode([event(c) if kind == "json" else avro(schema, {"op": "u", **c}) for c in contents])
+    decoder = codec(kind, "after.v", memory(schema), min_observed=min_observed)
+    found = decoder.decode([event(c) if kind == "json" else avro(schema, {"op": "u", **c}) for c in contents])
     assert found.skipped == [i for i, content in enumerate(contents) if content in DELETES]
     assert found.vectors.tolist() == [ROW] * (len(contents) - len(found.skipped))
     assert found.rejects == []
@@ -51,8 +51,8 @@ def test_a_missing_field_is_an_error(content: dict[str, Any]) -> None:
 def test_a_message_that_is_not_set_is_a_delete_of_protobuf() -> None:
     """Protobuf has no null; a message that is set, with an empty vector, is an error."""
     text = 'syntax = "proto3"; message Envelope { string op = 1; R after = 2; } message R { repeated double v = 1; }'
-    one = codec("protobuf", "after.v", memory(WriterSchema("PROTOBUF", text)))
-    found = one.decode([framed(1, b"\0" + payload) for payload in (b"\x0a\x01d", b"", b"\x12\0")])
+    decoder = codec("protobuf", "after.v", memory(WriterSchema("PROTOBUF", text)))
+    found = decoder.decode([framed(1, b"\0" + payload) for payload in (b"\x0a\x01d", b"", b"\x12\0")])
     assert (found.skipped, [reject.reason for reject in found.rejects]) == ([0, 1], ["wrong_length"])
 
 

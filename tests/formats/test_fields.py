@@ -28,12 +28,12 @@ NAMES = st.sampled_from(["a", "b", "c"])
         ("`x,y`,`a b`", [["x,y"], ["a b"]]), ("wind speed,é", [["wind speed"], ["é"]]), ("f_*", [["f_*"]]),
     ],
 )  # fmt: skip
-def test_paths(field: str, paths: list[list[str]]) -> None:
+def test_a_field_names_paths(field: str, paths: list[list[str]]) -> None:
     assert [[part.name for part in path] for path in paths_of(field)] == paths
 
 
 @pytest.mark.parametrize("field", [".", "a.", ".a", "a..b", ",", "a,", ",a", "`a", "a`b`", "``", "a,a", "`a`.b,a.`b`"])
-def test_what_is_no_path(field: str) -> None:
+def test_invalid_paths_are_refused(field: str) -> None:
     with pytest.raises(ValueError, match="path"):
         paths_of(field)
 
@@ -157,7 +157,7 @@ XY = [{"x": 1, "y": 2}, {"x": 3, "y": 4}]
         ({"rows": [None, XY[0], XY[1]]}, "rows.x,rows.y", 2, [[1, 2], [3, 4]]),
     ],
 )
-def test_records_hold(record: Any, field: str, d: int, rows: list[list[float]]) -> None:
+def test_a_record_holds_these_vectors(record: Any, field: str, d: int, rows: list[list[float]]) -> None:
     assert vectors(record, field, d) == rows
 
 
@@ -178,7 +178,9 @@ def test_records_hold(record: Any, field: str, d: int, rows: list[list[float]]) 
         ({"v": "[1,2"}, "v", 3, "undecodable", "not a string"),
     ],
 )
-def test_records_that_are_rejected(record: Any, field: str, d: int, reason: str, words: str) -> None:
+def test_records_without_a_vector_are_rejected_with_the_reason(
+    record: Any, field: str, d: int, reason: str, words: str
+) -> None:
     assert_rejected(codec("json", field, d=d).decode([json.dumps(record).encode()]), reason, words)
 
 
@@ -203,7 +205,7 @@ def test_a_named_number_may_be_missing(s: Any, x: float) -> None:
     np.testing.assert_array_equal(row, [x, np.nan, 3])
 
 
-def test_decimals_are_numbers_and_booleans_are_where_they_may_be() -> None:
+def test_decimals_are_numbers_and_booleans_are_unless_they_are_refused() -> None:
     fields = NumberFields(paths_of("x,y"), 2, impute=True, value_name="record")
     exact = numbers_alone(fields.pack({"x": Decimal("1.50"), "y": True}, refuse_booleans=False))
     assert np.frombuffer(exact).tolist() == [1.5, 1]
@@ -216,7 +218,7 @@ def test_decimals_are_numbers_and_booleans_are_where_they_may_be() -> None:
         st.integers() | st.none() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
     )
 )
-def test_a_suggested_field_reads_the_value(value: Any) -> None:
+def test_a_suggested_field_reads_a_vector(value: Any) -> None:
     if (field := suggest_field(value, 2)) is not None:
         assert (
             len(NumberFields(paths_of(field), 2, impute=False, value_name="").pack(value, refuse_booleans=True)) == 16

@@ -69,7 +69,7 @@ def test_a_header_of_protobuf_holds_the_indexes_of_the_message_too() -> None:
     assert found.vectors.tolist() == [ROW]
 
 
-def test_a_header_that_is_no_frame_and_an_unknown_guid_are_rejected() -> None:
+def test_an_invalid_frame_in_the_header_and_an_unknown_guid_are_rejected() -> None:
     odd = Record(0, AVRO, headers=[("__value_schema_id", b"7")])
     assert_rejected(decoded("avro", "v", memory(SCHEMA), [odd]), "undecodable", "not framed")
     assert_rejected(decoded("avro", "v", memory(SCHEMA), [in_header(AVRO)]), "unknown_schema", GUID)
@@ -84,8 +84,8 @@ def test_json_needs_no_schema_and_reads_no_header() -> None:
 @pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
 @pytest.mark.parametrize("gaps", [False, True])
 def test_json_may_have_a_frame_and_a_byte_order_mark(frame: bytes, mark: bytes, gaps: bool) -> None:
-    one = codec("json", "v", min_observed=1 if gaps else None)
-    found = one.decode([frame + mark + TEXT, frame + mark + b'{"v": [1, 2, 3], "more": [true, NaN]}'])
+    decoder = codec("json", "v", min_observed=1 if gaps else None)
+    found = decoder.decode([frame + mark + TEXT, frame + mark + b'{"v": [1, 2, 3], "more": [true, NaN]}'])
     assert found.vectors.tolist() == [ROW, [1, 2, 3]][: 1 + gaps]
     assert len(found.rejects) == 1 - gaps
 
@@ -108,16 +108,16 @@ def container() -> bytes:
         (b"\0" + (2**32 - 1).to_bytes(8, "big"), "eight-byte id"),
     ],
 )  # fmt: skip
-def test_frames_of_others_are_refused_by_name(kind: str, payload: bytes, frame: bytes, words: str) -> None:
+def test_frames_of_other_registries_are_named_in_the_error(kind: str, payload: bytes, frame: bytes, words: str) -> None:
     assert_rejected(codec(kind, "v", MemorySchemas({})).decode([frame + payload]), "undecodable", words)
 
 
 @pytest.mark.parametrize("kind", ["avro", "protobuf"])
-def test_payloads_without_a_frame_name_both_places_of_an_id(kind: str) -> None:
+def test_the_error_of_a_value_without_an_id_names_both_places_for_it(kind: str) -> None:
     found = codec(kind, "v", MemorySchemas({})).decode([b"\x0a" + PROTOBUF])
     assert_rejected(found, "undecodable", "no schema id before the value or in the header __value_schema_id")
 
 
 @pytest.mark.parametrize("payload", [AVRO, PROTOBUF, b"{", b""])
-def test_a_frame_around_what_is_no_json_is_named(payload: bytes) -> None:
+def test_the_frame_before_invalid_json_is_named_in_the_error(payload: bytes) -> None:
     assert_rejected(codec("json").decode([framed(7, payload)]), "undecodable", "a schema registry's frame")

@@ -29,7 +29,7 @@ NUMBER = r"-?(0|[1-9][0-9]{0,24})(\.[0-9]{1,24})?([eE][+-]?[0-9]{1,3})?"
 NEARLY = st.text("0123456789-+.eExf_/#N \f\v\0\u00a0１", max_size=5) | st.sampled_from(["NaN", "-Infinity", "1", "nan"])
 
 
-def check(text: str) -> None:
+def assert_read_as_python_reads(text: str) -> None:
     """Numbers and commas as Python's parser reads them, or refused where it refuses them or overflows."""
     try:
         expected = np.array(json.loads(f"[{text}]"), np.float64)
@@ -43,13 +43,13 @@ def check(text: str) -> None:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_numbers(number: str) -> None:
-    check(number)
+def test_unusual_numbers_are_read_as_python_reads_them(number: str) -> None:
+    assert_read_as_python_reads(number)
 
 
 @given(st.lists(st.from_regex(NUMBER, fullmatch=True) | st.floats().map(repr) | NEARLY, min_size=1, max_size=3))
-def test_what_is_a_number_and_what_is_none(entries: list[str]) -> None:
-    check(",".join(entries))
+def test_text_is_read_or_refused_as_python_does(entries: list[str]) -> None:
+    assert_read_as_python_reads(",".join(entries))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_number_too_small_for_single_precision_is_rounded_silently() -> None:
         ("a.b", b'{"a":{"c":[1,2,3]}}', "there is 'c', but not 'b'; field=a.c reads 3 numbers"),
     ],
 )
-def test_the_message_for_a_missing_field_names_those_that_there_are(field: str, value: bytes, message: str) -> None:
+def test_the_message_for_a_missing_field_names_the_fields_that_exist(field: str, value: bytes, message: str) -> None:
     reject = only_reject(codec(field=field).decode([value]))
     assert reject == ("undecodable", f"no field {field!r} in the JSON object: {message}")
 
@@ -224,7 +224,7 @@ def test_corrupted_text_is_decoded_like_the_reference(value: list[Any], seed: in
     "text",
     [b"[1, true, null, 2]", b'[1, "nan", null, 2]', b"[1, [2], null, 3]", b"[1, null, 2]", b"[NaN, 1, 2, Infinity]"],
 )
-def test_json_that_is_no_vector_is_still_rejected(text: bytes) -> None:
+def test_json_without_a_vector_is_rejected_also_with_imputation(text: bytes) -> None:
     only_reject(codec(d=4, min_observed=2).decode([text]))
 
 

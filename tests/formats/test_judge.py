@@ -67,7 +67,9 @@ def with_nan(make: Callable[[list[float]], bytes], nan: bytes) -> bytes:
         ("arrow", "v", lambda row: arrow([row], kind=pa.list_(pa.float32(), D))),
     ],
 )
-def test_no_nan_raises_a_warning(kind: str, field: str, make: Callable[[list[float]], bytes], nan: bytes) -> None:
+def test_reading_a_nan_raises_no_warning(
+    kind: str, field: str, make: Callable[[list[float]], bytes], nan: bytes
+) -> None:
     """The conversion of a signalling NaN would."""
     schemas = memory(WriterSchema("AVRO", '{"type":"array","items":"float"}'), WriterSchema("AVRO", '"bytes"'), READING)
     decoded = codec(kind, field, schemas).decode([with_nan(make, nan)])
@@ -86,8 +88,8 @@ def test_the_largest_value_is_accepted_and_the_next_one_rejected(kind: str, dtyp
         high = float(np.nextafter(np.float32(low), np.float32(np.inf)))
     else:
         low, high = largest, float(np.nextafter(largest, np.inf))
-    one = codec(kind, dtype=dtype, largest_value=largest)
-    decoded = one.decode([encoded(kind, [0.0, sign * size, 1.0]) for size in (low, high) for sign in (1, -1)])
+    decoder = codec(kind, dtype=dtype, largest_value=largest)
+    decoded = decoder.decode([encoded(kind, [0.0, sign * size, 1.0]) for size in (low, high) for sign in (1, -1)])
     assert decoded.indices.tolist() == [0, 1]
     assert [reject.reason for reject in decoded.rejects] == ["too_large"] * 2
     assert f"squares overflow {dtype}" in decoded.rejects[0].message
@@ -124,7 +126,7 @@ def values_of(rows: F64) -> dict[str, list[bytes]]:
 
 
 @pytest.mark.parametrize("name", values_of(GAPPY))
-def test_each_format_hands_over_gaps(name: str) -> None:
+def test_vectors_with_gaps_are_decoded_in_each_format(name: str) -> None:
     decoded = codec(name.partition(",")[0], d=4, min_observed=2).decode(values_of(GAPPY)[name])
     assert decoded.vectors.tobytes() == GAPPY[[0, 1, 3]].tobytes()
     assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(2, "too_few_observed")]
@@ -132,7 +134,7 @@ def test_each_format_hands_over_gaps(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", values_of(GAPPY))
-def test_a_gap_is_a_reject_that_names_the_setting(name: str) -> None:
+def test_without_imputation_a_gap_is_rejected_and_the_setting_is_named(name: str) -> None:
     decoded = codec(name.partition(",")[0], d=4).decode(values_of(GAPPY)[name])
     assert decoded.vectors.tobytes() == GAPPY[[1]].tobytes()
     reason = "undecodable" if name.startswith("json") else "not_finite"
@@ -141,7 +143,7 @@ def test_a_gap_is_a_reject_that_names_the_setting(name: str) -> None:
         assert all("missing=impute" in reject.message for reject in decoded.rejects)
 
 
-def test_every_nan_gives_the_same_bits() -> None:
+def test_all_bit_patterns_of_nan_become_one() -> None:
     odd = np.array([0x7FF8000000000001, 0xFFF8000000000000, 0x7FF0000000000001], "<u8").view("<f8")
     rows = [np.array([1.0, nan, 3.0, 4.0]) for nan in odd]
     vectors = codec("float64", d=4, min_observed=2).decode([row.tobytes() for row in rows]).vectors

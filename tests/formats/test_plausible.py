@@ -31,7 +31,7 @@ REALS = {
     "prices": np.round(RNG.uniform(1000, 5000, (N, D)) * 4) / 4,
     "reals": RNG.normal(size=(N, D)),
 }
-HONEST = {
+MEASURED = {
     **{name: X.astype(float) for name, X in WHOLE.items()},
     **REALS,
     "log-normal": RNG.lognormal(0, 3, (N, D)),
@@ -53,9 +53,9 @@ def as_read(X: Array, wire: str, read: str) -> Array:
 
 
 @pytest.mark.parametrize("kind", ["<f8", "<f4"])
-@pytest.mark.parametrize("name", HONEST)
-def test_honest_numbers_are_not_odd(name: str, kind: str) -> None:
-    assert find_problem(HONEST[name].astype(kind)) == ""
+@pytest.mark.parametrize("name", MEASURED)
+def test_measured_numbers_have_no_problem(name: str, kind: str) -> None:
+    assert find_problem(MEASURED[name].astype(kind)) == ""
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_honest_numbers_are_not_odd(name: str, kind: str) -> None:
     + [(name, f"{order}i4", "<f4") for name in WHOLE if name != SECONDS for order in "<>"]
     + [("tenths", "<f8", "<f4"), ("reals", "<f8", "<f4"), ("counts", "u1", "<f4"), ("counts", "<i2", "<f4")],
 )
-def test_numbers_of_another_type_are_odd_and_their_type_is_named(name: str, wire: str, read: str) -> None:
+def test_numbers_of_another_type_have_a_problem_and_their_type_is_named(name: str, wire: str, read: str) -> None:
     rows = as_read({**WHOLE, **REALS}[name], wire, read)
     assert find_problem(rows)
     named = find_plausible_formats(rows, rows.shape[1])
@@ -78,7 +78,7 @@ def test_numbers_of_another_type_are_odd_and_their_type_is_named(name: str, wire
     assert floats == sorted(floats, reverse=True)  # integers are last
 
 
-def test_the_sentence_says_how_to_continue() -> None:
+def test_the_message_says_how_to_continue() -> None:
     rows = as_read(REALS["reals"], ">f8", "<f8")
     assert explain_problem(REALS["reals"], raw=True, dimensions=D) == ""
     raw = explain_problem(rows, raw=True, dimensions=D)
@@ -97,12 +97,12 @@ def test_neither_zeros_nor_signs_nor_the_order_of_records_say_anything(rows: Arr
 
 
 @given(st.binary(min_size=48, max_size=48), st.sampled_from([4, 8]), st.integers(1, 3), st.booleans())
-def test_any_bytes_have_a_sentence_or_none(data: bytes, width: int, n: int, raw: bool) -> None:
+def test_any_bytes_can_be_explained(data: bytes, width: int, n: int, raw: bool) -> None:
     rows = np.frombuffer(data, f"<f{width}").reshape(n, -1)
     assert isinstance(explain_problem(rows, raw=raw, dimensions=rows.shape[1]), str)
 
 
-def test_dimensions_without_20_numbers_have_no_spread() -> None:
+def test_the_spread_of_fewer_than_20_numbers_is_not_judged() -> None:
     spread = np.zeros((30, 2))
     spread[:19, 0] = 10.0 ** np.linspace(-200, 200, 19)
     assert find_problem(spread) == ""
@@ -123,13 +123,15 @@ SCHEMA = WriterSchema("AVRO", '{"type": "record", "name": "R", "fields": [{"name
 @pytest.mark.parametrize("width", [4, 8])
 @pytest.mark.parametrize("kind", ["avro", "json"])
 def test_floats_in_bytes_and_base64_are_compared_too(kind: str, width: int, order: str) -> None:
-    one, schemas = codec(kind, "v", MemorySchemas({1: SCHEMA}), d=D), MemorySchemas({1: SCHEMA})
+    decoder, schemas = codec(kind, "v", MemorySchemas({1: SCHEMA}), d=D), MemorySchemas({1: SCHEMA})
     data = [row.astype(f"{order}f{width}").tobytes() for row in REALS["quarters"]]
     if kind == "avro":
         values = [avro(schemas.get(1), {"v": row}) for row in data]
     else:
         values = [orjson.dumps({"v": base64.b64encode(row).decode()}) for row in data]
-    odd = one.explain_wrong_type(one.sample_untyped([Record(0, value) for value in (None, b"neither", *values)]))
+    odd = decoder.explain_wrong_type(
+        decoder.sample_untyped([Record(0, value) for value in (None, b"neither", *values)])
+    )
     assert ("little-endian" in odd) == (order == ">")
 
 

@@ -126,13 +126,13 @@ def test_a_repeated_message_without_elements_has_no_vector() -> None:
     assert (len(decoded.vectors), decoded.rejects) == (0, [])
 
 
-def test_protobuf_hands_over_nan() -> None:
+def test_nan_in_protobuf_is_a_missing_entry() -> None:
     values = [protobuf(reading(doubles=row.tolist())) for row in GAPPY]
     decoded = codec("protobuf", "doubles", memory(READING), 4, min_observed=2).decode(values)
     assert decoded.vectors.tobytes() == GAPPY[[0, 1, 3]].tobytes()
 
 
-def test_a_full_disk_is_not_the_schemas_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_the_fault_of_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*arguments: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -144,7 +144,7 @@ WORK, WAIT = "while True: pass", "import time; time.sleep(60)"
 
 
 @pytest.mark.parametrize(("program", "timeout_s", "error"), [(WORK, 60, VectorError), (WAIT, 1, TimeoutError)])
-def test_a_slow_machine_is_not_the_schemas_fault(
+def test_a_slow_machine_is_not_the_fault_of_the_schema(
     monkeypatch: pytest.MonkeyPatch, program: str, timeout_s: float, error: type[Exception]
 ) -> None:
     limit = module._PROTOC.partition("runpy.run")[0].replace("(10,", "(1,")

@@ -33,6 +33,6 @@ def test_the_largest_integers_are_the_nearest_floats() -> None:
 
 
 @pytest.mark.parametrize(("kind", "number"), [("int16", 1.5), ("uint8", -1.0), ("uint8", 256.0), ("int64", np.nan)])
-def test_integers_are_written_exactly_or_not(kind: str, number: float) -> None:
+def test_a_number_that_an_integer_type_does_not_hold_is_refused(kind: str, number: float) -> None:
     text = refusal(InputError, lambda: writer_of(kind).write({"": np.array([[0.0, number]])}))
     assert text == f"{number:g} is no {kind}"

@@ -32,16 +32,16 @@ def test_an_unavailable_registry_rejects_no_records(kind: str, field: str) -> No
     good = avro_schema(ARRAY, "v") if kind == "avro" else READING
     value = avro(good, avro_datum(ROW, "v")) if kind == "avro" else protobuf(reading(doubles=ROW))
     schemas = memory(good)
-    one = codec(kind, field, schemas)
+    decoder = codec(kind, field, schemas)
     schemas.away = True
-    decoded = one.decode([None, b"?"])
+    decoded = decoder.decode([None, b"?"])
     assert ([reject.reason for reject in decoded.rejects], decoded.skipped) == (["undecodable"], [0])
     with pytest.raises(TimeoutError):
-        one.decode([value])
+        decoder.decode([value])
     schemas.away = False
-    assert one.decode([value]).vectors.tolist() == [ROW]
+    assert decoder.decode([value]).vectors.tolist() == [ROW]
     schemas.away = True  # cached schemas are still used
-    assert one.decode([value]).vectors.tolist() == [ROW]
+    assert decoder.decode([value]).vectors.tolist() == [ROW]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ class SlowSchemas(MemorySchemas):
         return super().get(schema_id)
 
 
-def test_a_registry_that_does_not_answer_holds_one_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_does_not_answer_blocks_only_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streampca.formats.schemas._MAX_WAIT_S", 0.05)
     schemas = SlowSchemas()
     cache = SchemaCache(schemas, "AVRO", lambda schema: "decoder")
