@@ -84,8 +84,8 @@ class ClientTransactions(Transactions, ABC):
         self._source = source
         self._open = False
         self._producer: Any = None  # None before the first one, and after one was given up
-        self._configs = dict[str, str]()
-        self._read_configs_at = 0.0  # when to read them again, by time.monotonic
+        self._configs = dict[str, str]()  # options of the first topic
+        self._reread_configs_at = 0.0  # by time.monotonic
         self._undelivered: list[Undelivered] = []  # records of this transaction
         self._next_batch_bytes = self.batch_bytes  # the most `batch_bytes` of the next producer
 
@@ -118,10 +118,10 @@ class ClientTransactions(Transactions, ABC):
         """Return the error's code in Kafka's protocol, None if it has no code, and its text in one line."""
 
     def topic_configs(self) -> Mapping[str, str]:
-        if time.monotonic() >= self._read_configs_at:
+        if time.monotonic() >= self._reread_configs_at:
             with contextlib.suppress(SourceError):
-                self._configs = self._read_configs() or self._configs
-            self._read_configs_at = time.monotonic() + _CONFIGS_S
+                self._configs = self._read_configs() or self._configs  # without an answer, the last ones
+            self._reread_configs_at = time.monotonic() + _CONFIGS_S
         return self._configs
 
     def recover(self) -> None:
@@ -199,7 +199,7 @@ class ClientTransactions(Transactions, ABC):
         code, text = self._code_and_text(error)
         refusal = BrokerErrors(self._settings, topic).explain(code, text)
         if code in _TOO_LARGE | _INVALID:
-            self._read_configs_at = 0.0  # the topic's options may have changed
+            self._reread_configs_at = 0.0  # the topic's options may have changed
         if code in _INVALID:
             return RecordRefusedError(str(refusal), code)
         if code in _TOO_LARGE:
@@ -264,10 +264,10 @@ class ClientProducer(DeadLetters, ABC):
         headers = dead_letter_headers(self._settings.topic, partition, record, reason=reason, message=message)
         self.produce(record.value, partition=None, key=record.key, headers=headers)
 
-    def _time_for_another_try(self, code: int | None, headers: Sequence[Header]) -> int | None:
-        """If a topic refuses the time of sending, return the time with which a dead letter is sent again: its record's.
+    def _time_to_resend_with(self, code: int | None, headers: Sequence[Header]) -> int | None:
+        """Return the time with which a refused dead letter is sent again: that of the record that it was made of.
 
-        None if the dead letter was refused for another reason (`code`), or its headers have no time of the record.
+        None if it is not sent again: it was not refused for its time (`code`), or the record's time is unknown.
         """
         time_ms = read_own_time(headers)
         if code not in REFUSED_TIME or time_ms < 0:

@@ -56,17 +56,19 @@ def kept_times(configs: Mapping[str, str]) -> KeptTimes:
     numbers = {name: int(value) for name, value in configs.items() if value.isdecimal()}
     before = numbers.get("message.timestamp.before.max.ms", _FOREVER)
     after = numbers.get("message.timestamp.after.max.ms", _FOREVER)
-    # Kafka before 4 has a limit for both. In Kafka 3.6 to 3.9, which have all three, the others count if they are set.
-    for_both = numbers.get("message.timestamp.difference.max.ms", _FOREVER)
+    # Kafka before 4 has this limit of both. From 3.6 on, it counts only where the other limits are not set.
+    of_both = numbers.get("message.timestamp.difference.max.ms", _FOREVER)
     if before == _FOREVER:
-        before = for_both
+        before = of_both
     if after == _FOREVER:
-        after = for_both
+        after = of_both
     deletes_old_records = "delete" in configs.get("cleanup.policy", "delete")
     if deletes_old_records:
-        retention = numbers.get("retention.ms", _FOREVER)  # -1, which is not decimal, stands for ever
-        # A record that would be deleted within minutes counts as deleted, unless the topic keeps no record for longer.
-        before = min(before, retention - min(retention // 2, _DELETED_SOON_MS))
+        retention = numbers.get("retention.ms", _FOREVER)  # "-1", which is not decimal, stands for ever
+        # A record that would be deleted within five minutes counts as deleted already. If the topic keeps records for
+        # less than ten minutes, half of this time takes the place of five minutes.
+        soon = min(_DELETED_SOON_MS, retention // 2)
+        before = min(before, retention - soon)
     return KeptTimes(before, after)
 
 

@@ -82,10 +82,10 @@ def _metadata(partition: TopicPartition) -> str:
 def is_final(error: KafkaError) -> bool:
     """Return whether waiting cannot fix an error."""
     code = error.code()
-    is_of_the_client = code <= 0
-    if is_of_the_client:
-        return code in _FINAL and not any(text in error.str() for text in _LOGIN_INTERRUPTED)
-    return code not in _REBALANCE_CODES | RETRIABLE
+    is_from_a_broker = code > 0  # librdkafka's own codes are negative
+    if is_from_a_broker:
+        return code not in _REBALANCE_CODES | RETRIABLE
+    return code in _FINAL and not any(text in error.str() for text in _LOGIN_INTERRUPTED)
 
 
 def protocol_code(error: KafkaError) -> int:
@@ -186,9 +186,9 @@ class ConfluentConnection(ClientConnection):
         return self.messages.explain(protocol_code(error), one_line(error.str()))
 
     def lookup_error(self, offsets: str, error: KafkaError) -> Exception:
-        """Return the error of a request for these offsets: a `SourceError` if waiting cannot fix it.
+        """Return the error to raise if a request for some offsets (`offsets` says which) has failed.
 
-        Else a `TimeoutError` that names the offsets.
+        If waiting cannot fix the error, it is a `SourceError`; else it is a `TimeoutError`.
         """
         if self.is_final(error):
             return self.source_error(error)
@@ -225,8 +225,8 @@ class ConfluentConnection(ClientConnection):
         try:
             answer = request.result()
         except KafkaException as exception:
-            is_of_a_broker = exception.args[0].code() > 0
-            self.connected = is_of_a_broker
+            is_from_a_broker = exception.args[0].code() > 0  # librdkafka's own codes are negative
+            self.connected = is_from_a_broker
             raise
         self.connected = True
         return answer

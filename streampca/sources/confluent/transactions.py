@@ -158,7 +158,7 @@ class ConfluentProducer(ClientProducer):
         self._answered_at = time.monotonic()
         for number, record in list(self._unacknowledged.items()):
             self._enqueue(number, record)
-        self._to_resend.clear()
+        self._to_resend.clear()  # these records have just been enqueued as well
 
     def produce(
         self,
@@ -168,7 +168,7 @@ class ConfluentProducer(ClientProducer):
         headers: Sequence[Header] = (),
     ) -> None:
         if not self._unacknowledged:
-            self._answered_at = time.monotonic()  # nothing was asked before
+            self._answered_at = time.monotonic()  # a silence begins with the first record that waits for an answer
         self._sent += 1
         record = _Record(
             value=value,
@@ -228,7 +228,7 @@ class ConfluentProducer(ClientProducer):
             del self._unacknowledged[number]
             return
         record = self._unacknowledged[number]
-        time_ms = self._time_for_another_try(error.code(), record.headers)
+        time_ms = self._time_to_resend_with(error.code(), record.headers)
         was_sent_with_other_time = record.time_ms != _NOW
         if was_sent_with_other_time or time_ms is None:
             raise self._connection.source_error(error)

@@ -105,7 +105,7 @@ class KafkaPythonProducer(ClientProducer):
         with self._connection.explained_errors():
             future = self._producer.send(
                 self._topic,
-                (record.value,),
+                (record.value,),  # see `_UnwrapValue`
                 record.key,
                 headers=_without_null(record.headers),
                 partition=record.partition,
@@ -122,7 +122,7 @@ class KafkaPythonProducer(ClientProducer):
                 is_timeout = oldest.future.exception is not error  # `get` has raised it, and not the broker
                 if is_timeout:
                     break
-                time_ms = self._time_for_another_try(getattr(error, "errno", None), oldest.record.headers)
+                time_ms = self._time_to_resend_with(getattr(error, "errno", None), oldest.record.headers)
                 was_sent_with_other_time = oldest.time_ms is not None
                 if was_sent_with_other_time or time_ms is None:
                     raise self._connection.source_error(error) from None
@@ -176,7 +176,7 @@ class KafkaPythonTransactions(ClientTransactions):
             try:
                 future = producer.send(
                     topic,
-                    (value,),
+                    (value,),  # see `_UnwrapValue`
                     key,
                     headers=_without_null(headers),
                     partition=partition,
