@@ -67,8 +67,8 @@ class ClientSource(Source, ABC):
 
         # What is read, by partition:
         self._progress: dict[int, _Progress] = {}  # of each partition that is being read
-        self._last_records: dict[int, LastRecord] = {}  # before its position, until it was compared with the log's
-        self._out_of_range: dict[int, int] = {}  # its position, if the log does not have it and no event says so yet
+        self._last_records: dict[int, LastRecord] = {}  # the last one before its position, until the log has shown it
+        self._out_of_range: dict[int, int] = {}  # a position that the log does not have, until `OutOfRange` is returned
 
         # The search for open transactions, with times in seconds since 1970:
         self._standing: dict[int, _Standstill] = {}  # of each partition that was not read to its end
@@ -131,20 +131,20 @@ class ClientSource(Source, ABC):
         standing = {}
         for partition, (position, end) in self._progress.items():
             if 0 <= position < end:
-                stand = self._standing.get(partition)
-                if stand is None or stand.position != position:
-                    stand = _Standstill(position, since=now)
-                standing[partition] = stand
+                standstill = self._standing.get(partition)
+                if standstill is None or standstill.position != position:
+                    standstill = _Standstill(position, since=now)
+                standing[partition] = standstill
         self._standing = standing
-        long_standing = {p: stand for p, stand in standing.items() if now - stand.since >= _STANDSTILL_S}
+        long_standing = {p: standstill for p, standstill in standing.items() if now - standstill.since >= _STANDSTILL_S}
         if not long_standing:
             self._blocked_since = None
         elif self._connection.connected and now >= self._look_for_transactions_at:
             self._look_for_transactions_at = now + _STANDSTILL_S
             with contextlib.suppress(TimeoutError):
-                ends = self.offsets_at(long_standing, None)  # for readers of committed records
-                blocked = [stand.since for p, stand in long_standing.items() if ends[p] <= stand.position]
-                self._blocked_since = min(blocked, default=None)
+                ends = self.offsets_at(long_standing, None)  # where committed records end
+                blocked = [stand for partition, stand in long_standing.items() if ends[partition] <= stand.position]
+                self._blocked_since = min((stand.since for stand in blocked), default=None)
 
     def topic_id(self) -> str:
         return self._connection.topic_id()
@@ -226,12 +226,12 @@ class ClientSource(Source, ABC):
         next_ = max(before.next, reached, after_records)
         if end < 0:
             end = before.end  # librdkafka forgets it when a fetch fails, but still returns records
-        now = _Progress(next=next_, end=max(end, next_))
-        is_known = next_ >= 0 and (bool(records) or end >= 0)
-        if now == before or not is_known:
+        is_known = next_ >= 0 and (bool(records) or end >= 0)  # not before the first answer to a fetch
+        progress = _Progress(next=next_, end=max(end, next_))
+        if progress == before or not is_known:
             return None
-        self._progress[partition] = now
-        return Records(partition=partition, records=records, next=now.next, end=now.end)
+        self._progress[partition] = progress
+        return Records(partition=partition, records=records, next=progress.next, end=progress.end)
 
     def _holds_last_record(self, partition: int, records: Sequence[Record], reached: int, end: int) -> bool:
         """Return whether the log holds the last record before a partition's position, as far as it can be compared.
@@ -245,10 +245,10 @@ class ClientSource(Source, ABC):
             self._note_out_of_range([partition])
             del self._last_records[partition]
             return False
-        if 0 <= end <= reached < self._progress[partition].next:
+        if 0 <= end <= reached < self._progress[partition].next:  # the log ends before the position
             self._note_out_of_range([partition])
             return False
-        if not records and reached <= last.offset:
+        if not records and reached <= last.offset:  # not fetched yet
             return False
         del self._last_records[partition]
         return True

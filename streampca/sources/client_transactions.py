@@ -73,7 +73,7 @@ class ClientTransactions(Transactions, ABC):
         timeout_s: float,
         source: Any = None,
     ) -> None:
-        """`topics` are those that will be written to, the first one with outputs; all exist. Raises `SourceError`.
+        """`topics` exist, and will be written to; the first is that of outputs. Raises `SourceError`.
 
         If a transaction stays open for `timeout_s`, brokers abort it. Without a source, no offsets are committed.
         """
@@ -128,7 +128,7 @@ class ClientTransactions(Transactions, ABC):
         if self._producer is not None:
             return
         try:
-            self._start()
+            self._start()  # ends what an earlier producer has left open
         except NoBrokerError as error:
             raise TimeoutError(str(error)) from None
         except self.client_error as error:
@@ -195,7 +195,10 @@ class ClientTransactions(Transactions, ABC):
         raise TransactionFailedError(text) from None
 
     def _refusal(self, error: Exception, topic: str, size: int = 0) -> SourceError | RecordRefusedError | None:
-        """Return an error that waiting cannot fix, as it is raised; None if the next transaction may succeed."""
+        """Return what to raise for an error that waiting cannot fix; None if the next transaction may succeed.
+
+        The error is of a record to this topic, or of the transaction. `size` is 0 if the record's size is unknown.
+        """
         code, text = self._code_and_text(error)
         refusal = BrokerErrors(self._settings, topic).explain(code, text)
         if code in _TOO_LARGE | _INVALID:
@@ -203,12 +206,12 @@ class ClientTransactions(Transactions, ABC):
         if code in _INVALID:
             return RecordRefusedError(str(refusal), code)
         if code in _TOO_LARGE:
-            may_have_shared_batch = size <= self.batch_bytes
-            if may_have_shared_batch:
+            if self.batch_bytes and size <= self.batch_bytes:
+                # Another record of its batch may have been too large: the next batches are smaller.
                 self._next_batch_bytes = self.batch_bytes // _SMALLER_BY
-                return None if self.batch_bytes else refusal
+                return None
             is_output = topic == self._topics[0]
-            return RecordRefusedError(str(refusal), code, size) if is_output else refusal
+            return RecordRefusedError(str(refusal), code, size) if size and is_output else refusal
         return refusal if code in _EVERY_TRANSACTION_REFUSED else None
 
     def _drop_producer(self) -> None:

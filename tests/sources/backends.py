@@ -56,7 +56,8 @@ class InMemory(_Backend):
     def __init__(self, topic: str, partitions: int) -> None:
         super().__init__(topic)
         self.topic = MemoryTopic(partitions, topic)
-        self.output, self._written = "output", defaultdict[str, list[Outgoing]](list)
+        self.output = "output"
+        self._written = defaultdict[str, list[Outgoing]](list)
 
     def _open(self, **settings: Any) -> Source:
         return MemorySource(self.topic, batch=base.MAX_POLL_RECORDS)
@@ -112,7 +113,9 @@ class OnKafka(_Backend):
 
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         super().__init__(topic)
-        self.broker, self.topic, self.count = broker, broker.create_topic(topic, partitions), partitions
+        self.broker = broker
+        self.topic = broker.create_topic(topic, partitions)
+        self.count = partitions
 
     def settings(self, **settings: Any) -> WorkerSettings:
         return settings_for(self.broker, self.topic, **{"kafka_client": self.client} | settings)

@@ -122,10 +122,10 @@ class ConfluentConnection(ClientConnection):
         self._background_request: Future[Any] | None = None
 
     def is_silent(self, answered_at: float) -> bool:
-        """Return whether to replace a client that was last answered then: it may have lost all brokers (docs/kafka.md).
+        """Return whether to replace a client whose last answer came at `answered_at` (by `time.monotonic`).
 
-        While there is no token, it is not replaced: a new client would wait for the token as well. Raises `SourceError`
-        if a token is refused.
+        A client may lose all brokers and not find them again (docs/kafka.md). But while no token can be obtained, it is
+        not replaced, since a new client would need one, too. Raises `SourceError` if a token is refused.
         """
         if time.monotonic() - answered_at <= _SILENT_S:
             return False

@@ -204,14 +204,14 @@ class ConfluentProducer(ClientProducer):
 
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
         before = len(self._unacknowledged)
-        self._producer.poll(timeout_s if before else 0)
+        self._producer.poll(timeout_s if before else 0)  # calls `_on_delivery`
         while self._to_resend:
             number, time_ms = self._to_resend.pop()
             record = self._unacknowledged[number]._replace(time_ms=time_ms)
             self._unacknowledged[number] = record
             self._enqueue(number, record)
         was_answered = len(self._unacknowledged) < before
-        if was_answered or not self._connection.connected:  # while no broker answers, it need not be replaced
+        if was_answered or not self._connection.connected:  # a producer is not silent while no broker answers anybody
             self._answered_at = time.monotonic()
         if self._unacknowledged and self._connection.is_silent(self._answered_at):
             log.debug("producer replaced", unacknowledged=len(self._unacknowledged))

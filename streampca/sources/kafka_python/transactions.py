@@ -76,8 +76,8 @@ class KafkaPythonProducer(ClientProducer):
             KafkaProducer,
             value_serializer=_UnwrapValue(),
             acks="all",
-            # One request at a time keeps the order; a repeated letter is recognised by the offset in its headers.
             enable_idempotence=self._is_idempotent,
+            # One request at a time keeps the order; a repeated letter is recognised by the offset in its headers.
             max_in_flight_requests_per_connection=1,
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
             max_block_ms=int(self._room_timeout_s * 1000),
