@@ -72,7 +72,7 @@ class OAuthTokens:
                 left_s = self._expiry - time.time()
                 if left_s <= 0:
                     raise self._failure
-                if left_s < _LEAST_LEFT_S:
+                if left_s < _LEAST_LEFT_S:  # for some brokers it has expired; a later request may succeed
                     raise NoBrokerError(str(self._failure))
             return self._token, self._expiry
 

@@ -98,24 +98,22 @@ class RecordTimes:
         if is_last_try:
             return [_with_own_time(record) for record in records], 0
         now = int(self._clock() * 1000)
-        topic, this_try = kept_times(self._transactions.topic_configs()), _LIMITS_OF_TRIES[self.tries]
-        earliest = now - min(topic.before_ms, this_try.before_ms)
-        latest = now + min(topic.after_ms, this_try.after_ms)
+        by_topic = kept_times(self._transactions.topic_configs())
+        by_try = _LIMITS_OF_TRIES[self.tries]
+        earliest = now - min(by_topic.before_ms, by_try.before_ms)
+        latest = now + min(by_topic.after_ms, by_try.after_ms)
         if timestamps is not None:
             keeps_all = earliest <= timestamps.min(initial=now) and timestamps.max(initial=now) <= latest
             if keeps_all:
                 return records, 0
-        sent = [_with_kept_time(record, earliest, latest) for record in records]
-        replaced = []
-        for record, sent_record in zip(records, sent, strict=True):
-            if sent_record is not record:
-                replaced.append(record[-1])  # its timestamp
+        sendable = [_with_kept_time(record, earliest, latest) for record in records]
+        replaced = [own[-1] for own, kept in zip(records, sendable, strict=True) if kept is not own]  # timestamps
         if replaced and not self._is_logged:
             log.warning(
                 "timestamps replaced", topic=self._topic, header=HEADER, first=min(replaced), last=max(replaced)
             )
             self._is_logged = True
-        return sent, len(replaced)
+        return sendable, len(replaced)
 
     def retry(self, error: RecordRefusedError) -> None:
         """Replace more timestamps in the next try. If that cannot help, raise `SourceError`."""

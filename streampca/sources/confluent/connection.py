@@ -205,13 +205,12 @@ class ConfluentConnection(ClientConnection):
     def _ask(self, timeout_s: float) -> TopicDescription:
         self._replace_if_silent()
         request = self._request_topic(timeout_s)
-        while True:
-            answered = wait([request], _CHECK_S).done
+        answered = False
+        while not answered:
+            answered = bool(wait([request], _CHECK_S).done)
             final_error = self._handle_errors()
             if final_error:
                 raise self.source_error(final_error)  # at once: if the login is refused, no answer will come
-            if answered:
-                break
         try:
             return self._read_description(request)
         except KafkaException as exception:

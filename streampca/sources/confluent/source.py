@@ -96,7 +96,7 @@ class ConfluentSource(ClientSource):
         if failed:
             messages = [message for message in messages if not message.error()]
         arrived: dict[int, list[Message]] = {}
-        for partition, run in groupby(messages, methodcaller("partition")):
+        for partition, run in groupby(messages, methodcaller("partition")):  # a run: messages of one partition in a row
             arrived.setdefault(partition, []).extend(run)
         return {partition: ConfluentBatch(batch) for partition, batch in arrived.items()}
 

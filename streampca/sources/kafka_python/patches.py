@@ -203,6 +203,7 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         return math.inf
 
     def _handle_heartbeat_response(self, *args: Any) -> None:
+        """If another member has replaced this one, keep the error, see `raise_if_replaced`."""
         try:
             super()._handle_heartbeat_response(*args)
         except errors.FencedInstanceIdError as error:
