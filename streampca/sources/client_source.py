@@ -201,7 +201,7 @@ class ClientSource(Source, ABC):
         return event
 
     def _fetch_offset(self, partition: int) -> int:
-        """The offset from which the client fetches a partition: of the last record before its position, if known."""
+        """Return the offset from which the client fetches a partition: that of the last record before it, if known."""
         last = self._last_records.get(partition)
         return self._progress[partition].next if last is None else last.offset
 

@@ -29,7 +29,7 @@ class NoModelError(StreampcaError):
 
 
 class UnknownVersionError(StreampcaError):
-    """The version was never published, or it was pruned."""
+    """The version was never published, or it was deleted."""
 
 
 class NotLoadedError(StreampcaError):

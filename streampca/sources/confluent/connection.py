@@ -37,7 +37,7 @@ _NO_ID = "A" * 22  # sixteen zeros in base64
 
 
 def _error_text(code: int) -> str:
-    """The text of errors with this code. It is also a part of the text of some errors with another code."""
+    """Return the text of errors with this code. It is also a part of the text of some errors with another code."""
     return str(KafkaError(code).str())
 
 
