@@ -89,7 +89,7 @@ def to_replay(read: ReadTopic, topic: str, chosen: LetterFilter, partitions: flo
 def send_all(
     send: Callable[[Iterable[OutgoingFields]], None], letters: Iterable[DeadLetter], dead_letter_topic: str
 ) -> int:
-    """Send the letters' records in transactions (`send`), each with a mark in its letters' partitions; count them."""
+    """Send the letters' records in transactions, each with a replay note in its letters' partitions; count them."""
     sent = 0
     for batch in _batches(letters):
         records = [letter.to_replay(dead_letter_topic) for letter in batch]

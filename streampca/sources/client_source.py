@@ -58,16 +58,22 @@ class ClientSource(Source, ABC):
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self.membership: Any = None  # the group's metadata of the last assignment returned; None without one
-        self._rebalances: list[Assigned | Revoked | Lost] = []  # events not returned yet
-        self._assigned: frozenset[int] = frozenset()  # by the events returned so far
-        self._progress: dict[int, _Progress] = {}  # of the partitions that are being read
-        self._last_records: dict[int, LastRecord] = {}  # the record before a position, until the log was compared
-        self._out_of_range: dict[int, int] = {}  # partition → position, not returned yet
-        self._standing: dict[int, _Standstill] = {}  # partitions whose position is before their end
-        self._look_for_transactions_at = 0.0  # seconds since 1970
-        self._blocked_since: float | None = None  # by an open transaction
+        self.membership: Any = None  # the group's metadata, for transactions; None while no partition is assigned
         self._closed = False
+
+        # What the group has decided:
+        self._rebalances: list[Assigned | Revoked | Lost] = []  # events that `poll` has not returned yet
+        self._assigned: frozenset[int] = frozenset()  # partitions that are ours, by the events that it has returned
+
+        # What is read, by partition:
+        self._progress: dict[int, _Progress] = {}  # of each partition that is being read
+        self._last_records: dict[int, LastRecord] = {}  # the last one before its position, until the log has shown it
+        self._out_of_range: dict[int, int] = {}  # a position that the log does not have, until `OutOfRange` is returned
+
+        # The search for open transactions, with times in seconds since 1970:
+        self._standing: dict[int, _Standstill] = {}  # of each partition that was not read to its end
+        self._look_for_transactions_at = 0.0
+        self._blocked_since: float | None = None  # since when an open transaction has blocked a partition
 
     @abstractmethod
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
@@ -125,20 +131,20 @@ class ClientSource(Source, ABC):
         standing = {}
         for partition, (position, end) in self._progress.items():
             if 0 <= position < end:
-                stand = self._standing.get(partition)
-                if stand is None or stand.position != position:
-                    stand = _Standstill(position, since=now)
-                standing[partition] = stand
+                standstill = self._standing.get(partition)
+                if standstill is None or standstill.position != position:
+                    standstill = _Standstill(position, since=now)
+                standing[partition] = standstill
         self._standing = standing
-        long_standing = {p: stand for p, stand in standing.items() if now - stand.since >= _STANDSTILL_S}
+        long_standing = {p: standstill for p, standstill in standing.items() if now - standstill.since >= _STANDSTILL_S}
         if not long_standing:
             self._blocked_since = None
         elif self._connection.connected and now >= self._look_for_transactions_at:
             self._look_for_transactions_at = now + _STANDSTILL_S
             with contextlib.suppress(TimeoutError):
-                ends = self.offsets_at(long_standing, None)  # for readers of committed records
-                blocked = [stand.since for p, stand in long_standing.items() if ends[p] <= stand.position]
-                self._blocked_since = min(blocked, default=None)
+                ends = self.offsets_at(long_standing, None)  # where committed records end
+                blocked = [stand for partition, stand in long_standing.items() if ends[partition] <= stand.position]
+                self._blocked_since = min((stand.since for stand in blocked), default=None)
 
     def topic_id(self) -> str:
         return self._connection.topic_id()
@@ -200,7 +206,7 @@ class ClientSource(Source, ABC):
         return event
 
     def _fetch_offset(self, partition: int) -> int:
-        """The offset from which the client fetches a partition: of the last record before its position, if known."""
+        """Return the offset from which the client fetches a partition: that of the last record before it, if known."""
         last = self._last_records.get(partition)
         return self._progress[partition].next if last is None else last.offset
 
@@ -216,36 +222,47 @@ class ClientSource(Source, ABC):
         `reached` is the next offset that the client will fetch, and `end` the partition's end; negative if unknown.
         """
         before = self._progress[partition]
-        last = self._last_records.get(partition)
-        if last is not None:
-            is_at_last = bool(records) and records[0].offset == last.offset
-            is_other_record = is_at_last and records[0].leader_epoch != last.leader_epoch
-            ends_before_position = 0 <= end <= reached < before.next
-            if is_other_record:
-                self._note_out_of_range([partition])
-                del self._last_records[partition]
+        if partition in self._last_records:
+            if not self._holds_last_record(partition, records, reached=reached, end=end):
                 return None
-            if ends_before_position:
-                self._note_out_of_range([partition])
-                return None
-            if not records and reached <= last.offset:
-                return None  # the client has not fetched the last record yet
-            del self._last_records[partition]
             new_from = bisect.bisect_left(records, before.next, key=lambda record: record.offset)
             records = records[new_from:]
         after_records = records[-1].offset + 1 if records else UNKNOWN
         next_ = max(before.next, reached, after_records)
         if end < 0:
             end = before.end  # librdkafka forgets it when a fetch fails, but still returns records
-        now = _Progress(next=next_, end=max(end, next_))
-        is_known = next_ >= 0 and (bool(records) or end >= 0)
-        if now == before or not is_known:
+        is_known = next_ >= 0 and (bool(records) or end >= 0)  # not before the first answer to a fetch
+        progress = _Progress(next=next_, end=max(end, next_))
+        if progress == before or not is_known:
             return None
-        self._progress[partition] = now
-        return Records(partition=partition, records=records, next=now.next, end=now.end)
+        self._progress[partition] = progress
+        return Records(partition=partition, records=records, next=progress.next, end=progress.end)
+
+    def _holds_last_record(self, partition: int, records: Sequence[Record], reached: int, end: int) -> bool:
+        """Return whether the log holds the last record before a partition's position, as far as it can be compared.
+
+        If the record was not fetched yet, the answer is no, and the next poll asks again. If the log holds another
+        record in its place, or ends before the position, the position is out of range.
+        """
+        last = self._last_records[partition]
+        is_fetched = bool(records) and records[0].offset == last.offset
+        if is_fetched and records[0].leader_epoch != last.leader_epoch:  # another record
+            self._note_out_of_range([partition])
+            del self._last_records[partition]
+            return False
+        if 0 <= end <= reached < self._progress[partition].next:  # the log ends before the position
+            self._note_out_of_range([partition])
+            return False
+        if not records and reached <= last.offset:  # not fetched yet
+            return False
+        del self._last_records[partition]
+        return True
 
     def _out_of_range_events(self) -> list[Event]:
-        """Return `OutOfRange` for the positions that the log does not have; read again from those that it does have."""
+        """Ask which offsets the log has, and return `OutOfRange` for positions that it does not have.
+
+        A position that was out of range only for a moment is read again.
+        """
         events: list[Event] = []
         for partition, position in list(self._out_of_range.items()):
             offsets = self._log_offsets(partition)
@@ -253,7 +270,7 @@ class ClientSource(Source, ABC):
                 continue  # a later poll asks again
             earliest, end = offsets
             is_in_log = earliest <= position <= end
-            last = self._last_records.pop(partition, None)  # None also if the log holds another record there
+            last = self._last_records.pop(partition, None)  # None if it is unknown, or the log holds another record
             if position == EARLIEST:  # the record was deleted after the client had asked which one is the earliest
                 self.seek({partition: None})
             elif last and is_in_log:  # retention has removed the last record, or a new leader has caught up
@@ -261,8 +278,7 @@ class ClientSource(Source, ABC):
                 self.seek({partition: position}, {partition: last} if can_be_compared else NO_RECORDS)
             else:
                 del self._out_of_range[partition]
-                # The log has the position, but another record before it.
-                diverged = position - 1 if is_in_log else None
+                diverged = position - 1 if is_in_log else None  # the log holds another record before the position
                 events.append(
                     OutOfRange(partition=partition, position=position, earliest=earliest, latest=end, diverged=diverged)
                 )

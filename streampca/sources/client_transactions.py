@@ -75,7 +75,7 @@ class ClientTransactions(Transactions, ABC):
         timeout_s: float,
         source: Any = None,
     ) -> None:
-        """`topics` are those that will be written to, the first one with outputs; all exist. Raises `SourceError`.
+        """`topics` exist, and will be written to; the first is that of outputs. Raises `SourceError`.
 
         If a transaction stays open for `timeout_s`, brokers abort it. Without a source, no offsets are committed.
         """
@@ -86,8 +86,8 @@ class ClientTransactions(Transactions, ABC):
         self._source = source
         self._open = False
         self._producer: Any = None  # None before the first one, and after one was given up
-        self._configs: Mapping[str, str] = {}
-        self._read_configs_at = 0.0  # when to read them again, by time.monotonic
+        self._configs: Mapping[str, str] = {}  # options of the first topic
+        self._reread_configs_at = 0.0  # by time.monotonic
         self._undelivered: list[Undelivered] = []  # records of this transaction
         self._next_batch_bytes = self.batch_bytes  # the most `batch_bytes` of the next producer
         for topic in topics:
@@ -124,17 +124,17 @@ class ClientTransactions(Transactions, ABC):
             raise TimeoutError(str(error)) from None
 
     def topic_configs(self) -> Mapping[str, str]:
-        if time.monotonic() >= self._read_configs_at:
+        if time.monotonic() >= self._reread_configs_at:
             with contextlib.suppress(SourceError), self._open_admin(self._topics[0]) as admin:
-                self._configs = admin.topic_configs() or self._configs  # empty without the right
-            self._read_configs_at = time.monotonic() + _CONFIGS_S
+                self._configs = admin.topic_configs() or self._configs  # empty without the right to read them
+            self._reread_configs_at = time.monotonic() + _CONFIGS_S
         return self._configs
 
     def recover(self) -> None:
         if self._producer is not None:
             return
         try:
-            self._start()
+            self._start()  # ends what an earlier producer has left open
         except NoBrokerError as error:
             raise TimeoutError(str(error)) from None
         except self.client_error as error:
@@ -208,20 +208,23 @@ class ClientTransactions(Transactions, ABC):
         raise TransactionFailedError(text) from None
 
     def _refusal(self, error: Exception, topic: str, size: int = 0) -> SourceError | RecordRefusedError | None:
-        """Return an error that waiting cannot fix, as it is raised; None if the next transaction may succeed."""
+        """Return what to raise for an error that waiting cannot fix; None if the next transaction may succeed.
+
+        The error is of a record to this topic, or of the transaction. `size` is 0 if the record's size is unknown.
+        """
         code, text = self._code_and_text(error)
         refusal = BrokerErrors(self._settings, topic).explain(code, text)
         if code in _TOO_LARGE | _INVALID:
-            self._read_configs_at = 0.0  # the topic's options may have changed
+            self._reread_configs_at = 0.0  # the topic's options may have changed
         if code in _INVALID:
             return RecordRefusedError(str(refusal), code)
         if code in _TOO_LARGE:
-            may_have_shared_batch = size <= self.batch_bytes
-            if may_have_shared_batch:
+            if self.batch_bytes and size <= self.batch_bytes:
+                # Another record of its batch may have been too large: the next batches are smaller.
                 self._next_batch_bytes = self.batch_bytes // _SMALLER_BY
-                return None if self.batch_bytes else refusal
+                return None
             is_output = topic == self._topics[0]
-            return RecordRefusedError(str(refusal), code, size) if is_output else refusal
+            return RecordRefusedError(str(refusal), code, size) if size and is_output else refusal
         return refusal if code in _EVERY_TRANSACTION_REFUSED else None
 
     def _drop_producer(self) -> None:
@@ -277,10 +280,10 @@ class ClientProducer(DeadLetters, ABC):
         headers = dead_letter_headers(self._settings.topic, partition, record, reason=reason, message=message)
         self.produce(record.value, partition=None, key=record.key, headers=headers)
 
-    def _time_for_another_try(self, code: int | None, headers: Sequence[Header]) -> int | None:
-        """If a topic refuses the time of sending, return the time with which a dead letter is sent again: its record's.
+    def _time_to_resend_with(self, code: int | None, headers: Sequence[Header]) -> int | None:
+        """Return the time with which a refused dead letter is sent again: that of the record that it was made of.
 
-        None if the dead letter was refused for another reason (`code`), or its headers have no time of the record.
+        None if it is not sent again: it was not refused for its time (`code`), or the record's time is unknown.
         """
         time_ms = read_own_time(headers)
         if code not in REFUSED_TIME or time_ms < 0:

@@ -41,7 +41,7 @@ class OAuthTokens:
         self._ask_at = 0.0  # when to request the next one
         self._failure: SourceError | None = None  # of the last request; None if it succeeded
         self._failed_at = 0.0
-        self._replaced_ends: deque[float] = deque(maxlen=_MOST_REPLACED)  # when each replaced token ended, see `_ask`
+        self._replaced_ends: deque[float] = deque(maxlen=_MOST_REPLACED)  # until when each replaced token was used
 
     @property
     def may_be_expired(self) -> bool:
@@ -72,7 +72,7 @@ class OAuthTokens:
                 left_s = self._expiry - time.time()
                 if left_s <= 0:
                     raise self._failure
-                if left_s < _LEAST_LEFT_S:
+                if left_s < _LEAST_LEFT_S:  # for some brokers it has expired; a later request may succeed
                     raise NoBrokerError(str(self._failure))
             return self._token, self._expiry
 
@@ -88,7 +88,7 @@ class OAuthTokens:
             self._ask_at = now + _RETRY_AFTER_S
             return
         if self._token:
-            # The old token ends when it expires. If it has expired already, it ends now: clients have kept it so far.
+            # The old token can be used until it expires. If it has expired already, clients had no other one until now.
             self._replaced_ends.append(max(self._expiry, now))
         self._token = token
         self._expiry = expiry

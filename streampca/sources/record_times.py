@@ -56,17 +56,19 @@ def kept_times(configs: Mapping[str, str]) -> KeptTimes:
     numbers = {name: int(value) for name, value in configs.items() if value.isdecimal()}
     before = numbers.get("message.timestamp.before.max.ms", _FOREVER)
     after = numbers.get("message.timestamp.after.max.ms", _FOREVER)
-    # Kafka before 4 has a limit for both. In Kafka 3.6 to 3.9, which have all three, the others count if they are set.
-    for_both = numbers.get("message.timestamp.difference.max.ms", _FOREVER)
+    # Kafka before 4 has this limit of both. From 3.6 on, it counts only where the other limits are not set.
+    of_both = numbers.get("message.timestamp.difference.max.ms", _FOREVER)
     if before == _FOREVER:
-        before = for_both
+        before = of_both
     if after == _FOREVER:
-        after = for_both
+        after = of_both
     deletes_old_records = "delete" in configs.get("cleanup.policy", "delete")
     if deletes_old_records:
-        retention = numbers.get("retention.ms", _FOREVER)  # -1, which is not decimal, stands for ever
-        # A record that would be deleted within minutes counts as deleted, unless the topic keeps no record for longer.
-        before = min(before, retention - min(retention // 2, _DELETED_SOON_MS))
+        retention = numbers.get("retention.ms", _FOREVER)  # "-1", which is not decimal, stands for ever
+        # A record that would be deleted within five minutes counts as deleted already. If the topic keeps records for
+        # less than ten minutes, half of this time takes the place of five minutes.
+        soon = min(_DELETED_SOON_MS, retention // 2)
+        before = min(before, retention - soon)
     return KeptTimes(before, after)
 
 
@@ -96,24 +98,22 @@ class RecordTimes:
         if is_last_try:
             return [_with_own_time(record) for record in records], 0
         now = int(self._clock() * 1000)
-        topic, this_try = kept_times(self._transactions.topic_configs()), _LIMITS_OF_TRIES[self.tries]
-        earliest = now - min(topic.before_ms, this_try.before_ms)
-        latest = now + min(topic.after_ms, this_try.after_ms)
+        by_topic = kept_times(self._transactions.topic_configs())
+        by_try = _LIMITS_OF_TRIES[self.tries]
+        earliest = now - min(by_topic.before_ms, by_try.before_ms)
+        latest = now + min(by_topic.after_ms, by_try.after_ms)
         if timestamps is not None:
             keeps_all = earliest <= timestamps.min(initial=now) and timestamps.max(initial=now) <= latest
             if keeps_all:
                 return records, 0
-        sent = [_with_kept_time(record, earliest, latest) for record in records]
-        replaced = []
-        for record, sent_record in zip(records, sent, strict=True):
-            if sent_record is not record:
-                replaced.append(record[-1])  # its timestamp
+        sendable = [_with_kept_time(record, earliest, latest) for record in records]
+        replaced = [own[-1] for own, kept in zip(records, sendable, strict=True) if kept is not own]  # timestamps
         if replaced and not self._is_logged:
             log.warning(
                 "timestamps replaced", topic=self._topic, header=HEADER, first=min(replaced), last=max(replaced)
             )
             self._is_logged = True
-        return sent, len(replaced)
+        return sendable, len(replaced)
 
     def retry(self, error: RecordRefusedError) -> None:
         """Replace more timestamps in the next try. If that cannot help, raise `SourceError`."""

@@ -91,21 +91,22 @@ class SchemaRegistry:
             raise SettingsError(f"SSL_CERT_FILE cannot be used: {error}") from None
 
     def get(self, schema_id: int | str) -> WriterSchema:
-        is_guid = isinstance(schema_id, str)
+        get_schema = self._client.get_schema if isinstance(schema_id, int) else self._client.get_schema_by_guid
         references: dict[str, str] = {}
         try:
-            schema = self._call(self._client.get_schema_by_guid if is_guid else self._client.get_schema, schema_id)
+            schema = self._call(get_schema, schema_id)
             self._add_references(schema, references)
-        except SourceError as error:
-            if self._answers():  # access to this schema alone is refused, and may be granted later
+        except SourceError as error:  # access is refused
+            if self._answers():  # to this schema alone; it may be granted later
                 raise TimeoutError(str(error)) from None
             raise
         except TimeoutError as error:
+            # The caller will ask for this id again, and its partition waits. But if the registry answers other
+            # requests, and refuses this one or fails at it for minutes, the id is at fault: it counts as unknown.
             now = time.monotonic()
-            failing_s = now - self._failing_since.setdefault(schema_id, now)
-            is_for_good = isinstance(error, _RefusedError) or failing_s > _FAILING_S
-            if is_for_good and self._answers():
-                # The id is at fault. With `TimeoutError`, its partition would wait for the registry without end.
+            failing_since = self._failing_since.setdefault(schema_id, now)
+            fails_for_long = now - failing_since > _FAILING_S
+            if (fails_for_long or isinstance(error, _RefusedError)) and self._answers():
                 raise KeyError(schema_id) from None
             raise
         self._failing_since.pop(schema_id, None)
@@ -120,11 +121,11 @@ class SchemaRegistry:
         return True
 
     def register(self, subject: str, schema: WriterSchema) -> int:
-        """Register a schema under the subject, unless it has it already, and return its id. Raises as `get` does."""
+        """Register a schema under the subject, unless it is registered there, and return its id. Raises as `_call`."""
         return int(self._call(self._client.register_schema, subject, self._schema_class(schema.text, schema.kind)))
 
     def accepts(self, subject: str, schema: WriterSchema) -> bool:
-        """Return whether the subject has no schema, or its newest is compatible. Raises as `get` does."""
+        """Return whether the subject has no schema, or its newest schema is compatible. Raises as `_call`."""
         try:
             schema_to_test = self._schema_class(schema.text, schema.kind)
             return bool(self._call(self._client.test_compatibility, subject, schema_to_test))
@@ -144,11 +145,12 @@ class SchemaRegistry:
                 references[reference.name] = referred.schema_str
 
     def _call(self, method: Any, *arguments: Any) -> Any:
-        """Call a method of the client, and raise what `get` raises.
+        """Send a request by a method of the client.
 
-        A request that the registry refuses for another reason than the login raises `_RefusedError`.
+        Raises `KeyError` if the registry does not find what is asked for, `SourceError` if it refuses access,
+        `_RefusedError` if it refuses the request for another reason, and `TimeoutError` for all other errors.
         """
-        watchdog.tick()  # before each of many requests that a batch may need, else the watchdog ends the process
+        watchdog.tick()  # a batch may need many requests: without ticks between them, the watchdog ends the process
         try:
             return method(*arguments)
         except self._error_class as error:

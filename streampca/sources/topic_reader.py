@@ -26,10 +26,10 @@ class TopicReader:
     """
 
     def __init__(self, source: Source, topic: str, log_ends: Mapping[int, tuple[int, int]]) -> None:
-        """`source` has no group, and `log_ends` holds each partition's earliest offset and high watermark.
+        """`source` has no group. `log_ends` holds each partition's earliest offset and its high watermark.
 
-        The high watermark may be behind an open transaction, where committed records end. It is read to nevertheless: a
-        replay note may lie behind.
+        If a transaction is open, committed records end before the high watermark. The reader waits for the rest, since
+        a replay note may be in it.
         """
         self._source = source
         self._topic = topic

@@ -167,7 +167,7 @@ class Checkpoints:
     def _refuse_emptied(self, partition: int, existing: Sequence[int]) -> None:
         """Raise `StoreError` if the checkpoint that this process loaded or saved last is gone.
 
-        Only a writer that is ahead of this process deletes it, so this is such a writer's store, or another volume.
+        It is the newest that this process knows, so only a worker that has saved later ones would have deleted it.
         """
         known = self._newest_known.get(partition)
         if known is not None and known not in existing:

@@ -24,6 +24,7 @@ def decode(content: bytes, name: str, value_type: Any) -> Any:
     with suppress(ValueError, TypeError, KeyError):
         fields = orjson.loads(content)
         value = TypeAdapter(value_type).validate_python(fields[name], strict=True)
-        if orjson.dumps({field: fields[field] for field in (name, "crc32")}) == encode(name, value):
+        value_and_checksum = {name: fields[name], "crc32": fields["crc32"]}
+        if orjson.dumps(value_and_checksum) == encode(name, value):  # else the checksum is another value's
             return value
     raise ValueError("not a value with its checksum, or damaged")

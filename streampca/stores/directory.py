@@ -48,7 +48,7 @@ class DirectoryStore(Store):
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
         self.location = str(self.root.absolute())
-        self._is_durable: dict[Path, bool] = {}  # folder that this process has seen → whether it survives power failure
+        self._is_durable: dict[Path, bool] = {}  # by each folder that this process has seen: whether it was flushed
 
     def write(self, name: str, data: bytes) -> None:
         """Temporary file → write → fsync → rename → fsync of the folder."""
@@ -82,7 +82,7 @@ class DirectoryStore(Store):
         path = self._path(folder)
         with contextlib.suppress(FileNotFoundError), _store_errors("list", path):
             names = sorted(f"{folder}/{entry.name}" for entry in path.iterdir() if is_part(entry.name))
-            self._is_durable.setdefault(path, False)
+            self._is_durable.setdefault(path, False)  # seen, but not flushed by this process
             return names
         return []
 
@@ -110,17 +110,17 @@ class DirectoryStore(Store):
                 _remove(probe)
 
     def _make_folder(self, folder: Path) -> None:
-        """Create the folder and its parents unless they exist, and make them durable.
+        """Create a folder and its parents where they are missing, and flush them, so that they survive a power failure.
 
-        An existing folder within the store is flushed once, too: the process that has created it may have been killed
-        before it flushed it. If the folder is gone although this process has seen it, raises `StoreError`.
+        A folder of the store that exists is flushed, too, once: the process that created it may have been killed before
+        it did so. If this process has seen the folder before, and it is gone, raises `StoreError`.
         """
-        was_seen = folder in self._is_durable  # asked first: another thread may create it now
+        was_seen = folder in self._is_durable  # asked before `is_dir`: another thread may create the folder meanwhile
         if folder.is_dir():
-            is_outside_store = not folder.is_relative_to(self.root)
-            if self._is_durable.get(folder, is_outside_store):
+            is_around_store = not folder.is_relative_to(self.root)  # then others have created it
+            if self._is_durable.get(folder, is_around_store):
                 return
-        elif was_seen:  # its volume was unmounted: a new folder would be on the disk beneath the volume
+        elif was_seen:  # perhaps its volume was unmounted: a new folder would lie on the disk beneath the volume
             raise StoreError(
                 f"cannot write to {folder}, which is gone: mount its volume again, or restart this process if it was "
                 "deleted"
@@ -129,7 +129,7 @@ class DirectoryStore(Store):
         folder.mkdir(_FOLDER_MODE, exist_ok=True)
         self._is_durable[folder] = False
         with contextlib.suppress(PermissionError):  # the store's parent may be unreadable; then we did not create it
-            _flush_folder(folder.parent)
+            _flush_folder(folder.parent)  # which holds the folder's name
         self._is_durable[folder] = True
 
     def _path(self, name: str) -> Path:
@@ -173,10 +173,9 @@ def _remove(path: Path) -> None:
 
 
 def _rename_if_missing(temporary: Path, path: Path) -> bool:
-    """Do what `_link` does, on a file system without hard links.
+    """If no file has this name, give it to the temporary file, without a hard link; return whether it has got it.
 
-    Of several processes, only the one that creates the claim, a file beside it, may rename, and only if the name is
-    still free.
+    Several processes may try at once. Only the one that creates a claim, a file that it removes afterwards, may rename.
     """
     claim = path.with_name(f"{_TEMPORARY_PREFIX}{path.name}")
     try:

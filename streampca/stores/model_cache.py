@@ -29,7 +29,7 @@ class NoModelError(StreampcaError):
 
 
 class UnknownVersionError(StreampcaError):
-    """The version was never published, or it was pruned."""
+    """The version was never published, or it was deleted."""
 
 
 class NotLoadedError(StreampcaError):
@@ -118,13 +118,14 @@ class ModelCache:
         When it can be read again, that is logged, too.
         """
         try:
-            self._missing_store = self._models.store.missing()
+            self._missing_store = self._models.store.missing()  # for `why_none`
             listed = self._models.snapshot()
             versions = listed.versions()
             self._drop_deleted(versions)
             self._load_newest(self._candidates(versions))
             self._after_poll(listed)
-            self._other_topics = "" if self.current else other_topics(self._models.store, self._models.topic)
+            if self.current is None:
+                self._other_topics = other_topics(self._models.store, self._models.topic)  # for `why_none`
         except StoreError as error:
             self.failures["store"] += 1
             if self.store_error is None:

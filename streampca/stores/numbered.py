@@ -25,10 +25,11 @@ def numbers(store: Store, folder: str) -> list[int]:
 
 
 def write(store: Store, folder: str, number: int, data: bytes, existing: Iterable[int], keep: int) -> None:
-    """Write a file, then delete older ones: of the numbers up to `number`, the `keep` highest are kept.
+    """Write a file, then delete the lowest numbers, so that `keep` files up to this number are left.
 
-    Higher numbers are never deleted. `existing` are the numbers that the folder had before. Raises `StoreError` only if
-    the file is not written: if an older file cannot be deleted, that is logged, and the next call tries again.
+    Files with higher numbers are neither counted nor deleted. `existing` are the numbers that the folder had before.
+    Raises `StoreError` only if the file is not written. If a file cannot be deleted, that is logged, and the next call
+    tries again.
     """
     store.write(path(folder, number), data)
     up_to_number = sorted(n for n in {*existing, number} if n <= number)

@@ -67,11 +67,10 @@ def store_error(action: Action, url: str, name: str, error: Exception) -> StoreE
     """Explain what failed where, why, and what to do. `url` holds no secrets; `name` is "" if no object is meant."""
     text = f"{action} {error}"
     scheme = store_url.scheme_of(url) or ""
-    status = _search(_STATUS, text)
-    code = _search(_CODE, text)
-    template = next(template for pattern, template in _EXPLANATIONS.items() if re.search(pattern, text))
-    explanation = template.format(
-        answer=f"{status} {code}".strip(),
+    status_and_code = f"{_search(_STATUS, text)} {_search(_CODE, text)}"
+    matching = [explanation for pattern, explanation in _EXPLANATIONS.items() if re.search(pattern, text)]
+    explanation = matching[0].format(
+        answer=status_and_code.strip(),
         certificate=_search(_CERTIFICATE, text),
         credentials=store_url.CREDENTIALS[scheme],
         endpoint=_ENDPOINT[scheme],

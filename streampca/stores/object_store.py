@@ -100,7 +100,10 @@ class ObjectStore(Store):
         return created
 
     def _create_in_one_request(self, name: str, data: bytes) -> bool | None:
-        """Upload the object unless it exists; return whether it was uploaded, or None if the server cannot do this."""
+        """Upload the object unless it exists, and return whether it was uploaded.
+
+        If the server cannot do both in one request, nothing is uploaded, and the result is None.
+        """
         with self._request("write", name):
             try:
                 obstore.put(self._bucket, name, data, mode="create", use_multipart=False)

@@ -97,7 +97,7 @@ def test_every_record_is_sent_once(letters: list[tuple[int, int, str, bool]], re
                 assert not list(to_replay(broker.read, TOPIC, chosen))
     assert {int(record.value or b""): record.partition for record in broker.sent} == expected
     assert len(broker.sent) == len(expected)
-    assert broker.largest <= size + len(broker.dead)  # with a mark for each partition
+    assert broker.largest <= size + len(broker.dead)  # with a replay note for each partition
     assert all(record.headers[0] == ("own", b"\xff") and record.key == b"key" for record in broker.sent)
     assert all(record.timestamp == int(record.value or b"") for record in broker.sent)
 
@@ -139,12 +139,12 @@ def test_what_the_memory_sink_writes_is_read() -> None:
 
 
 @given(st.sets(st.integers(0, 60)))
-def test_marks_hold_exactly_their_offsets(offsets: set[int]) -> None:
+def test_a_replay_note_holds_exactly_its_offsets(offsets: set[int]) -> None:
     value, headers = dead_letters.make_replay_note(sorted(offsets))
     assert dead_letters.read_replay_note(Record(0, value, headers=headers)) == sorted(offsets)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"1", b"[[1]]", b'["a"]'])
-def test_a_damaged_mark_is_no_mark(value: bytes | None) -> None:
+def test_a_damaged_replay_note_is_not_read(value: bytes | None) -> None:
     _, headers = dead_letters.make_replay_note([1])
     assert not dead_letters.read_replay_note(Record(0, value, headers=headers))

@@ -100,10 +100,10 @@ def test_rejected_records_are_sent_again_once_as_they_were(broker: Broker, topic
         (0, b"key", b"\x00\xff", NOON_MS), (2, b"tomb", None, NOON_MS + HOUR_MS),
         (2, None, b"", NOON_MS + 2 * HOUR_MS), (1, None, b"large", AHEAD_MS),
     }  # fmt: skip
-    mark = [("streampca.replays", b"1"), ("streampca.dead-letter", f"{topic}-dead/0/1".encode())]
-    assert headers[0, b"key", b"\x00\xff", NOON_MS] == [*own, *mark]
+    added = [("streampca.replays", b"1"), ("streampca.dead-letter", f"{topic}-dead/0/1".encode())]
+    assert headers[0, b"key", b"\x00\xff", NOON_MS] == [*own, *added]
 
-    write_letters(log, [(0, Record(20, b"\x00\xff", NOON_MS, b"key", [*own, *mark]), "wrong_length")])
+    write_letters(log, [(0, Record(20, b"\x00\xff", NOON_MS, b"key", [*own, *added]), "wrong_length")])
     assert "1 records were sent" in replayed(broker, topic, "--send")
     again = broker.read_all(topic)[1]
     assert again.headers[:-1] == [*own, ("streampca.replays", b"2")]

@@ -111,7 +111,9 @@ class OnKafka(_Backend):
 
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         super().__init__(topic)
-        self.broker, self.topic, self.count = broker, broker.create_topic(topic, partitions), partitions
+        self.broker = broker
+        self.topic = broker.create_topic(topic, partitions)
+        self.count = partitions
 
     def settings(self, **settings: Any) -> WorkerSettings:
         return settings_for(self.broker, self.topic, **{"kafka_client": self.client} | settings)

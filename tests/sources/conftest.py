@@ -51,7 +51,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients see new partitions after half a second instead of ten."""
-    python, confluent = connection.connection_options, confluent_connection.connection_options
+    python = connection.connection_options
+    confluent = confluent_connection.connection_options
     monkeypatch.setattr(connection, "connection_options", lambda s: python(s) | {"metadata_max_age_ms": 500})
     interval = {"topic.metadata.refresh.interval.ms": 500}
     monkeypatch.setattr(confluent_connection, "connection_options", lambda s: confluent(s) | interval)

@@ -31,14 +31,15 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def settings_of_a_file(folder: Path) -> WorkerSettings:
     """Settings of the file streampca.toml in the folder, which has certificates, too."""
-    files, config = Certificates(folder).make(), folder / "streampca.toml"
+    files = Certificates(folder).make()
+    config = folder / "streampca.toml"
     paths = {"ssl_cafile": files.authority, "ssl_certfile": files.client, "ssl_keyfile": files.client_key}
     secrets = {"security_protocol": "SSL", "ssl_password": KEY_PASSWORD}
     config.write_text("\n".join(f'{name} = "{value}"' for name, value in (paths | secrets).items()))
     return WorkerSettings.read(config, **LEARNING)
 
 
-def test_an_outage_is_said_with_each_new_cause_and_its_end_once() -> None:
+def test_each_new_cause_of_an_outage_and_its_end_are_logged_once() -> None:
     connection = Connection(WorkerSettings(**LEARNING), "readings")
     with capture_logs() as logged:
         for cause in ("", "refused (after 3ms)", "refused (after 12ms)", "certificate expired", "certificate expired"):
@@ -53,7 +54,7 @@ def test_an_outage_is_said_with_each_new_cause_and_its_end_once() -> None:
 
 
 @pytest.mark.parametrize("cause", ["certificate verify failed", "TLSV13_ALERT_CERTIFICATE_REQUIRED", "reset by peer"])
-def test_a_refused_certificate_is_no_absence(cause: str) -> None:
+def test_a_refused_certificate_is_not_reported_as_an_absent_broker(cause: str) -> None:
     error = BrokerErrors(WorkerSettings(**LEARNING), "readings").no_broker(cause)
     assert isinstance(error, CertificateError) == ("certificate" in cause.lower())
     assert f"({cause})" in str(error)
@@ -61,7 +62,7 @@ def test_a_refused_certificate_is_no_absence(cause: str) -> None:
 
 @pytest.mark.parametrize("reads_again", [False, True])
 @pytest.mark.parametrize("renewed", ["authority.pem", "client.pem", "client-key.pem", "streampca.toml"])
-def test_renewed_files_that_only_a_new_process_reads_end_it_while_no_broker_answers(
+def test_a_renewed_file_that_only_a_new_process_reads_is_an_error_during_an_outage(
     tmp_path: Path, renewed: str, reads_again: bool
 ) -> None:
     connection = type("", (Connection,), {"reads_files_again": reads_again})(settings_of_a_file(tmp_path), "a")
@@ -90,6 +91,6 @@ def test_renewed_files_that_only_a_new_process_reads_end_it_while_no_broker_answ
         ("", "bootstrap_servers"),
     ],
 )
-def test_an_address_that_only_brokers_name_is_one_that_they_advertise(cause: str, words: str) -> None:
+def test_if_an_unknown_address_fails_the_error_names_advertised_listeners(cause: str, words: str) -> None:
     errors = BrokerErrors(WorkerSettings(**LEARNING, bootstrap_servers="a:9092, a2:9092"), "readings")
     assert words in str(errors.no_broker(cause))

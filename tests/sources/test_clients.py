@@ -42,16 +42,16 @@ def test_a_topic_may_mix_all_compressions(log: OnKafka) -> None:
 
 
 @pytest.mark.parametrize("kind", [OnKafka], indirect=True)
-def test_without_its_library_the_error_says_what_to_install(log: OnKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_of_a_compression_the_error_says_what_to_install(
+    log: OnKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
     produce(log, "zstd", VALUES[:10])
     monkeypatch.setattr(codec, "zstd", None)
     reader = reading(log.open(), {0: None})
     assert re.search(r"zstd.*pip install", refusal(SourceError, reader.read_to, {0: 10}))
 
 
-def test_an_answer_that_came_too_late_is_not_that_of_a_later_call(
-    log: OnKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_answer_is_not_returned_by_a_later_call(log: OnKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     member = log.open()
     commit(log, 1)
     assert member.committed([0])[0].offset == 1
@@ -65,14 +65,15 @@ def test_an_answer_that_came_too_late_is_not_that_of_a_later_call(
 
 def commit(log: OnKafka, offset: int) -> None:
     """Commit an offset of partition 0, as a member does."""
-    servers, partition = log.broker.bootstrap, TopicPartition(log.topic, 0)
+    servers = log.broker.bootstrap
+    partition = TopicPartition(log.topic, 0)
     with closing(KafkaConsumer(bootstrap_servers=servers, group_id=log.topic, enable_auto_commit=False)) as member:
         member.assign([partition])
         member.commit({partition: OffsetAndMetadata(offset, "", -1)})
 
 
 @pytest.mark.parametrize("kind", [OnKafka], indirect=True)
-def test_an_assignment_that_arrives_between_two_polls_is_that_of_the_next_one(log: OnKafka) -> None:
+def test_an_assignment_that_arrives_between_two_polls_is_returned_by_the_next(log: OnKafka) -> None:
     member, deadline = log.open(), time.monotonic() + PATIENCE_S
     coordinator = member._consumer._coordinator  # type: ignore[attr-defined]
     while (join := coordinator._join_task) is None or not join.succeeded():

@@ -76,14 +76,14 @@ def test_a_batch_has_records_and_columns() -> None:
     assert [r.offset for r in batch[1:]] == [9]
 
 
-def test_headers_whose_names_are_not_utf8_leave_a_mark() -> None:
+def test_headers_whose_names_are_not_utf8_are_replaced_by_one_that_says_so() -> None:
     batch = ConfluentBatch([Odd(offset=5)])
     assert headers_of(batch) == [batch[0].headers]
     assert [name for name, _ in batch[0].headers] == ["__connect.errors.headers"]
 
 
 class UnansweredProducer:
-    """Takes records and acknowledges them when it is told to."""
+    """Takes records, and acknowledges them when a test says so."""
 
     def __init__(self, options: Any) -> None:
         self.records: list[tuple[bytes, Any]] = []  # values, and what hears that they are acknowledged
@@ -120,11 +120,12 @@ class ConnectedTo:
         return self._clock.now - answered_at > SILENT_S
 
 
-def test_a_producer_is_silent_from_its_oldest_unanswered_letter_or_last_answer_on(
+def test_a_silence_begins_with_the_last_answer_or_the_oldest_letter_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An hour without letters is no silence; a replaced producer sends again what is not acknowledged."""
-    clock, producers = Clock(1000.0), list[UnansweredProducer]()
+    clock = Clock(1000.0)
+    producers = list[UnansweredProducer]()
 
     def create(kind: Any, options: Any) -> UnansweredProducer:
         producers.append(UnansweredProducer(options))

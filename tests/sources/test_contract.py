@@ -271,7 +271,8 @@ def test_an_evicted_member_loses_its_partitions_and_rejoins(make: Make) -> None:
 
 def test_close_leaves_the_group_at_once_and_is_idempotent(make: Make) -> None:
     log = make(2)
-    first, second = Reader(log.open()), Reader(log.open())
+    first = Reader(log.open())
+    second = Reader(log.open())
     wait_until(
         lambda: (first.poll(), second.poll()) and first.owned | second.owned == {0, 1}, what="an assignment of both"
     )

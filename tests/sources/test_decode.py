@@ -41,7 +41,9 @@ def test_the_vectors_of_one_event_are_decoded_in_steps() -> None:
     """Each record is within the limit; a hundred of them together are not."""
     value = zeros(2**20 // WIDE // 2)  # 4 MiB
     records = [Record(offset, value, timestamp=offset) for offset in (3, 4, 6, 7, 9)]
-    decoder, offsets, event = codec("arrow", "v", d=WIDE), [], Records(0, records, 12, 20)
+    decoder = codec("arrow", "v", d=WIDE)
+    offsets = []
+    event = Records(0, records, 12, 20)
     while event.records:
         vectors = decode_records(decoder, event)
         assert not isinstance(vectors, Undecoded)

@@ -15,7 +15,8 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("patient")]
 
-POLLS, POLL_S = 3, 0.5
+POLLS = 3
+POLL_S = 0.5
 MOST_TURNS = 50  # of a poll's loop; a handful are usual, and a loop that does not wait takes a thousand
 
 
@@ -41,7 +42,7 @@ def coordinator(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("ask_for", [heartbeat, records, positions, assignment, coordinator])
-def test_a_poll_waits_whatever_a_silent_broker_does_not_answer(
+def test_a_poll_waits_although_a_request_is_not_answered(
     stoppable: Broker, new_topic: str, monkeypatch: pytest.MonkeyPatch, ask_for: Callable[[Reader], None]
 ) -> None:
     """Each turn of its loop costs processor time, and leaves a task behind until the request times out."""

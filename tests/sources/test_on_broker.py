@@ -102,7 +102,9 @@ def test_missing_topics_are_errors(broker: Broker, topic: str, kind: type[OnKafk
     assert f"{topic}-dead" not in broker.admin.list_topics()
 
 
-def test_whether_a_new_client_could_save(broker: Broker, new_topic: str, kind: type[OnKafka]) -> None:
+def test_a_new_client_could_save_if_brokers_answer_and_enough_replicas_are_in_sync(
+    broker: Broker, new_topic: str, kind: type[OnKafka]
+) -> None:
     dead = f"{new_topic}-dead"
     broker.create_topic(dead, min_insync_replicas=2)  # of one
     settings = settings_for(broker, new_topic, dead_letter_topic=dead, kafka_client=kind.client)
@@ -144,7 +146,8 @@ def test_tls_with_the_right_and_the_wrong_certificate(
 
 
 def test_authentication_by_client_certificate(log: OnKafka) -> None:
-    broker, kind = log.broker, type(log)
+    broker = log.broker
+    kind = type(log)
     log.append(0, values(0, 10))
     secure = broker.certificate_login
     reader = reading(log.open(**secure), {0: None})
@@ -301,7 +304,8 @@ def test_clients_of_librdkafka_that_have_lost_all_brokers_are_replaced(
     lost = {"bootstrap.servers": f"127.0.0.1:{free_ports(1)[0]}"}
     dead = broker.create_topic(f"{new_topic}-dead")
     settings = settings_for(broker, new_topic, dead_letter_topic=dead)
-    source, letters = ConfluentSource(settings), ConfluentProducer(settings, dead, is_idempotent=False)
+    source = ConfluentSource(settings)
+    letters = ConfluentProducer(settings, dead, is_idempotent=False)
     sent = [b"%d" % i for i in range(3)]
     with closing(source), closing(letters):
         letters._producer.purge()
@@ -355,7 +359,8 @@ def test_records_fetched_by_a_failed_poll_arrive_again(log: OnKafka, monkeypatch
     log.append(0, values(0, 100))
     reader = reading(log.open(poll_records=10), {0: None})
     reader.until(lambda: len(reader.records(0)) >= 20)
-    consumer, failed_at = reader.source._consumer, list[int]()  # type: ignore[attr-defined]
+    consumer = reader.source._consumer  # type: ignore[attr-defined]
+    failed_at = list[int]()
 
     def fail() -> None:
         failed_at.append(fetch_position(consumer, TopicPartition(log.name, 0)) or 0)
@@ -425,7 +430,8 @@ def test_letters_arrive_although_the_clock_is_wrong(
     log: OnKafka, logs: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if it were behind: brokers refuse all before their time, and producers take theirs 50 ms before they send."""
-    python, confluent = connection.connection_options, confluent_transactions.connection_options
+    python = connection.connection_options
+    confluent = confluent_transactions.connection_options
     monkeypatch.setattr(connection, "connection_options", lambda s: python(s) | {"linger_ms": 50})
     monkeypatch.setattr(confluent_transactions, "connection_options", lambda s: confluent(s) | {"linger.ms": 50})
     dead = log.broker.create_topic(f"{log.name}-strict", message_timestamp_before_max_ms=0)

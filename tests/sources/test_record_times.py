@@ -14,7 +14,10 @@ from streampca.sources.dead_letters import dead_letter_headers
 from streampca.sources.record_times import HEADER, RecordTimes
 
 NOW = 1_800_000_000_000
-MINUTE, HOUR, DAY, FOREVER = 60_000, 3_600_000, 86_400_000, 2**63 - 1
+MINUTE = 60_000
+HOUR = 3_600_000
+DAY = 86_400_000
+FOREVER = 2**63 - 1
 LIMITS = [0, MINUTE, HOUR, 7 * DAY, FOREVER]
 OPTIONS = {
     "message.timestamp.type": ["CreateTime", "LogAppendTime"],

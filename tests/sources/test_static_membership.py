@@ -33,7 +33,8 @@ class Members:
     """Two static members that share the topic; all are polled."""
 
     def __init__(self, backend: OnKafka, session_timeout_s: float = 30) -> None:
-        self.backend, self.session_timeout_s = backend, session_timeout_s
+        self.backend = backend
+        self.session_timeout_s = session_timeout_s
         self.readers = {name: self.start(name) for name in ("a", "b")}
         self.wait(lambda: self.settled() == ALL)
 

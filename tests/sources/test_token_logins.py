@@ -50,7 +50,8 @@ def test_clients_share_a_token(broker: Broker, topic: str, tokens: TokenServer, 
         dead_letter_topic=dead,
         kafka_client=kind.client,
     )
-    source, dead_letters = kind.source(settings), create_dead_letters(settings)
+    source = kind.source(settings)
+    dead_letters = create_dead_letters(settings)
     assert Reader(source).assigned() == {0}
     assert tokens.asked == [{"grant_type": ["client_credentials"], "scope": ["a b"], "audience": ["c"]}]
     dead_letters.close()
@@ -97,7 +98,9 @@ def test_dead_letters_wait_idly_while_their_login_is_refused(
     assert [record.value for record in broker.read_all(dead)] == values
 
 
-def test_a_token_for_others_is_refused(broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]) -> None:
+def test_a_token_for_another_audience_is_refused(
+    broker: Broker, topic: str, tokens: TokenServer, kind: type[OnKafka]
+) -> None:
     tokens.audience = "others"
     text = refused(kind.source, settings_for(broker, topic, **tokens.login(broker.tokens_bootstrap)))
     assert "refuses the login" in text
@@ -129,7 +132,8 @@ def test_a_token_that_cannot_be_renewed_is_used_while_it_is_valid(
     assert login.current() == first
     assert login.may_be_expired
     for left_s, waits in ((30, True), (-1, status not in (401, 404))):
-        login._expiry, login._ask_at = time.time() + left_s, 0
+        login._expiry = time.time() + left_s
+        login._ask_at = 0
         with pytest.raises(SourceError) as caught:
             login.current()
         assert (isinstance(caught.value, NoBrokerError), login.may_be_expired) == (waits, waits)
@@ -168,9 +172,11 @@ def test_a_refusal_is_final_unless_a_token_has_just_ended(
     login.current()
     ended_at = max(1010.0, clock())
     for at, is_late in ((ended_at - 1, False), (ended_at, True), (ended_at + 19, True)):
-        login._expiry, clock.now = at + 1, at  # another token lives now
+        login._expiry = at + 1
+        clock.now = at  # another token lives now
         assert login.may_be_expired == is_late
-    login._expiry, clock.now = ended_at + 30, ended_at + 21
+    login._expiry = ended_at + 30
+    clock.now = ended_at + 21
     assert not login.may_be_expired
 
 

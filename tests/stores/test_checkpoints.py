@@ -148,7 +148,7 @@ NO_CHECKPOINTS: dict[str, tuple[Callable[[StaleStore], None], str]] = {
 
 
 @pytest.mark.parametrize(("put", "cause"), NO_CHECKPOINTS.values(), ids=NO_CHECKPOINTS)
-def test_a_newest_file_that_is_damaged_or_anothers_falls_back_is_logged_and_replaced_when_reached_again(
+def test_if_the_newest_file_is_damaged_or_anothers_the_one_before_is_used_and_the_file_is_replaced_later(
     three: Checkpoints, store: StaleStore, put: Callable[[StaleStore], None], cause: str, logs: Logs
 ) -> None:
     put(store)
@@ -157,7 +157,9 @@ def test_a_newest_file_that_is_damaged_or_anothers_falls_back_is_logged_and_repl
     assert newest_position(three) == 30
 
 
-def test_an_unreadable_newest_falls_back_to_the_one_before(three: Checkpoints, store: StaleStore, logs: Logs) -> None:
+def test_if_the_newest_checkpoint_cannot_be_read_the_one_before_is_used(
+    three: Checkpoints, store: StaleStore, logs: Logs
+) -> None:
     store.unreadable.add(name_of(30))
     assert_falls_back(three, logs, "Input/output error", "unreadable")
     store.unreadable.clear()  # it was one failed read
@@ -172,7 +174,7 @@ def test_a_newer_release_s_checkpoint_is_waited_for(three: Checkpoints, store: S
     assert logs == []
 
 
-def test_it_is_an_error_when_every_checkpoint_is_damaged(three: Checkpoints, store: StaleStore, logs: Logs) -> None:
+def test_if_every_checkpoint_is_damaged_it_is_an_error(three: Checkpoints, store: StaleStore, logs: Logs) -> None:
     for position in (10, 20, 30):
         store.damage(name_of(position))
     text = refusal(DamagedFileError, lambda: three.newest(0))
@@ -181,7 +183,9 @@ def test_it_is_an_error_when_every_checkpoint_is_damaged(three: Checkpoints, sto
     assert all(name_of(position) in text for position in (10, 20, 30))
 
 
-def test_when_none_can_be_read_a_retry_may_help(three: Checkpoints, store: StaleStore, logs: Logs) -> None:
+def test_if_no_checkpoint_can_be_read_the_error_is_the_stores(
+    three: Checkpoints, store: StaleStore, logs: Logs
+) -> None:
     store.unreadable |= {name_of(position) for position in (10, 20, 30)}
     assert "Input/output error" in refusal(StoreError, three.newest, 0)
     assert logs == []

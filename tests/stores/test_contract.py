@@ -152,7 +152,7 @@ STEPS = st.tuples(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=12))
-def test_behaves_like_a_dictionary_with_folders(store: Store, steps: list[tuple[str, str, bytes]]) -> None:
+def test_a_store_behaves_like_a_dictionary_with_folders(store: Store, steps: list[tuple[str, str, bytes]]) -> None:
     for folder in ("a", "b", "c.npz"):
         for name in store.names(folder):
             store.delete(name)

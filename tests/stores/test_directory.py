@@ -51,7 +51,8 @@ def is_complete(data: bytes) -> bool:
 
 @pytest.mark.slow
 def test_a_killed_writer_never_leaves_a_partial_file(tmp_path: Path) -> None:
-    store, rng = DirectoryStore(tmp_path), random.Random(7)
+    store = DirectoryStore(tmp_path)
+    rng = random.Random(7)
     for _ in range(25):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
         writer.stdout.readline()
@@ -68,7 +69,8 @@ def test_a_killed_writer_never_leaves_a_partial_file(tmp_path: Path) -> None:
 def test_temporary_files_of_a_killed_writer_are_removed_after_five_minutes(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     store.write("a/b", b"kept")
-    fresh, old = tmp_path / "a" / "~fresh", tmp_path / "a" / "~old"
+    fresh = tmp_path / "a" / "~fresh"
+    old = tmp_path / "a" / "~old"
     for path in (fresh, old):
         path.write_bytes(b"half of a fi")
     os.utime(fresh, (time.time() - 250,) * 2)
@@ -82,7 +84,8 @@ def test_temporary_files_of_a_killed_writer_are_removed_after_five_minutes(tmp_p
 def test_a_writer_whose_temporary_file_was_removed_reports_it_and_can_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, other = DirectoryStore(tmp_path), DirectoryStore(tmp_path)
+    store = DirectoryStore(tmp_path)
+    other = DirectoryStore(tmp_path)
     store.write("a/b", b"old")
     write_durably = directory._write_durably
 
@@ -161,7 +164,8 @@ def test_a_file_is_flushed_before_it_has_its_name_and_the_folder_after_it(
 def test_a_failed_step_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, step: str, code: int
 ) -> None:
-    store, name = DirectoryStore(tmp_path), "a/b" if verb == "write" else "a/c"
+    store = DirectoryStore(tmp_path)
+    name = "a/b" if verb == "write" else "a/c"
     store.write("a/b", b"old")
     with monkeypatch.context() as patch:
         patch.setattr(os, step, failing(code))
@@ -196,7 +200,8 @@ def test_a_folder_made_by_a_write_that_failed_or_a_process_that_was_killed_is_fl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").mkdir()
-    store, fsync = DirectoryStore(tmp_path), os.fsync
+    store = DirectoryStore(tmp_path)
+    fsync = os.fsync
     flushed: list[int] = []
     broken = [True]
 
@@ -224,7 +229,8 @@ def test_a_file_system_without_hard_links_is_accepted(
 ) -> None:
     monkeypatch.setattr(os, "link", failing(code))
     store = DirectoryStore(tmp_path)
-    written, replace = list[bytes](), Path.replace
+    written = list[bytes]()
+    replace = Path.replace
 
     def recorded(source: Path, target: Path) -> Path:
         assert not target.exists()

@@ -28,7 +28,8 @@ def test_processes_that_start_together_agree(tmp_path: Path) -> None:
 
 
 def test_a_copy_has_the_same_identity_in_another_place(tmp_path: Path) -> None:
-    original, copy = DirectoryStore(tmp_path / "a"), DirectoryStore(tmp_path / "b")
+    original = DirectoryStore(tmp_path / "a")
+    copy = DirectoryStore(tmp_path / "b")
     first = identity.ensure(original)
     copy.write(identity.NAME, original.read(identity.NAME))
     assert identity.ensure(copy) == first._replace(location=str(tmp_path / "b"))
@@ -58,7 +59,7 @@ def test_a_flipped_bit_never_gives_another_identity() -> None:
             assert identity.find(store) == first
 
 
-def test_one_that_exists_but_cannot_be_seen_yet_is_waited_for() -> None:
+def test_an_identity_that_exists_but_is_not_shown_yet_is_a_stale_listing() -> None:
     """A network file system may remember for a minute that a file was missing."""
 
     class Late(MemoryStore):

@@ -48,7 +48,7 @@ def test_nothing_published_yet_or_nothing_undamaged(cache: ModelCache, models: M
     assert cache.why_none() == f"{reason}; all models in the store are damaged: [7]"
 
 
-def test_takes_the_newest_and_then_newer_ones(cache: ModelCache, models: Models) -> None:
+def test_the_newest_model_is_used_and_then_newer_ones(cache: ModelCache, models: Models) -> None:
     for versions, newest in [((5, 9), 9), ((7,), 9), ((30, 20), 30)]:
         publish(cache, models, *versions)
         assert in_use(cache) == newest
@@ -173,7 +173,8 @@ def test_the_poller_loads_newer_models_until_it_is_stopped(cache: ModelCache, mo
 
 def test_a_bug_does_not_stop_the_polling(cache: ModelCache, models: Models, logs: list[EventDict]) -> None:
     cache.start(0.01)
-    load, faults = models.load, [RuntimeError("a bug")]
+    load = models.load
+    faults = [RuntimeError("a bug")]
 
     def faulty(version: int) -> Any:
         if faults:
@@ -192,7 +193,8 @@ class _Guarded(OrderedDict[int, Any]):
     """The older models, which may be used only under the lock: requests and polls come from many threads."""
 
     def __init__(self, cache: ModelCache) -> None:
-        self._cache, self.uses = cache, 0
+        self._cache = cache
+        self.uses = 0
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("_") and name != "uses":

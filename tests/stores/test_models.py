@@ -52,7 +52,7 @@ def test_a_damaged_version_is_written_again(models: Models, store: FaultyStore) 
     assert values_in(models.load(1)) == values_in(a_published(1))
 
 
-def test_old_versions_are_pruned_and_a_file_that_cannot_be_deleted_holds_up_no_others(logs: list[EventDict]) -> None:
+def test_old_versions_are_deleted_although_one_cannot_be_deleted(logs: list[EventDict]) -> None:
     class Immutable(FaultyStore):
         def delete(self, name: str) -> None:
             if name == file_of(1):

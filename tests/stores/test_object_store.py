@@ -39,7 +39,8 @@ def failure(action: Callable[[], object]) -> str:
     """The error's sentence; it holds no secret, nor does what the traceback would show."""
     with pytest.raises(StoreError) as caught:
         action()
-    text, error = str(caught.value), caught.value
+    text = str(caught.value)
+    error = caught.value
     assert "\n" not in text
     assert error.__suppress_context__
     assert not any(secret in text for secret in SECRETS)
@@ -70,7 +71,7 @@ def test_every_refusal_is_one_sentence_with_a_remedy(proxy: S3Proxy, status: int
     assert sentence in failure(store.check)
 
 
-def test_errors_that_a_retry_may_end_are_of_their_own_class(proxy: S3Proxy) -> None:
+def test_an_error_that_a_retry_may_fix_is_a_busy_store(proxy: S3Proxy) -> None:
     store = new_store(timeouts=IMPATIENT)
     for status, only in ((429, ""), (500, ""), (404, "read")):
         proxy.begin(Fault("status", status, "NoSuchKey", only=only))
@@ -90,7 +91,7 @@ def test_check_notices_each_permission_that_is_missing(proxy: S3Proxy, operation
     store.check()
 
 
-def test_a_missing_bucket_is_no_missing_file(s3: S3Process) -> None:
+def test_a_missing_bucket_is_not_taken_for_a_missing_file(s3: S3Process) -> None:
     store = new_store("no-such-bucket")
     for action in (lambda: store.read("a/b"), lambda: store.names("a"), lambda: store.write("a/b", b""), store.check):
         assert "there is no such bucket" in failure(action)
@@ -117,7 +118,8 @@ def test_missing_credentials(s3: S3Process, proxy: S3Proxy, monkeypatch: pytest.
 @pytest.mark.parametrize("operation", ["write", "read", "list"])
 def test_a_store_in_trouble_raises_soon_and_recovers(proxy: S3Proxy, kind: str, operation: str) -> None:
     url = f"s3://{BUCKET}/{uuid.uuid4().hex}"
-    store, impatient = ObjectStore(url), ObjectStore(url, IMPATIENT)
+    store = ObjectStore(url)
+    impatient = ObjectStore(url, IMPATIENT)
     store.write("a/b", b"old" * 1000)
     proxy.begin(Fault(kind))
     started = time.monotonic()

@@ -18,7 +18,8 @@ from tests.errors import refusal
 from tests.example_models import numbered
 from tests.in_memory.store import FaultyStore
 
-WEEK_S, MONTH_S = 7 * 86400.0, 30 * 86400.0
+WEEK_S = 7 * 86400.0
+MONTH_S = 30 * 86400.0
 FIRST = f"models/readings/{1:020d}.npz"
 
 
@@ -45,7 +46,7 @@ def test_a_hundred_versions_reach_back_to_the_first_and_lie_the_denser_the_young
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=60), st.integers(1, 40))
-def test_as_many_are_kept_and_the_newest_and_the_oldest_are_among_them(messages: list[int], keep: int) -> None:
+def test_keep_versions_are_left_and_the_newest_and_the_oldest_are_among_them(messages: list[int], keep: int) -> None:
     """However many messages lie between two versions."""
     versions = list(itertools.accumulate(messages))
     history = kept(versions, keep)
@@ -55,7 +56,7 @@ def test_as_many_are_kept_and_the_newest_and_the_oldest_are_among_them(messages:
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=40), st.integers(1, 30), st.integers(2, 1000))
-def test_what_is_kept_depends_on_ratios_of_ages_alone(messages: list[int], keep: int, factor: int) -> None:
+def test_which_versions_are_kept_depends_on_ratios_of_ages_alone(messages: list[int], keep: int, factor: int) -> None:
     """Twice the throughput thins the same publications."""
     versions = list(itertools.accumulate(messages))
     several = kept([factor * version for version in versions], keep)
@@ -76,9 +77,11 @@ def clocked(store: MemoryStore, keep: int = 30) -> Callable[[int], Models]:
     return publish
 
 
-def test_pinned_versions_and_those_that_members_report_stay_and_go_once_they_are_not() -> None:
+def test_a_version_stays_while_it_is_pinned_or_reported_by_a_member() -> None:
     store = MemoryStore()
-    publish, pins, reports = clocked(store), Pins(store, "readings"), ProcessStatuses(store, "readings")
+    publish = clocked(store)
+    pins = Pins(store, "readings")
+    reports = ProcessStatuses(store, "readings")
     publish(25)
     pins.set("index", 7)
     in_use = ProcessStatus(
@@ -100,7 +103,8 @@ def test_pinned_versions_and_those_that_members_report_stay_and_go_once_they_are
 
 def test_a_version_is_deleted_without_reading_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a store that was copied, all of whose files are new."""
-    store, reads = FaultyStore(), list[str]()
+    store = FaultyStore()
+    reads = list[str]()
     publish = clocked(store)
     publish(29)
     monkeypatch.setattr(store, "read", lambda name, read=store.read: (reads.append(name), read(name))[1])
@@ -113,7 +117,8 @@ def test_a_version_is_deleted_without_reading_a_model(monkeypatch: pytest.Monkey
 
 def test_pins_are_listed_moved_and_removed_and_a_damaged_one_is_left_out() -> None:
     store = FaultyStore()
-    publish, pins = clocked(store), Pins(store, "readings")
+    publish = clocked(store)
+    pins = Pins(store, "readings")
     publish(3)
     for name, version in (("b", 3), ("a.npz", 1), ("b", 2)):
         pins.set(name, version)
@@ -127,7 +132,7 @@ def test_pins_are_listed_moved_and_removed_and_a_damaged_one_is_left_out() -> No
     assert "the names there are: a.npz" in refusal(UnknownPinError, lambda: pins.remove("b"))
 
 
-def test_what_cannot_be_pinned_is_refused_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pin_that_is_refused_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     pins = Pins(store, "readings")
     assert "has no model version 1 of readings: it has none" in refusal(SettingsError, lambda: pins.set("a", 1))
@@ -141,7 +146,8 @@ def test_what_cannot_be_pinned_is_refused_and_changes_nothing(monkeypatch: pytes
         pins.set(f"a{i}", 1)
     assert "has 10 pins" in refusal(SettingsError, lambda: pins.set("b", 1))
     pins.set("a0", 2)
-    before, write = pins.all(), store.write
+    before = pins.all()
+    write = store.write
     for name in ("a0", "a1"):  # the version is deleted while it is pinned
         with monkeypatch.context() as patch:
             patch.setattr(store, "write", lambda *of: (write(*of), store.delete(FIRST)))

@@ -38,7 +38,7 @@ _NO_ID = "A" * 22  # sixteen zeros in base64
 
 
 def _error_text(code: int) -> str:
-    """The text of errors with this code. It is also a part of the text of some errors with another code."""
+    """Return the text of errors with this code. It is also a part of the text of some errors with another code."""
     return str(KafkaError(code).str())
 
 
@@ -83,10 +83,10 @@ def _metadata(partition: TopicPartition) -> str:
 def is_final(error: KafkaError) -> bool:
     """Return whether waiting cannot fix an error."""
     code = error.code()
-    is_of_the_client = code <= 0
-    if is_of_the_client:
-        return code in _FINAL and not any(text in error.str() for text in _LOGIN_INTERRUPTED)
-    return code not in _REBALANCE_CODES | RETRIABLE
+    is_from_a_broker = code > 0  # librdkafka's own codes are negative
+    if is_from_a_broker:
+        return code not in _REBALANCE_CODES | RETRIABLE
+    return code in _FINAL and not any(text in error.str() for text in _LOGIN_INTERRUPTED)
 
 
 def protocol_code(error: KafkaError) -> int:
@@ -123,10 +123,10 @@ class ConfluentConnection(ClientConnection):
         self._background_request: Future[Any] | None = None
 
     def is_silent(self, answered_at: float) -> bool:
-        """Return whether to replace a client that was last answered then: it may have lost all brokers (docs/kafka.md).
+        """Return whether to replace a client whose last answer came at `answered_at` (by `time.monotonic`).
 
-        While there is no token, it is not replaced: a new client would wait for the token as well. Raises `SourceError`
-        if a token is refused.
+        A client may lose all brokers and not find them again (docs/kafka.md). But while no token can be obtained, it is
+        not replaced, since a new client would need one, too. Raises `SourceError` if a token is refused.
         """
         if time.monotonic() - answered_at <= _SILENT_S:
             return False
@@ -198,9 +198,9 @@ class ConfluentConnection(ClientConnection):
         return self.messages.explain(protocol_code(error), one_line(error.str()))
 
     def lookup_error(self, offsets: str, error: KafkaError) -> Exception:
-        """Return the error of a request for these offsets: a `SourceError` if waiting cannot fix it.
+        """Return the error to raise if a request for some offsets (`offsets` says which) has failed.
 
-        Else a `TimeoutError` that names the offsets.
+        If waiting cannot fix the error, it is a `SourceError`; else it is a `TimeoutError`.
         """
         if self.is_final(error):
             return self.source_error(error)
@@ -217,13 +217,12 @@ class ConfluentConnection(ClientConnection):
     def _ask(self, timeout_s: float) -> TopicDescription:
         self._replace_if_silent()
         request = self._request_topic(timeout_s)
-        while True:
-            answered = wait([request], _CHECK_S).done
+        answered = False
+        while not answered:
+            answered = bool(wait([request], _CHECK_S).done)
             final_error = self._handle_errors()
             if final_error:
                 raise self.source_error(final_error)  # at once: if the login is refused, no answer will come
-            if answered:
-                break
         try:
             return self._read_description(request)
         except KafkaException as exception:
@@ -237,8 +236,8 @@ class ConfluentConnection(ClientConnection):
         try:
             answer = request.result()
         except KafkaException as exception:
-            is_of_a_broker = exception.args[0].code() > 0
-            self.connected = is_of_a_broker
+            is_from_a_broker = exception.args[0].code() > 0  # librdkafka's own codes are negative
+            self.connected = is_from_a_broker
             raise
         self.connected = True
         return answer

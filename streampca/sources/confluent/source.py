@@ -81,7 +81,7 @@ class ConfluentSource(ClientSource):
         if failed:
             messages = [message for message in messages if not message.error()]
         arrived: dict[int, list[Message]] = {}
-        for partition, run in groupby(messages, methodcaller("partition")):
+        for partition, run in groupby(messages, methodcaller("partition")):  # a run: messages of one partition in a row
             arrived.setdefault(partition, []).extend(run)
         return {partition: ConfluentBatch(batch) for partition, batch in arrived.items()}
 
@@ -119,8 +119,8 @@ class ConfluentSource(ClientSource):
         return self._memberships.popleft()  # `_on_assign` has stopped fetching
 
     def status(self) -> SourceStatus:
-        # librdkafka does not call `_on_lost` for a member without partitions; but a member that joins again gets a new
-        # id.
+        # If a member without partitions is removed from the group, librdkafka does not call `_on_lost`. But when the
+        # member joins again, it gets another id.
         now = time.monotonic()
         if self._is_member and now >= self._check_member_at:
             self._check_member_at = now + _CHECK_MEMBER_EVERY_S
@@ -244,7 +244,7 @@ class ConfluentSource(ClientSource):
         return earliest, end
 
     def _on_assign(self, consumer: Consumer, assigned: Sequence[TopicPartition]) -> None:
-        consumer.assign([])
+        consumer.assign([])  # nothing is fetched before `seek`
         self._is_member = True
         self._member_id = self._consumer.memberid()
         self._check_group_at = time.monotonic() + _CHECK_GROUP_EVERY_S
@@ -255,8 +255,8 @@ class ConfluentSource(ClientSource):
     def _on_revoke(self, consumer: Consumer, revoked: Sequence[TopicPartition]) -> None:
         self._is_member = False
         if not self._closed:
-            # If a callback assigns nothing, not even an empty list, librdkafka calls `unassign` itself: the group would
-            # not wait until the revocation is handled.
+            # Without this call, librdkafka would call `unassign` itself, and the group would not wait until the
+            # revocation is handled.
             consumer.assign([])
             self._revoking = True
             self._add_rebalance(Revoked, revoked)

@@ -148,7 +148,7 @@ class ConfluentProducer(ClientProducer):
         self._answered_at = time.monotonic()
         for number, record in list(self._unacknowledged.items()):
             self._enqueue(number, record)
-        self._to_resend.clear()
+        self._to_resend.clear()  # these records have just been enqueued as well
 
     def produce(
         self,
@@ -158,7 +158,7 @@ class ConfluentProducer(ClientProducer):
         headers: Sequence[Header] = (),
     ) -> None:
         if not self._unacknowledged:
-            self._answered_at = time.monotonic()  # nothing was asked before
+            self._answered_at = time.monotonic()  # a silence begins with the first record that waits for an answer
         self._sent += 1
         record = _Record(
             value=value,
@@ -194,14 +194,14 @@ class ConfluentProducer(ClientProducer):
 
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
         before = len(self._unacknowledged)
-        self._producer.poll(timeout_s if before else 0)
+        self._producer.poll(timeout_s if before else 0)  # calls `_on_delivery`
         while self._to_resend:
             number, time_ms = self._to_resend.pop()
             record = self._unacknowledged[number]._replace(time_ms=time_ms)
             self._unacknowledged[number] = record
             self._enqueue(number, record)
         was_answered = len(self._unacknowledged) < before
-        if was_answered or not self._connection.connected:  # while no broker answers, it need not be replaced
+        if was_answered or not self._connection.connected:  # a producer is not silent while no broker answers anybody
             self._answered_at = time.monotonic()
         if self._unacknowledged and self._connection.is_silent(self._answered_at):
             log.debug("producer replaced", unacknowledged=len(self._unacknowledged))
@@ -218,7 +218,7 @@ class ConfluentProducer(ClientProducer):
             del self._unacknowledged[number]
             return
         record = self._unacknowledged[number]
-        time_ms = self._time_for_another_try(error.code(), record.headers)
+        time_ms = self._time_to_resend_with(error.code(), record.headers)
         was_sent_with_other_time = record.time_ms != _NOW
         if was_sent_with_other_time or time_ms is None:
             raise self._connection.source_error(error)

@@ -125,7 +125,7 @@ class KafkaPythonConnection(ClientConnection):
         answer = self._manager.call_soon(self._request_topic, timeout_s)
         answer.add_both(lambda _: answered.set())
         if not answered.wait(timeout_s + 1) or isinstance(answer.exception, errors.RetriableError):
-            raise TimeoutError
+            raise TimeoutError  # another broker may answer
         if answer.exception is not None:
             raise self.source_error(answer.exception) from None
         topic = answer.value
@@ -210,11 +210,7 @@ class KafkaPythonAdmin(KafkaPythonConnection):
     def brokers(self) -> list[tuple[str, str, int]]:
         with self.explained_errors():
             brokers = self.client.describe_cluster()["brokers"]
-        described = []
-        for broker in brokers:
-            broker_id = broker.get("broker_id", broker.get("node_id"))  # as the client's version calls it
-            described.append((str(broker_id), broker["host"], broker["port"]))
-        return described
+        return [(str(broker["broker_id"]), broker["host"], broker["port"]) for broker in brokers]
 
     def topic_configs(self) -> dict[str, str]:
         resource = ConfigResource(ConfigResourceType.TOPIC, self._topic)

@@ -96,7 +96,7 @@ class PatchedSSLTransport(KafkaSSLTransport):  # type: ignore[misc]
                 except ssl.SSLWantWriteError:
                     await self._net.wait_write(self._sock, timeout_at)
         except BaseException:
-            self._sock.close()  # nobody else would close it: the connection was not made
+            self._sock.close()  # no connection was made, so nobody else will close the socket
             raise
 
 
@@ -109,6 +109,7 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         self.cluster.config["allow_auto_create_topics"] = False
 
     async def _build_transport(self, *args: Any, **kwargs: Any) -> Any:
+        """Open a connection that returns all bytes that it receives before it reports its end."""
         try:
             transport = await super()._build_transport(*args, **kwargs)
         except OSError as error:
@@ -125,6 +126,7 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         return transport
 
     async def _connect(self, node: Any, conn: Any, reset_backoff_on_connect: bool = True, **timeout: Any) -> None:
+        """Connect to a broker. If that fails, note why, and pause longer before the next attempt."""
         # The overridden method would also reset the pause after a failure.
         await super()._connect(node, conn, reset_backoff_on_connect=False, **timeout)
         connected = conn.init_future
@@ -185,6 +187,7 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     _kept_generation: Any = None  # the group's generation that it belongs to
 
     async def _do_join_and_sync_async(self) -> Any:
+        """Join the group. If no poll has taken the assignment of this generation yet, return that one instead."""
         assignment = self._kept_assignment
         if assignment is None or self._kept_generation is not self._generation:
             self._assigned_nothing = False
@@ -194,6 +197,7 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         return assignment
 
     async def _on_join_complete_async(self, *args: Any) -> None:
+        """Take the assignment: a poll calls this."""
         self._kept_generation = None
         self._kept_assignment = None
         await super()._on_join_complete_async(*args)
@@ -217,6 +221,7 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         return math.inf
 
     def _handle_heartbeat_response(self, *args: Any) -> None:
+        """If another member has replaced this one, keep the error, see `raise_if_replaced`."""
         try:
             super()._handle_heartbeat_response(*args)
         except errors.FencedInstanceIdError as error:
@@ -256,7 +261,7 @@ def committed_offsets(
     consumer: KafkaConsumer, partitions: Iterable[TopicPartition], timeout_ms: int
 ) -> dict[int, Committed]:
     """Ask for the group's committed offsets of partitions of one topic; a partition without one is left out."""
-    consumer._coordinator._offset_fetch_futures.clear()
+    consumer._coordinator._offset_fetch_futures.clear()  # else the answer may be that of a request that timed out
     offsets = consumer._coordinator.fetch_committed_offsets(list(partitions), timeout_ms=timeout_ms)
     committed = {}
     for tp, offset_and_metadata in offsets.items():
@@ -294,7 +299,7 @@ def call_transactional(producer: KafkaProducer, method: str, *arguments: Any, de
     Raises `KafkaTimeoutError` at the deadline (by `time.monotonic`).
     """
     result = getattr(producer._transaction_manager, method)(*arguments)
-    producer._sender.wakeup()
+    producer._sender.wakeup()  # its thread sends the request
     timeout_ms = max(deadline - time.monotonic(), 0) * 1000
     if not result.wait(timeout_ms):
         raise errors.KafkaTimeoutError("the brokers did not answer in time")

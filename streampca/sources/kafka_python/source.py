@@ -75,14 +75,14 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             patches.raise_if_replaced(self._consumer)
         except (OffsetOutOfRangeError, LogTruncationError) as error:
             is_truncated = isinstance(error, LogTruncationError)
-            tps = error.divergent_offsets if is_truncated else error.args[0]  # a mapping from partitions
+            tps = error.divergent_offsets if is_truncated else error.args[0]  # by partition
             self._consumer.pause(*tps)  # until `seek`: the client would request the same offsets again
             self._note_out_of_range(tp.partition for tp in tps)
         except RetriableError as error:
             log.debug("poll failed, retrying", error=one_line(error))
             self._seek_back()
         except KafkaError as error:
-            is_suspension = bool(self._rebalances)  # our listener has noted an event and raised
+            is_suspension = bool(self._rebalances)  # raised since our listener has suspended a rebalance
             if not is_suspension:
                 raise self._connection.source_error(error) from None
         return {tp.partition: records for tp, records in fetched.items()}

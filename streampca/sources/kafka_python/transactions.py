@@ -75,8 +75,8 @@ class KafkaPythonProducer(ClientProducer):
             KafkaProducer,
             value_serializer=_UnwrapValue(),
             acks="all",
-            # One request at a time keeps the order; a repeated letter is recognised by the offset in its headers.
             enable_idempotence=self._is_idempotent,
+            # One request at a time keeps the order; a repeated letter is recognised by the offset in its headers.
             max_in_flight_requests_per_connection=1,
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
             max_block_ms=int(self._room_timeout_s * 1000),
@@ -104,7 +104,7 @@ class KafkaPythonProducer(ClientProducer):
         with self._connection.explained_errors():
             future = self._producer.send(
                 self._topic,
-                (record.value,),
+                (record.value,),  # see `_UnwrapValue`
                 record.key,
                 headers=_without_null(record.headers),
                 partition=record.partition,
@@ -121,7 +121,7 @@ class KafkaPythonProducer(ClientProducer):
                 is_timeout = oldest.future.exception is not error  # `get` has raised it, and not the broker
                 if is_timeout:
                     break
-                time_ms = self._time_for_another_try(getattr(error, "errno", None), oldest.record.headers)
+                time_ms = self._time_to_resend_with(getattr(error, "errno", None), oldest.record.headers)
                 was_sent_with_other_time = oldest.time_ms is not None
                 if was_sent_with_other_time or time_ms is None:
                     raise self._connection.source_error(error) from None
@@ -161,7 +161,7 @@ class KafkaPythonTransactions(ClientTransactions):
             try:
                 future = producer.send(
                     topic,
-                    (value,),
+                    (value,),  # see `_UnwrapValue`
                     key,
                     headers=_without_null(headers),
                     partition=partition,
