@@ -12,7 +12,7 @@ from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.events import Listener
 from streampca.consumer_group.in_flight import InFlight
-from streampca.consumer_group.member import Member
+from streampca.consumer_group.member_loop import MemberLoop
 from streampca.consumer_group.policy import FirstRecords, MemberPolicy, without_vectors
 from streampca.errors import TopicReplacedError, refuse_other_topic
 from streampca.process import watchdog
@@ -35,7 +35,7 @@ class TransformConfig(MemberPolicy):
     start_over = "another output_topic and transform_group_id"
 
 
-class Transformer(Member):
+class Transformer(MemberLoop):
     """A member of the consumer group, which transforms the partitions that are assigned to it."""
 
     def __init__(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.in_flight import InFlight
-from streampca.consumer_group.member import Member
+from streampca.consumer_group.member_loop import MemberLoop
 from streampca.consumer_group.policy import FirstRecords, without_vectors
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.epoch import find_odd_timestamps
@@ -35,7 +35,7 @@ class Learned(NamedTuple):
     seconds: float
 
 
-class Worker(Member):
+class Worker(MemberLoop):
     """A member of the consumer group, which learns a fold of each partition that is assigned to it."""
 
     def __init__(

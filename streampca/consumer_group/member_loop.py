@@ -13,7 +13,7 @@ from streampca.sources.base import Source
 from streampca.sources.events import Event
 
 
-class Member(ABC):
+class MemberLoop(ABC):
     """A member of the group, in the thread that calls `run`."""
 
     def __init__(self, source: Source, in_flight: InFlight[Any], listener: events.Listener) -> None:
