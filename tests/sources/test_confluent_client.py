@@ -54,7 +54,7 @@ def test_topic_ids_are_printed_like_by_kafkas_tools(high: int) -> None:
     assert printed_id(Uuid(0, 0)) == ""  # there is none
 
 
-class Odd(Message):
+class MessageWithoutHeaders(Message):
     """A message with a header whose name is not UTF-8."""
 
     def headers(self) -> Any:
@@ -77,7 +77,7 @@ def test_a_batch_has_records_and_columns() -> None:
 
 
 def test_headers_whose_names_are_not_utf8_are_replaced_by_one_that_says_so() -> None:
-    batch = ConfluentBatch([Odd(offset=5)])
+    batch = ConfluentBatch([MessageWithoutHeaders(offset=5)])
     assert headers_of(batch) == [batch[0].headers]
     assert [name for name, _ in batch[0].headers] == ["__connect.errors.headers"]
 
