@@ -28,7 +28,7 @@ _FILE_MAGIC = b"ARROW1\0\0"  # the beginning of a file in the IPC file format; t
 
 
 def rows_of_arrow(path: str, options: FileOptions, part: tuple[int, int] | None = None) -> Rows:
-    """Open a file. `part` is its start and end in row groups of Parquet."""
+    """Open a Parquet or an Arrow IPC file. `part` is its start and end in row groups of Parquet."""
     with input_errors(path, pa.ArrowException), _open_source(path) as (schema, read_batches):
         columns = columns_of(schema, options, path)
         d = options.dimensions

@@ -203,8 +203,8 @@ def batch_of_vectors(vectors: Array, share: float) -> FileBatch:
 
 
 def rows_of_npy(path: str, options: FileOptions, part: tuple[int, int] | None) -> Rows:
-    """Open an .npy file; `part` is its start and end in rows."""
-    columns = choose_columns([], options, path)
+    """Open an .npy file. `part` is its start and end in rows."""
+    columns = choose_columns([], options, path)  # refuses options for columns, which the file does not have
     if "://" in path:
         raise InputError(f"{path}: .npy files are read from local folders, files in buckets as .parquet")
     with input_errors(path), open_seekable(path) as file:

@@ -101,9 +101,9 @@ class Sensors:
     def draw(self, n: int) -> F64:
         """Return readings (n, d), of which the last is a fault."""
         d, causes = self._causes.shape
-        unexplained = np.sqrt(1 - (self._causes**2).sum(axis=1))  # so that all standard deviations are 1
+        unexplained = np.sqrt(1 - (self._causes**2).sum(axis=1))
         noise = unexplained * self._random.standard_normal((n, d))
-        readings = self._random.standard_normal((n, causes)) @ self._causes.T + noise
+        readings = self._random.standard_normal((n, causes)) @ self._causes.T + noise  # mean 0, standard deviation 1
         readings[-1, min(3, d - 1)] += _FAULT
         return np.asarray((self._mean + self._deviation * readings).round(3))
 

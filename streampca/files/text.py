@@ -181,7 +181,7 @@ def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
 
 
 def _are_axis(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
-    """Test whether numbers may be names that are the values of an axis, such as the frequencies of a spectrum.
+    """Test whether the numbers of the first line may be names: the values of an axis, such as frequencies.
 
     Such names rise or fall from column to column, and the numbers of the second line do not do the same.
     """

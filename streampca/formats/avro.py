@@ -49,6 +49,7 @@ class AvroReader(Reader):
         original_schema = fastavro.parse_schema(original, named)
         _check_types(original_schema, named)
 
+        # Reads the numbers faster, if they are in one array at the only path.
         one_block_schema = None
         if len(self.paths) <= 1:
             path = [part.name for part in chain.from_iterable(self.paths)]
@@ -111,7 +112,10 @@ def _encode_bytes(data: bytes) -> bytes:
 
 
 def schema_of(layout: Layout) -> WriterSchema:
-    """Return the schema of a record with these fields, inside of a record for each name of `around`; or of an array."""
+    """Return the schema of a record with these fields. For each name of `around`, there is a record around it.
+
+    If the value is only an array, it is the schema of the array.
+    """
     is_array = list(layout.fields) == [""]
     if is_array:
         return WriterSchema("AVRO", json.dumps(_TYPES["numbers"]))
@@ -143,8 +147,8 @@ def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
     """
     numbers_of_types = count(1)
 
-    def takes_bytes(schema: Any, around: tuple[str, ...]) -> bool:
-        """Return whether every value of a type takes at least a byte, and check all types that it contains.
+    def check(schema: Any, around: tuple[str, ...]) -> bool:
+        """Check a type and all that it contains. Return whether each value of the type takes at least a byte.
 
         `around` are the names of the records that the type is inside of.
         """
@@ -153,25 +157,25 @@ def _check_types(schema: Any, named: Mapping[str, Any]) -> None:
         match named.get(schema, schema) if isinstance(schema, str) else schema:
             case list() as branches:  # a union: the number of the branch takes a byte
                 for branch in branches:
-                    takes_bytes(branch, around)
+                    check(branch, around)
                 return bool(branches)
             case {"type": "record", "name": name, "fields": fields}:
                 if name in around:
                     raise VectorError("undecodable", f"recursive schemas are not supported ({name!r} contains itself)")
-                parts = [takes_bytes(field["type"], (*around, name)) for field in fields]
-                return any(parts)
+                take_bytes = [check(field["type"], (*around, name)) for field in fields]
+                return any(take_bytes)
             case {"type": "array", "items": items}:
-                if not takes_bytes(items, around):
+                if not check(items, around):
                     raise VectorError("undecodable", "arrays of items without bytes are not supported")
             case {"type": "map", "values": values}:
-                takes_bytes(values, around)
+                check(values, around)
             case {"type": "fixed", "size": size}:
                 return bool(size > 0)
             case "null" | {"type": "null"}:
                 return False
         return True
 
-    takes_bytes(schema, ())
+    check(schema, around=())
 
 
 def _with_one_block(schema: Any, path: list[str], dimensions: int, block_numbers: Iterator[int]) -> Any:

@@ -105,9 +105,9 @@ class Codec:
         return decoded
 
     def sample_untyped(self, records: Sequence[Record]) -> list[Array]:
-        """Return numbers of the vectors in records that do not name the type of their numbers, (d,) each.
+        """Return a sample of each vector in records that do not name the type of their numbers.
 
-        They have the type that they were read as. Of a long vector, it is only a sample of the numbers.
+        A sample is all d numbers of a vector, or some numbers of a long vector, in the type that they were read as.
         """
         samples = list[Array]()
         for value in self.values_to_decode(records):

@@ -225,14 +225,14 @@ class NumberFields:
                 continue
             items = self._collect(stops)
             # The numbers at several paths in an element count as one array.
-            entries = _flatten(items) if len(stops) > 1 else []
-            found += [entries] if entries else items
-        outside_arrays = [item for item in found if not isinstance(item, list | tuple)]
-        if all(entry is None for entry in outside_arrays):
-            # There are only nulls beside the arrays: they may as well be vectors that are null.
+            together = _flatten(items) if len(stops) > 1 else []
+            found += [together] if together else items
+        entries = [item for item in found if not isinstance(item, list | tuple)]
+        if all(entry is None for entry in entries):
+            # There are only arrays and nulls: the nulls stand for vectors.
             return [_ABSENT if item is None else item for item in found]
         has_array = any(isinstance(item, list) for item in found)
-        return found if has_array else [outside_arrays]
+        return found if has_array else [entries]  # without arrays, the entries of all elements are one array
 
     def _leaf(self, leaf: Any, *, is_only: bool) -> Any:
         """Return the array, the number or the null at the end of a path. Raises `VectorError`.

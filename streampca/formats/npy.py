@@ -76,9 +76,9 @@ class NpyReader(Reader):
         if len(header.shape) != 1:
             raise VectorError("wrong_length", f"an .npy array with {len(header.shape)} axes, not one")
         check_length(header.shape[0], self.dimensions)
-        numbers = _parse_numbers(value, header)
+        numbers = _parse_numbers(value, header)  # also checks the length of the data
         if header.dtype == self.dtype:
-            return value[header.size :]
+            return value[header.size :]  # the same numbers as bytes: these are joined faster than memoryviews
         return numbers.astype(self.dtype).data
 
 

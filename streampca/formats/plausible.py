@@ -91,7 +91,8 @@ def find_plausible_formats(rows: Array, dimensions: int) -> list[str]:
             continue
         for order in "<>":
             numbers = rows.view(f"{order}f{width}")
-            if numbers.dtype != rows.dtype and np.isfinite(numbers).all() and not find_problem(numbers):
+            is_plausible = np.isfinite(numbers).all() and not find_problem(numbers)
+            if is_plausible and numbers.dtype != rows.dtype:
                 floats.append(numbers)
     signed = [_read_in_likely_order(rows, width) for width in widths]
     unsigned = [integers.view(integers.dtype.str.replace("i", "u")) for integers in signed]

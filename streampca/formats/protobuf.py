@@ -261,6 +261,7 @@ def _with_bytes(files: Files, field: FieldDescriptor) -> Files:
     changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
     package = field.file.package
     full_name = field.containing_type.full_name
+    # The message of the field may be nested in others: these are their names, from the outermost.
     message_names = full_name.removeprefix(f"{package}." if package else "").split(".")
     messages = next(file for file in changed.file if file.name == field.file.name).message_type
     for name in message_names:

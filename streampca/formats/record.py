@@ -75,7 +75,7 @@ def offsets_of(records: Sequence[Record]) -> NDArray[np.int64]:
 
 def last_of(records: Sequence[Record]) -> LastRecord | None:
     """Return the last record; None if there is none, or if its epoch is unknown."""
-    if not len(records):
+    if len(records) == 0:
         return None
     last = records[-1]
     is_unknown = last.leader_epoch is None or last.leader_epoch < 0
