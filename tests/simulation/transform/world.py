@@ -42,9 +42,15 @@ class TransformWorld(Site):
         self.ids: dict[Machine, str] = {}  # of the members' transactions
         self._numbers = itertools.count()
         self.former: list[Process] = []  # that another process has replaced while they lived
+        self._accepts_all = False  # whether an operator has let members accept everything
 
     def accept_all(self) -> None:
-        """Start members that neither bad records nor gaps stop, and end those that were replaced."""
+        """Start members that neither bad records nor gaps stop, and end those that were replaced.
+
+        A member that stopped at each bad record may only now find that all the first ones are bad: then an operator
+        lets it skip them.
+        """
+        self._accepts_all = True
         on_bad_record = self.config.on_bad_record if self.config.on_bad_record != "stop" else "dead_letter"
         if any(isinstance(error, RejectLimitError) for error in self.refusals):
             on_bad_record = "skip"
@@ -86,6 +92,11 @@ class TransformWorld(Site):
         self._store(self.publisher).check()
         self.scheduler.at(self.plan.model_at, self.publish)
         super()._start()
+
+    def _ended(self, machine: Machine, process: Process) -> None:
+        super()._ended(machine, process)
+        if self._accepts_all:
+            self.accept_all()
 
     def _results(self) -> list[object]:
         logs = self.cluster.coordinator.logs
