@@ -128,6 +128,12 @@ class Mount:
         _, volume, names = self._listings.get(folder, (0.0, self.volume, set[str]()))
         return names if volume is self.volume else set()
 
+    def may_list_empty(self, folder: str) -> bool:
+        """Whether this machine has listed a folder before its first file was written, and may list it so again."""
+        at, volume, names = self._listings.get(folder, (-STALE_S, self.volume, set()))
+        is_recent = self.now - at < STALE_S and volume is self.volume
+        return is_recent and all("~" in name for name in names)
+
     def change(self, folder: str, changes: Changes) -> None:
         """Change entries; this machine's own changes are in its listings at once."""
         self.volume.change(folder, changes)

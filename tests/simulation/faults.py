@@ -72,8 +72,11 @@ class Faults(ProcessFaults):
             self._during(fault.seconds, self._set_stray)
 
     def expire(self, fault: Fault) -> None:
-        """The group's committed offsets expire. Not where only they say that the store or the log is incomplete."""
-        if self._world.mounted is self._world.volume and not self._is_trimmed:
+        """The group's committed offsets expire. Not where only they say that the store or the log is incomplete.
+
+        Nor where only they say that a partition has begun: a worker would begin it again, at another offset.
+        """
+        if self._world.mounted is self._world.volume and not self._is_trimmed and not self._may_begin_again():
             self._world.cluster.committed.clear()
             self._is_expired = True
 
@@ -128,6 +131,14 @@ class Faults(ProcessFaults):
     def _has_saved_all(self) -> bool:
         """Whether the group has an offset of every partition."""
         return all(self._world.cluster.committed.get(partition) for partition in range(len(self._world.cluster.logs)))
+
+    def _may_begin_again(self) -> bool:
+        """Whether a worker may list no checkpoint of a partition that has begun where its log ended."""
+        if self._world.plan.start == "earliest":
+            return False
+        folders = [f"{_STORE}/{partition}" for partition in self._world.cluster.committed]
+        mounts = [machine.mount for machine in self._world.machines]
+        return any(mount.may_list_empty(folder) for mount in mounts for folder in folders)
 
     def _restore_old_backup(self) -> None:
         """Make the other volume a backup from before the first checkpoint: the same store, but empty."""
