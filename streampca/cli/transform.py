@@ -67,7 +67,7 @@ def run(settings: TransformSettings) -> None:
             process.started.run(transformer.run, transformer.stop)
         finally:
             cache.stop()
-            logged.ended()
+            logged.ended(process.listener.state)
 
 
 def _build(settings: TransformSettings, model: CurrentModel, process: Process) -> Transformer:

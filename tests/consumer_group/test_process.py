@@ -6,8 +6,7 @@ import pytest
 from structlog.typing import EventDict
 
 from streampca.consumer_group import process as process_module
-from streampca.consumer_group.events import Listeners
-from streampca.consumer_group.health import HealthListener
+from streampca.consumer_group.health import why_unhealthy
 from streampca.consumer_group.process import Process
 from streampca.errors import (
     CertificateError,
@@ -20,6 +19,7 @@ from streampca.errors import (
 from streampca.process.start import Started, ThreadFailures
 from streampca.worker.listeners import WorkerLog
 from tests.errors import refusal
+from tests.members import member_of
 from tests.waiting import Clock
 
 ABSENCES = StoreBusyError, NoBrokerError, TimeoutError
@@ -29,8 +29,8 @@ ABSENCES = StoreBusyError, NoBrokerError, TimeoutError
 def test_a_start(kind: type[Exception], monkeypatch: pytest.MonkeyPatch, logs: list[EventDict]) -> None:
     monkeypatch.setattr(process_module, "_RETRY_S", 0.0)
     clock = Clock(0.0)
-    health = HealthListener(clock)
-    process = Process(Listeners(WorkerLog(clock), health), Started(None, ThreadFailures()), lambda decode: decode)
+    member = member_of(WorkerLog(), clock=clock)
+    process = Process(member, Started(None, ThreadFailures()), lambda decode: decode)
 
     def attempt() -> str:
         clock.now += 1
@@ -47,4 +47,4 @@ def test_a_start(kind: type[Exception], monkeypatch: pytest.MonkeyPatch, logs: l
     assert [line["cause"] for line in logs[:3]] == ["cause 1", "cause 3", "cause 7"]
     pauses = [after["waited_s"] - before["waited_s"] for before, after in pairwise(logs)]
     assert (pauses == sorted(pauses), max(pauses), len(pauses) < 25) == (True, 60, True)
-    assert health.why_unhealthy() is None
+    assert why_unhealthy(member.state, clock()) is None
