@@ -10,10 +10,24 @@ from typing import Any, NamedTuple
 
 import prometheus_client
 import structlog
-from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 
-from streampca.consumer_group import events
+from streampca.consumer_group.events import (
+    CheckpointPostponed,
+    LoopTicked,
+    MemberStopping,
+    OffsetsSkipped,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PartitionStalled,
+    PublishFailed,
+    RecordRejected,
+    RecordsSkipped,
+    RestoreFailed,
+    SourcePolled,
+    StartDelayed,
+    TransactionEnded,
+)
 from streampca.consumer_group.member import Change, Observer
 from streampca.consumer_group.member_state import MemberState, Problem
 from streampca.consumer_group.policy import ALL_DELETES, FIRST
@@ -24,23 +38,19 @@ log = structlog.get_logger()
 
 _NUMBERS = re.compile(r"[0-9]+")
 _PROGRESS_EVERY_S = 60.0
-_RECORD: Mapping[type, Callable[[Any, Any], None]] = {
-    Gauge: Gauge.set,
-    prometheus_client.Counter: prometheus_client.Counter.inc,
-    Histogram: Histogram.observe,
-}
+_METHODS = {Gauge: "set", prometheus_client.Counter: "inc"}  # and "observe" of histograms
 _PROBLEMS: Mapping[type, tuple[str, str]] = {  # problem → what is logged when it begins, and when it has ended
-    events.RestoreFailed: ("restoring failed", "partitions restored"),
-    events.PartitionStalled: ("decoding stalled", "decoding resumed"),
-    events.CheckpointPostponed: ("checkpoint postponed", "checkpoint saved again"),
-    events.PublishFailed: ("publishing failed", "model published again"),
-    events.TransactionEnded: ("transaction failed", "transactions committed again"),
-    events.LoopTicked: ("saving has stopped", "no save is overdue"),
+    RestoreFailed: ("restoring failed", "partitions restored"),
+    PartitionStalled: ("decoding stalled", "decoding resumed"),
+    CheckpointPostponed: ("checkpoint postponed", "checkpoint saved again"),
+    PublishFailed: ("publishing failed", "model published again"),
+    TransactionEnded: ("transaction failed", "transactions committed again"),
+    LoopTicked: ("saving has stopped", "no save is overdue"),
 }
 
 PARTITION = ("partition",)
 
-MetricsTable = Mapping[tuple[type[MetricWrapperBase], Sequence[str]], Mapping[str, str]]
+MetricsTable = Mapping[tuple[Callable[..., Any], Sequence[str]], Mapping[str, str]]
 """Help text of each metric by its name after a prefix, in groups of one kind with the same labels."""
 
 MEMBER_METRICS: MetricsTable = {
@@ -76,33 +86,31 @@ class MemberLog(Observer):
         self._log_delay_at = 0.0
 
     def observe(self, change: Change) -> None:
-        if not isinstance(
-            change.event, events.PartitionsReleased
-        ):  # nothing has recovered; if it fails again, that is logged
+        if not isinstance(change.event, PartitionsReleased):  # nothing has recovered; if it fails again, that is logged
             log_problems(change.before.problems, change.after.problems)
         match change.event:
-            case events.SourcePolled():
+            case SourcePolled():
                 self._on_poll(change.after, change.now.ticks)
-            case events.RecordRejected():
+            case RecordRejected():
                 self._on_reject(change.event)
-            case events.RecordsSkipped(count, accepted_any):
+            case RecordsSkipped(count, accepted_any):
                 self._skipped += count
                 if self._skipped - count < FIRST <= self._skipped and not accepted_any:
                     log.warning("no record has a vector", skipped=self._skipped, message=ALL_DELETES)
-            case events.OffsetsSkipped(partition, position, to, truncated):
+            case OffsetsSkipped(partition, position, to, truncated):
                 cause = "log truncated, offsets skipped" if truncated else "offsets removed by retention"
                 log.error(cause, partition=partition, position=position, to=to)
-            case events.PartitionsAssigned(positions):
+            case PartitionsAssigned(positions):
                 read_from = {str(p): "earliest" if at < 0 else at for p, at in sorted(positions.items())}
                 log.info("partitions assigned", read_from=read_from)
-            case events.PartitionsReleased(partitions, lost):
+            case PartitionsReleased(partitions, lost):
                 write = log.warning if lost else log.info
                 write("partitions lost" if lost else "partitions revoked", partitions=sorted(partitions))
-            case events.StartDelayed(needs, cause) if change.now.ticks >= self._log_delay_at:
+            case StartDelayed(needs, cause) if change.now.ticks >= self._log_delay_at:
                 waited_s = change.now.ticks - change.after.started.ticks
                 log.warning(f"waiting for {needs}", cause=cause, waited_s=round(waited_s))
                 self._log_delay_at = change.now.ticks + min(1 + waited_s, _PROGRESS_EVERY_S)
-            case events.MemberStopping(cause):
+            case MemberStopping(cause):
                 log.info("stopping", cause=cause)
 
     def _figures(self, state: MemberState) -> dict[str, object]:
@@ -114,7 +122,7 @@ class MemberLog(Observer):
             "skipped": self._skipped,
         }
 
-    def _on_reject(self, event: events.RecordRejected) -> None:
+    def _on_reject(self, event: RecordRejected) -> None:
         self._rejected[event.reason] += 1
         count = self._rejected[event.reason]
         write = log.warning if count == 10 ** (len(str(count)) - 1) else log.debug  # the 1st, 10th, 100th, …
@@ -196,15 +204,15 @@ class MemberMetrics(Observer):
 
     def observe(self, change: Change) -> None:
         match change.event:
-            case events.LoopTicked() | events.StartDelayed():
+            case LoopTicked() | StartDelayed():
                 self._record(
                     loop_last_tick_timestamp_seconds=change.now.unix, save_overdue_seconds=change.after.saving.overdue_s
                 )
-            case events.SourcePolled(status):
+            case SourcePolled(status):
                 self._record(broker_connected=status.connected)
-            case events.PartitionsAssigned():
+            case PartitionsAssigned():
                 self._record(partitions_owned=len(change.after.partitions))
-            case events.PartitionsReleased(partitions):
+            case PartitionsReleased(partitions):
                 self._record(partitions_owned=len(change.after.partitions))
                 for partition, gauge in product(partitions, self._by_partition):
                     with contextlib.suppress(KeyError):  # older prometheus_client: the gauge was never set
@@ -214,6 +222,5 @@ class MemberMetrics(Observer):
         """Set gauges, add to counters, and observe in histograms, with these labels; None is no value."""
         for name, value in values.items():
             if value is not None:
-                metric = self._metrics[name]
-                record = _RECORD[type(metric)]
-                record(metric.labels(*labels) if labels else metric, value)
+                metric = self._metrics[name].labels(*labels) if labels else self._metrics[name]
+                getattr(metric, _METHODS.get(type(metric), "observe"))(value)

@@ -1,5 +1,6 @@
 """The state of a member: its connection, partitions and saves, and what is wrong with it."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -28,9 +29,7 @@ from streampca.consumer_group.partition_state import PartitionStates
 from streampca.consumer_group.saving import Saving
 from streampca.errors import NO_ANSWER
 from streampca.sources.events import SourceStatus
-from streampca.stores.process_status import Phase
 
-_WAITING_AFTER_S = 5.0  # without a message
 _SETTLED_AFTER_S = 10.0  # in a group without partitions: another assignment often follows a first empty one
 
 _ENDED_BY: Mapping[type, type] = {  # event → the event that has reported the problem which ends
@@ -68,7 +67,7 @@ class MemberState(NamedTuple):
     ticked: Moment  # at the loop's last turn, or the last attempt to start
     saving: Saving
     has_run: bool = False  # the loop has begun
-    phase: Phase = "starting"
+    has_ended: bool = False
     start_needs: str = ""  # what the start waits for
     stop_cause: str = ""  # empty until the member is to stop
 
@@ -76,6 +75,7 @@ class MemberState(NamedTuple):
     is_member: bool = False  # of its consumer group
     member_since: float = 0.0  # or since when it is none
     has_joined: bool = False  # it was given partitions, or is a member without any for good
+    was_assigned: bool = False  # partitions, ever
 
     # By the event that reports them; `LoopTicked`: that saving has stopped, `SourcePolled`: that no broker answers.
     problems: Mapping[type, Problem] = {}
@@ -83,7 +83,7 @@ class MemberState(NamedTuple):
     has_caught_up: bool = False  # all partitions have been read to their end since the last assignment
 
     messages: int = 0
-    last_message: float = 0.0
+    last_message: float = -math.inf
     outputs: int = 0  # of transform, also those of open transactions
     committed: Mapping[str, int] = {}  # of transform: records of all committed transactions, by outcome
     committed_at: float | None = None  # of transform, seconds since 1970
@@ -93,7 +93,7 @@ class MemberState(NamedTuple):
     @classmethod
     def starting(cls, now: Moment, save_due_after_s: float) -> "MemberState":
         """The state before the first event."""
-        return cls(now, now, Saving(save_due_after_s), member_since=now.ticks, last_message=now.ticks)
+        return cls(now, now, Saving(save_due_after_s), member_since=now.ticks)
 
     def after(self, event: MemberEvent, now: Moment) -> "MemberState":
         """The state after an event."""
@@ -107,20 +107,17 @@ class MemberState(NamedTuple):
                 connection = no_broker if needs == "brokers" else None
                 return state._replace(ticked=now, start_needs=needs, connection=connection)
             case LoopTicked():
-                is_idle = self.last_message <= now.ticks - _WAITING_AFTER_S
-                phase = "waiting" if is_idle and self.phase in ("learning", "transforming") else self.phase
-                return state._replace(ticked=now, has_run=True, phase=phase)
+                return state._replace(ticked=now, has_run=True)
             case SourcePolled(status):
                 return state._polled(status, now.ticks)
             case PartitionsAssigned():
-                phase = "waiting" if self.phase == "starting" else self.phase
-                return state._replace(has_joined=True, has_caught_up=False, phase=phase)
+                return state._replace(has_joined=True, was_assigned=True, has_caught_up=False)
             case PartitionsReleased(_, lost):  # a member whose partitions are revoked stays in the group
                 return state._replace(has_joined=not lost, is_member=self.is_member and not lost)
-            case BatchLearned():
-                return state._handled(event.messages, now.ticks, "learning")
-            case BatchTransformed():
-                handled = state._handled(event.messages, now.ticks, "transforming")
+            case BatchLearned(messages=messages):
+                return state._handled(messages, now.ticks)
+            case BatchTransformed(messages=messages):
+                handled = state._handled(messages, now.ticks)
                 return handled._replace(outputs=self.outputs + event.outputs, model_version=event.version)
             case TransactionEnded("committed", counts):
                 return state._replace(committed=Counter(self.committed) + Counter(counts), committed_at=now.unix)
@@ -129,9 +126,9 @@ class MemberState(NamedTuple):
             case ModelFixed(version):
                 return state._replace(fixed_version=version)
             case MemberStopping(cause):
-                return state._replace(phase="stopping", stop_cause=cause)
+                return state._replace(stop_cause=cause)
             case MemberEnded():
-                return state._replace(phase="stopped")
+                return state._replace(has_ended=True)
         return state
 
     def _polled(self, status: SourceStatus, now: float) -> "MemberState":
@@ -140,13 +137,12 @@ class MemberState(NamedTuple):
         is_settled = now - self.member_since >= _SETTLED_AFTER_S  # a standby without partitions, too
         return self._replace(connection=status, has_joined=self.is_member if is_settled else self.has_joined)
 
-    def _handled(self, messages: int, now: float, phase: Phase) -> "MemberState":
+    def _handled(self, messages: int, now: float) -> "MemberState":
         """The state after a batch was learned or transformed."""
-        has_caught_up = self.has_caught_up or all(state.is_at_end for state in self.partitions.values())
-        if not messages:
-            return self._replace(has_caught_up=has_caught_up)
         return self._replace(
-            has_caught_up=has_caught_up, messages=self.messages + messages, last_message=now, phase=phase
+            has_caught_up=self.has_caught_up or all(state.is_at_end for state in self.partitions.values()),
+            messages=self.messages + messages,
+            last_message=now if messages else self.last_message,
         )
 
     def _problems_after(self, event: MemberEvent, changed: "MemberState", now: float) -> Mapping[type, Problem]:
@@ -166,7 +162,7 @@ class MemberState(NamedTuple):
             case TransactionEnded("committed"):
                 causes[kind] = ""
             case SourcePolled(status):
-                is_away = not status.connected and self.phase != "starting"
+                is_away = not status.connected and self.was_assigned
                 causes[kind] = ": ".join(filter(None, [NO_ANSWER, status.cause])) if is_away else ""
             case LoopTicked() if not changed.saving.overdue_s:
                 causes[kind] = ""

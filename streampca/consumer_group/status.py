@@ -9,7 +9,14 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 
 import structlog
 
-from streampca.consumer_group import events
+from streampca.consumer_group.events import (
+    LoopTicked,
+    MemberEnded,
+    MemberStopping,
+    PartitionsAssigned,
+    PartitionsReleased,
+    StartDelayed,
+)
 from streampca.consumer_group.member import Change, Observer
 from streampca.consumer_group.member_state import MemberState, Moment
 from streampca.consumer_group.partition_state import PartitionState
@@ -17,6 +24,7 @@ from streampca.errors import StoreError
 from streampca.stores.process_status import (
     OUTDATED_AFTER_S,
     PartitionStatus,
+    Phase,
     ProcessStatus,
     ProcessStatuses,
     TransformStatus,
@@ -27,7 +35,8 @@ log = structlog.get_logger()
 _REPORT_EVERY_S = 3.0  # a report costs one or two fsyncs, or a request
 _LAST_REPORT_AFTER_S = 2.0  # longest wait for the report before it
 _RATE_OVER_S = 10.0
-_REPORTED_AT_ONCE = events.PartitionsAssigned | events.PartitionsReleased | events.MemberStopping | events.MemberEnded
+_WAITING_AFTER_S = 5.0  # without a message
+_REPORTED_AT_ONCE = PartitionsAssigned | PartitionsReleased | MemberStopping | MemberEnded
 
 
 class StatusReports(Observer):
@@ -55,7 +64,7 @@ class StatusReports(Observer):
         self._report(state, state.started)
 
     def observe(self, change: Change) -> None:
-        has_ended = isinstance(change.event, events.MemberEnded)
+        has_ended = isinstance(change.event, MemberEnded)
         if has_ended and self._in_flight is not None:
             wait([self._in_flight], _LAST_REPORT_AFTER_S)
         if isinstance(change.event, _REPORTED_AT_ONCE) or change.now.ticks >= self._next_report:
@@ -92,20 +101,29 @@ def status_of(
     state: MemberState, now: Moment, name: str, messages_per_second: float, output_topic: str | None
 ) -> ProcessStatus:
     """The report of a member; with an `output_topic`, of a member of transform."""
-    hidden = {events.LoopTicked, *[events.StartDelayed] * (state.start_needs == "model")}
+    hidden = {LoopTicked, *[StartDelayed] * (state.start_needs == "model")}
     causes = [problem.cause for name, problem in state.problems.items() if name not in hidden]
-    has_ended = state.phase == "stopped"
-    partitions = {} if has_ended else state.partitions
+    partitions = {} if state.has_ended else state.partitions
     return ProcessStatus(
         name=name,
-        state=state.phase,
+        state=_phase(state, now.ticks, "transforming" if output_topic else "learning"),
         trouble="; ".join(causes) or None,
         started_at=state.started.unix,
         updated_at=now.unix,
-        messages_per_second=0.0 if has_ended else messages_per_second,
+        messages_per_second=0.0 if state.has_ended else messages_per_second,
         partitions={str(p): _partition_status(partition) for p, partition in sorted(partitions.items())},
         transform=_transform_status(state, output_topic) if output_topic else None,
     )
+
+
+def _phase(state: MemberState, now: float, working: Phase) -> Phase:
+    if state.has_ended:
+        return "stopped"
+    if state.stop_cause:
+        return "stopping"
+    if not state.was_assigned:
+        return "starting"
+    return working if now - state.last_message < _WAITING_AFTER_S else "waiting"
 
 
 def _partition_status(partition: PartitionState) -> PartitionStatus:
@@ -122,7 +140,7 @@ def _partition_status(partition: PartitionState) -> PartitionStatus:
 
 
 def _transform_status(state: MemberState, output_topic: str) -> TransformStatus:
-    delay = state.problems.get(events.StartDelayed)
+    delay = state.problems.get(StartDelayed)
     return TransformStatus(
         output_topic=output_topic,
         model_version=state.fixed_version if state.model_version is None else state.model_version,

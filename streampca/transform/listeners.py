@@ -3,7 +3,11 @@
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
-from streampca.consumer_group import events
+from streampca.consumer_group.events import (
+    BatchTransformed,
+    ModelFixed,
+    TransactionEnded,
+)
 from streampca.consumer_group.listeners import PARTITION, MemberLog, MemberMetrics, MetricsTable
 from streampca.consumer_group.member import Change
 from streampca.consumer_group.member_state import MemberState
@@ -40,9 +44,9 @@ class TransformLog(MemberLog):
         if state.has_caught_up and not before.has_caught_up:
             log.info("caught up", partitions=len(state.partitions), read=state.messages)
         match change.event:
-            case events.ModelFixed(version, []):
+            case ModelFixed(version, []):
                 log.warning("model version not pinned", version=version, remedy=f"streampca pin {version}")
-            case events.ModelFixed(version, pins):
+            case ModelFixed(version, pins):
                 log.info("model version fixed", version=version, pins=pins)
 
     def ended(self, state: MemberState) -> None:
@@ -64,10 +68,10 @@ class TransformMetrics(MemberMetrics):
     def observe(self, change: Change) -> None:
         super().observe(change)
         match change.event:
-            case events.BatchTransformed(partition, version=version, lag=lag):
+            case BatchTransformed(partition, version=version, lag=lag):
                 self._record(model_version=version)
                 self._record(partition, lag_messages=lag)
-            case events.TransactionEnded(outcome, counts, seconds):
+            case TransactionEnded(outcome, counts, seconds):
                 self._record(outcome, transactions=1)
                 if outcome == "committed":
                     self._record(commit_duration_seconds=seconds, timestamps_replaced=counts["replaced"])

@@ -1,6 +1,7 @@
 """The log and the metrics of a worker: what every member reports, its checkpoints and its models."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import structlog
@@ -10,7 +11,20 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from streampca.consumer_group import events
+from streampca.consumer_group.events import (
+    BatchLearned,
+    CheckpointPostponed,
+    CheckpointSaved,
+    ModelPublished,
+    OffsetsSkipped,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PartitionStalled,
+    PublishFailed,
+    RecordRejected,
+    RecordsSkipped,
+    RestoreFailed,
+)
 from streampca.consumer_group.listeners import PARTITION, MemberLog, MemberMetrics, MetricsTable
 from streampca.consumer_group.member import Change
 from streampca.consumer_group.member_state import MemberState
@@ -20,8 +34,32 @@ from streampca.formats.errors import NO_VALUE
 
 log = structlog.get_logger()
 
-_RATIO_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-_P_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+_RATIOS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_P_VALUES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+
+
+class BulkHistogram(Collector):
+    """A histogram that observes whole arrays; prometheus_client's takes a microsecond a value."""
+
+    def __init__(
+        self, name: str, documentation: str, labels: Sequence[str], bounds: Sequence[float], registry: CollectorRegistry
+    ) -> None:
+        """`bounds` are the inclusive upper ones of buckets, ascending; the bucket up to +Inf is added; no `labels`."""
+        self._name, self._documentation, self._bounds = name, documentation, np.array(bounds)
+        self._seen = np.zeros(len(bounds) + 1, np.int64), 0.0  # replaced together, for a scrape
+        registry.register(self)
+
+    def observe(self, values: NDArray[np.float64]) -> None:
+        counts, total = self._seen
+        buckets = np.searchsorted(self._bounds, values)
+        self._seen = counts + np.bincount(buckets, minlength=len(counts)), total + float(np.sum(values))
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        counts, total = self._seen
+        names = [floatToGoString(bound) for bound in [*self._bounds, np.inf]]  # type: ignore[no-untyped-call]
+        buckets = [(name, float(count)) for name, count in zip(names, np.cumsum(counts), strict=True)]
+        yield HistogramMetricFamily(self._name, self._documentation, buckets=buckets, sum_value=total)
+
 
 _TABLE: MetricsTable = {
     (Counter, ("outcome",)): {"messages": "Messages processed, by outcome: learned, rejected or skipped."},
@@ -60,6 +98,12 @@ _TABLE: MetricsTable = {
         "checkpoint_duration_seconds": "Time to write a checkpoint.",
         "publish_duration_seconds": "Time to merge the partitions' states and write a model.",
     },
+    (partial(BulkHistogram, bounds=_RATIOS), ()): {
+        "prequential_loss_ratio": "Relative residual ‖r‖²/‖y‖² of each message, scored before it was learned.",
+    },
+    (partial(BulkHistogram, bounds=_P_VALUES), ()): {
+        "p_value": "p-values of the messages pending at each publication; uniform unless the stream changes.",
+    },
 }
 
 
@@ -76,13 +120,13 @@ class WorkerLog(MemberLog):
         super().observe(change)
         state = change.after
         match change.event:
-            case events.BatchLearned(odd_times=[first, *_]) if not self._has_warned_of_times:
+            case BatchLearned(odd_times=[first, *_]) if not self._has_warned_of_times:
                 cause = f"half_life_seconds depends on {oddity(first)}"
                 log.warning("timestamps outside 1990 to 2100", cause=cause)
                 self._has_warned_of_times = True
-            case events.CheckpointSaved(partition, fold, seconds):
+            case CheckpointSaved(partition, fold, seconds):
                 log.debug("checkpoint saved", partition=partition, next_offset=fold.position, seconds=round(seconds, 4))
-            case events.ModelPublished():
+            case ModelPublished():
                 is_first = change.before.model_version is None  # later versions are in the lines about progress
                 _log_model(log.info if is_first else log.debug, change.event)
         if state.has_caught_up and not change.before.has_caught_up:
@@ -116,7 +160,7 @@ def _folds(state: MemberState) -> list[Fold]:
     return [partition.fold for partition in state.partitions.values() if partition.fold]
 
 
-def _log_model(write: Callable[..., None], event: events.ModelPublished) -> None:
+def _log_model(write: Callable[..., None], event: ModelPublished) -> None:
     model = event.model
     write(
         "model published",
@@ -133,63 +177,50 @@ class WorkerMetrics(MemberMetrics):
 
     def __init__(self, topic: str) -> None:
         super().__init__("worker", topic, "streampca_", _TABLE)
-        self._loss_ratio = BulkHistogram(
-            "streampca_prequential_loss_ratio",
-            "Relative residual ‖r‖²/‖y‖² of each message, scored before it was learned.",
-            registry=self.registry,
-            buckets=_RATIO_BUCKETS,
-        )
-        self._p_values = BulkHistogram(
-            "streampca_p_value",
-            "p-values of the messages pending at each publication; uniform unless the stream changes.",
-            registry=self.registry,
-            buckets=_P_BUCKETS,
-        )
 
     def observe(self, change: Change) -> None:
         super().observe(change)
         match change.event:
-            case events.BatchLearned():
+            case BatchLearned():
                 self._on_batch(change.event, change.now.unix)
-            case events.RecordRejected(reason=reason):
+            case RecordRejected(reason=reason):
                 self._record("rejected", messages=1)
                 self._record(reason, records_rejected=1)
-            case events.RecordsSkipped(count):
+            case RecordsSkipped(count):
                 self._record("skipped", messages=count)
                 self._record(NO_VALUE, records_skipped=count)
-            case events.CheckpointSaved(partition, fold, seconds):
+            case CheckpointSaved(partition, fold, seconds):
                 self._record(checkpoint_duration_seconds=seconds)
                 self._record(
                     partition,
                     checkpoint_last_success_timestamp_seconds=change.now.unix,
                     pinv_error=fold.state.pinv_error if fold.state.rank else None,
                 )
-            case events.CheckpointPostponed():
+            case CheckpointPostponed():
                 self._record(checkpoints_postponed=1)
-            case events.ModelPublished(model, seconds, p_values):
+            case ModelPublished(model, seconds, p_values):
                 self._record(
                     publish_duration_seconds=seconds,
                     published_version=model.version,
                     explained_variance_ratio=float(model.model.explained_variance_ratio.sum()),
+                    p_value=p_values,
                 )
-                if p_values is not None:
-                    self._p_values.observe(p_values)
-            case events.PublishFailed():
+            case PublishFailed():
                 self._record(publish_failures=1)
-            case events.PartitionStalled(partition, lag):
+            case PartitionStalled(partition, lag):
                 self._record(partition, stalled=1, consumer_lag_messages=lag)
-            case events.OffsetsSkipped(_, position, to):
+            case OffsetsSkipped(_, position, to):
                 self._record(offset_gap_messages=max(to - position, 0))
-            case events.RestoreFailed():
+            case RestoreFailed():
                 self._record(restore_failures=1)
-            case events.PartitionsAssigned(positions):
+            case PartitionsAssigned(positions):
                 self._record("assigned", rebalances=1)
                 for partition in positions:
                     self._record(partition, stalled=0)
-            case events.PartitionsReleased(_, lost):
+            case PartitionsReleased(_, lost):
                 self._record("lost" if lost else "revoked", rebalances=1)
 
-    def _on_batch(self, batch: events.BatchLearned, now: float) -> None:
+    def _on_batch(self, batch: BatchLearned, now: float) -> None:
         fold, stats, missing = batch.fold, batch.fold.stats, batch.fold.state.missing
         self._record("learned", messages=batch.messages)
         self._record(
@@ -208,25 +239,4 @@ class WorkerMetrics(MemberMetrics):
         )
         if batch.losses:
             residual, norm = (np.concatenate(column) for column in zip(*batch.losses, strict=True))
-            self._loss_ratio.observe(residual[norm > 0] / norm[norm > 0])
-
-
-class BulkHistogram(Collector):
-    """A histogram that observes whole arrays; prometheus_client's takes a microsecond a value."""
-
-    def __init__(self, name: str, documentation: str, buckets: Sequence[float], registry: CollectorRegistry) -> None:
-        """`buckets` are the inclusive upper bounds, ascending; the bucket up to +Inf is added."""
-        self._name, self._documentation, self._bounds = name, documentation, np.array(buckets)
-        self._seen = np.zeros(len(buckets) + 1, np.int64), 0.0  # replaced together, for a scrape
-        registry.register(self)
-
-    def observe(self, values: NDArray[np.float64]) -> None:
-        counts, total = self._seen
-        buckets = np.searchsorted(self._bounds, values)
-        self._seen = counts + np.bincount(buckets, minlength=len(counts)), total + float(np.sum(values))
-
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        counts, total = self._seen
-        names = [floatToGoString(bound) for bound in [*self._bounds, np.inf]]  # type: ignore[no-untyped-call]
-        buckets = [(name, float(count)) for name, count in zip(names, np.cumsum(counts), strict=True)]
-        yield HistogramMetricFamily(self._name, self._documentation, buckets=buckets, sum_value=total)
+            self._record(prequential_loss_ratio=residual[norm > 0] / norm[norm > 0])

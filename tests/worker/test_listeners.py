@@ -410,7 +410,7 @@ BOUNDS = (0.001, 0.1, 0.5, 1.0)
 @given(st.lists(st.lists(st.one_of(st.sampled_from(BOUNDS), st.floats(0, 2)), max_size=20), max_size=5))
 def test_same_exposition_as_single_observations(batches: list[list[float]]) -> None:
     bulk, single = CollectorRegistry(), CollectorRegistry()
-    bulk_histogram = BulkHistogram("ratio", "A share.", BOUNDS, bulk)
+    bulk_histogram = BulkHistogram("ratio", "A share.", (), BOUNDS, bulk)
     single_histogram = Histogram("ratio", "A share.", buckets=BOUNDS, registry=single)
     for batch in batches:
         bulk_histogram.observe(np.array(batch))
