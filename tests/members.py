@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from streampca.consumer_group.member import Member, Observer
 from streampca.consumer_group.member_state import MemberState, Moment
+from streampca.consumer_group.saving import Saving
 
 
 def member_of(
@@ -18,4 +19,5 @@ def member_of(
 
 
 def first_state(save_due_after_s: float = 600.0, ticks: float = 0.0) -> MemberState:
-    return MemberState.starting(Moment(ticks, 1e9 + ticks), save_due_after_s)
+    now = Moment(ticks, 1e9 + ticks)
+    return MemberState(now, now, Saving(save_due_after_s))

@@ -144,11 +144,6 @@ class CheckpointSaved:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveAwaited:
-    """The store has not answered a save yet; sent in every turn."""
-
-
-@dataclass(frozen=True, slots=True)
 class CheckpointPostponed:
     """Checkpoints could not be saved, since what a save `needs` failed. Nothing is lost; the worker will retry."""
 
@@ -181,14 +176,10 @@ class PublishFailed:
 
 @dataclass(frozen=True, slots=True)
 class LoopTicked:
-    """The loop begins another round, several times a second, whether there are records or not."""
+    """The loop has polled its source, as it does several times a second, whether there are records or not."""
 
-
-@dataclass(frozen=True, slots=True)
-class SourcePolled:
-    """The source was polled; this is its connection and membership now."""
-
-    status: SourceStatus
+    status: SourceStatus  # of the source now
+    is_saving: bool = False  # a save has begun, and the store has not answered it yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +200,8 @@ PartitionEvent = BatchLearned | BatchTransformed | PartitionStalled | OffsetsSki
 
 MemberEvent = (
     PartitionEvent | StartDelayed | PartitionsAssigned | RestoreFailed | PartitionsReleased | TransactionEnded
-    | ModelFixed | RecordRejected | RecordsSkipped | SaveAwaited | CheckpointPostponed | NewClientTried
-    | ModelPublished | PublishFailed | LoopTicked | SourcePolled | MemberStopping | MemberEnded
+    | ModelFixed | RecordRejected | RecordsSkipped | CheckpointPostponed | NewClientTried
+    | ModelPublished | PublishFailed | LoopTicked | MemberStopping | MemberEnded
 )  # fmt: skip
 
 

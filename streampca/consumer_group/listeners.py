@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import prometheus_client
 import structlog
@@ -24,28 +24,29 @@ from streampca.consumer_group.events import (
     RecordRejected,
     RecordsSkipped,
     RestoreFailed,
-    SourcePolled,
     StartDelayed,
     TransactionEnded,
 )
 from streampca.consumer_group.member import Change, Observer
 from streampca.consumer_group.member_state import MemberState, Problem
 from streampca.consumer_group.policy import ALL_DELETES, FIRST
+from streampca.consumer_group.saving import Saving
 from streampca.errors import RETRY_MAY_HELP
 from streampca.process.metrics import LabelledRegistry, StoreMetrics
+from streampca.sources.events import SourceStatus
 
 log = structlog.get_logger()
 
 _NUMBERS = re.compile(r"[0-9]+")
 _PROGRESS_EVERY_S = 60.0
-_METHODS = {Gauge: "set", prometheus_client.Counter: "inc"}  # and "observe" of histograms
+_METHODS: Mapping[type, str] = {Gauge: "set", prometheus_client.Counter: "inc"}  # and "observe" of histograms
 _PROBLEMS: Mapping[type, tuple[str, str]] = {  # problem → what is logged when it begins, and when it has ended
     RestoreFailed: ("restoring failed", "partitions restored"),
     PartitionStalled: ("decoding stalled", "decoding resumed"),
     CheckpointPostponed: ("checkpoint postponed", "checkpoint saved again"),
     PublishFailed: ("publishing failed", "model published again"),
     TransactionEnded: ("transaction failed", "transactions committed again"),
-    LoopTicked: ("saving has stopped", "no save is overdue"),
+    Saving: ("saving has stopped", "no save is overdue"),
 }
 
 PARTITION = ("partition",)
@@ -63,14 +64,6 @@ MEMBER_METRICS: MetricsTable = {
 }
 
 
-class _Progress(NamedTuple):
-    """What the last line about progress says."""
-
-    at: float  # monotonic seconds
-    messages: int
-    activity: str
-
-
 class MemberLog(Observer):
     """Logs the difference of a member's states, events of the group and of records, and progress every minute.
 
@@ -82,15 +75,17 @@ class MemberLog(Observer):
     def __init__(self) -> None:
         self._rejected: Counter[str] = Counter()
         self._skipped = 0
-        self._progress: _Progress | None = None
-        self._log_delay_at = 0.0
+        self._log_delay_at = 0.0  # as all times here, monotonic seconds
+        self._progress_at = 0.0  # when progress was logged last
+        self._messages_before = 0  # until then
+        self._logged_activity = ""
 
     def observe(self, change: Change) -> None:
         if not isinstance(change.event, PartitionsReleased):  # nothing has recovered; if it fails again, that is logged
             log_problems(change.before.problems, change.after.problems)
         match change.event:
-            case SourcePolled():
-                self._on_poll(change.after, change.now.ticks)
+            case LoopTicked(status):
+                self._on_tick(change.after, status, change.now.ticks)
             case RecordRejected():
                 self._on_reject(change.event)
             case RecordsSkipped(count, accepted_any):
@@ -135,19 +130,20 @@ class MemberLog(Observer):
             count=count,
         )
 
-    def _on_poll(self, state: MemberState, now: float) -> None:
+    def _on_tick(self, state: MemberState, status: SourceStatus, now: float) -> None:
         """Log progress every minute while messages arrive; otherwise once, when the reason for the silence changes."""
-        before = self._progress or _Progress(state.started.ticks, 0, "")
-        seconds = now - before.at
+        seconds = now - max(self._progress_at, state.started.ticks)
         if seconds < _PROGRESS_EVERY_S:
             return
-        messages = state.messages - before.messages
-        activity = self.activity if messages else _waits_for(state)
+        messages = state.messages - self._messages_before
+        activity = self.activity if messages else _waits_for(state, status)
         if messages:
             log.info(activity, messages=messages, per_second=round(messages / seconds, 1), **self._figures(state))
-        elif activity != before.activity:
-            log.info(activity, **self._figures(state), **_details(state))
-        self._progress = _Progress(now, state.messages, activity)
+        elif activity != self._logged_activity:
+            log.info(activity, **self._figures(state), **_details(status))
+        self._progress_at = now
+        self._messages_before = state.messages
+        self._logged_activity = activity
 
 
 def log_problems(before: Mapping[type, Problem], after: Mapping[type, Problem]) -> None:
@@ -160,9 +156,8 @@ def log_problems(before: Mapping[type, Problem], after: Mapping[type, Problem]) 
             log.info(recovered, after=old.cause)
 
 
-def _waits_for(state: MemberState) -> str:
-    status = state.connection
-    if status is None or not status.connected:
+def _waits_for(state: MemberState, status: SourceStatus) -> str:
+    if not status.connected:
         return "waiting for broker"
     if not status.member:
         return "waiting to join group"
@@ -173,11 +168,10 @@ def _waits_for(state: MemberState) -> str:
     return "idle" if state.partitions else "standing by"
 
 
-def _details(state: MemberState) -> dict[str, object]:
+def _details(status: SourceStatus) -> dict[str, object]:
     """The cause of what a member waits for, or since when."""
-    status = state.connection
-    if status is None or not (status.connected and status.member):
-        return {"cause": status.cause if status else ""}
+    if not (status.connected and status.member):
+        return {"cause": status.cause}
     return {"since": datetime.fromtimestamp(status.blocked_since, UTC).isoformat()} if status.blocked_since else {}
 
 
@@ -204,17 +198,18 @@ class MemberMetrics(Observer):
 
     def observe(self, change: Change) -> None:
         match change.event:
-            case LoopTicked() | StartDelayed():
+            case StartDelayed():
+                self._record(loop_last_tick_timestamp_seconds=change.now.unix)
+            case LoopTicked(status):
                 self._record(
-                    loop_last_tick_timestamp_seconds=change.now.unix, save_overdue_seconds=change.after.saving.overdue_s
+                    loop_last_tick_timestamp_seconds=change.now.unix,
+                    save_overdue_seconds=change.after.saving.overdue_s,
+                    broker_connected=status.connected,
                 )
-            case SourcePolled(status):
-                self._record(broker_connected=status.connected)
-            case PartitionsAssigned():
-                self._record(partitions_owned=len(change.after.partitions))
-            case PartitionsReleased(partitions):
-                self._record(partitions_owned=len(change.after.partitions))
-                for partition, gauge in product(partitions, self._by_partition):
+            case PartitionsAssigned() | PartitionsReleased():
+                owned = change.after.partitions.keys()
+                self._record(partitions_owned=len(owned))
+                for partition, gauge in product(change.before.partitions.keys() - owned, self._by_partition):
                     with contextlib.suppress(KeyError):  # older prometheus_client: the gauge was never set
                         gauge.remove(str(partition))
 

@@ -6,6 +6,7 @@ from typing import NamedTuple, Self
 
 from streampca.consumer_group.events import Listener, LoopTicked, MemberEnded, MemberEvent, NewClientTried
 from streampca.consumer_group.member_state import MemberState, Moment
+from streampca.consumer_group.saving import Saving
 from streampca.errors import StreampcaError
 
 
@@ -42,7 +43,8 @@ class Member(Listener):
         """`could_save` says whether a new client would be answered; it may take some seconds. `clock` is monotonic."""
         self._observers, self._could_save = observers, could_save
         self._clock, self._unix_clock = clock, unix_clock
-        self.state = MemberState.starting(self.now(), save_due_after_s)
+        now = self.now()
+        self.state = MemberState(now, now, Saving(save_due_after_s), member_since=now.ticks)
 
     def now(self) -> Moment:
         return Moment(self._clock(), self._unix_clock())

@@ -21,7 +21,6 @@ from streampca.consumer_group.events import (
     PartitionStalled,
     PublishFailed,
     RestoreFailed,
-    SourcePolled,
     StartDelayed,
     TransactionEnded,
 )
@@ -77,7 +76,7 @@ class MemberState(NamedTuple):
     has_joined: bool = False  # it was given partitions, or is a member without any for good
     was_assigned: bool = False  # partitions, ever
 
-    # By the event that reports them; `LoopTicked`: that saving has stopped, `SourcePolled`: that no broker answers.
+    # By the event that reports them; `Saving`: that it has stopped, `LoopTicked`: that no broker answers.
     problems: Mapping[type, Problem] = {}
     partitions: PartitionStates = PartitionStates()
     has_caught_up: bool = False  # all partitions have been read to their end since the last assignment
@@ -90,11 +89,6 @@ class MemberState(NamedTuple):
     model_version: int | None = None  # published last by a worker, or used last by transform
     fixed_version: int | None = None  # of the only model that transform may use
 
-    @classmethod
-    def starting(cls, now: Moment, save_due_after_s: float) -> "MemberState":
-        """The state before the first event."""
-        return cls(now, now, Saving(save_due_after_s), member_since=now.ticks)
-
     def after(self, event: MemberEvent, now: Moment) -> "MemberState":
         """The state after an event."""
         partitions = self.partitions.after(event, now.ticks)
@@ -106,10 +100,8 @@ class MemberState(NamedTuple):
                 no_broker = SourceStatus(connected=False, member=False, cause=cause)
                 connection = no_broker if needs == "brokers" else None
                 return state._replace(ticked=now, start_needs=needs, connection=connection)
-            case LoopTicked():
-                return state._replace(ticked=now, has_run=True)
-            case SourcePolled(status):
-                return state._polled(status, now.ticks)
+            case LoopTicked(status):
+                return state._replace(ticked=now, has_run=True)._polled(status, now.ticks)
             case PartitionsAssigned():
                 return state._replace(has_joined=True, was_assigned=True, has_caught_up=False)
             case PartitionsReleased(_, lost):  # a member whose partitions are revoked stays in the group
@@ -161,13 +153,13 @@ class MemberState(NamedTuple):
                 causes[kind] = cause
             case TransactionEnded("committed"):
                 causes[kind] = ""
-            case SourcePolled(status):
+            case LoopTicked(status):
                 is_away = not status.connected and self.was_assigned
                 causes[kind] = ": ".join(filter(None, [NO_ANSWER, status.cause])) if is_away else ""
-            case LoopTicked() if not changed.saving.overdue_s:
-                causes[kind] = ""
-            case LoopTicked() if changed.saving.has_stopped and LoopTicked not in self.problems:
-                causes[kind] = self.saving.why
+                if not changed.saving.overdue_s:
+                    causes[Saving] = ""
+                elif changed.saving.has_stopped and Saving not in self.problems:
+                    causes[Saving] = changed.saving.why
         problems = dict(self.problems)
         for kind, cause in causes.items():
             since = problems[kind].since if kind in problems else now

@@ -50,14 +50,6 @@ class PartitionState(NamedTuple):
                 read = self._replace(position=event.next, lag=event.lag, stalled_since=None, unsaved_since=since)
                 return read._replace(fold=event.fold) if isinstance(event, BatchLearned) else read
 
-    def assigned(self, position: int) -> "PartitionState":
-        """The state after the partition was restored; records of a transaction that failed still wait for a save."""
-        return self._replace(position=position, lag=None, saved_up_to=position)
-
-    def saved(self) -> "PartitionState":
-        """The state after all that was read is saved."""
-        return self._replace(saved_up_to=self.position, unsaved_since=None)
-
     @property
     def is_at_end(self) -> bool:
         """Whether the partition was read to its end since the assignment."""
@@ -77,12 +69,18 @@ class PartitionStates(Mapping[int, PartitionState]):
     def after(self, event: MemberEvent, now: float) -> "PartitionStates":
         """The states after an event; `now` is monotonic."""
         match event:
-            case PartitionsAssigned(positions):
-                return self | {p: self.get(p, PartitionState()).assigned(at) for p, at in positions.items()}
+            case PartitionsAssigned(positions):  # of a transaction that failed, too: its records still wait for a save
+                return self | {
+                    p: self.get(p, PartitionState())._replace(position=position, lag=None, saved_up_to=position)
+                    for p, position in positions.items()
+                }
             case PartitionsReleased(partitions):
                 return PartitionStates() | {p: self[p] for p in self.keys() - partitions}
             case TransactionEnded("committed"):
-                return self | {p: state.saved() for p, state in self.items() if state.unsaved_since is not None}
+                waiting = {p: state for p, state in self.items() if state.unsaved_since is not None}
+                return self | {
+                    p: state._replace(saved_up_to=state.position, unsaved_since=None) for p, state in waiting.items()
+                }
         if isinstance(event, PartitionEvent):
             state = self.get(event.partition, PartitionState())
             return self | {event.partition: state.after(event, now)}

@@ -10,7 +10,6 @@ from streampca.consumer_group.events import (
     MemberEvent,
     NewClientTried,
     RestoreFailed,
-    SaveAwaited,
     TransactionEnded,
 )
 from streampca.consumer_group.partition_state import PartitionStates
@@ -53,10 +52,11 @@ class Saving(NamedTuple):
                 return self._failed("transaction", cause)
             case CheckpointPostponed(cause, needs):
                 return self._failed(needs, cause)
-            case SaveAwaited():
-                return self._failed("store", _NO_ANSWER_YET)
-            case LoopTicked():
-                return self._ticked(partitions.unsaved_since, now)
+            case LoopTicked(is_saving=is_saving):
+                others = {needs: cause for needs, cause in self.failures.items() if cause != _NO_ANSWER_YET}
+                state = self._replace(failures=others)
+                awaited = state._failed("store", _NO_ANSWER_YET) if is_saving else state
+                return awaited._ticked(partitions.unsaved_since, now)
             case NewClientTried(is_answered):
                 return self._replace(is_new_client_answered=is_answered, try_again_at=now + _TRY_EVERY_S)
         return self
@@ -78,6 +78,4 @@ class Saving(NamedTuple):
         overdue_s = 0.0 if unsaved_since is None else max(now - self.due_after_s - unsaved_since, 0.0)
         needs, cause = list(self.failures.items())[-1] if self.failures else ("", "")
         is_silent = overdue_s >= STOPPED_AFTER_S and (needs == "dead letters" or NO_ANSWER in cause)
-        # A store that still does not answer says so again in the next turn.
-        failures = {name: cause for name, cause in self.failures.items() if cause != _NO_ANSWER_YET}
-        return self._replace(overdue_s=overdue_s, silent=needs if is_silent else "", failures=failures)
+        return self._replace(overdue_s=overdue_s, silent=needs if is_silent else "")

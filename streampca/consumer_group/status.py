@@ -10,7 +10,6 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 import structlog
 
 from streampca.consumer_group.events import (
-    LoopTicked,
     MemberEnded,
     MemberStopping,
     PartitionsAssigned,
@@ -20,6 +19,7 @@ from streampca.consumer_group.events import (
 from streampca.consumer_group.member import Change, Observer
 from streampca.consumer_group.member_state import MemberState, Moment
 from streampca.consumer_group.partition_state import PartitionState
+from streampca.consumer_group.saving import Saving
 from streampca.errors import StoreError
 from streampca.stores.process_status import (
     OUTDATED_AFTER_S,
@@ -101,7 +101,7 @@ def status_of(
     state: MemberState, now: Moment, name: str, messages_per_second: float, output_topic: str | None
 ) -> ProcessStatus:
     """The report of a member; with an `output_topic`, of a member of transform."""
-    hidden = {LoopTicked, *[StartDelayed] * (state.start_needs == "model")}
+    hidden = {Saving, *[StartDelayed] * (state.start_needs == "model")}
     causes = [problem.cause for name, problem in state.problems.items() if name not in hidden]
     partitions = {} if state.has_ended else state.partitions
     return ProcessStatus(

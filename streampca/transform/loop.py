@@ -74,9 +74,8 @@ class Transformer:
         try:
             while self._stop_cause is None:
                 watchdog.tick()
-                self._listener.notify(events.LoopTicked())
                 self._turn(clock)
-                self._listener.notify(events.SourcePolled(self._source.status()))
+                self._listener.notify(events.LoopTicked(self._source.status()))
         except StreampcaError as error:
             self.stop(str(error))
             raise

@@ -1,6 +1,6 @@
 """The log and the metrics of a worker: what every member reports, its checkpoints and its models."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -126,9 +126,17 @@ class WorkerLog(MemberLog):
                 self._has_warned_of_times = True
             case CheckpointSaved(partition, fold, seconds):
                 log.debug("checkpoint saved", partition=partition, next_offset=fold.position, seconds=round(seconds, 4))
-            case ModelPublished():
-                is_first = change.before.model_version is None  # later versions are in the lines about progress
-                _log_model(log.info if is_first else log.debug, change.event)
+            case ModelPublished(model, seconds):
+                # Later versions are in the lines about progress.
+                write = log.info if change.before.model_version is None else log.debug
+                write(
+                    "model published",
+                    version=model.version,
+                    explained_variance_ratio=round(float(model.model.explained_variance_ratio.sum()), 5),
+                    loss_ewma=None if model.loss_ewma is None else round(model.loss_ewma, 5),
+                    partitions=len(model.positions),
+                    seconds=round(seconds, 3),
+                )
         if state.has_caught_up and not change.before.has_caught_up:
             learned = sum(fold.stats.learned for fold in _folds(state))
             if learned:
@@ -158,18 +166,6 @@ class WorkerLog(MemberLog):
 def _folds(state: MemberState) -> list[Fold]:
     """The folds of the partitions of which a batch was learned."""
     return [partition.fold for partition in state.partitions.values() if partition.fold]
-
-
-def _log_model(write: Callable[..., None], event: ModelPublished) -> None:
-    model = event.model
-    write(
-        "model published",
-        version=model.version,
-        explained_variance_ratio=round(float(model.model.explained_variance_ratio.sum()), 5),
-        loss_ewma=None if model.loss_ewma is None else round(model.loss_ewma, 5),
-        partitions=len(model.positions),
-        seconds=round(event.seconds, 3),
-    )
 
 
 class WorkerMetrics(MemberMetrics):

@@ -74,7 +74,6 @@ class Worker:
             self._next_save = clock() + self._config.checkpoint_interval_s
             while self._stop_cause is None:
                 watchdog.tick()
-                self._listener.notify(events.LoopTicked())
                 self._turn(clock)
         except StreampcaError as error:
             self.stop(str(error))
@@ -87,7 +86,7 @@ class Worker:
             watchdog.tick()
             self._handle(event)
         self._in_flight.handle_ended()
-        self._listener.notify(events.SourcePolled(self._source.status()))
+        self._listener.notify(events.LoopTicked(self._source.status(), self._checkpointer.busy))
         now = clock()
         self._assignment.retry_when_due(now)
         if not self._checkpointer.busy and now >= self._next_save:

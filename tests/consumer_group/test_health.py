@@ -10,7 +10,7 @@ from tests.members import member_of
 from tests.waiting import Clock
 from tests.worker.environment import notify
 
-MEMBER, NON_MEMBER = (events.SourcePolled(SourceStatus(connected=True, member=is_one)) for is_one in (True, False))
+MEMBER, NON_MEMBER = (events.LoopTicked(SourceStatus(connected=True, member=is_one)) for is_one in (True, False))
 ASSIGNED = events.PartitionsAssigned({0: 5})
 
 
@@ -37,7 +37,7 @@ def test_healthy_while_the_loop_has_run_within_a_minute_and_five_minutes_before_
         (0, True, None),
     ):
         clock.now += seconds
-        notify(member, *[events.LoopTicked()] * has_run)
+        notify(member, *[MEMBER] * has_run)
         expected = silence_s and Failure("loop", f"the loop has not run for {silence_s} s")
         assert why_unhealthy(member.state, member.now().ticks) == expected
 

@@ -16,6 +16,7 @@ from streampca.consumer_group.health import why_unhealthy
 from streampca.errors import StoreError
 from streampca.fold.fold import Fold
 from streampca.pca.learning import LearningConfig
+from streampca.sources.events import SourceStatus
 from streampca.transform.listeners import TransformLog, TransformMetrics
 from streampca.worker.listeners import WorkerLog, WorkerMetrics
 from tests.members import member_of
@@ -27,6 +28,7 @@ from tests.worker.harness import SynchronousExecutor, make_worker, raising, send
 
 SILENT = TimeoutError("no broker answers at kafka:9092")
 FOLD = Fold.empty(LearningConfig(3, 2))
+TICK = events.LoopTicked(SourceStatus(connected=True, member=True))
 
 
 class Watched:
@@ -158,7 +160,7 @@ def test_each_dependency_of_a_commit_that_stops(
     topic_id = member.source.topic_id
     monkeypatch.setattr(member.source, "topic_id", lambda: (hook("topic_id"), topic_id())[1])
     member.run()
-    watched.member.notify(events.LoopTicked())
+    watched.member.notify(TICK)
     assert seen == [(0, 0, True), (0, 0, True), (299, 0, True), (301, 1, not restarts)]
     assert said(logs) == [cause]
     assert (watched.overdue_s, watched.is_healthy) == (0, True)
@@ -211,9 +213,9 @@ def test_only_records_past_the_last_save_are_late(
     notify(watched.member, *happened)
     for watched.clock.now in (600.0, 1000.0):
         assert (watched.overdue_s, said(logs)) == (0, [])
-        watched.member.notify(events.LoopTicked())
+        watched.member.notify(TICK)
     assert (watched.overdue_s, len(said(logs))) == (overdue_s, overdue_s > 0)
-    watched.member.notify(events.LoopTicked())
+    watched.member.notify(TICK)
     assert (len(said(logs)), watched.is_healthy) == (overdue_s > 0, True)
 
 
@@ -221,8 +223,12 @@ def test_a_silent_client_is_noticed_between_models_that_are_written() -> None:
     watched, postponed = Watched("worker", 0.0), events.CheckpointPostponed(str(SILENT), "topic")
     notify(watched.member, ASSIGNED, learned(9))
     watched.clock.now = 301.0
-    for happened, is_healthy in (([postponed], False), ([events.SaveAwaited()], True), ([], False)):
-        notify(watched.member, *happened, events.LoopTicked())
+    for happened, is_healthy in (
+        ([postponed, TICK], False),
+        ([replace(TICK, is_saving=True)], True),
+        ([TICK], False),
+    ):
+        notify(watched.member, *happened)
         assert watched.is_healthy == is_healthy
 
 

@@ -43,7 +43,7 @@ class ReportedMember:
     """A member with its status reports, their store, and its clocks, which are a constant apart."""
 
     def __init__(self, store: Store, executor: Executor | None = None, output_topic: str | None = None) -> None:
-        self.store, self.ticks = store, 500.0
+        self.store, self.ticks, self.status = store, 500.0, CONNECTED
         self.reports = ProcessStatuses(store, TOPIC)
         self._status = StatusReports(self.reports, NAME, output_topic, executor)
         self._member = Member([self._status], 600.0, lambda _: False, lambda: self.ticks, lambda: 1e9 + self.ticks)
@@ -65,7 +65,7 @@ class ReportedMember:
         """Tick five times a second for this many seconds."""
         for _ in range(round(seconds * 5)):
             self.ticks += 0.2
-            self.notify(events.LoopTicked())
+            self.notify(events.LoopTicked(self.status))
 
     def report(self, *happened: events.MemberEvent) -> ProcessStatus:
         """The report in the store, after these events."""
@@ -127,6 +127,7 @@ def test_partition_figures_come_from_its_fold(member: ReportedMember) -> None:
 
 def test_the_rate_covers_the_last_ten_seconds(member: ReportedMember) -> None:
     with member:
+        member.notify(events.PartitionsAssigned({0: 0}))
         for _ in range(50):
             member.notify(learned(100))
             member.run(1)
@@ -141,7 +142,7 @@ def test_written_every_few_seconds_at_any_loop_speed(member: ReportedMember, sto
         before = store.writes
         for _ in range(3000):  # 30 seconds
             member.ticks += 0.01
-            member.notify(events.LoopTicked(), learned(1), events.SourcePolled(CONNECTED))
+            member.notify(learned(1), events.LoopTicked(CONNECTED))
         assert 8 <= store.writes - before <= 10
 
 
@@ -181,11 +182,12 @@ def test_resolving_one_error_keeps_the_other(member: ReportedMember) -> None:
 def test_a_lost_broker_is_shown_but_not_before_the_first_connection(member: ReportedMember) -> None:
     away = SourceStatus(connected=False, member=False)
     with member:
-        for happened, trouble in (
-            ([events.SourcePolled(away)], None),
-            ([events.PartitionsAssigned({0: 1}), events.SourcePolled(away)], "no broker answers"),
-            ([events.SourcePolled(CONNECTED)], None),
+        for happened, status, trouble in (
+            ([], away, None),
+            ([events.PartitionsAssigned({0: 1})], away, "no broker answers"),
+            ([], CONNECTED, None),
         ):
+            member.status = status
             member.notify(*happened)
             member.run(4)
             assert member.report().trouble == trouble
@@ -247,13 +249,13 @@ def test_the_status_of_transform_from_waiting_for_a_model_to_the_end(store: Coun
         }  # fmt: skip
         report = member.report(events.ModelFixed(6, ["pinned"]), events.PartitionsReleased([], lost=False))
         assert report.transform.model_version == 6
-        member.notify(events.SourcePolled(CONNECTED), events.PartitionsAssigned({0: -1, 1: 3}), batch)
+        member.notify(events.LoopTicked(CONNECTED), events.PartitionsAssigned({0: -1, 1: 3}), batch)
         member.ticks += 1
         committed = events.TransactionEnded("committed", {"written": 3, "rejected": 1}, 0.2)
         failed = events.TransactionEnded("failed", {"written": 3, "rejected": 0}, 0.0, "fenced")
         member.notify(committed, batch, failed, batch)
         member.ticks += 60
-        report = member.report(events.LoopTicked())
+        report = member.report(events.LoopTicked(CONNECTED))
         assert (report.state, report.trouble) == ("waiting", "fenced")
         assert report.transform == TransformStatus(
             output_topic="projected", model_version=7, awaits=None, written=3, rejected=1, committed_at=1e9 + 505

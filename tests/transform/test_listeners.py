@@ -24,7 +24,7 @@ def test_records_count_when_their_transaction_is_committed() -> None:
     metrics = TransformMetrics("t")
     member = member_of(metrics)
     notify(
-        member, events.LoopTicked(), events.SourcePolled(SourceStatus(True, member=True)),
+        member, events.LoopTicked(SourceStatus(True, member=True)),
         events.PartitionsAssigned({0: -1, 1: 3}), BATCH, FAILED, COMMITTED,
     )  # fmt: skip
     assert_includes(
@@ -74,7 +74,7 @@ def test_failures_and_waiting_are_logged_once(logs: list[EventDict]) -> None:
         FAILED, FAILED, COMMITTED, events.BatchTransformed(0, 1, 1, 8, 0, 10),
     )  # fmt: skip
     clock.now = 61.0
-    observed.notify(events.SourcePolled(SourceStatus(True, member=True)))
+    observed.notify(events.LoopTicked(SourceStatus(True, member=True)))
     log.ended(observed.state)
     logged = [line["event"] for line in logs if line["log_level"] != "debug"]
     assert logged == [

@@ -147,7 +147,7 @@ class TimedLog(Member):
         """Notify of four polls a minute, 15 s apart."""
         for _ in range(4 * minutes):
             self._time.now += 15
-            self.notify(events.SourcePolled(status))
+            self.notify(events.LoopTicked(status))
 
 
 def test_progress_is_logged_once_a_minute(logs: Logs) -> None:
