@@ -50,7 +50,7 @@ def run(settings: TransformSettings) -> None:
             process.started.run(transformer.run, transformer.stop)
         finally:
             start.cache.stop()
-            logged.ended()
+            logged.ended(process.listener.state)
 
 
 def _build(start: TransformStart, process: Process) -> Transformer:

@@ -46,7 +46,7 @@ def run(settings: WorkerSettings) -> None:
         try:
             process.started.run(worker.run, worker.stop)
         finally:
-            logged.ended()
+            logged.ended(process.listener.state)
 
 
 def _build(start: WorkerStart, store: Store, process: Process) -> Worker:

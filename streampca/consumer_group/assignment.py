@@ -67,7 +67,6 @@ class Assignment(Generic[P]):
         self._retry_at: float | None = None
         self._refuse_at: float | None = None
         self._paused: set[int] = set()
-        self._stalled: set[int] = set()  # until records of theirs are decoded again
         self._read_at: float | None = None  # the paused ones
         self.progress: dict[int, P] = {}
 
@@ -79,7 +78,6 @@ class Assignment(Generic[P]):
     def release(self, partitions: Collection[int], *, lost: bool) -> list[int]:
         """Drop partitions that were revoked or lost; returns those that were restored."""
         self._waiting -= set(partitions)
-        self._stalled -= set(partitions)
         restored = [p for p in partitions if p in self.progress]
         self._forget(partitions)
         # All of them: a partition that waits to be restored again has been reported as assigned before, or as stalled.
@@ -117,9 +115,6 @@ class Assignment(Generic[P]):
         if isinstance(decoded, Undecoded):
             self._pause(decoded)
             return
-        if partition in self._stalled:
-            self._stalled.discard(partition)
-            self._listener.notify(events.PartitionResumed(partition))
         if not self._first_records.may_handle(decoded):
             return
         reject = self._policy.stops_at(decoded)
@@ -139,7 +134,6 @@ class Assignment(Generic[P]):
         self._in_flight.finish(event.partition)  # earlier records that are worked on need not be read again
         self._source.pause(frozenset({event.partition}))
         self._paused.add(event.partition)
-        self._stalled.add(event.partition)
         self._listener.notify(events.PartitionStalled(event.partition, event.end - event.position, event.cause))
 
     def skip_gap(self, event: OutOfRange) -> None:

@@ -1,6 +1,7 @@
 """The events in the life of a worker or of `streampca transform`.
 
-Log, metrics, status and health listen to them; the loops know none of these.
+The loops report them; `Member` (member.py) makes the member's state of them, which log, metrics, status reports and
+health read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,6 @@ from streampca.sources.events import SourceStatus
 
 if TYPE_CHECKING:  # transform learns nothing, so it need not wait for what learning imports
     from streampca.fold.fold import Fold
-
-
-SAVING_STOPPED_S = 300.0  # that a save is overdue
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +59,11 @@ class BatchLearned:
     lag: int  # messages of the partition still to come
     incomplete: int = 0  # vectors that lack entries
     odd_times: Sequence[int] = ()  # timestamps outside 1990 to 2100, where half_life_seconds needs them
+
+    @property
+    def next(self) -> int:
+        """Next offset to read."""
+        return self.fold.position
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +125,6 @@ class PartitionStalled:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionResumed:
-    """The records of a stalled partition can be decoded again."""
-
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
 class OffsetsSkipped:
     """The records between two positions were removed before they were read, or replaced: the log was truncated."""
 
@@ -148,11 +144,6 @@ class CheckpointSaved:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveAwaited:
-    """The store has not answered a save yet; sent in every turn."""
-
-
-@dataclass(frozen=True, slots=True)
 class CheckpointPostponed:
     """Checkpoints could not be saved, since what a save `needs` failed. Nothing is lost; the worker will retry."""
 
@@ -161,12 +152,10 @@ class CheckpointPostponed:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveOverdue:
-    """For how many seconds a save has been due that has not happened, 0 if none is; sent in every turn."""
+class NewClientTried:
+    """While the member's own Kafka client got no answer, another one was created to see whether it gets answers."""
 
-    seconds: float
-    failures: Mapping[str, str]  # the last one of each thing that a save needs
-    restart_helps: bool = False
+    is_answered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +176,10 @@ class PublishFailed:
 
 @dataclass(frozen=True, slots=True)
 class LoopTicked:
-    """The loop begins another round, several times a second, whether there are records or not."""
+    """The loop has polled its source, as it does several times a second, whether there are records or not."""
 
-
-@dataclass(frozen=True, slots=True)
-class SourcePolled:
-    """The source was polled; this is its connection and membership now."""
-
-    status: SourceStatus
+    status: SourceStatus  # of the source now
+    is_saving: bool = False  # a save has begun, and the store has not answered it yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +189,19 @@ class MemberStopping:
     cause: str
 
 
+@dataclass(frozen=True, slots=True)
+class MemberEnded:
+    """The member has left the group, and ends; `cause` is empty unless an error has ended it."""
+
+    cause: str
+
+
+PartitionEvent = BatchLearned | BatchTransformed | PartitionStalled | OffsetsSkipped | CheckpointSaved
+
 MemberEvent = (
-    StartDelayed | PartitionsAssigned | RestoreFailed | PartitionsReleased | BatchLearned | BatchTransformed
-    | TransactionEnded | ModelFixed | RecordRejected | RecordsSkipped | PartitionStalled
-    | PartitionResumed | OffsetsSkipped | CheckpointSaved | SaveAwaited | CheckpointPostponed | SaveOverdue
-    | ModelPublished | PublishFailed | LoopTicked | SourcePolled | MemberStopping
+    PartitionEvent | StartDelayed | PartitionsAssigned | RestoreFailed | PartitionsReleased | TransactionEnded
+    | ModelFixed | RecordRejected | RecordsSkipped | CheckpointPostponed | NewClientTried
+    | ModelPublished | PublishFailed | LoopTicked | MemberStopping | MemberEnded
 )  # fmt: skip
 
 

@@ -2,19 +2,35 @@
 
 import contextlib
 import re
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import product, starmap
+from itertools import product
 from typing import Any
 
 import prometheus_client
 import structlog
-from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 
-from streampca.consumer_group import events
+from streampca.consumer_group.events import (
+    CheckpointPostponed,
+    LoopTicked,
+    MemberStopping,
+    OffsetsSkipped,
+    PartitionsAssigned,
+    PartitionsReleased,
+    PartitionStalled,
+    PublishFailed,
+    RecordRejected,
+    RecordsSkipped,
+    RestoreFailed,
+    StartDelayed,
+    TransactionEnded,
+)
+from streampca.consumer_group.member import Change, Observer
+from streampca.consumer_group.member_state import MemberState, Problem
 from streampca.consumer_group.policy import ALL_DELETES, FIRST
+from streampca.consumer_group.saving import Saving
 from streampca.errors import RETRY_MAY_HELP
 from streampca.process.metrics import LabelledRegistry, StoreMetrics
 from streampca.sources.events import SourceStatus
@@ -23,120 +39,85 @@ log = structlog.get_logger()
 
 _NUMBERS = re.compile(r"[0-9]+")
 _PROGRESS_EVERY_S = 60.0
-_UNSAVED = "saving has stopped"
+_METHODS: Mapping[type, str] = {Gauge: "set", prometheus_client.Counter: "inc"}  # and "observe" of histograms
+_PROBLEMS: Mapping[type, tuple[str, str]] = {  # problem → what is logged when it begins, and when it has ended
+    RestoreFailed: ("restoring failed", "partitions restored"),
+    PartitionStalled: ("decoding stalled", "decoding resumed"),
+    CheckpointPostponed: ("checkpoint postponed", "checkpoint saved again"),
+    PublishFailed: ("publishing failed", "model published again"),
+    TransactionEnded: ("transaction failed", "transactions committed again"),
+    Saving: ("saving has stopped", "no save is overdue"),
+}
 
-Row = tuple[type[prometheus_client.Counter] | type[Gauge] | type[Histogram], str, Sequence[str], str]
-"""Kind, name after a prefix, labels and help text of a metric."""
-
-MEMBER_METRICS: tuple[Row, ...] = (
-    (Gauge, "partitions_owned", (), "Partitions assigned to this member."),
-    (Gauge, "broker_connected", (), "1 while a broker answers, otherwise 0; then lag and offsets are stale."),
-    (Gauge, "loop_last_tick_timestamp_seconds", (), "Time of the loop's last iteration."),
-    (Gauge, "save_overdue_seconds", (), "Time since a save of records was due that has not happened; 0 if none is."),
-)
 PARTITION = ("partition",)
 
+MetricsTable = Mapping[tuple[Callable[..., Any], Sequence[str]], Mapping[str, str]]
+"""Help text of each metric by its name after a prefix, in groups of one kind with the same labels."""
 
-class MemberLog(events.Listener):
-    """Logs events of the group and of records, and progress every minute; subclasses log what they do with records.
+MEMBER_METRICS: MetricsTable = {
+    (Gauge, ()): {
+        "partitions_owned": "Partitions assigned to this member.",
+        "broker_connected": "1 while a broker answers, otherwise 0; then lag and offsets are stale.",
+        "loop_last_tick_timestamp_seconds": "Time of the loop's last iteration.",
+        "save_overdue_seconds": "Time since a save of records was due that has not happened; 0 if none is.",
+    }
+}
 
-    A failure that repeats is logged only once until it is over. `clock` is monotonic.
+
+class MemberLog(Observer):
+    """Logs the difference of a member's states, events of the group and of records, and progress every minute.
+
+    Subclasses log what a member does with records.
     """
 
     activity: str  # what a member does that has records
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._causes: dict[str, str] = {}  # of failures that are not over
-        self._stalled: set[int] = set()
-        self._lags: dict[int, int | None] = {}  # of every partition owned; None until it is known
-        self._caught_up = False  # since the last assignment
+    def __init__(self) -> None:
         self._rejected: Counter[str] = Counter()
         self._skipped = 0
-        self._messages = self._messages_before = 0  # in all, and until the last line about progress
-        self._started_at = self._log_delay_at = self._progress_at = clock()
+        self._log_delay_at = 0.0  # as all times here, monotonic seconds
+        self._progress_at = 0.0  # when progress was logged last
+        self._messages_before = 0  # until then
         self._logged_activity = ""
 
-    def notify(self, event: events.MemberEvent) -> None:
-        match event:
-            case events.SourcePolled(status):
-                self._on_poll(status)
-            case events.RecordRejected():
-                self._on_reject(event)
-            case events.RecordsSkipped(count, accepted_any):
+    def observe(self, change: Change) -> None:
+        if not isinstance(change.event, PartitionsReleased):  # nothing has recovered; if it fails again, that is logged
+            log_problems(change.before.problems, change.after.problems)
+        match change.event:
+            case LoopTicked(status):
+                self._on_tick(change.after, status, change.now.ticks)
+            case RecordRejected():
+                self._on_reject(change.event)
+            case RecordsSkipped(count, accepted_any):
                 self._skipped += count
                 if self._skipped - count < FIRST <= self._skipped and not accepted_any:
                     log.warning("no record has a vector", skipped=self._skipped, message=ALL_DELETES)
-            case events.PartitionStalled(partition, lag, cause):
-                self._stalled.add(partition)
-                self._lags[partition] = lag
-                self._fails("decoding stalled", cause)
-            case events.PartitionResumed(partition):
-                self._stalled.discard(partition)
-                if not self._stalled:
-                    self._ends("decoding stalled", "decoding resumed")
-            case events.OffsetsSkipped(partition, position, to, truncated):
+            case OffsetsSkipped(partition, position, to, truncated):
                 cause = "log truncated, offsets skipped" if truncated else "offsets removed by retention"
                 log.error(cause, partition=partition, position=position, to=to)
-            case events.RestoreFailed(cause):
-                self._fails("restoring failed", cause)
-            case events.PartitionsAssigned(positions):
-                self._ends("restoring failed", "partitions restored")
-                self._lags |= dict.fromkeys(positions)
-                self._caught_up = False
+            case PartitionsAssigned(positions):
                 read_from = {str(p): "earliest" if at < 0 else at for p, at in sorted(positions.items())}
                 log.info("partitions assigned", read_from=read_from)
-            case events.PartitionsReleased():
-                self._on_release(event)
-            case events.StartDelayed(needs, cause) if (now := self._clock()) >= self._log_delay_at:
-                waited_s = now - self._started_at
+            case PartitionsReleased(partitions, lost):
+                write = log.warning if lost else log.info
+                write("partitions lost" if lost else "partitions revoked", partitions=sorted(partitions))
+            case StartDelayed(needs, cause) if change.now.ticks >= self._log_delay_at:
+                waited_s = change.now.ticks - change.after.started.ticks
                 log.warning(f"waiting for {needs}", cause=cause, waited_s=round(waited_s))
-                self._log_delay_at = now + min(1 + waited_s, _PROGRESS_EVERY_S)
-            case events.SaveOverdue(seconds, failures):
-                if seconds >= events.SAVING_STOPPED_S and _UNSAVED not in self._causes:
-                    self._fails(_UNSAVED, "; ".join(starmap("{}: {}".format, failures.items())) or "no failure")
-                elif not seconds:
-                    self._ends(_UNSAVED, "no save is overdue")
-            case events.MemberStopping(cause):
+                self._log_delay_at = change.now.ticks + min(1 + waited_s, _PROGRESS_EVERY_S)
+            case MemberStopping(cause):
                 log.info("stopping", cause=cause)
 
-    def _state(self) -> dict[str, object]:
+    def _figures(self, state: MemberState) -> dict[str, object]:
         """The fields of a line about progress."""
         return {
-            "partitions": len(self._lags),
-            "lag": sum(lag or 0 for lag in self._lags.values()),
+            "partitions": len(state.partitions),
+            "lag": sum(partition.lag or 0 for partition in state.partitions.values()),
             "rejected": self._rejected.total(),
             "skipped": self._skipped,
         }
 
-    def _fails(self, failure: str, cause: str, level: str = "error") -> None:
-        """Log a failure that is retried when it begins, and when its cause changes."""
-        if _kind(cause) != _kind(self._causes.get(failure, "")):
-            getattr(log, level)(failure, cause=cause)
-        self._causes[failure] = cause
-
-    def _ends(self, failure: str, recovered: str) -> None:
-        if cause := self._causes.pop(failure, ""):
-            log.info(recovered, after=cause)
-
-    def _catches_up(self, partition: int, messages: int, lag: int) -> bool:
-        """Count a batch; returns True if all partitions are at their end now, first since the assignment."""
-        self._messages += messages
-        self._lags[partition] = lag
-        before = self._caught_up
-        self._caught_up = before or all(lag is not None and lag <= 0 for lag in self._lags.values())
-        return self._caught_up and not before
-
-    def _on_release(self, event: events.PartitionsReleased) -> None:
-        for partition in event.partitions:
-            self._lags.pop(partition, None)
-            self._stalled.discard(partition)
-        if not self._stalled:  # where they stall again, that is logged again
-            self._causes.pop("decoding stalled", None)
-        write = log.warning if event.lost else log.info
-        write("partitions lost" if event.lost else "partitions revoked", partitions=sorted(event.partitions))
-
-    def _on_reject(self, event: events.RecordRejected) -> None:
+    def _on_reject(self, event: RecordRejected) -> None:
         self._rejected[event.reason] += 1
         count = self._rejected[event.reason]
         write = log.warning if count == 10 ** (len(str(count)) - 1) else log.debug  # the 1st, 10th, 100th, …
@@ -149,29 +130,42 @@ class MemberLog(events.Listener):
             count=count,
         )
 
-    def _on_poll(self, status: SourceStatus) -> None:
+    def _on_tick(self, state: MemberState, status: SourceStatus, now: float) -> None:
         """Log progress every minute while messages arrive; otherwise once, when the reason for the silence changes."""
-        now = self._clock()
-        if (seconds := now - self._progress_at) < _PROGRESS_EVERY_S:
+        seconds = now - max(self._progress_at, state.started.ticks)
+        if seconds < _PROGRESS_EVERY_S:
             return
-        messages = self._messages - self._messages_before
-        activity = self.activity if messages else self._waits_for(status)
+        messages = state.messages - self._messages_before
+        activity = self.activity if messages else _waits_for(state, status)
         if messages:
-            log.info(activity, messages=messages, per_second=round(messages / seconds, 1), **self._state())
+            log.info(activity, messages=messages, per_second=round(messages / seconds, 1), **self._figures(state))
         elif activity != self._logged_activity:
-            log.info(activity, **self._state(), **_details(status))
-        self._progress_at, self._messages_before, self._logged_activity = now, self._messages, activity
+            log.info(activity, **self._figures(state), **_details(status))
+        self._progress_at = now
+        self._messages_before = state.messages
+        self._logged_activity = activity
 
-    def _waits_for(self, status: SourceStatus) -> str:
-        if not status.connected:
-            return "waiting for broker"
-        if not status.member:
-            return "waiting to join group"
-        if self._stalled:
-            return "waiting for schema registry"
-        if status.blocked_since:
-            return "waiting for a transaction to end"
-        return "idle" if self._lags else "standing by"
+
+def log_problems(before: Mapping[type, Problem], after: Mapping[type, Problem]) -> None:
+    """Log each problem that begins, or whose cause has changed, and each one that has ended."""
+    for name, (failure, recovered) in _PROBLEMS.items():
+        old, new = before.get(name), after.get(name)
+        if new is not None and (old is None or _kind(new.cause) != _kind(old.cause)):
+            log.error(failure, cause=new.cause)
+        elif old is not None and new is None:
+            log.info(recovered, after=old.cause)
+
+
+def _waits_for(state: MemberState, status: SourceStatus) -> str:
+    if not status.connected:
+        return "waiting for broker"
+    if not status.member:
+        return "waiting to join group"
+    if state.partitions.are_stalled:
+        return "waiting for schema registry"
+    if status.blocked_since:
+        return "waiting for a transaction to end"
+    return "idle" if state.partitions else "standing by"
 
 
 def _details(status: SourceStatus) -> dict[str, object]:
@@ -186,41 +180,42 @@ def _kind(cause: str) -> str:
     return RETRY_MAY_HELP if RETRY_MAY_HELP in cause else _NUMBERS.sub("", cause)
 
 
-class MemberMetrics(events.Listener):
+class MemberMetrics(Observer):
     """The metrics of one member and its partitions, in a registry of their own; all with the topic."""
 
-    def __init__(self, role: str, topic: str, prefix: str, table: Iterable[Row]) -> None:
+    def __init__(self, role: str, topic: str, prefix: str, table: MetricsTable) -> None:
         self.registry: CollectorRegistry = LabelledRegistry(role, topic=topic)
         ProcessCollector(registry=self.registry)
         self.store = StoreMetrics()
         self.store.register(self.registry)
-        rows = (*MEMBER_METRICS, *table)
-        self._metrics: dict[str, Any] = {
-            name: kind(prefix + name, text, labels, registry=self.registry) for kind, name, labels, text in rows
-        }
-        self._by_partition = [self._metrics[name] for _, name, labels, _ in rows if labels == PARTITION]
-        self._owned: set[int] = set()
+        self._metrics: dict[str, Any] = {}
+        self._by_partition: list[Any] = []
+        for (kind, labels), texts in (*MEMBER_METRICS.items(), *table.items()):
+            group = {name: kind(prefix + name, text, labels, registry=self.registry) for name, text in texts.items()}
+            self._metrics |= group
+            if labels == PARTITION:
+                self._by_partition += group.values()
 
-    def notify(self, event: events.MemberEvent) -> None:
-        match event:
-            case events.LoopTicked() | events.StartDelayed():
-                self._metrics["loop_last_tick_timestamp_seconds"].set_to_current_time()
-            case events.SourcePolled(status):
-                self._metrics["broker_connected"].set(status.connected)
-            case events.SaveOverdue(seconds):
-                self._metrics["save_overdue_seconds"].set(seconds)
-            case events.PartitionsAssigned(positions):
-                self._own(self._owned.union(positions))
-            case events.PartitionsReleased(partitions):
-                self._own(self._owned.difference(partitions))
-                for partition, gauge in product(partitions, self._by_partition):
+    def observe(self, change: Change) -> None:
+        match change.event:
+            case StartDelayed():
+                self._record(loop_last_tick_timestamp_seconds=change.now.unix)
+            case LoopTicked(status):
+                self._record(
+                    loop_last_tick_timestamp_seconds=change.now.unix,
+                    save_overdue_seconds=change.after.saving.overdue_s,
+                    broker_connected=status.connected,
+                )
+            case PartitionsAssigned() | PartitionsReleased():
+                owned = change.after.partitions.keys()
+                self._record(partitions_owned=len(owned))
+                for partition, gauge in product(change.before.partitions.keys() - owned, self._by_partition):
                     with contextlib.suppress(KeyError):  # older prometheus_client: the gauge was never set
                         gauge.remove(str(partition))
 
-    def _set(self, partition: int, **values: float) -> None:
+    def _record(self, *labels: object, **values: Any) -> None:
+        """Set gauges, add to counters, and observe in histograms, with these labels; None is no value."""
         for name, value in values.items():
-            self._metrics[name].labels(str(partition)).set(value)
-
-    def _own(self, partitions: set[int]) -> None:
-        self._owned = partitions
-        self._metrics["partitions_owned"].set(len(partitions))
+            if value is not None:
+                metric = self._metrics[name].labels(*labels) if labels else self._metrics[name]
+                getattr(metric, _METHODS.get(type(metric), "observe"))(value)

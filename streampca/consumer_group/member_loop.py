@@ -35,9 +35,8 @@ class MemberLoop(ABC):
             self._begin(clock)
             while self._stop_cause is None:
                 watchdog.tick()
-                self._listener.notify(events.LoopTicked())
                 self._turn(clock)
-                self._listener.notify(events.SourcePolled(self._source.status()))
+                self._listener.notify(events.LoopTicked(self._source.status(), self._is_saving))
         except StreampcaError as error:
             self.stop(str(error))
             raise
@@ -52,6 +51,11 @@ class MemberLoop(ABC):
             watchdog.tick()
             self._handle(event)
         self._in_flight.handle_ended()
+
+    @property
+    def _is_saving(self) -> bool:
+        """Whether a save has begun and not ended."""
+        return False
 
     def _begin(self, clock: Callable[[], float]) -> None:  # noqa: B027 - not every role needs it
         """Prepare for the first turn."""

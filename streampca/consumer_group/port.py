@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, make_asgi_app
 
-from streampca.consumer_group.health import HealthListener
+from streampca.consumer_group.health import why_not_ready, why_unhealthy
+from streampca.consumer_group.member import Member
 from streampca.process.http_server import ShortConnection, create_server, serve
 from streampca.process.listening import AccessError, BearerTokens, address_of, listen
 
@@ -24,7 +25,7 @@ def member_port(
     host: str,
     port: int,
     registry: CollectorRegistry,
-    health: HealthListener,
+    member: Member,
     context: ssl.SSLContext | None = None,
     tokens: BearerTokens | None = None,
 ) -> Iterator[str]:
@@ -32,7 +33,7 @@ def member_port(
     listening = listen(host, port, "metrics_port")
     url = f"{'https' if context else 'http'}://{address_of(listening)}/metrics"
     server = create_server(
-        MemberApp(registry, health, tokens),
+        MemberApp(registry, member, tokens),
         context,
         MOST_CONNECTIONS,
         http=ShortConnection,
@@ -54,10 +55,10 @@ def member_port(
 class MemberApp:
     """The ASGI application: prometheus_client's, with two more paths."""
 
-    def __init__(self, registry: CollectorRegistry, health: HealthListener, tokens: BearerTokens | None) -> None:
+    def __init__(self, registry: CollectorRegistry, member: Member, tokens: BearerTokens | None) -> None:
         self._metrics = make_asgi_app(registry)
-        self._probes = {"/healthz": health.why_unhealthy, "/readyz": health.why_not_ready}
-        self._tokens = tokens
+        self._probes = {"/healthz": why_unhealthy, "/readyz": why_not_ready}
+        self._member, self._tokens = member, tokens
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
         path = urlsplit(scope["path"]).path  # a proxy may send scheme and host, too
@@ -71,7 +72,7 @@ class MemberApp:
             else:
                 await self._metrics(scope, receive, send)
         elif path in self._probes:
-            failure = self._probes[path]()
+            failure = self._probes[path](self._member.state, self._member.now().ticks)
             if failure is None:
                 await _answer(send, 200, "ok")
             else:

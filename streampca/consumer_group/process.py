@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from streampca.consumer_group.events import Listener, Listeners, StartDelayed
-from streampca.consumer_group.health import HealthListener
+from streampca.consumer_group.events import StartDelayed
 from streampca.consumer_group.listeners import MemberLog, MemberMetrics
+from streampca.consumer_group.member import Member, Observer
 from streampca.consumer_group.port import member_port
-from streampca.consumer_group.saving import SavingWatch
-from streampca.consumer_group.status import StatusListener
+from streampca.consumer_group.status import StatusReports
 from streampca.consumer_group.step import Step
-from streampca.consumer_group.tracing import TracingListener
+from streampca.consumer_group.tracing import BatchSpans
 from streampca.errors import CertificateError, NoBrokerError, StoreBusyError
 from streampca.process import watchdog
 from streampca.process.listening import BearerTokens, server_context
@@ -34,7 +33,7 @@ _RETRY_S = 1.0
 class Process(NamedTuple):
     """The parts of a process that a member uses."""
 
-    listener: Listener
+    listener: Member
     started: Started
     traced: Callable[[Any], Any]  # wraps decoding, to begin the spans of batches; does nothing without traces
 
@@ -75,33 +74,32 @@ def member_process(
 ) -> Iterator[Process]:
     """The process of one member: its threads, metrics, health, status reports and log; `shown` is in the first line.
 
-    For `could_save` see `SavingWatch`; a save of records is due after `save_after_s`. Only members of transform have an
+    For `could_save` see `Member`; a save of records is due after `save_after_s`. Only members of transform have an
     output topic. Raises the error that has ended a thread, at the latest at the end.
     """
-    health, context = HealthListener(), server_context(settings.tls_folder)
+    context = server_context(settings.tls_folder)
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
-    with (
-        watchdog.watching(),
-        started() as process,
-        member_port(settings.host, settings.metrics_port, metrics.registry, health, context, tokens) as url,
-    ):
-        log.info(
-            "transform starting" if output_topic else "worker starting",
-            topic=settings.topic,
-            brokers=settings.bootstrap_servers,
-            group=settings.group,
-            store=store.location,
-            bad_records=f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record,
-            metrics=url,
-            **shown,
-        )
-        tracing = TracingListener(process.tracer, settings.topic, settings.group) if process.tracer else None
-        with StatusListener(
-            ProcessStatuses(store, settings.topic), name_of_process(), output_topic=output_topic
-        ) as status:
-            listeners = Listeners(log_listener, metrics, health, status, tracing or Listener())
-            watched = SavingWatch(listeners, save_after_s, could_save)
-            yield Process(watched, process, tracing.traced if tracing else lambda decode: decode)
+    with watchdog.watching(), started() as process:
+        spans = BatchSpans(process.tracer, settings.topic, settings.group) if process.tracer else None
+        status = StatusReports(ProcessStatuses(store, settings.topic), name_of_process(), output_topic)
+        observers = (log_listener, metrics, status, spans or Observer())
+        member = Member(observers, save_after_s, could_save)
+        with member_port(settings.host, settings.metrics_port, metrics.registry, member, context, tokens) as url:
+            log.info(
+                "transform starting" if output_topic else "worker starting",
+                topic=settings.topic,
+                brokers=settings.bootstrap_servers,
+                group=settings.group,
+                store=store.location,
+                bad_records=f"to {settings.dead_letter_topic}"
+                if settings.dead_letter_topic
+                else settings.on_bad_record,
+                metrics=url,
+                **shown,
+            )
+            status.begin(member.state)
+            with member:
+                yield Process(member, process, spans.traced if spans else lambda decode: decode)
 
 
 def name_of_process() -> str:

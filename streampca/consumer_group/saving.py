@@ -1,93 +1,81 @@
-"""Notices that saving has stopped, whatever the cause: records wait for a save, or a commit, that is long due.
+"""Whether records are saved in time, and what a save lacks if they are not, whatever the cause."""
 
-A partition waits while its position is past the last save; lag does not count. So one that waits for a schema registry,
-a token, a model or the end of a transaction is never late.
-"""
+from collections.abc import Mapping
+from typing import NamedTuple
 
-import time
-from collections.abc import Callable, Iterable
-
-from streampca.consumer_group import events
+from streampca.consumer_group.events import (
+    CheckpointPostponed,
+    CheckpointSaved,
+    LoopTicked,
+    MemberEvent,
+    NewClientTried,
+    RestoreFailed,
+    TransactionEnded,
+)
+from streampca.consumer_group.partition_state import PartitionStates
 from streampca.errors import NO_ANSWER
 
-_ASK_EVERY_S = 60.0
+STOPPED_AFTER_S = 300.0  # that a save is overdue
+_TRY_EVERY_S = 60.0
 _NO_ANSWER_YET = "it has not answered yet"
 
 
-class SavingWatch(events.Listener):
-    """Passes events on, and adds a `SaveOverdue` to each turn; `clock` is monotonic."""
+class Saving(NamedTuple):
+    """The saves of a member, or its commits; times are monotonic seconds.
 
-    def __init__(
-        self,
-        listener: events.Listener,
-        due_after_s: float,
-        could_save: Callable[[str], bool],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`could_save` says whether a new client would be answered; it may take some seconds."""
-        self._listener, self._due_after_s, self._could_save, self._clock = listener, due_after_s, could_save, clock
-        self._reached: dict[int, int] = {}  # positions past the last save, by partition
-        self._since: dict[int, float] = {}  # when they began to wait
-        self._failures: dict[str, str] = {}  # by what a save needs, the newest last
-        self._answered, self._ask_at = False, 0.0
+    A record waits for a save from when it was read; lag does not count. So a partition that waits for a schema
+    registry, a token, a model or the end of a transaction is never late.
+    """
 
-    def notify(self, event: events.MemberEvent) -> None:
-        self._listener.notify(event)
+    due_after_s: float  # of a record, after it was read
+    failures: Mapping[str, str] = {}  # since the last save, by what a save needs, the newest last
+    overdue_s: float = 0.0  # how long a save had been due at the last tick
+    silent: str = ""  # what does not answer the member's client, if a save had been due for long at the last tick
+    try_again_at: float = 0.0
+    is_new_client_answered: bool = False
+
+    @property
+    def has_stopped(self) -> bool:
+        return self.overdue_s >= STOPPED_AFTER_S
+
+    @property
+    def why(self) -> str:
+        """What a save lacks."""
+        return "; ".join(f"{needs}: {cause}" for needs, cause in self.failures.items()) or "no failure"
+
+    def after(self, event: MemberEvent, partitions: PartitionStates, now: float) -> "Saving":
+        """The saves after an event that has left these partitions."""
         match event:
-            case events.BatchLearned(partition, fold):
-                self._reach(partition, fold.position)
-            case events.BatchTransformed():
-                self._reach(event.partition, event.next)
-            case events.CheckpointSaved(partition, fold):
-                self._failures.clear()
-                reached = self._reached.get(partition, fold.position)
-                self._drop([partition])
-                if reached != fold.position:  # learned meanwhile
-                    self._reach(partition, reached)
-            case events.TransactionEnded("committed"):
-                self._failures.clear()
-                self._drop(list(self._since))
-            case events.PartitionsReleased(partitions):
-                self._drop(partitions)
-            case events.PartitionsAssigned(positions):
-                for partition in positions:  # transform reads them again after a transaction that failed
-                    self._reached.pop(partition, None)
-            case events.PartitionStalled(partition) | events.OffsetsSkipped(partition):
-                if partition not in self._reached:
-                    self._since.pop(partition, None)
-            case events.SaveAwaited():
-                self._fails("store", _NO_ANSWER_YET)
-            case events.CheckpointPostponed(cause, needs):
-                self._fails(needs, cause)
-            case events.RestoreFailed(cause) | events.TransactionEnded(_, _, _, cause):
-                self._fails("transaction", cause)
-            case events.LoopTicked():
-                now = self._clock()
-                seconds = max(now - self._due_after_s - min(self._since.values(), default=now), 0.0)
-                helps = seconds >= events.SAVING_STOPPED_S and self._restart_helps(now)
-                self._listener.notify(events.SaveOverdue(seconds, dict(self._failures), helps))
-                if self._failures.get("store") == _NO_ANSWER_YET:  # else the next turn says so again
-                    self._failures.pop("store")
+            case CheckpointSaved() | TransactionEnded("committed"):
+                return self._replace(failures={})
+            case RestoreFailed(cause) | TransactionEnded(cause=cause):
+                return self._failed("transaction", cause)
+            case CheckpointPostponed(cause, needs):
+                return self._failed(needs, cause)
+            case LoopTicked(is_saving=is_saving):
+                others = {needs: cause for needs, cause in self.failures.items() if cause != _NO_ANSWER_YET}
+                state = self._replace(failures=others)
+                awaited = state._failed("store", _NO_ANSWER_YET) if is_saving else state
+                return awaited._ticked(partitions.unsaved_since, now)
+            case NewClientTried(is_answered):
+                return self._replace(is_new_client_answered=is_answered, try_again_at=now + _TRY_EVERY_S)
+        return self
 
-    def _reach(self, partition: int, position: int) -> None:
-        self._reached[partition] = position
-        self._since.setdefault(partition, self._clock())
+    @property
+    def would_restart_help(self) -> bool:
+        """Whether a new client is answered, while the member's own is not."""
+        return self.silent != "" and self.is_new_client_answered
 
-    def _drop(self, partitions: Iterable[int]) -> None:
-        """No record of these partitions waits any more."""
-        for partition in partitions:
-            self._reached.pop(partition, None)
-            self._since.pop(partition, None)
+    def must_try_new_client(self, now: float) -> bool:
+        """Whether to try if a new client is answered, since the member's own is not."""
+        return self.silent != "" and now >= self.try_again_at
 
-    def _fails(self, needs: str, cause: str) -> None:
-        self._failures.pop(needs, None)
-        self._failures[needs] = cause
+    def _failed(self, needs: str, cause: str) -> "Saving":
+        others = {name: earlier for name, earlier in self.failures.items() if name != needs}
+        return self._replace(failures=others | {needs: cause})
 
-    def _restart_helps(self, now: float) -> bool:
-        """Return whether the client that failed last is silent, while a new one is answered."""
-        needs, cause = next(reversed(self._failures.items()), ("", ""))
-        if needs != "dead letters" and NO_ANSWER not in cause:
-            return False
-        if now >= self._ask_at:
-            self._answered, self._ask_at = self._could_save(needs), now + _ASK_EVERY_S
-        return self._answered
+    def _ticked(self, unsaved_since: float | None, now: float) -> "Saving":
+        overdue_s = 0.0 if unsaved_since is None else max(now - self.due_after_s - unsaved_since, 0.0)
+        needs, cause = list(self.failures.items())[-1] if self.failures else ("", "")
+        is_silent = overdue_s >= STOPPED_AFTER_S and (needs == "dead letters" or NO_ANSWER in cause)
+        return self._replace(overdue_s=overdue_s, silent=needs if is_silent else "")

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from streampca.consumer_group.events import BatchLearned, BatchTransformed, Listener, MemberEvent
+from streampca.consumer_group.events import BatchLearned, BatchTransformed
+from streampca.consumer_group.member import Change, Observer
 from streampca.formats.record import Record, headers_of
 from streampca.sources.events import Records, Undecoded, Vectors
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 _MAX_LINKS = 100
 
 
-class TracingListener(Listener):
+class BatchSpans(Observer):
     """Records a span for each batch, named and described by OpenTelemetry's conventions for messaging."""
 
     def __init__(self, tracer: "Tracer", topic: str, group: str) -> None:
@@ -40,13 +41,13 @@ class TracingListener(Listener):
 
         return decode_and_begin
 
-    def notify(self, event: MemberEvent) -> None:
+    def observe(self, change: Change) -> None:
+        event = change.event
         if isinstance(event, BatchLearned | BatchTransformed):
-            position = event.fold.position if isinstance(event, BatchLearned) else event.next
             for partition, end in list(self._begun):  # a copy: the other thread adds some
-                if partition == event.partition and end <= position:
+                if partition == event.partition and end <= event.next:
                     span = self._begun.pop((partition, end))
-                    if end == position:  # not dropped, to be read again
+                    if end == event.next:  # not dropped, to be read again
                         span.end()
 
     def _begin(self, partition: int, records: Sequence[Record], began: int) -> "Span":

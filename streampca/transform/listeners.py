@@ -1,35 +1,32 @@
 """The log and the metrics of `streampca transform`: what every member reports, its transactions and its models."""
 
-import time
-from collections.abc import Callable
-
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
-from streampca.consumer_group import events
-from streampca.consumer_group.events import MemberEvent
-from streampca.consumer_group.listeners import MemberLog, MemberMetrics, Row
+from streampca.consumer_group.events import (
+    BatchTransformed,
+    ModelFixed,
+    TransactionEnded,
+)
+from streampca.consumer_group.listeners import PARTITION, MemberLog, MemberMetrics, MetricsTable
+from streampca.consumer_group.member import Change
+from streampca.consumer_group.member_state import MemberState
 
 log = structlog.get_logger()
 
-_TABLE: tuple[Row, ...] = (
-    (
-        Counter,
-        "records",
-        ("outcome",),
-        "Records of committed transactions, by outcome: read, written, rejected or skipped.",
-    ),
-    (
-        Counter,
-        "transactions",
-        ("outcome",),
-        "Transactions by outcome: committed, aborted (a rebalance, or a record that was refused) or failed.",
-    ),
-    (Counter, "timestamps_replaced", (), "Outputs with the time of sending, as their topic does not keep their own."),
-    (Gauge, "model_version", (), "Version of the model that was used last."),
-    (Gauge, "lag_messages", ("partition",), "Messages behind the log's end."),
-    (Histogram, "commit_duration_seconds", (), "Time to commit a transaction."),
-)
+_TABLE: MetricsTable = {
+    (Counter, ("outcome",)): {
+        "records": "Records of committed transactions, by outcome: read, written, rejected or skipped.",
+        "transactions": "Transactions by outcome: committed, aborted (a rebalance, or a record that was refused) or "
+        "failed.",
+    },
+    (Counter, ()): {
+        "timestamps_replaced": "Outputs with the time of sending, as their topic does not keep their own.",
+    },
+    (Gauge, ()): {"model_version": "Version of the model that was used last."},
+    (Gauge, PARTITION): {"lag_messages": "Messages behind the log's end."},
+    (Histogram, ()): {"commit_duration_seconds": "Time to commit a transaction."},
+}
 _OUTCOMES = {"records": ("read", "written", "rejected", "skipped"), "transactions": ("committed", "aborted", "failed")}
 
 
@@ -38,37 +35,25 @@ class TransformLog(MemberLog):
 
     activity = "transforming"
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
-        self._version: int | None = None
-        self._committed = self._written = 0
-
-    def notify(self, event: MemberEvent) -> None:
-        super().notify(event)
-        match event:
-            case events.BatchTransformed():
-                if event.version != self._version:
-                    write = log.debug if self._version is not None else log.info
-                    write("model in use", version=event.version)
-                self._version = event.version
-                self._written += event.outputs
-                if self._catches_up(event.partition, event.messages, event.lag):
-                    log.info("caught up", partitions=len(self._lags), read=self._messages)
-            case events.TransactionEnded("committed"):
-                self._ends("transaction failed", "transactions committed again")
-                self._committed += event.counts["all"]
-            case events.TransactionEnded("failed"):
-                self._fails("transaction failed", event.cause)
-            case events.ModelFixed(version, []):
+    def observe(self, change: Change) -> None:
+        super().observe(change)
+        before, state = change.before, change.after
+        if state.model_version != before.model_version:
+            write = log.info if before.model_version is None else log.debug
+            write("model in use", version=state.model_version)
+        if state.has_caught_up and not before.has_caught_up:
+            log.info("caught up", partitions=len(state.partitions), read=state.messages)
+        match change.event:
+            case ModelFixed(version, []):
                 log.warning("model version not pinned", version=version, remedy=f"streampca pin {version}")
-            case events.ModelFixed(version, pins):
+            case ModelFixed(version, pins):
                 log.info("model version fixed", version=version, pins=pins)
 
-    def ended(self) -> None:
-        log.info("transform ended", committed=self._committed, **self._state())
+    def ended(self, state: MemberState) -> None:
+        log.info("transform ended", committed=state.committed.get("all", 0), **self._figures(state))
 
-    def _state(self) -> dict[str, object]:
-        return super()._state() | {"written": self._written, "model": self._version}
+    def _figures(self, state: MemberState) -> dict[str, object]:
+        return super()._figures(state) | {"written": state.outputs, "model": state.model_version}
 
 
 class TransformMetrics(MemberMetrics):
@@ -80,16 +65,15 @@ class TransformMetrics(MemberMetrics):
             for outcome in outcomes:
                 self._metrics[name].labels(outcome)
 
-    def notify(self, event: MemberEvent) -> None:
-        super().notify(event)
-        match event:
-            case events.BatchTransformed():
-                self._metrics["model_version"].set(event.version)
-                self._set(event.partition, lag_messages=event.lag)
-            case events.TransactionEnded():
-                self._metrics["transactions"].labels(event.outcome).inc()
-                if event.outcome == "committed":
-                    self._metrics["commit_duration_seconds"].observe(event.seconds)
-                    self._metrics["timestamps_replaced"].inc(event.counts["replaced"])
-                    for outcome in _OUTCOMES["records"]:
-                        self._metrics["records"].labels(outcome).inc(event.counts[outcome])
+    def observe(self, change: Change) -> None:
+        super().observe(change)
+        match change.event:
+            case BatchTransformed(partition, version=version, lag=lag):
+                self._record(model_version=version)
+                self._record(partition, lag_messages=lag)
+            case TransactionEnded(outcome, counts, seconds):
+                self._record(outcome, transactions=1)
+                if outcome == "committed":
+                    self._record(commit_duration_seconds=seconds, timestamps_replaced=counts["replaced"])
+                    for name in _OUTCOMES["records"]:
+                        self._record(name, records=counts[name])

@@ -12,7 +12,7 @@ from typing import Literal
 import structlog
 
 from streampca.consumer_group.committed import refuse_other_store
-from streampca.consumer_group.events import CheckpointPostponed, CheckpointSaved, Listener, SaveAwaited
+from streampca.consumer_group.events import CheckpointPostponed, CheckpointSaved, Listener
 from streampca.consumer_group.policy import MemberPolicy
 from streampca.errors import SettingsError, listed, refuse_other_topic
 from streampca.fold.checkpoint import Checkpoint
@@ -144,10 +144,7 @@ class Checkpointer:
 
     def finish_save(self, *, wait: bool) -> None:
         """If the save has ended (with `wait`: when it has), note what is on disk, then commit offsets."""
-        if self._in_flight is None:
-            return
-        if not (wait or self._in_flight.done()):
-            self._listener.notify(SaveAwaited())
+        if self._in_flight is None or not (wait or self._in_flight.done()):
             return
         in_flight, self._in_flight = self._in_flight, None
         result = watchdog.result_of(in_flight)

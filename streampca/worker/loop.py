@@ -62,6 +62,10 @@ class Worker(MemberLoop):
     def _begin(self, clock: Callable[[], float]) -> None:
         self._next_save = clock() + self._config.checkpoint_interval_s
 
+    @property
+    def _is_saving(self) -> bool:
+        return self._checkpointer.busy
+
     def _turn(self, clock: Callable[[], float]) -> None:
         self._handle_events(_POLL_S)
         now = clock()

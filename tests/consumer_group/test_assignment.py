@@ -12,7 +12,6 @@ import pytest
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.events import (
     OffsetsSkipped,
-    PartitionResumed,
     PartitionsAssigned,
     PartitionsReleased,
     PartitionStalled,
@@ -33,6 +32,7 @@ from tests.fold.streams import vectors
 from tests.formats.structured import memory
 from tests.in_memory import MemorySource, MemoryTopic
 from tests.in_memory.schemas import MemorySchemas
+from tests.members import member_of
 from tests.worker.environment import POISON, TOPIC, Environment, EventRecorder, N, environment_of, filled_with
 from tests.worker.harness import (
     SCHEMA,
@@ -223,10 +223,11 @@ def test_messages_before_the_registry_failed_are_saved() -> None:
         env, config_for(env, "avro", schemas), [30, set_away(schemas, away=True), *([30] * 4)], stop_when_idle=False
     )
     at_poll(worker, {13: lambda: worker.stop("enough")})
-    worker.run()
+    member = member_of()
+    worker.add_listener(member).run()
     assert env.position() == 30
     assert len(worker.recorder.of_type(PartitionStalled)) >= 2
-    assert worker.recorder.of_type(PartitionResumed) == []
+    assert member.state.partitions.are_stalled
     schemas.away, schemas.schemas[2] = False, SCHEMA
     make_worker(env, config_for(env, "avro", schemas)).run()
     assert encode(env.newest()) == learned_in_one_batch(env, V, [1] * 60, 60)
@@ -263,12 +264,14 @@ def test_a_flaky_registry_loses_no_record(limit_bytes: int, failures: int) -> No
     env, V = Environment(), vectors(100)
     env.send(0, avros(V))
     config = config_for(env, "avro", FlakySchemas(failures), on_bad_record="dead_letter")
-    worker = make_worker(env, config, batch=10, threads=ThreadPoolExecutor(2), limit_bytes=limit_bytes).run()
+    member = member_of()
+    worker = make_worker(env, config, batch=10, threads=ThreadPoolExecutor(2), limit_bytes=limit_bytes)
+    worker.add_listener(member).run()
     assert env.dead_letters == []
     stalled = worker.recorder.of_type(PartitionStalled)[0]
     assert (stalled.partition, stalled.lag) == (0, 100)
     assert "does not answer" in stalled.cause
-    assert worker.recorder.of_type(PartitionResumed)[0] == PartitionResumed(0)
+    assert not member.state.partitions.are_stalled
     assert encode(env.newest()) == learned_in_one_batch(env, V, [1] * 100, 100)
 
 

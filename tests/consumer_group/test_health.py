@@ -3,22 +3,24 @@
 import pytest
 
 from streampca.consumer_group import events
-from streampca.consumer_group.health import Failure, HealthListener
+from streampca.consumer_group.health import Failure, why_not_ready, why_unhealthy
+from streampca.consumer_group.member import Member
 from streampca.sources.events import SourceStatus
+from tests.members import member_of
 from tests.waiting import Clock
 from tests.worker.environment import notify
 
-MEMBER, NON_MEMBER = (events.SourcePolled(SourceStatus(connected=True, member=is_one)) for is_one in (True, False))
+MEMBER, NON_MEMBER = (events.LoopTicked(SourceStatus(connected=True, member=is_one)) for is_one in (True, False))
 ASSIGNED = events.PartitionsAssigned({0: 5})
 
 
 @pytest.fixture
-def health(clock: Clock) -> HealthListener:
-    return HealthListener(clock)
+def member(clock: Clock) -> Member:
+    return member_of(clock=clock)
 
 
 def test_healthy_while_the_loop_has_run_within_a_minute_and_five_minutes_before_it_starts(
-    health: HealthListener, clock: Clock
+    member: Member, clock: Clock
 ) -> None:
     """Compiling takes long."""
     for seconds, has_run, silence_s in (
@@ -30,18 +32,18 @@ def test_healthy_while_the_loop_has_run_within_a_minute_and_five_minutes_before_
         (0, True, None),
     ):
         clock.now += seconds
-        notify(health, *[events.LoopTicked()] * has_run)
+        notify(member, *[MEMBER] * has_run)
         expected = silence_s and Failure("loop", f"the loop has not run for {silence_s} s")
-        assert health.why_unhealthy() == expected
+        assert why_unhealthy(member.state, member.now().ticks) == expected
 
 
-def test_ready_from_the_first_assignment_until_it_stops(health: HealthListener) -> None:
-    assert health.why_not_ready() == Failure("group", "no place in the consumer group yet")
-    health.notify(ASSIGNED)
-    assert health.why_not_ready() is None
-    health.notify(events.MemberStopping("SIGTERM"))
-    assert health.why_not_ready() == Failure("stopping", "stopping: SIGTERM")
-    assert health.why_unhealthy() is None
+def test_ready_from_the_first_assignment_until_it_stops(member: Member) -> None:
+    assert why_not_ready(member.state, member.now().ticks) == Failure("group", "no place in the consumer group yet")
+    member.notify(ASSIGNED)
+    assert why_not_ready(member.state, member.now().ticks) is None
+    member.notify(events.MemberStopping("SIGTERM"))
+    assert why_not_ready(member.state, member.now().ticks) == Failure("stopping", "stopping: SIGTERM")
+    assert why_unhealthy(member.state, member.now().ticks) is None
 
 
 @pytest.mark.parametrize(
@@ -57,10 +59,13 @@ def test_ready_from_the_first_assignment_until_it_stops(health: HealthListener) 
     ids=["standby", "lost partitions"],
 )  # fmt: skip
 def test_when_a_worker_is_ready(
-    health: HealthListener, clock: Clock, timeline: list[tuple[float, events.MemberEvent, bool]]
+    member: Member, clock: Clock, timeline: list[tuple[float, events.MemberEvent, bool]]
 ) -> None:
     for seconds, event, is_ready in timeline:
         clock.now += seconds
-        health.notify(event)
-        assert (health.why_not_ready() is None) == is_ready
-    assert is_ready or health.why_not_ready() == ("group", "no place in the consumer group yet")
+        member.notify(event)
+        assert (why_not_ready(member.state, member.now().ticks) is None) == is_ready
+    assert is_ready or why_not_ready(member.state, member.now().ticks) == (
+        "group",
+        "no place in the consumer group yet",
+    )

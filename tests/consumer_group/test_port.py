@@ -4,6 +4,7 @@ import http.client
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -14,11 +15,12 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from streampca.consumer_group import events
-from streampca.consumer_group.health import HealthListener
+from streampca.consumer_group.member import Member
 from streampca.consumer_group.port import MOST_CONNECTIONS, member_port
 from streampca.errors import SettingsError
 from streampca.process import http_server
 from streampca.process.metrics import LabelledRegistry
+from tests.members import member_of
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -29,10 +31,8 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def serving(
-    registry: CollectorRegistry, health: HealthListener, host: str = "127.0.0.1", port: int = 0
-) -> Iterator[Server]:
-    with member_port(host, port, registry, health) as url:
+def serving(registry: CollectorRegistry, member: Member, host: str = "127.0.0.1", port: int = 0) -> Iterator[Server]:
+    with member_port(host, port, registry, member) as url:
         address = urlsplit(url)
         assert address.hostname is not None
         assert address.port is not None
@@ -40,15 +40,15 @@ def serving(
 
 
 @pytest.fixture
-def health() -> HealthListener:
-    return HealthListener()
+def member() -> Member:
+    return member_of(clock=time.monotonic)
 
 
 @pytest.fixture
-def server(health: HealthListener) -> Iterator[Server]:
+def server(member: Member) -> Iterator[Server]:
     registry = LabelledRegistry("worker", topic="readings")
     Counter("streampca_trials", "Trials.", ["outcome"], registry=registry).labels("ok").inc(3)
-    with serving(registry, health) as server:
+    with serving(registry, member) as server:
         yield server
 
 
@@ -65,14 +65,14 @@ def test_metrics_expose_the_registry(server: Server) -> None:
     assert 'streampca_trials_total{outcome="ok",topic="readings"} 3.0' in text.splitlines()
 
 
-def test_probes_answer_as_the_health_is(server: Server, health: HealthListener) -> None:
+def test_probes_answer_as_the_health_is(server: Server, member: Member) -> None:
     assert get(server, "/healthz")[::2] == (200, "ok\n")
     status, kind, text = get(server, "/readyz")
     assert (status, kind) == (503, "text/plain; charset=utf-8")
     assert "group" in text
-    health.notify(events.PartitionsAssigned({0: 5}))
+    member.notify(events.PartitionsAssigned({0: 5}))
     assert get(server, "/readyz")[::2] == (200, "ok\n")
-    health.notify(events.MemberStopping("SIGTERM"))
+    member.notify(events.MemberStopping("SIGTERM"))
     assert get(server, "/readyz")[::2] == (503, "stopping: SIGTERM\n")
 
 
@@ -124,13 +124,13 @@ def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(
 
 
 def test_a_client_that_does_not_read_its_answer_is_disconnected(
-    health: HealthListener, monkeypatch: pytest.MonkeyPatch
+    member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer, which names the metric three times, is longer than what the buffers of both ends take."""
     registry = CollectorRegistry()
     long = Counter("streampca_long", "x" * 2**24, registry=registry)
     long.inc()
-    with serving(registry, health) as server:
+    with serving(registry, member) as server:
         assert get(server, "/healthz")[0] == 200  # its thread has opened all that it needs
         monkeypatch.setattr(http_server, "SHORT_S", 0.5)
         with socket.socket() as client:
@@ -154,20 +154,20 @@ def test_invalid_requests_and_closed_connections_do_no_harm(server: Server, capl
     assert caplog.records == []
 
 
-def test_it_also_listens_on_ipv6(health: HealthListener) -> None:
+def test_it_also_listens_on_ipv6(member: Member) -> None:
     with ExitStack() as stack:
         try:
-            server = stack.enter_context(serving(CollectorRegistry(), health, "::1"))
+            server = stack.enter_context(serving(CollectorRegistry(), member, "::1"))
         except SettingsError as error:
             pytest.skip(str(error))
         assert get(server, "/healthz")[0] == 200
 
 
-def test_closing_frees_the_port_and_ends_the_thread(health: HealthListener) -> None:
+def test_closing_frees_the_port_and_ends_the_thread(member: Member) -> None:
     """Also while a client is connected."""
     (port,) = free_ports(1)
     for _ in range(2):
-        with serving(CollectorRegistry(), health, port=port) as server, ExitStack() as stack:
+        with serving(CollectorRegistry(), member, port=port) as server, ExitStack() as stack:
             assert server.port == port
             stack.enter_context(socket.create_connection(server)).sendall(b"GET /healthz")
         with pytest.raises(ConnectionRefusedError):
@@ -175,12 +175,10 @@ def test_closing_frees_the_port_and_ends_the_thread(health: HealthListener) -> N
         assert not [thread for thread in threading.enumerate() if thread.name == "health"]
 
 
-def test_slow_clients_leave_descriptors_for_checkpoints(
-    health: HealthListener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_clients_leave_descriptors_for_checkpoints(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
     """They block no other; connections beyond the most are closed; when others end, there is room again."""
     monkeypatch.setattr(http_server, "SHORT_S", 600.0)  # so that it is not what closes them
-    with serving(CollectorRegistry(), health) as server, ExitStack() as stack:
+    with serving(CollectorRegistry(), member) as server, ExitStack() as stack:
         with socket.create_connection(server):
             assert get(server, "/healthz")[0] == 200
         slow = [stack.enter_context(socket.create_connection(server)) for _ in range(2 * MOST_CONNECTIONS)]

@@ -7,8 +7,7 @@ import pytest
 from structlog.typing import EventDict
 
 from streampca.consumer_group import process as process_module
-from streampca.consumer_group.events import Listeners
-from streampca.consumer_group.health import HealthListener
+from streampca.consumer_group.health import why_unhealthy
 from streampca.consumer_group.process import Process
 from streampca.consumer_group.step import NotYetError, Step
 from streampca.errors import (
@@ -23,6 +22,7 @@ from streampca.process import watchdog
 from streampca.process.start import Started, ThreadFailures
 from streampca.worker.listeners import WorkerLog
 from tests.errors import refusal
+from tests.members import member_of
 from tests.waiting import Clock
 
 ABSENCES = StoreBusyError, NoBrokerError, TimeoutError, NotYetError
@@ -37,10 +37,10 @@ def test_a_start_that_waits_does_not_count_as_a_loop_that_hangs() -> None:
         return "answers"
 
     def wait_for_brokers() -> str:
-        watched.append(threading.current_thread() in watchdog._watch.due)  # type: ignore[union-attr]
+        watched.append(threading.current_thread() in watchdog._watch.due_s)  # type: ignore[union-attr]
         return "there"
 
-    process = Process(Listeners(), Started(None, ThreadFailures()), lambda decode: decode)
+    process = Process(member_of(), Started(None, ThreadFailures()), lambda decode: decode)
     with watchdog.watching():
         process.start([Step("output schema", ask_registry), Step("broker", wait_for_brokers)])
     assert watched == [False]
@@ -50,8 +50,8 @@ def test_a_start_that_waits_does_not_count_as_a_loop_that_hangs() -> None:
 def test_a_start(kind: type[Exception], monkeypatch: pytest.MonkeyPatch, logs: list[EventDict]) -> None:
     monkeypatch.setattr(process_module, "_RETRY_S", 0.0)
     clock = Clock(0.0)
-    health = HealthListener(clock)
-    process = Process(Listeners(WorkerLog(clock), health), Started(None, ThreadFailures()), lambda decode: decode)
+    member = member_of(WorkerLog(), clock=clock)
+    process = Process(member, Started(None, ThreadFailures()), lambda decode: decode)
 
     def attempt() -> str:
         clock.now += 1
@@ -70,4 +70,4 @@ def test_a_start(kind: type[Exception], monkeypatch: pytest.MonkeyPatch, logs: l
     assert [line["cause"] for line in logs[:3]] == ["cause 1", "cause 3", "cause 7"]
     pauses = [after["waited_s"] - before["waited_s"] for before, after in pairwise(logs)]
     assert (pauses == sorted(pauses), max(pauses), len(pauses) < 25) == (True, 60, True)
-    assert health.why_unhealthy() is None
+    assert why_unhealthy(member.state, clock()) is None

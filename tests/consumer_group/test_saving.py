@@ -11,14 +11,15 @@ import pytest
 from structlog.typing import EventDict
 
 from streampca.consumer_group import events
-from streampca.consumer_group.events import Listeners, MemberEvent
-from streampca.consumer_group.health import HealthListener
-from streampca.consumer_group.saving import SavingWatch
+from streampca.consumer_group.events import MemberEvent
+from streampca.consumer_group.health import why_unhealthy
 from streampca.errors import StoreError
 from streampca.fold.fold import Fold
 from streampca.pca.learning import LearningConfig
+from streampca.sources.events import SourceStatus
 from streampca.transform.listeners import TransformLog, TransformMetrics
 from streampca.worker.listeners import WorkerLog, WorkerMetrics
+from tests.members import member_of
 from tests.monitoring.prometheus import samples_in
 from tests.transform.harness import Member, World
 from tests.waiting import Clock
@@ -27,19 +28,20 @@ from tests.worker.harness import SynchronousExecutor, make_worker, raising, send
 
 SILENT = TimeoutError("no broker answers at kafka:9092")
 FOLD = Fold.empty(LearningConfig(3, 2))
+TICK = events.LoopTicked(SourceStatus(connected=True, member=True))
 
 
 class Watched:
-    """A watch with all that listens to it; `is_new_answered` is what a new client would find."""
+    """A member with all that observes it; `is_new_answered` is what a new client would find."""
 
     def __init__(self, role: str, due_after_s: float, *, is_new_answered: bool = True) -> None:
         self.clock = Clock(0.0)
         log, self._metrics = (
             (WorkerLog(), WorkerMetrics(TOPIC)) if role == "worker" else (TransformLog(), TransformMetrics(TOPIC))
         )
-        self._health = HealthListener(lambda: 0.0)
-        listeners = Listeners(log, self._metrics, self._health)
-        self.watch = SavingWatch(listeners, due_after_s, lambda needs: is_new_answered, self.clock)
+        self.member = member_of(
+            log, self._metrics, clock=self.clock, save_due_after_s=due_after_s, could_save=lambda needs: is_new_answered
+        )
 
     @property
     def overdue_s(self) -> float:
@@ -48,7 +50,7 @@ class Watched:
 
     @property
     def is_healthy(self) -> bool:
-        return self._health.why_unhealthy() is None
+        return why_unhealthy(self.member.state, self.member.state.ticked.ticks) is None
 
 
 class Hanging(Executor):
@@ -114,7 +116,7 @@ def test_each_dependency_of_a_save_that_stops(
     steps = [begin, 60, partial(look, 304.0), None, partial(look, 306.0), None, None, end, None, None]
     config = worker_config(env.fold_config, on_bad_record="dead_letter")
     hook = raising(SILENT, "topic_id", lambda: bool(faults & {"admin", "brokers"} and env.calls("seek")))
-    worker = make_worker(env, config, steps, hook=hook, save_executor=executor).add_listener(watched.watch)
+    worker = make_worker(env, config, steps, hook=hook, save_executor=executor).add_listener(watched.member)
     worker.run()
     assert seen == [(0, 0, True), (299, 0, True), (301, 1, not restarts)]
     assert said(logs) == [cause]
@@ -154,11 +156,11 @@ def test_each_dependency_of_a_commit_that_stops(
         faults.clear()
 
     steps = [20, *(partial(look, now) for now in (0.0, 299.0, 301.0)), end]
-    member = Member(world, steps, listener=watched.watch)
+    member = Member(world, steps, listener=watched.member)
     topic_id = member.source.topic_id
     monkeypatch.setattr(member.source, "topic_id", lambda: (hook("topic_id"), topic_id())[1])
     member.run()
-    watched.watch.notify(events.LoopTicked())
+    watched.member.notify(TICK)
     assert seen == [(0, 0, True), (0, 0, True), (299, 0, True), (301, 1, not restarts)]
     assert said(logs) == [cause]
     assert (watched.overdue_s, watched.is_healthy) == (0, True)
@@ -208,21 +210,25 @@ def test_only_records_past_the_last_save_are_late(
 ) -> None:
     """One that waits for a registry, a token, a model or a transaction's end, or that is not ours, has none."""
     watched = Watched("worker", 600.0)
-    notify(watched.watch, *happened)
+    notify(watched.member, *happened)
     for watched.clock.now in (600.0, 1000.0):
         assert (watched.overdue_s, said(logs)) == (0, [])
-        watched.watch.notify(events.LoopTicked())
+        watched.member.notify(TICK)
     assert (watched.overdue_s, len(said(logs))) == (overdue_s, overdue_s > 0)
-    watched.watch.notify(events.LoopTicked())
+    watched.member.notify(TICK)
     assert (len(said(logs)), watched.is_healthy) == (overdue_s > 0, True)
 
 
 def test_a_silent_client_is_noticed_between_models_that_are_written() -> None:
     watched, postponed = Watched("worker", 0.0), events.CheckpointPostponed(str(SILENT), "topic")
-    notify(watched.watch, ASSIGNED, learned(9))
+    notify(watched.member, ASSIGNED, learned(9))
     watched.clock.now = 301.0
-    for happened, is_healthy in (([postponed], False), ([events.SaveAwaited()], True), ([], False)):
-        notify(watched.watch, *happened, events.LoopTicked())
+    for happened, is_healthy in (
+        ([postponed, TICK], False),
+        ([replace(TICK, is_saving=True)], True),
+        ([TICK], False),
+    ):
+        notify(watched.member, *happened)
         assert watched.is_healthy == is_healthy
 
 
@@ -237,6 +243,6 @@ def test_an_interval_of_ten_minutes_is_not_late(logs: list[EventDict]) -> None:
         return watched.clock.now
 
     worker = make_worker(filled, worker_config(filled.fold_config, checkpoint_interval_s=600.0), [1, None, None] * N)
-    worker.add_listener(watched.watch).worker.run(tick)
+    worker.add_listener(watched.member).worker.run(tick)
     assert len(filled.calls("save")) > 1
     assert (max(overdue) < 10, said(logs)) == (True, [])

@@ -4,17 +4,21 @@ import threading
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pytest
 
 from streampca.consumer_group import events
+from streampca.consumer_group.member import Member
 from streampca.consumer_group.process import name_of_process
-from streampca.consumer_group.status import StatusListener
+from streampca.consumer_group.status import StatusReports
 from streampca.errors import BadRecordError
 from streampca.sources.events import SourceStatus
-from streampca.stores.base import is_part
+from streampca.stores.base import Store, is_part
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.process_status import ProcessStatus, ProcessStatuses, TransformStatus
+from tests.example_models import numbered
 from tests.fold.streams import fold_config, fold_of, vectors
 from tests.in_memory.store import FaultyStore
 from tests.waiting import PATIENCE_S
@@ -36,24 +40,33 @@ class CountingStore(FaultyStore):
         super().write(name, data)
 
 
-class Member:
-    """A listener with its store and its clocks, which are a constant apart."""
+class ReportedMember:
+    """A member with its status reports, their store, and its clocks, which are a constant apart."""
 
-    def __init__(self, store: FaultyStore, executor: Executor | None = None, output_topic: str | None = None) -> None:
-        self.store, self.ticks = store, 500.0
+    def __init__(self, store: Store, executor: Executor | None = None, output_topic: str | None = None) -> None:
+        self.store, self.ticks, self.status = store, 500.0, CONNECTED
         self.reports = ProcessStatuses(store, TOPIC)
-        self.listener = StatusListener(
-            self.reports, NAME, lambda: 1e9 + self.ticks, lambda: self.ticks, executor, output_topic
-        )
+        self._status = StatusReports(self.reports, NAME, output_topic, executor)
+        self._member = Member([self._status], 600.0, lambda _: False, lambda: self.ticks, lambda: 1e9 + self.ticks)
+
+    def __enter__(self) -> Self:
+        self._status.begin(self._member.state)
+        self._member.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._member.__exit__(kind, error, traceback)
 
     def notify(self, *happened: events.MemberEvent) -> None:
-        notify(self.listener, *happened)
+        notify(self._member, *happened)
 
     def run(self, seconds: float) -> None:
         """Tick five times a second for this many seconds."""
         for _ in range(round(seconds * 5)):
             self.ticks += 0.2
-            self.notify(events.LoopTicked())
+            self.notify(events.LoopTicked(self.status))
 
     def report(self, *happened: events.MemberEvent) -> ProcessStatus:
         """The report in the store, after these events."""
@@ -68,8 +81,8 @@ def store() -> CountingStore:
 
 
 @pytest.fixture
-def member(store: CountingStore) -> Member:
-    return Member(store, SynchronousExecutor())
+def member(store: CountingStore) -> ReportedMember:
+    return ReportedMember(store, SynchronousExecutor())
 
 
 STOP = events.MemberStopping("now")  # writes a report at once
@@ -79,8 +92,8 @@ def learned(messages: int = 5, lag: int = 3, partition: int = 0) -> events.Batch
     return events.BatchLearned(partition, fold_of(vectors(messages), fold_config()), messages, [], 0.1, lag)
 
 
-def test_states_from_start_to_stop(member: Member) -> None:
-    with member.listener:
+def test_states_from_start_to_stop(member: ReportedMember) -> None:
+    with member:
         first = member.report()
         assert (first.name, first.state, first.trouble, first.partitions) == (NAME, "starting", None, {})
         assert first.started_at == first.updated_at == 1e9 + 500
@@ -102,7 +115,7 @@ def test_states_from_start_to_stop(member: Member) -> None:
     assert last.started_at == 1e9 + 500
 
 
-def test_partition_figures_come_from_its_fold(member: Member) -> None:
+def test_partition_figures_come_from_its_fold(member: ReportedMember) -> None:
     batch = learned(300, lag=7)
     fold = batch.fold.reject(["not_finite", "not_finite", "wrong_length"])
     partition = member.report(replace(batch, fold=fold), STOP).partitions["0"]
@@ -113,8 +126,9 @@ def test_partition_figures_come_from_its_fold(member: Member) -> None:
     assert member.report(replace(batch, fold=infinite), STOP).partitions["0"].loss_ewma is None
 
 
-def test_the_rate_covers_the_last_ten_seconds(member: Member) -> None:
-    with member.listener:
+def test_the_rate_covers_the_last_ten_seconds(member: ReportedMember) -> None:
+    with member:
+        member.notify(events.PartitionsAssigned({0: 0}))
         for _ in range(50):
             member.notify(learned(100))
             member.run(1)
@@ -124,12 +138,12 @@ def test_the_rate_covers_the_last_ten_seconds(member: Member) -> None:
         assert (idle.messages_per_second, idle.state) == (0, "waiting")
 
 
-def test_written_every_few_seconds_at_any_loop_speed(member: Member, store: CountingStore) -> None:
-    with member.listener:
+def test_written_every_few_seconds_at_any_loop_speed(member: ReportedMember, store: CountingStore) -> None:
+    with member:
         before = store.writes
         for _ in range(3000):  # 30 seconds
             member.ticks += 0.01
-            member.notify(events.LoopTicked(), learned(1), events.SourcePolled(CONNECTED))
+            member.notify(learned(1), events.LoopTicked(CONNECTED))
         assert 8 <= store.writes - before <= 10
 
 
@@ -137,15 +151,15 @@ def test_written_every_few_seconds_at_any_loop_speed(member: Member, store: Coun
     ("begin", "end"),
     [
         (events.CheckpointPostponed("disk full"), events.CheckpointSaved(0, learned().fold, 0.1)),
-        (events.PublishFailed("disk full"), events.ModelPublished(None, 0.1)),  # type: ignore[arg-type]  # not looked at
-        (events.PartitionStalled(0, 7, "disk full"), events.PartitionResumed(0)),
+        (events.PublishFailed("disk full"), events.ModelPublished(numbered(7), 0.1)),
+        (events.PartitionStalled(0, 7, "disk full"), learned()),
         (events.PartitionStalled(0, 7, "disk full"), events.PartitionsReleased([0], lost=True)),
     ],
 )
 def test_an_error_is_shown_until_it_is_resolved(
-    member: Member, begin: events.MemberEvent, end: events.MemberEvent
+    member: ReportedMember, begin: events.MemberEvent, end: events.MemberEvent
 ) -> None:
-    with member.listener:
+    with member:
         member.notify(events.PartitionsAssigned({0: 1, 1: 1}), begin, learned(partition=1))
         member.run(4)
         assert member.report().trouble == "disk full"
@@ -154,26 +168,27 @@ def test_an_error_is_shown_until_it_is_resolved(
         assert member.report().trouble is None
 
 
-def test_the_lag_of_a_stalled_partition_is_updated(member: Member) -> None:
+def test_the_lag_of_a_stalled_partition_is_updated(member: ReportedMember) -> None:
     stalled = [events.PartitionStalled(0, 8, "no registry"), events.PartitionStalled(1, 9, "no registry")]
     partitions = member.report(events.PartitionsAssigned({0: 1, 1: 1}), learned(300, lag=7), *stalled, STOP).partitions
     assert [(partitions[p].lag, partitions[p].learned) for p in "01"] == [(8, 300), (9, None)]
 
 
-def test_resolving_one_error_keeps_the_other(member: Member) -> None:
-    published = events.ModelPublished(None, 0.1)  # type: ignore[arg-type]  # not looked at
+def test_resolving_one_error_keeps_the_other(member: ReportedMember) -> None:
+    published = events.ModelPublished(numbered(7), 0.1)
     report = member.report(events.CheckpointPostponed("disk full"), events.PublishFailed("no folds"), published, STOP)
     assert report.trouble == "disk full"
 
 
-def test_a_lost_broker_is_shown_but_not_before_the_first_connection(member: Member) -> None:
+def test_a_lost_broker_is_shown_but_not_before_the_first_connection(member: ReportedMember) -> None:
     away = SourceStatus(connected=False, member=False)
-    with member.listener:
-        for happened, trouble in (
-            ([events.SourcePolled(away)], None),
-            ([events.PartitionsAssigned({0: 1}), events.SourcePolled(away)], "no broker answers"),
-            ([events.SourcePolled(CONNECTED)], None),
+    with member:
+        for happened, status, trouble in (
+            ([], away, None),
+            ([events.PartitionsAssigned({0: 1})], away, "no broker answers"),
+            ([], CONNECTED, None),
         ):
+            member.status = status
             member.notify(*happened)
             member.run(4)
             assert member.report().trouble == trouble
@@ -184,20 +199,20 @@ def test_a_lost_broker_is_shown_but_not_before_the_first_connection(member: Memb
     [(BadRecordError("offset 7: no vector"), "stopped", "offset 7: no vector"), (ZeroDivisionError(), "waiting", None)],
 )
 def test_the_last_status_has_the_error_that_ended_the_worker_but_no_bug(
-    member: Member, error: Exception, state: str, trouble: str | None
+    member: ReportedMember, error: Exception, state: str, trouble: str | None
 ) -> None:
     member.notify(events.PartitionsAssigned({0: 1}))
-    with pytest.raises(type(error)), member.listener:
+    with pytest.raises(type(error)), member:
         raise error
     assert (member.report().state, member.report().trouble) == (state, trouble)
 
 
-def test_a_failed_write_is_retried_at_the_next_interval(member: Member, store: CountingStore) -> None:
+def test_a_failed_write_is_retried_at_the_next_interval(member: ReportedMember, store: CountingStore) -> None:
     store.write(FILE, b"{")
     store.fail_reads(1)
     store.fail_writes(2)
     store.writes = 0
-    with member.listener:
+    with member:
         member.notify(events.PartitionsAssigned({0: 1}))
         attempts = store.writes
         member.run(2.8)
@@ -206,13 +221,13 @@ def test_a_failed_write_is_retried_at_the_next_interval(member: Member, store: C
         assert member.report().partitions["0"].position == 1
 
 
-def test_old_and_damaged_status_files_are_removed_at_the_start(member: Member, store: CountingStore) -> None:
+def test_old_and_damaged_status_files_are_removed_at_the_start(member: ReportedMember, store: CountingStore) -> None:
     report = member.report(STOP)
     for name, age in (("old", 3601.0), ("recent", 3599.0)):
         member.reports.write(report.model_copy(update={"name": name, "updated_at": report.updated_at - age}))
     store.write(f"workers/{TOPIC}/broken.json", b"{")
     store.write("workers/other/old.json", b"{")
-    with member.listener:
+    with member:
         assert store.names(f"workers/{TOPIC}") == [FILE, f"workers/{TOPIC}/recent.json"]
         assert store.names("workers/other") == ["workers/other/old.json"]
 
@@ -224,9 +239,9 @@ def test_the_process_name_is_a_valid_file_name(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_status_of_transform_from_waiting_for_a_model_to_the_end(store: CountingStore) -> None:
-    member = Member(store, SynchronousExecutor(), output_topic="projected")
+    member = ReportedMember(store, SynchronousExecutor(), output_topic="projected")
     batch = events.BatchTransformed(0, messages=4, outputs=3, version=7, lag=5, next=9)
-    with member.listener:
+    with member:
         member.ticks += 4
         report = member.report(events.StartDelayed("model", "no model yet"))
         assert (report.state, report.trouble, report.transform.awaits) == ("starting", None, "no model yet")
@@ -235,13 +250,13 @@ def test_the_status_of_transform_from_waiting_for_a_model_to_the_end(store: Coun
         }  # fmt: skip
         report = member.report(events.ModelFixed(6, ["pinned"]), events.PartitionsReleased([], lost=False))
         assert report.transform.model_version == 6
-        member.notify(events.SourcePolled(CONNECTED), events.PartitionsAssigned({0: -1, 1: 3}), batch)
+        member.notify(events.LoopTicked(CONNECTED), events.PartitionsAssigned({0: -1, 1: 3}), batch)
         member.ticks += 1
         committed = events.TransactionEnded("committed", {"written": 3, "rejected": 1}, 0.2)
         failed = events.TransactionEnded("failed", {"written": 3, "rejected": 0}, 0.0, "fenced")
         member.notify(committed, batch, failed, batch)
         member.ticks += 60
-        report = member.report(events.LoopTicked())
+        report = member.report(events.LoopTicked(CONNECTED))
         assert (report.state, report.trouble) == ("waiting", "fenced")
         assert report.transform == TransformStatus(
             output_topic="projected", model_version=7, awaits=None, written=3, rejected=1, committed_at=1e9 + 505
@@ -256,14 +271,14 @@ def test_the_status_of_transform_from_waiting_for_a_model_to_the_end(store: Coun
 
 
 def test_a_status_does_not_create_a_store(tmp_path: Path) -> None:
-    reports = ProcessStatuses(DirectoryStore(tmp_path / "store"), TOPIC)
-    with StatusListener(reports, NAME, output_topic="projected") as listener:
-        listener.notify(events.StartDelayed("the store", "there is none"))
+    store = DirectoryStore(tmp_path / "store")
+    with ReportedMember(store, output_topic="projected") as member:
+        member.notify(events.StartDelayed("the store", "there is none"))
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "store").mkdir()
-    with StatusListener(reports, NAME, output_topic="projected"):
+    with ReportedMember(store, output_topic="projected") as member:
         pass
-    assert [report.state for report in reports.all()] == ["stopped"]
+    assert [report.state for report in member.reports.all()] == ["stopped"]
 
 
 def test_a_store_that_hangs_does_not_stop_the_loop(monkeypatch: pytest.MonkeyPatch, store: CountingStore) -> None:
@@ -275,8 +290,8 @@ def test_a_store_that_hangs_does_not_stop_the_loop(monkeypatch: pytest.MonkeyPat
         write(name, data)
 
     monkeypatch.setattr(store, "write", hang)
-    member = Member(store)
-    with member.listener:
+    member = ReportedMember(store)
+    with member:
         assert entered.wait(PATIENCE_S)
         entered.clear()
         member.notify(events.PartitionsAssigned({0: 5}))

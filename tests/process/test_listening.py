@@ -14,13 +14,13 @@ import pytest
 import trustme
 from prometheus_client import CollectorRegistry
 
-from streampca.consumer_group.health import HealthListener
 from streampca.consumer_group.port import member_port
 from streampca.errors import SettingsError
 from streampca.process import http_server
 from streampca.process.listening import BearerTokens, address_of, listen, server_context
 from tests.errors import refusal
 from tests.example_models import models_in, numbered
+from tests.members import member_of
 from tests.process.test_bearer_tokens import bearer, line
 from tests.sidecar.process import SidecarProcess
 
@@ -47,7 +47,7 @@ class Certificates:
 
     def server(self, tokens: BearerTokens | None = None) -> AbstractContextManager[str]:
         context = server_context(self.folder)
-        return member_port("127.0.0.1", 0, CollectorRegistry(), HealthListener(), context, tokens)
+        return member_port("127.0.0.1", 0, CollectorRegistry(), member_of(clock=time.monotonic), context, tokens)
 
 
 @pytest.fixture

@@ -245,22 +245,14 @@ class MemberListener(events.Listener):
         self._site, self._mount, self._positions = site, mount, dict[int, int]()
         self._versions: dict[int, int] = {}  # by partition: first records wait with the outputs of their model
         self._owned: set[int] = set()
-        self._stalled: set[int] = set()
         self.has_continued = False  # from a position that is saved
 
     def notify(self, event: events.MemberEvent) -> None:
         match event:
-            case events.PartitionStalled(partition):
-                self._stalled.add(partition)
-            case events.PartitionResumed(partition):
-                self._stalled.discard(partition)
             case events.PartitionsReleased(partitions):
-                self._stalled -= set(partitions)
                 self._owned -= set(partitions)
             case events.CheckpointSaved(partition) if partition not in self._owned:
                 self._site.report(f"a save of partition {partition} ended after it was released")
-            case events.BatchLearned(partition) | events.BatchTransformed(partition) if partition in self._stalled:
-                self._site.report(f"partition {partition} was decoded, and is still reported as stalled")
             case events.PartitionsAssigned(positions):
                 self._positions |= positions
                 self._owned |= positions.keys()

@@ -10,12 +10,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from streampca.consumer_group.events import BatchTransformed
-from streampca.consumer_group.tracing import TracingListener
+from streampca.consumer_group.tracing import BatchSpans
 from streampca.formats.record import Decoded, Record
 from streampca.sources.events import Records, Vectors
 from tests.guarantees.harness import BOTH_CLIENTS, as_json, group, vectors
 from tests.guarantees.test_transform import PARTITIONS, members
 from tests.kafka_broker import Broker
+from tests.members import member_of
 from tests.tracing.conftest import Receiver, attributes
 
 PARENTS = [f"00-{number:032x}-{number:016x}-01" for number in (1, 2)]
@@ -102,28 +103,28 @@ def exported() -> InMemorySpanExporter:
 
 
 @pytest.fixture
-def spans(exported: InMemorySpanExporter) -> TracingListener:
+def spans(exported: InMemorySpanExporter) -> BatchSpans:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exported))
-    return TracingListener(provider.get_tracer("test"), "readings", "group")
+    return BatchSpans(provider.get_tracer("test"), "readings", "group")
 
 
-def test_only_batches_that_are_processed_have_spans(spans: TracingListener, exported: InMemorySpanExporter) -> None:
+def test_only_batches_that_are_processed_have_spans(spans: BatchSpans, exported: InMemorySpanExporter) -> None:
     begin, parents = spans.traced(decode), [parent.encode() for parent in PARENTS]
     begin(Records(0, records(*parents * 2), 4, 4))  # is dropped, and read again in other batches
     begin(Records(0, records(*parents * 3), 6, 6))
     begin(Records(1, records(*parents * 4), 8, 8))
-    spans.notify(BatchTransformed(0, 3, 3, version=7, lag=0, next=3))
+    member_of(spans).notify(BatchTransformed(0, 3, 3, version=7, lag=0, next=3))
     (span,) = exported.get_finished_spans()
     assert (span.attributes["messaging.batch.message_count"], len(span.links)) == (3, 2)
     assert list(spans._begun) == [(1, 4)]
 
 
-def test_links_are_distinct_valid_and_at_most_a_hundred(spans: TracingListener, exported: InMemorySpanExporter) -> None:
+def test_links_are_distinct_valid_and_at_most_a_hundred(spans: BatchSpans, exported: InMemorySpanExporter) -> None:
     wrong = [None, b"", b"x", b"\xff", f"00-{0:032x}-{1:016x}-01".encode()]
     many = [f"00-{number:032x}-{1:016x}-01".encode() for number in range(1, 151)]
     read = records(*wrong, *many, *many)
     spans.traced(decode)(Records(0, read * 2, len(read), len(read)))
-    spans.notify(BatchTransformed(0, 1, 1, version=7, lag=0, next=len(read)))
+    member_of(spans).notify(BatchTransformed(0, 1, 1, version=7, lag=0, next=len(read)))
     (span,) = exported.get_finished_spans()
     assert [link.context.trace_id for link in span.links] == list(range(1, 101))

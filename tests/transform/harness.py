@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from streampca.consumer_group.events import Listener, Listeners, MemberEvent, SourcePolled
+from streampca.consumer_group.events import Listener, Listeners, LoopTicked, MemberEvent
 from streampca.consumer_group.in_flight import InFlight
 from streampca.fold.model_file import PublishedModel
 from streampca.formats import writer_of
@@ -155,7 +155,7 @@ class _Stop(Listener):
         self._member = member
 
     def notify(self, event: MemberEvent) -> None:
-        if isinstance(event, SourcePolled):
+        if isinstance(event, LoopTicked):
             self._member.turns += 1
             if self._member.world.is_done or self._member.turns >= _MOST_TURNS:
                 self._member.transformer.stop("done")

@@ -24,6 +24,7 @@ from streampca.transform.listeners import TransformMetrics
 from streampca.transform.output_fields import OutputFields
 from streampca.transform.outputs import OutputLimit, Outputs, Packer, RecordPacker, TransformedBatch
 from tests.example_models import D, K, numbered
+from tests.members import member_of
 from tests.transform.harness import Member, World, model_with_past_scores, of_each, origin_of_output
 
 FRAME = 4096  # bytes of a stream around its rows
@@ -162,7 +163,7 @@ def test_a_worker_reads_the_vectors(name: str) -> None:
 
 def test_another_member_reads_what_one_has_written() -> None:
     first, metrics = World(50), TransformMetrics("t")
-    Member(first, batch=20, packer=ArrowPacker(), listener=metrics).run()
+    Member(first, batch=20, packer=ArrowPacker(), listener=member_of(metrics)).run()
     assert len(first.outputs()) == 3
     count = metrics.registry.get_sample_value("streampca_transform_records_total", {"topic": "t", "outcome": "written"})
     assert count == 50

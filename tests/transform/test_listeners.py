@@ -5,6 +5,7 @@ from structlog.typing import EventDict
 from streampca.consumer_group import events
 from streampca.sources.events import SourceStatus
 from streampca.transform.listeners import TransformLog, TransformMetrics
+from tests.members import member_of
 from tests.monitoring.prometheus import assert_includes, samples_in
 from tests.transform.harness import Member, World
 from tests.waiting import Clock
@@ -21,8 +22,9 @@ COMMITTED = events.TransactionEnded(
 
 def test_records_count_when_their_transaction_is_committed() -> None:
     metrics = TransformMetrics("t")
+    member = member_of(metrics)
     notify(
-        metrics, events.LoopTicked(), events.SourcePolled(SourceStatus(True, member=True)),
+        member, events.LoopTicked(SourceStatus(True, member=True)),
         events.PartitionsAssigned({0: -1, 1: 3}), BATCH, FAILED, COMMITTED,
     )  # fmt: skip
     assert_includes(
@@ -41,7 +43,7 @@ def test_records_count_when_their_transaction_is_committed() -> None:
             "streampca_transform_broker_connected": 1,
         },
     )
-    metrics.notify(events.PartitionsReleased([0, 1], lost=False))
+    member.notify(events.PartitionsReleased([0, 1], lost=False))
     released = samples_in(metrics.registry, "t")
     assert 'streampca_transform_lag_messages{partition="0"}' not in released
     assert released["streampca_transform_partitions_owned"] == 0
@@ -49,7 +51,7 @@ def test_records_count_when_their_transaction_is_committed() -> None:
 
 def test_partitions_that_are_read_again_count_once() -> None:
     world, metrics = World(5), TransformMetrics("t")
-    member = Member(world, listener=metrics)
+    member = Member(world, listener=member_of(metrics))
     member.transactions.failures = ["before", "after"]
     member.run()
     assert_includes(
@@ -64,15 +66,16 @@ def test_partitions_that_are_read_again_count_once() -> None:
 
 def test_failures_and_waiting_are_logged_once(logs: list[EventDict]) -> None:
     clock = Clock(0.0)
-    log = TransformLog(clock)
+    log = TransformLog()
+    observed = member_of(log, clock=clock)
     notify(
-        log, *[events.StartDelayed("model", "none")] * 2, events.ModelFixed(7, ["pinned"]),
+        observed, *[events.StartDelayed("model", "none")] * 2, events.ModelFixed(7, ["pinned"]),
         events.ModelFixed(7, []), events.PartitionsAssigned({0: -1}), BATCH,
         FAILED, FAILED, COMMITTED, events.BatchTransformed(0, 1, 1, 8, 0, 10),
     )  # fmt: skip
     clock.now = 61.0
-    log.notify(events.SourcePolled(SourceStatus(True, member=True)))
-    log.ended()
+    observed.notify(events.LoopTicked(SourceStatus(True, member=True)))
+    log.ended(observed.state)
     logged = [line["event"] for line in logs if line["log_level"] != "debug"]
     assert logged == [
         "waiting for model", "model version fixed", "model version not pinned", "partitions assigned", "model in use",

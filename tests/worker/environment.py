@@ -232,7 +232,7 @@ class EventRecorder(Listener):
         return [event for event in self.events if isinstance(event, kind)]
 
     def notify(self, event: MemberEvent) -> None:
-        if not isinstance(event, events.LoopTicked | events.SourcePolled):
+        if not isinstance(event, events.LoopTicked):
             self.events.append(event)
         if isinstance(event, events.PartitionsAssigned):
             self.positions |= event.positions

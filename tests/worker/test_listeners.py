@@ -1,6 +1,5 @@
 """The worker's log, in which every condition is logged once, and its metrics, as Prometheus reads them."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ from hypothesis import given, strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from streampca.consumer_group import events
+from streampca.consumer_group.member import Member
 from streampca.fold.fold import Fold
 from streampca.pca.learning import LEARN_BLOCK
 from streampca.pca.state import Losses
@@ -17,6 +17,7 @@ from streampca.stores.object_errors import store_error
 from streampca.worker.listeners import BulkHistogram, WorkerLog, WorkerMetrics
 from tests.fold.streams import fold_config, fold_of, vectors
 from tests.in_memory import Step
+from tests.members import member_of
 from tests.monitoring.prometheus import assert_includes, samples_in
 from tests.waiting import Clock
 from tests.worker.environment import POISON, TOPIC, Environment, environment_of, filled_with, notify
@@ -29,7 +30,7 @@ SAVED = events.CheckpointSaved(0, fold_of(vectors(5), fold_config()), 0.1)
 
 
 def run_logged(env: Environment, script: list[Step], **options: Any) -> None:
-    make_worker(env, worker_config(env.fold_config, **options), script).add_listener(WorkerLog()).run()
+    make_worker(env, worker_config(env.fold_config, **options), script).add_listener(member_of(WorkerLog())).run()
 
 
 def events_of(logs: Logs) -> list[str]:
@@ -56,7 +57,7 @@ def test_an_undisturbed_run_logs_a_few_lines(logs: Logs) -> None:
 
 
 def test_errors_that_differ_only_in_file_or_count_are_logged_once_and_again_when_they_end(logs: Logs) -> None:
-    log = WorkerLog()
+    log = member_of(WorkerLog())
     full = [f"cannot write /store/checkpoints/t/0/{n:020d}.npz: No space left on device" for n in (100, 200, 3000)]
     causes = [*full, *(f"{count} dead letters are not acknowledged yet" for count in (1, 12))]
     notify(log, *map(events.CheckpointPostponed, causes))
@@ -70,7 +71,7 @@ def test_errors_that_differ_only_in_file_or_count_are_logged_once_and_again_when
 
 def test_an_outage_of_the_object_store_is_logged_once_and_again_when_it_ends(logs: Logs) -> None:
     """However each request fails; a cause that does not end by itself is logged too."""
-    log = WorkerLog()
+    log = member_of(WorkerLog())
 
     def failed(text: str) -> events.CheckpointPostponed:
         return events.CheckpointPostponed(str(store_error("write", "s3://bucket", "a", OSError(text))))
@@ -85,7 +86,7 @@ def test_an_outage_of_the_object_store_is_logged_once_and_again_when_it_ends(log
 
 def test_failed_publishing_is_logged_once_while_checkpoints_are_saved(logs: Logs) -> None:
     """Saved checkpoints do not end the error of publishing."""
-    notify(WorkerLog(), *[SAVED, events.PublishFailed("cannot write: No space left on device")] * 5)
+    notify(member_of(WorkerLog()), *[SAVED, events.PublishFailed("cannot write: No space left on device")] * 5)
     assert events_of(logs) == ["publishing failed"]
 
 
@@ -120,7 +121,7 @@ def test_a_hundred_deletes_before_any_vector_are_one_warning(
 
 def test_catching_up_is_logged_once_per_assignment(logs: Logs) -> None:
     """Partitions that are lost are a warning; those without any message do not count."""
-    log = WorkerLog()
+    log = member_of(WorkerLog())
     log.notify(events.BatchLearned(0, fold_of(vectors(0), fold_config()), 0, [], 0.1, 0))
     assert logs == []
     notify(log, events.PartitionsAssigned({0: 0, 1: 7}), *map(learned, (5, 0, 3, 0)))
@@ -135,18 +136,18 @@ def test_catching_up_is_logged_once_per_assignment(logs: Logs) -> None:
     assert logs[-1] == {"event": "partitions lost", "log_level": "warning", "partitions": [0, 1]}
 
 
-class TimedLog(WorkerLog):
-    """Its clock moves with the polls."""
+class TimedLog(Member):
+    """A member with a log; its clock moves with the polls."""
 
     def __init__(self) -> None:
         self._time = Clock()
-        super().__init__(self._time)
+        super().__init__([WorkerLog()], 600.0, lambda needs: False, self._time)
 
     def poll_for_minutes(self, minutes: int = 1, status: SourceStatus = MEMBER) -> None:
         """Notify of four polls a minute, 15 s apart."""
         for _ in range(4 * minutes):
             self._time.now += 15
-            self.notify(events.SourcePolled(status))
+            self.notify(events.LoopTicked(status))
 
 
 def test_progress_is_logged_once_a_minute(logs: Logs) -> None:
@@ -201,22 +202,26 @@ def test_a_stalled_partition_is_logged_once_while_others_continue(logs: Logs) ->
     assert logs[-1]["lag"] == 30
     log.poll_for_minutes()
     assert events_of(logs)[-3:] == ["decoding stalled", "learning", "waiting for schema registry"]
-    notify(log, events.PartitionResumed(1), learned(lag=0, partition=1))
+    log.notify(learned(lag=0, partition=1))
     log.poll_for_minutes(2)
     assert events_of(logs)[-4:] == ["decoding resumed", "caught up", "learning", "idle"]
 
 
 def test_a_partition_that_stalls_again_after_it_was_released_is_logged_again(logs: Logs) -> None:
     stalled = events.PartitionStalled(0, 10, "the registry does not answer")
-    notify(WorkerLog(), *[events.PartitionsAssigned({0: 5}), stalled, events.PartitionsReleased([0], lost=False)] * 2)
+    notify(
+        member_of(WorkerLog()),
+        *[events.PartitionsAssigned({0: 5}), stalled, events.PartitionsReleased([0], lost=False)] * 2,
+    )
     assert events_of(logs).count("decoding stalled") == 2
 
 
 def test_the_last_line_has_the_saved_positions(logs: Logs) -> None:
-    log = WorkerLog()
+    worker_log = WorkerLog()
+    log = member_of(worker_log)
     released, rejected = events.PartitionsReleased([2], lost=False), events.RecordRejected(0, 6, "undecodable", "?")
     notify(log, events.PartitionsAssigned({0: 2, 1: 40, 2: 80, 3: -1}), learned(lag=0), SAVED, released, rejected)
-    log.ended()
+    worker_log.ended(log.state)
     assert logs[-1].items() >= {
         "event": "worker ended", "learned": 5, "rejected": 1, "saved_up_to": {"0": SAVED.fold.position, "1": 40},
         "last_model": None,
@@ -226,17 +231,25 @@ def test_the_last_line_has_the_saved_positions(logs: Logs) -> None:
 # The metrics.
 
 
+class MeasuredMember(Member):
+    """A member with metrics."""
+
+    def __init__(self) -> None:
+        metrics = WorkerMetrics(TOPIC)
+        self.registry = metrics.registry
+        super().__init__([metrics], 600.0, lambda needs: False, lambda: 0.0, lambda: NOW)
+
+
 @pytest.fixture
-def metrics(monkeypatch: pytest.MonkeyPatch) -> WorkerMetrics:
-    monkeypatch.setattr(time, "time", lambda: NOW)
-    return WorkerMetrics(TOPIC)
+def metrics() -> MeasuredMember:
+    return MeasuredMember()
 
 
 def batch(fold: Fold, scores: list[Losses] | None = None, partition: int = 0) -> events.BatchLearned:
     return events.BatchLearned(partition, fold, 0, scores or [], 0.5, 0)
 
 
-def test_metrics_after_a_run(metrics: WorkerMetrics) -> None:
+def test_metrics_after_a_run(metrics: MeasuredMember) -> None:
     env = Environment(partitions=2)
     env.send(0, vectors(580), timestamp=int(NOW * 1000) - 90_000)
     env.send(1, [POISON, None, POISON])
@@ -277,7 +290,7 @@ def test_metrics_after_a_run(metrics: WorkerMetrics) -> None:
     assert now["streampca_learn_seconds_total"] > 0
 
 
-def test_a_stalled_partition_is_shown_and_its_lag_grows(metrics: WorkerMetrics) -> None:
+def test_a_stalled_partition_is_shown_and_its_lag_grows(metrics: MeasuredMember) -> None:
     fold = fold_of(vectors(300), fold_config(), [int(NOW * 1000)] * 300)
     batches = [batch(fold, partition=partition) for partition in (0, 1)]
     notify(metrics, events.PartitionsAssigned({0: -1, 1: -1}), *batches, events.PartitionStalled(1, 500, "no registry"))
@@ -289,12 +302,12 @@ def test_a_stalled_partition_is_shown_and_its_lag_grows(metrics: WorkerMetrics) 
             'streampca_consumer_lag_messages{partition="1"}': 500,
         },
     )
-    metrics.notify(events.PartitionResumed(1))
+    metrics.notify(batches[1])
     assert samples_in(metrics.registry, TOPIC)['streampca_stalled{partition="1"}'] == 0
 
 
 @pytest.mark.parametrize("env", [(100,)], indirect=True)
-def test_a_lost_broker_is_shown_while_the_lag_stays(env: Environment, metrics: WorkerMetrics) -> None:
+def test_a_lost_broker_is_shown_while_the_lag_stays(env: Environment, metrics: MeasuredMember) -> None:
     script = [30, lambda: setattr(env.topic, "away", True), lambda: env.send(0, vectors(50)), None]
     make_worker(env, script=script).add_listener(metrics).run()
     expected = {"streampca_broker_connected": 0, 'streampca_consumer_lag_messages{partition="0"}': 70}
@@ -302,7 +315,7 @@ def test_a_lost_broker_is_shown_while_the_lag_stays(env: Environment, metrics: W
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_metrics_of_released_partitions_are_removed(metrics: WorkerMetrics, lost: bool) -> None:
+def test_metrics_of_released_partitions_are_removed(metrics: MeasuredMember, lost: bool) -> None:
     fold = fold_of(vectors(300), fold_config(), [int(NOW * 1000)] * 300)
     for partition in (0, 1):
         assigned, saved = events.PartitionsAssigned({partition: -1}), events.CheckpointSaved(partition, fold, 0.1)
@@ -320,7 +333,7 @@ def test_metrics_of_released_partitions_are_removed(metrics: WorkerMetrics, lost
     metrics.notify(events.PartitionsReleased([7], lost=lost))  # it had no samples
 
 
-def test_losses_are_counted_in_the_bucket_of_their_ratio(metrics: WorkerMetrics) -> None:
+def test_losses_are_counted_in_the_bucket_of_their_ratio(metrics: MeasuredMember) -> None:
     norm = np.array([2.0, 2.0, 2.0, 0.0, 1e-300])
     metrics.notify(batch(fold_of(vectors(5), fold_config()), [Losses(norm * [0.05, 0.25, 1.0, 0, 0], norm)]))
     assert_includes(
@@ -334,7 +347,7 @@ def test_losses_are_counted_in_the_bucket_of_their_ratio(metrics: WorkerMetrics)
     )
 
 
-def test_gaps_failures_and_future_timestamps_are_counted(metrics: WorkerMetrics) -> None:
+def test_gaps_failures_and_future_timestamps_are_counted(metrics: MeasuredMember) -> None:
     far = fold_of(vectors(34), fold_config(), [*[1000] * 32, 10**12, 1000])
     young = fold_of(vectors(5), fold_config())
     notify(
@@ -363,12 +376,14 @@ def test_gaps_failures_and_future_timestamps_are_counted(metrics: WorkerMetrics)
     ],
 )  # fmt: skip
 def test_timestamps_in_another_unit_are_counted_and_logged_once_if_a_half_life_needs_them(
-    metrics: WorkerMetrics, logs: Logs, unit: str, per_s: int, half_life_seconds: float | None
+    metrics: MeasuredMember, logs: Logs, unit: str, per_s: int, half_life_seconds: float | None
 ) -> None:
     env = Environment(1, fold_config(half_life_seconds=half_life_seconds))
     for timestamp in (-1, int(NOW) * per_s, int(NOW + 1) * per_s, 50):
         env.send(0, vectors(10), timestamp=timestamp)
-    make_worker(env, worker_config(env.fold_config), [7] * 8).add_listener(metrics).add_listener(WorkerLog()).run()
+    make_worker(env, worker_config(env.fold_config), [7] * 8).add_listener(metrics).add_listener(
+        member_of(WorkerLog())
+    ).run()
     odd = 0 if half_life_seconds is None else 10 if unit == "milliseconds" else 30
     assert_includes(samples_in(metrics.registry, TOPIC), {"streampca_odd_timestamps_total": odd})
     warnings = [line for line in logs if line["log_level"] == "warning"]
@@ -379,7 +394,7 @@ def test_timestamps_in_another_unit_are_counted_and_logged_once_if_a_half_life_n
     env.assert_complete()
 
 
-def test_gaps_of_vectors_are_shown(metrics: WorkerMetrics) -> None:
+def test_gaps_of_vectors_are_shown(metrics: MeasuredMember) -> None:
     V = vectors(300)
     V[100:, 2] = np.nan
     fold = fold_of(V, fold_config(impute=True))
@@ -395,7 +410,7 @@ BOUNDS = (0.001, 0.1, 0.5, 1.0)
 @given(st.lists(st.lists(st.one_of(st.sampled_from(BOUNDS), st.floats(0, 2)), max_size=20), max_size=5))
 def test_same_exposition_as_single_observations(batches: list[list[float]]) -> None:
     bulk, single = CollectorRegistry(), CollectorRegistry()
-    bulk_histogram = BulkHistogram("ratio", "A share.", BOUNDS, bulk)
+    bulk_histogram = BulkHistogram("ratio", "A share.", (), BOUNDS, bulk)
     single_histogram = Histogram("ratio", "A share.", buckets=BOUNDS, registry=single)
     for batch in batches:
         bulk_histogram.observe(np.array(batch))

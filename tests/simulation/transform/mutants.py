@@ -48,7 +48,6 @@ _commit, _release, _restore = Transformer._commit, Transformer._release, Transfo
 _write = Transformer._write
 _fields = OutputFields._fields
 _start_over, _skip_gap, _send = Transformer._start_over, Assignment.skip_gap, ClusterTransactions.send
-_restart = Assignment.restart
 _release_partitions = Assignment.release
 
 
@@ -117,13 +116,7 @@ def _skips_silently(self: Assignment[Position], event: OutOfRange) -> None:
 
 def _reports_what_is_restored(self: Assignment[Position], partitions: Collection[int], *, lost: bool) -> list[int]:
     self._waiting -= set(partitions)
-    self._stalled -= set(partitions)
     return _release_partitions(self, [p for p in partitions if p in self.progress], lost=lost)
-
-
-def _forgets_stalls(self: Assignment[Position]) -> None:
-    self._stalled.clear()
-    _restart(self)
 
 
 def _rounds_by_place(self: OutputFields, published: PublishedModel, rows: Array) -> Fields:
@@ -142,7 +135,6 @@ TRANSFORM_MUTANTS: Mutants = {
         (16, patched(Transformer, _start_over=_starts_over_where_it_was), KEEPS_POSITIONS),
     "a transaction that failed counts as not committed":
         (34, patched(Transformer, _commit=_commits_and_remembers), KEEPS_POSITIONS),
-    "a stall is forgotten when all partitions are restored": (223, patched(Assignment, restart=_forgets_stalls)),
     "partitions that wait to be restored are released without a word":
         (423, patched(Assignment, release=_reports_what_is_restored)),
     "records that were only compared count as written when the log is cut":
