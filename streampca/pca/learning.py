@@ -1,7 +1,8 @@
 """Learn a stream in one pass, block by block: from one `State` to the next (docs/mathematics.md, section 4).
 
 1. Algorithm 1 moves C through the block, message by message, which gives their losses (blocked/block.py).
-2. The block enters Σ where that is kept. Elsewhere [C | F] and the block's rows stand in for it.
+2. The block enters Σ where that is kept. Elsewhere [C | F], the mean variance outside of its columns, and the block's
+   rows stand in for it.
 3. Rayleigh–Ritz makes the next [C | F] (blocked/ritz.py).
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 from streampca.pca import gaps, missing, scaling
 from streampca.pca.arrays import F64, Array, of_one_type, packed_diagonal, rows_with_missing
 from streampca.pca.blocked import block, centring, ritz, triangle
-from streampca.pca.state import NO_LOSSES, Losses, State
+from streampca.pca.state import NO_LOSSES, Losses, State, with_added_variance
 
 LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept
 GUARD, SPARE = 10, 40  # columns of F: where Σ is kept, and elsewhere the fewest; measured, see docs/mathematics.md
@@ -199,7 +200,11 @@ def _learn_block(state: State, V: Array, retention: F64, config: LearningConfig)
     if config.keeps_covariance:
         after = _learn_covariance(after, learned, of_gaps, origin, scale, weights.past, config)
     else:
-        after = _learn_factor(after, learned, A, of_gaps, origin, scale, weights.past, config)
+        # The past has this variance in all directions, and its columns what they have more.
+        outside = state.variance_outside
+        A[:past_rows] = np.sqrt(weights.past) * with_added_variance(state.C, -outside).T
+        outside *= weights.past
+        after = _learn_factor(after, learned, A, of_gaps, origin, scale, weights.past, outside, config)
     return after, losses
 
 
@@ -242,10 +247,12 @@ def _moved_mean(of_gaps: gaps.BlockWithGaps, moved: F64, origin: F64, scale: F64
 
 def _learn_factor(
     state: State, learned: block.BlockResult, A: Array, of_gaps: gaps.BlockWithGaps | None, origin: F64,
-    scale: F64 | None, past: float, config: LearningConfig,
+    scale: F64 | None, past: float, outside: float, config: LearningConfig,
 ) -> State:  # fmt: skip
-    """The next [C | F] where Σ is not kept: from the rows A, those of the block below room for those of the past."""
-    A[: state.rank] = np.sqrt(past) * state.C.T
+    """The next [C | F] where Σ is not kept: of the rows A, those of the past above those of the block.
+
+    The covariance is AᵀA, and the variance `outside` of the past in all directions.
+    """
     before = np.zeros(config.dimensions) if state.variances is None else state.variances
     step = None
     if of_gaps:
@@ -261,10 +268,13 @@ def _learn_factor(
             variances = gaps.next_variances(of_gaps, step, squares, before, scale)
         state, new_scale = scaling.rescaled(replace(state, variances=variances))
         units = (new_scale / scale).astype(config.dtype)
+        outside *= scaling.change_of_variances(new_scale / scale)
     few = state.count <= WHOLE_UNTIL or len(A) <= FEW_ROWS
     if few or past < SHORT_MEMORY or state.rank < config.components:
-        return replace(state, C=ritz.strongest(A * units, config.limits))
-    return replace(state, C=ritz.on_rows(A, start, config.limits, units))
+        C = ritz.strongest(A * units, config.limits)
+    else:
+        C = ritz.on_rows(A, start, config.limits, units)
+    return replace(state, C=with_added_variance(C, outside))
 
 
 def _losses(learned: block.BlockResult, weights: centring.Weights, config: LearningConfig) -> Losses:

@@ -1,9 +1,10 @@
 """Merge the states of several streams into one: pooled covariance about the common mean.
 
 With weights w_i, W = Σ w_i and m = Σ w_i m_i / W, the pooled covariance is Σ w_i/W (Σ_i + (m_i − m)(m_i − m)ᵀ). Where
-Σ_i is kept this is a sum, and exact. Elsewhere Σ_i is [C | F][C | F]ᵀ; the columns of all states are put side by side,
-and cuts keep the memory constant. Where states have not known an entry for as long, w_i is, in each pair of entries,
-the weight for which the state has known both (docs/mathematics.md, section 7).
+Σ_i is kept this is a sum, and exact. Elsewhere Σ_i is [C | F][C | F]ᵀ, and the state's mean variance outside of these
+columns in all other directions. The columns of all states are put side by side, and cuts keep the memory constant.
+Where states have not known an entry for as long, w_i is, in each pair of entries, the weight for which the state has
+known both (docs/mathematics.md, section 7).
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ from streampca.pca import axes, missing
 from streampca.pca.arrays import F64, Array, of_entries, packed_diagonal, with_possible_correlations
 from streampca.pca.blocked import ritz, triangle
 from streampca.pca.learning import SPARE
-from streampca.pca.scaling import rescaled
-from streampca.pca.state import State
+from streampca.pca.scaling import change_of_variances, rescaled
+from streampca.pca.state import State, with_added_variance
 
 FEWEST = 4  # streams, and groups of them, whose differences say something about an error
 _MOST_GROUPS = 8  # more cost more, and improve the estimate of the sampling error little
@@ -47,7 +48,9 @@ class PooledCovariance:
         self._most_rows = max(2 * self._cut_to, uncut_rows)
         self._pooled = State.empty(0)  # without C and D
         self._is_sum = False  # whether more than one state was added
-        self._rows: list[tuple[float, Array]] = []  # where Σ is not kept: factors and rows (r, d) of Jᵀ with JJᵀ = Σ
+        # Where Σ is not kept, it is JJᵀ, and one variance in all directions.
+        self._rows: list[tuple[float, Array]] = []  # factors and rows (r, d) of Jᵀ
+        self._variance_outside = 0.0
         self._scale: F64 | None = None  # D of the rows; None: not standardised
 
     @property
@@ -69,7 +72,7 @@ class PooledCovariance:
             self._is_sum = True
             moments = self._with_moments(state, past, new)
         else:
-            self._scale, self._rows = state.scale, [(1.0, state.C.T)]
+            self._set_rows(state)
             moments = state
         self._pooled = replace(
             moments,
@@ -81,8 +84,13 @@ class PooledCovariance:
             clipped=before.clipped + state.clipped,
         )
         if sum(len(rows) for _, rows in self._rows) > self._most_rows:
-            cut = self.state()
-            self._rows, self._scale = [(1.0, cut.C.T)], cut.scale
+            self._set_rows(self.state())
+
+    def _set_rows(self, state: State) -> None:
+        """Replace the rows by the columns of a state."""
+        self._variance_outside = state.variance_outside
+        self._rows = [(1.0, with_added_variance(state.C, -self._variance_outside).T)]
+        self._scale = state.scale
 
     def _with_moments(self, state: State, past: float, new: float) -> State:
         """The pooled state with the means, covariances and shares of missing entries of one more state.
@@ -130,12 +138,16 @@ class PooledCovariance:
         The rows before get the share `past` of the weight, those of the state `new`. `between` (d,) is the root of the
         variance between the two means.
         """
-        rows = state.C.T
+        outside = state.variance_outside
+        rows = with_added_variance(state.C, -outside).T
         if self._scale is not None and state.scale is not None:  # all rows are in the units of the first state
-            rows = rows * (self._scale / state.scale)
+            units = self._scale / state.scale
+            rows = rows * units
+            outside *= change_of_variances(units)
             between = between * self._scale
         self._rows = [(np.sqrt(past) * factor, earlier) for factor, earlier in self._rows]
         self._rows += [(np.sqrt(new), rows), (1.0, between[None])]
+        self._variance_outside = past * self._variance_outside + new * outside
 
     def state(self, columns: int | None = None, dtype: Any = np.float64) -> State:
         """The pooled state. There must be weight.
@@ -144,14 +156,19 @@ class PooledCovariance:
         many columns as a cut leaves. If `columns` is given, the covariance of two entries that no state has met
         together follows from the entries that have met both.
         """
-        state, rows = replace(self._pooled, C=np.zeros((len(self._pooled.mean), 0))), self._rows
+        state = replace(self._pooled, C=np.zeros((len(self._pooled.mean), 0)))
+        rows = self._rows
+        outside = self._variance_outside
         if columns and self._is_sum:  # what a single stream has learned stays as it is
             state = _completed(state)
         if self._scale is not None:
             state, scale = rescaled(state)
-            rows = [(factor, of_state * (scale / self._scale)) for factor, of_state in rows]
+            units = scale / self._scale
+            rows = [(factor, of_state * units) for factor, of_state in rows]
+            outside *= change_of_variances(units)
         if state.covariance is None:
-            state = replace(state, C=_leading(rows, columns or self._cut_to))
+            C = _leading(rows, columns or self._cut_to)
+            state = replace(state, C=with_added_variance(C, outside))
         elif columns:
             state = axes.decomposed(state, columns)
         return replace(state, C=state.C.astype(dtype, copy=False))

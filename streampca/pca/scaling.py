@@ -49,6 +49,14 @@ def rescaled(state: State) -> tuple[State, F64]:
     return replace(state, scale=scale, total_variance=total), scale
 
 
+def change_of_variances(units: F64) -> float:
+    """By which factor the variance along a usual direction changes with the `units` D′/D (d,).
+
+    This is the median of the entries. The mean could be anything where a few entries begin to vary.
+    """
+    return float(np.median(np.square(units)))
+
+
 @compiled_without_lock
 def squares(Y: Array) -> F64:
     """The sum of the squares of each column of Y (n, d), (d,)."""

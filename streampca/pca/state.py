@@ -69,11 +69,30 @@ class State:
         return np.asarray(np.square(self.C, dtype=np.float64).sum(axis=0))
 
     @property
+    def variance_outside(self) -> float:
+        """The mean variance along the directions outside of the columns; at most that of the shortest column.
+
+        What [C | F] has forgotten is spread evenly: the covariance is CCᵀ, and this variance in all other directions.
+        """
+        directions = int((self.known_entries > 0).sum()) - self.rank
+        if directions <= 0 or not self.rank:
+            return 0.0
+        mean = (self.total_variance - float(self.variance.sum())) / directions
+        return float(np.clip(mean, 0.0, self.variance[-1]))
+
+    @property
     def C_pinv(self) -> Array:  # noqa: N802
         """C† = (CᵀC)⁻¹ Cᵀ, (r, d)."""
         length = np.sqrt(self.variance)
         unit = self.C / length
         return (np.linalg.inv(unit.T @ unit) @ unit.T / length[:, None]).astype(self.C.dtype)
+
+
+def with_added_variance(C: Array, added: float) -> Array:
+    """The columns of C (d, r), each with this much more variance; `added` may be negative."""
+    variance = np.square(C, dtype=np.float64).sum(axis=0)
+    ratio = np.maximum(variance + added, 0.0) / np.where(variance > 0, variance, 1.0)
+    return np.asarray(C * np.sqrt(ratio).astype(C.dtype))
 
 
 class Losses(NamedTuple):

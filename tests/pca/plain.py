@@ -69,7 +69,8 @@ def learn_block(state: State, V: F64, retention: F64, config: learning.LearningC
         basis = covariance @ unit(start * (new_D / D)[:, None])
         numbers |= {"covariance": raw[np.tril_indices(d)], "total_variance": float(np.trace(covariance))}
     else:
-        covariance, new_D, basis = past * state.C @ state.C.T + rows.T @ rows, D, np.eye(d)
+        U, s = unit(state.C), outside(state)  # past·s is added to all directions at the end              section 4
+        covariance, new_D, basis = past * (state.C @ state.C.T - s * U @ U.T) + rows.T @ rows, D, np.eye(d)
         numbers["total_variance"], variances = total, past * (0.0 if state.variances is None else state.variances)
         variances = variances + np.square(rows).sum(axis=0) / D**2
         if gaps or state.known is not None:
@@ -89,8 +90,18 @@ def learn_block(state: State, V: F64, retention: F64, config: learning.LearningC
         if not few and past >= learning.SHORT_MEMORY and state.rank >= k:
             covariance, basis = nystrom(covariance, start)
     CF = axes_within(covariance, basis)[:, : config.columns]
+    if not config.keeps_covariance:
+        CF = unit(CF) * np.sqrt(np.square(CF).sum(axis=0) + past * s * np.median(np.square(new_D / D)))
     scale = new_D if config.standardize else None
     return State(CF, after, missing=lacking, scale=scale, **numbers), Losses(np.clip(residual, 0, norm), norm)
+
+
+def outside(state: State) -> float:
+    """The mean variance of the directions that the columns leave out, at most that of the shortest column."""
+    directions, variance = seen_before(state) - state.rank, np.square(state.C).sum(axis=0)
+    if not directions or not state.rank:
+        return 0.0
+    return float(min(max((state.total_variance - variance.sum()) / directions, 0.0), variance.min()))
 
 
 def weights_before(w: float, retention: F64) -> F64:

@@ -25,6 +25,62 @@ def folds(streams: list[F64], config: LearningConfig) -> list[State]:
     return [one_pass(X, config)[0] for X in streams]
 
 
+def state_with_even_rest(random: np.random.Generator, d: int, r: int, rest: float) -> tuple[State, F64]:
+    """A state of r columns and the variance `rest` in all other directions, and its covariance (d, d)."""
+    U = np.linalg.qr(random.standard_normal((d, r)))[0]
+    C = U * np.sqrt(np.sort(random.uniform(rest, 10 * rest, r))[::-1])
+    S = C @ C.T + rest * (np.eye(d) - U @ U.T)
+    state = State(
+        C=C,
+        mean=random.standard_normal(d),
+        weight=random.uniform(50, 500),
+        total_variance=float(np.trace(S)),
+        count=500,
+        concentration=0.01,
+    )
+    return state, S
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 5))
+@settings(max_examples=30, deadline=None)
+def test_the_variance_outside_of_the_columns_counts_in_a_merge(seed: int, number: int) -> None:
+    """The merged axes are exactly those of the sum of the covariances, of which columns alone would lose a part."""
+    d, k, random = 30, 3, np.random.default_rng(seed)
+    drawn = [state_with_even_rest(random, d, 4, random.uniform(0.1, 1)) for _ in range(number)]
+    states, covariances = [state for state, _ in drawn], [S for _, S in drawn]
+    w = np.array([state.weight for state in states])
+    means = np.array([state.mean for state in states])
+    pooled = np.average(covariances, axis=0, weights=w) + np.cov(means.T, bias=True, aweights=w)
+    variance, U = np.linalg.eigh(pooled)
+    merged = merge(states, k)
+    assert merged.variance == pytest.approx(variance[: -k - 1 : -1], rel=1e-9)
+    assert close(merged.C @ merged.C.T, (U[:, -k:] * variance[-k:]) @ U[:, -k:].T, 1e-7)
+
+
+SPECTRA = {
+    "power law": 1 / np.arange(1, 201.0),
+    "slow power law": np.arange(1, 201.0) ** -0.5,
+    "linear": np.linspace(1, 1 / 200, 200),
+    "equal": np.ones(200),
+    "spiked": np.append(np.linspace(20, 5, 5), np.ones(195)),
+    "half constant": np.append(np.ones(100), np.zeros(100)),
+}
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_explained_variances_are_near_batch_pca_on_every_spectrum(spectrum: str, standardize: bool) -> None:
+    """Where Σ is not kept; neither larger nor much smaller, by one stream or by eight partitions."""
+    X, k = gaussian(8, 4000, np.sqrt(SPECTRA[spectrum]), offset=1.0), 5
+    config = LearningConfig(200, k, standardize=standardize, factor=True)
+    exact = np.linalg.eigvalsh(np.corrcoef(X.T) if standardize else covariance(X))[: -k - 1 : -1]
+    whole = one_pass(X, config)[0]
+    for state, least in ((whole, 0.97), (merge(folds(np.array_split(X, 8), config), config.columns), 0.91)):
+        ratio = axes.principal(state, k)[1] / exact
+        assert ratio.max() <= 1.002
+        assert ratio.min() >= least
+
+
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 400), min_size=1, max_size=6), st.integers(1, 6))
 @settings(max_examples=60, deadline=None)
 def test_with_all_columns_the_pooled_covariance_is_exact(seed: int, sizes: list[int], d: int) -> None:

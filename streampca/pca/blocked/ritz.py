@@ -1,8 +1,9 @@
 """Rayleigh–Ritz after a block: the next [C | F], the strongest axes of past and block in a subspace that holds them.
 
 The subspace comes from C′, the C that Algorithm 1 has left, F and a few combinations of the block's rows: by one step
-of subspace iteration on Σ where that is kept. Elsewhere AᵀA stands for Σ, A the rows of the past, √past·[C | F]ᵀ, above
-those of the block, and one pass over A must do. docs/mathematics.md, section 4.
+of subspace iteration on Σ where that is kept. Elsewhere AᵀA stands for Σ, A the rows of the past above those of the
+block, and one pass over A must do. The rows of the past are √past·[C | F]ᵀ, less the variance outside of these columns.
+docs/mathematics.md, section 4.
 """
 
 import contextlib
