@@ -20,7 +20,7 @@ from streampca.stores.memory import MemoryStore
 from streampca.stores.models import Models
 from tests.errors import refusal
 from tests.example_models import TOPIC, D
-from tests.sidecar.conftest import models as models, store as store
+from tests.sidecar.conftest import models as models
 from tests.sidecar.http_client import Client, error_of
 from tests.waiting import Clock
 
