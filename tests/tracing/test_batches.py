@@ -91,7 +91,7 @@ def records(*parents: bytes | None) -> list[Record]:
 def decode(event: Records) -> Vectors:
     """Half of the records, as codecs of large ones do."""
     taken, nothing = (
-        event.records[: event.count // 2],
+        event.records[: len(event.records) // 2],
         Decoded(np.zeros((0, 1)), np.zeros(0, int), [], np.zeros(0, int)),
     )
     return Vectors(nothing, np.zeros(0, int), taken, taken[-1].offset + 1, event.partition, event.end)
