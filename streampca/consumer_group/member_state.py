@@ -58,7 +58,7 @@ class MemberState(NamedTuple):
     """What is known of a member; times are monotonic seconds, unless said otherwise.
 
     A value: `after` changes nothing, and returns the state after an event. Log, metrics, status reports and health are
-    made of it, and keep nothing about the member themselves. Counters of events are no part of it, unless a status
+    made of it, and keep nothing about the member themselves. Counters of events are not part of it, unless a status
     report shows them.
     """
 
@@ -72,7 +72,7 @@ class MemberState(NamedTuple):
 
     connection: SourceStatus | None = None  # None: not known yet
     is_member: bool = False  # of its consumer group
-    member_since: float = 0.0  # or since when it is none
+    member_since: float = 0.0  # or since when it is not a member
     has_joined: bool = False  # it was given partitions, or is a member without any for good
     was_assigned: bool = False  # partitions, ever
 
@@ -88,6 +88,12 @@ class MemberState(NamedTuple):
     committed_at: float | None = None  # of transform, seconds since 1970
     model_version: int | None = None  # published last by a worker, or used last by transform
     fixed_version: int | None = None  # of the only model that transform may use
+
+    @property
+    def why_no_model(self) -> str | None:
+        """Why transform has no model to start with; None if it does not wait for one."""
+        problem = self.problems.get(StartDelayed)
+        return problem.cause if problem and self.start_needs == "model" else None
 
     def after(self, event: MemberEvent, now: Moment) -> "MemberState":
         """The state after an event."""
@@ -155,7 +161,8 @@ class MemberState(NamedTuple):
                 causes[kind] = ""
             case LoopTicked(status):
                 is_away = not status.connected and self.was_assigned
-                causes[kind] = ": ".join(filter(None, [NO_ANSWER, status.cause])) if is_away else ""
+                reason = f": {status.cause}" if status.cause else ""
+                causes[kind] = f"{NO_ANSWER}{reason}" if is_away else ""
                 if not changed.saving.overdue_s:
                     causes[Saving] = ""
                 elif changed.saving.has_stopped and Saving not in self.problems:

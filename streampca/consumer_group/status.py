@@ -101,8 +101,9 @@ def status_of(
     state: MemberState, now: Moment, name: str, messages_per_second: float, output_topic: str | None
 ) -> ProcessStatus:
     """The report of a member; with an `output_topic`, of a member of transform."""
-    hidden = {Saving, *[StartDelayed] * (state.start_needs == "model")}
-    causes = [problem.cause for name, problem in state.problems.items() if name not in hidden]
+    # The metrics say that saving has stopped, and the part about transform that it has no model.
+    hidden = (Saving, StartDelayed) if state.why_no_model else (Saving,)
+    causes = [problem.cause for kind, problem in state.problems.items() if kind not in hidden]
     partitions = {} if state.has_ended else state.partitions
     return ProcessStatus(
         name=name,
@@ -140,11 +141,10 @@ def _partition_status(partition: PartitionState) -> PartitionStatus:
 
 
 def _transform_status(state: MemberState, output_topic: str) -> TransformStatus:
-    delay = state.problems.get(StartDelayed)
     return TransformStatus(
         output_topic=output_topic,
         model_version=state.fixed_version if state.model_version is None else state.model_version,
-        awaits=delay.cause if delay and state.start_needs == "model" else None,
+        awaits=state.why_no_model,
         written=state.committed.get("written", 0),
         rejected=state.committed.get("rejected", 0),
         committed_at=state.committed_at,

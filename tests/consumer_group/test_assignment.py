@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -25,6 +26,7 @@ from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.formats.schemas import WriterSchema
 from streampca.sources.events import OutOfRange, Undecoded, decode_records
+from streampca.transform.position import Position
 from streampca.worker.checkpointer import WorkerConfig
 from streampca.worker.loop import Learned
 from tests.errors import refusal
@@ -345,3 +347,15 @@ def test_all_that_is_released_is_reported_whether_it_was_restored_or_not(restore
     was_restored = restored == {0, 1}
     assert sorted(assignment.release({0, 1}, lost=lost)) == ([0, 1] if was_restored else [])
     assert recorder.of_type(PartitionsReleased) == [PartitionsReleased([0, 1], lost)]
+
+
+def test_partitions_that_wait_to_be_restored_again_are_reported_as_released() -> None:
+    """They were reported as assigned before."""
+    recorder, unused = EventRecorder(), mock.Mock()
+    assignment = Assignment[Position](
+        unused, unused, unused, lambda partitions: {p: Position(5) for p in partitions}, recorder, unused
+    )
+    assignment.assign([0, 1])
+    assignment.restart()
+    assert assignment.release([0], lost=False) == []  # none that is read
+    assert recorder.of_type(PartitionsReleased) == [PartitionsReleased([0], lost=False)]

@@ -48,7 +48,6 @@ _commit, _release, _restore = Transformer._commit, Transformer._release, Transfo
 _write = Transformer._write
 _fields = OutputFields._fields
 _start_over, _skip_gap, _send = Transformer._start_over, Assignment.skip_gap, ClusterTransactions.send
-_release_partitions = Assignment.release
 
 
 def _commits_offsets_apart(self: Transformer) -> None:
@@ -114,11 +113,6 @@ def _skips_silently(self: Assignment[Position], event: OutOfRange) -> None:
         _skip_gap(self, event)
 
 
-def _reports_what_is_restored(self: Assignment[Position], partitions: Collection[int], *, lost: bool) -> list[int]:
-    self._waiting -= set(partitions)
-    return _release_partitions(self, [p for p in partitions if p in self.progress], lost=lost)
-
-
 def _rounds_by_place(self: OutputFields, published: PublishedModel, rows: Array) -> Fields:
     """As some processors do, but not all: each row of a product is rounded in another way."""
     found = _fields(self, published, rows)
@@ -135,8 +129,6 @@ TRANSFORM_MUTANTS: Mutants = {
         (16, patched(Transformer, _start_over=_starts_over_where_it_was), KEEPS_POSITIONS),
     "a transaction that failed counts as not committed":
         (34, patched(Transformer, _commit=_commits_and_remembers), KEEPS_POSITIONS),
-    "partitions that wait to be restored are released without a word":
-        (423, patched(Assignment, release=_reports_what_is_restored)),
     "records that were only compared count as written when the log is cut":
         (900710, patched(FirstRecords, withholds=lambda self, partition: False)),
     "a revocation does not abort the transaction": (1, patched(Transformer, _release=_releases_without_abort)),
