@@ -72,5 +72,7 @@ class WorkerStart(MemberStart):
     def _check_checkpoints(self, *, every: bool = False) -> str:
         folds = check_before_joining(self.checkpoints, self.policy.fold, self.topic_id, self.committed, every=every)
         self.positions = {partition: max(fold.position, 0) for partition, fold in folds.items()}
+        if not folds:
+            return f"none yet; partitions begin at {self.settings.start}"
         learned = sum(fold.stats.learned for fold in folds.values())
         return f"{len(folds)} partitions, {learned:,} messages learned; they match the settings"

@@ -90,6 +90,16 @@ def test_mistakes_in_the_settings_of_either_role_are_a_one_line_error() -> None:
     assert_one_line(run("doctor", *required, *both), "components is required", code=2)
 
 
+def test_a_folder_without_checkpoints_is_no_damage(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / TOPIC / "0").mkdir(parents=True)
+    read = WorkerSettings.read(topic=TOPIC, store=str(tmp_path), dimensions="5", components="2", start="latest")
+    start = WorkerStart(read, DirectoryStore(tmp_path))
+    start.committed, start.topic_id = {}, "id"
+    steps = [step._replace(after=[]) for step in start.steps() if step.name in ("format", "checkpoints")]
+    *_, line = lines_of(steps)
+    assert line == Line(PASSED, "checkpoints", "none yet; partitions begin at latest")
+
+
 class Newest:
     """A reader of records that were written as one type; the second is no vector."""
 
