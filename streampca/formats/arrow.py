@@ -22,7 +22,7 @@ from streampca.formats.errors import (
 from streampca.formats.fields import NumberFields
 from streampca.formats.layout import row_bounds
 from streampca.formats.numbers import GuessedNumbers, RowVectors, VectorBytes, common_dtype, pack_rows
-from streampca.pca.arrays import F64
+from streampca.pca.arrays import F64, Array
 from streampca.settings.field_paths import Part, Path, spelled
 
 Column: TypeAlias = Any  # pyarrow has no types
@@ -37,27 +37,27 @@ class ArrowReader(Reader):
         try:
             # Arrow's own pools keep what they have freed: a few large messages took 120 MiB more.
             with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
-                found = self._read_batches(batches)
+                vectors, dtypes = self._read_batches(batches)
         except VectorError:
             raise
         except Exception as error:  # of many kinds: Arrow's own, OSError, UnicodeDecodeError …
             raise VectorError("undecodable", f"not an Arrow IPC stream: {' '.join(str(error).split())[:200]}") from None
-        vectors = [rows.vectors for rows in found]
         # Joining copies, even a single array. There may be no arrays.
         joined = vectors[0] if len(vectors) == 1 else np.concatenate([np.empty((0, self.dimensions)), *vectors])
         numbers = joined.ravel().data
-        dtype = common_dtype({rows.guessed_dtype for rows in found})
+        dtype = common_dtype(dtypes)
         return GuessedNumbers(numbers, dtype) if dtype else numbers
 
-    def _read_batches(self, batches: Any) -> list[RowVectors]:
-        """Return the vectors of each record batch. Raises `VectorError` if a row has none, unless the row is null.
+    def _read_batches(self, batches: Any) -> tuple[list[Array], set[str | None]]:
+        """Return the vectors of each record batch, and the types that were guessed for their numbers.
 
-        If all rows are null, it also raises.
+        If a row has no vector, raises `VectorError`; a row that is null is only an error if all rows are null.
         """
         paths = self.paths or tuple((Part(name),) for name in batches.schema.names)
         if not self.paths and len(paths) != 1:
             raise VectorError("undecodable", f"{len(paths)} columns in the record batch: field must name one")
-        found = list[RowVectors]()
+        vectors = list[Array]()
+        dtypes = set[str | None]()
         total_size = 0  # of the record batches and their vectors
         null_row: VectorError | None = None
         for batch in batches:
@@ -69,10 +69,11 @@ class ArrowReader(Reader):
                 if error.reason != NO_VALUE:
                     raise error
                 null_row = error
-            found.append(rows)
-        if null_row is not None and not any(len(rows.vectors) for rows in found):
+            vectors.append(rows.vectors)
+            dtypes.add(rows.guessed_dtype)
+        if null_row is not None and not any(map(len, vectors)):
             raise null_row
-        return found
+        return vectors, dtypes
 
 
 def vectors_in(batch: Any, paths: Sequence[Path], dimensions: int, *, impute: bool) -> RowVectors:
@@ -105,19 +106,20 @@ def _read_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
     entries = fitting_rows.flatten()
     if entries.null_count and not impute:
         raise VectorError("undecodable", f"an entry of the record batch is null{NULL_HINT}")
-
-    def error_of_row(row: int) -> VectorError:
-        if lengths[row] < 0:
-            return VectorError(NO_VALUE, "the row is null")
-        return wrong_length_error(lengths[row], dimensions)
-
     rows_without_vector = np.flatnonzero(~fits).tolist()
     return RowVectors(
         vectors=_to_floats(entries).reshape(-1, dimensions),
         counts=fits.astype(np.int64),
         # A generator: a few bytes may claim millions of rows, and the first error often ends the reading.
-        errors=((row, error_of_row(row)) for row in rows_without_vector),
+        errors=((row, _list_error(lengths[row], dimensions)) for row in rows_without_vector),
     )
+
+
+def _list_error(length: int, dimensions: int) -> VectorError:
+    """Return the error of a list that is not a vector; the length -1 stands for null."""
+    if length < 0:
+        return VectorError(NO_VALUE, "the row is null")
+    return wrong_length_error(length, dimensions)
 
 
 def _read_objects(batch: Any, paths: Sequence[Path], dimensions: int, impute: bool) -> RowVectors:

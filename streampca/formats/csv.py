@@ -67,7 +67,7 @@ def parse_cell(cell: str) -> float | None:
     word = cell.strip().lower()
     if word in _WORDS:
         return _WORDS[word]
-    if "_" in word:  # Python reads 1_000 as a number; no other program writes it
+    if "_" in word:  # such as 1_000, which `float` would read as a number
         return None
     try:
         return float(word)

@@ -17,7 +17,7 @@ def find_odd_timestamps(timestamps_ms: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def describe_odd_timestamp(timestamp: int) -> str:
-    """Say that a timestamp is not between 1990 and 2100, and in which unit it would be."""
+    """Say that a timestamp is not between 1990 and 2100, and in which units it would be."""
     likely_units = [unit for unit, ms in _UNITS_MS.items() if _FIRST_MS <= timestamp * ms < _END_MS]
     hint = "".join(f"; it may be a time in {unit}" for unit in likely_units)
     return f"{timestamp}, in milliseconds since 1970 no time between 1990 and 2100{hint}"

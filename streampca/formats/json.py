@@ -64,9 +64,10 @@ class JsonWriter(Writer):
 
 
 def _entries(field: NDArray[Any], groups: list[tuple[int, int]] | None) -> list[Any]:
-    """Return what a field is in each value. `groups` are where the rows of each value start and end; None: one row.
+    """Return what each value holds of a field: an entry or, with `groups`, the list of the entries of its rows.
 
-    With groups it is the list of its rows. But bytes are the same in all rows of a value, and are written once.
+    `groups` are where the rows of each value start and end. Bytes are the same in all rows of a value: they are written
+    once.
     """
     rows: list[Any] = field.tolist()
     are_bytes = field.dtype.kind == "O" and field.ndim == 1

@@ -2,7 +2,7 @@
 
 The bytes of a number of another type are a number too. But if bytes are read in the wrong byte order, or integers as
 floats, almost all numbers lie near the smallest that a float can hold, or they span many decades. Measured numbers do
-neither. Zeros, infinities and NaN are left out: they are the same, or as likely, in all types.
+neither. Zeros, infinities and NaN are left out: they say nothing of the type.
 """
 
 import math
