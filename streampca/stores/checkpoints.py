@@ -99,7 +99,7 @@ class Checkpoints:
         Offsets are committed after their checkpoint is on disk, so with our own store this cannot be.
         """
         newest = max(self.offsets(partition), default=None)  # by the files' names: the newest file may be damaged
-        if committed > max(newest or 0, 0):
+        if newest is None or committed > newest:
             held = "no checkpoint" if newest is None else f"no checkpoint beyond offset {newest}"
             raise ForeignStoreError(
                 f"the consumer group has committed offset {committed} of partition {partition} of {self.topic}, but "
