@@ -115,8 +115,7 @@ class Checkpoints:
         Offsets are committed after their checkpoint is on disk, so with the group's own store this cannot happen.
         """
         newest = max(self.offsets(partition), default=None)  # from the files' names: the newest file may be damaged
-        reached = 0 if newest is None else max(newest, 0)
-        if committed > reached:
+        if newest is None or committed > newest:
             held = "no checkpoint" if newest is None else f"no checkpoint beyond offset {newest}"
             raise ForeignStoreError(
                 f"the consumer group has committed offset {committed} of partition {partition} of {self.topic}, but "

@@ -186,6 +186,8 @@ class Checkpointer:
             log.info(
                 "partition begun", partition=checkpoint.partition, offset=checkpoint.fold.position, start=self._start
             )
+        if offsets:  # a worker whose listing is older than the checkpoints would begin at later records
+            self._group_store.commit(offsets)
         return begun
 
     def _starts(self, partitions: Collection[int]) -> Mapping[int, int]:

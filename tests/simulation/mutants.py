@@ -192,7 +192,7 @@ MUTANTS: Mutants = {
     "pending vectors are forgotten": (3, patched(Checkpointer, _load=_forgets_pending)),
     "a store behind the group is accepted": (1317, patched(Checkpoints, refuse_group_ahead=nothing)),
     "another store than the group's is accepted":
-        (24, patched(group_store, refuse_other_store=nothing), patched(checkpointer, refuse_other_store=nothing)),
+        (120, patched(group_store, refuse_other_store=nothing), patched(checkpointer, refuse_other_store=nothing)),
     "a failed write counts as saved": (4, patched(CheckpointWriter, _save=_takes_failed_for_saved)),
     "old checkpoints are deleted before the new one is written": (94, patched(numbered, write=_prunes_first)),
     "zombies are not fenced: they delete newer checkpoints":

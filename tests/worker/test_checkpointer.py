@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
@@ -20,7 +21,7 @@ from streampca.fold.partitions import backfill_partition
 from streampca.worker.checkpointer import WorkerConfig
 from tests.errors import refusal
 from tests.fold.streams import fold_config, fold_of, vectors
-from tests.worker.environment import TOPIC, Environment, N, filled_with
+from tests.worker.environment import TOPIC, Environment, N, SpyStore, filled_with
 from tests.worker.harness import (
     at_poll,
     broker_away_at_lookup,
@@ -224,6 +225,25 @@ def test_latest_is_saved_at_once_so_that_no_crash_moves_it(timed: Environment) -
     timed.send(0, vectors(5))
     make_worker(timed, worker_config(start="latest")).run()
     assert [timed.newest(partition).fold.stats.learned for partition in (0, 1)] == [5, 0]
+
+
+@pytest.mark.parametrize("messages", [0, 7])
+def test_latest_is_committed_at_once_so_that_no_stale_listing_moves_it(env: Environment, messages: int) -> None:
+    """Five messages come after a partition has begun, and the next worker lists no checkpoint at first."""
+    env.send(0, vectors(messages))
+    make_worker(env, worker_config(start="latest", checkpoint_interval_s=1e9)).run()
+    env.send(0, vectors(5))
+    listings: list[str] = []
+
+    def stale_at_first(store: SpyStore, folder: str) -> list[str]:
+        listings.append(folder)
+        return env.store.names(folder) if len(listings) > 3 else []
+
+    with mock.patch.object(SpyStore, "names", stale_at_first, create=True):
+        make_worker(env, worker_config(start="latest"), [None] * 10).run()
+    assert len(listings) > 3
+    assert env.checkpoints.offsets(0)[0] == messages
+    assert env.newest().fold.stats.learned == 5
 
 
 def test_where_a_partition_begins_is_not_saved_for_another_topic(timed: Environment) -> None:
