@@ -17,7 +17,7 @@ from streampca.formats.json import loads, may_hold_booleans
 from streampca.formats.judge import first_not_finite
 from streampca.formats.numbers import NumberPacker, decode_text
 from streampca.pca.arrays import Array
-from streampca.sidecar.errors import Problem, RequestError, describe, invalid, too_large
+from streampca.sidecar.errors import Problem, RequestError, describe_mistakes, invalid, too_large
 from streampca.sidecar.request import BINARY, BYTES, RAW, SMALL_BYTES, RawRequest
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -104,7 +104,7 @@ def validate(
     try:
         return schema.model_validate(content, strict=strict or None, context=context)
     except ValidationError as error:
-        raise invalid(describe(error.errors(include_url=False, include_input=False))) from None
+        raise invalid(describe_mistakes(error.errors(include_url=False, include_input=False))) from None
 
 
 def rows_field(value: Any, info: ValidationInfo) -> Array:
