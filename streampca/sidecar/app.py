@@ -81,7 +81,8 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
         telemetry=_TELEMETRY,
-        dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],  # for /openapi.json; the middleware checks
+        # This only documents the token in /openapi.json. The middleware checks it.
+        dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],
     )
     app.state.model_cache = served.cache
     # These layers replace the framework's own ones, which would handle errors first.

@@ -9,11 +9,11 @@ from starlette.responses import PlainTextResponse
 from streampca.errors import listed
 from streampca.fold.model_file import PublishedModel
 from streampca.sidecar import compute
-from streampca.sidecar.engine import JSON, Dialect, answer_response
+from streampca.sidecar.engine import JSON, Endpoints, answer_response
 from streampca.sidecar.errors import invalid
 from streampca.sidecar.inference_protocol.schemas import InferenceParameters
 from streampca.sidecar.openapi import describe_errors, describe_request
-from streampca.sidecar.parsing import Limits, check_names, json_object, validate
+from streampca.sidecar.parsing import Limits, check_names, parse_json_object, validate
 from streampca.sidecar.request import RawRequest
 from streampca.sidecar.schemas import ProjectQuery, ProjectRequest, Rows
 from streampca.version import __version__
@@ -39,7 +39,7 @@ class Predictions(BaseModel):
     predictions: Rows
 
 
-class MlflowEndpoints(Dialect):
+class MlflowEndpoints(Endpoints):
     """The endpoints of the protocol."""
 
     def add_to(self, app: FastAPI) -> None:
@@ -72,7 +72,7 @@ class Invocation(ProjectRequest):
 
 def parse(raw: RawRequest, limits: Limits) -> Invocation:
     """Parse a body, which has the rows in one of the protocol's forms. Raises `RequestError`."""
-    content = json_object(raw.body, limits)
+    content = parse_json_object(raw.body, limits)
     given = [content[form] for form in _FORMS if content.get(form) is not None]
     if len(given) != 1:
         raise invalid(f"the body must have one of {', '.join(_FORMS)}")

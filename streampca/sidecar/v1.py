@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from streampca.sidecar import compute, schemas
 from streampca.sidecar.engine import (
     NPZ,
-    Dialect,
+    Endpoints,
     accepts,
     answer_response,
     bytes_response,
@@ -45,7 +45,7 @@ class PlainRoute(APIRoute):
         return self.endpoint
 
 
-class V1Endpoints(Dialect):
+class V1Endpoints(Endpoints):
     """The endpoints of the protocol, and those for operations."""
 
     def add_to(self, app: FastAPI) -> None:
@@ -98,7 +98,7 @@ class V1Endpoints(Dialect):
         etag = f'"{published.version}-{published.published_at:.3f}{pins}"'
         if etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"ETag": etag})
-        response = answer_response(compute.model_info(published, drift))
+        response = answer_response(compute.describe_model(published, drift))
         response.headers["ETag"] = etag
         return response
 
@@ -107,10 +107,12 @@ class V1Endpoints(Dialect):
         engine = self._engine
         published = await engine.find(version)
         if not accepts(request.headers.get("accept", ""), NPY):
-            return await engine.in_thread(lambda: answer_response(compute.components(published, engine.limits)))
+            return await engine.in_thread(
+                lambda: answer_response(compute.describe_components(published, engine.limits))
+            )
         headers = version_header(published.version)
         headers["Content-Disposition"] = f'attachment; filename="components-{published.version}.npy"'
-        return bytes_response(compute.components_npy(published), NPY, headers)
+        return bytes_response(compute.encode_components(published), NPY, headers)
 
     async def models(self) -> Response:
         """The versions in the store, and those that are pinned."""

@@ -14,11 +14,11 @@ from fastapi import FastAPI, Path, Request, Response
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import Array
 from streampca.sidecar import compute
-from streampca.sidecar.engine import JSON, Dialect, bytes_response, json_bytes, json_response, version_header
+from streampca.sidecar.engine import JSON, Endpoints, bytes_response, encode_json, json_response, version_header
 from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.inference_protocol import schemas
 from streampca.sidecar.openapi import describe_binary_answer, describe_errors, describe_request
-from streampca.sidecar.parsing import Limits, json_object, pack_rows, validate
+from streampca.sidecar.parsing import Limits, pack_rows, parse_json_object, validate
 from streampca.sidecar.request import BYTES, LENGTH, RawRequest
 from streampca.sidecar.schemas import SCORES, PathVersion, ProjectRequest
 from streampca.version import __version__
@@ -30,7 +30,7 @@ _DATATYPES = {"FP32": "<f4", "FP64": "<f8"}
 _DEFAULT_OUTPUTS: tuple[schemas.OutputName, ...] = ("coordinates", "residual")
 
 
-class InferenceEndpoints(Dialect):
+class InferenceEndpoints(Endpoints):
     """The endpoints of the protocol."""
 
     def add_to(self, app: FastAPI) -> None:
@@ -150,8 +150,8 @@ class Inference(ProjectRequest):
 
 def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inference:
     """Parse a body. Raises `RequestError`."""
-    json_text = raw.body[: raw.json_bytes]
-    request = validate(schemas.InferenceRequest, json_object(json_text, limits))
+    json_text = raw.body[: raw.json_length]
+    request = validate(schemas.InferenceRequest, parse_json_object(json_text, limits))
     vectors = _parse_tensor(request.inputs[0], after_json=raw.body[len(json_text) :])
     by_default = request.parameters.binary_data_output
     outputs: dict[schemas.OutputName, bool] = {}
@@ -197,7 +197,7 @@ def infer(published: PublishedModel, inference: Inference, limits: Limits) -> co
     if "p" in inference.outputs and answer.fields["p"] is None:
         raise invalid(f"version {answer.version} has no past scores yet, so it knows no p")
     if "reconstruction" in inference.outputs and answer.projected:
-        answer.fields["reconstruction"] = compute.reconstruction(answer.projected)
+        answer.fields["reconstruction"] = compute.reconstruct_projected(answer.projected)
     return answer
 
 
@@ -219,7 +219,7 @@ def respond(inference: Inference, answer: compute.Answer, raw: RawRequest, model
     content: dict[str, Any] = {"model_name": model, "model_version": str(answer.version), "outputs": tensors}
     if inference.id is not None:
         content["id"] = inference.id
-    json_part = json_bytes(content)
+    json_part = encode_json(content)
     headers = version_header(answer.version)
     if not binary_parts:
         return bytes_response([memoryview(json_part)], JSON, headers)

@@ -182,13 +182,13 @@ class PageEndpoints:
         """`/v1/model` of any topic in the store; read each time."""
         models = ModelCache(Models(self._store, topic))
         published = await anyio.to_thread.run_sync(models.get, version, limiter=self._history_thread)
-        return answer_response(compute.model_info(published, drift={}))
+        return answer_response(compute.describe_model(published, drift={}))
 
     async def angles(self, version: VersionQuery = None, other: VersionQuery = None) -> Response:
         """Angles between the components of two versions, and between their subspaces."""
         published = await self._engine.find(version)
         compared = await self._engine.find(other)
-        work = partial(compute.angles, published.model, compared.model)
+        work = partial(compute.compare_axes, published.model, compared.model)
         return json_response(await self._engine.in_thread(work), headers=version_header(published.version))
 
     async def workers(self, topic: TopicQuery = None) -> Response:
