@@ -45,7 +45,7 @@ def _facts_of_file(path: str, data: bytes) -> dict[str, Any]:
 
 def _model(data: bytes) -> dict[str, Any]:
     model = models.decode(data).model
-    header, _ = npz.decode(data, models.KIND, models.FORMAT_VERSION, earlier_format.model)
+    header, _ = npz.decode(data, models.KIND, models.FORMAT_VERSION, earlier_format.upgrade_model)
     return {
         **header,
         "dimensions": model.dimensions,
@@ -58,7 +58,7 @@ def _model(data: bytes) -> dict[str, Any]:
 
 def _checkpoint(data: bytes) -> dict[str, Any]:
     fold = checkpoints.decode(data).fold
-    header, _ = npz.decode(data, checkpoints.KIND, checkpoints.FORMAT_VERSION, earlier_format.checkpoint)
+    header, _ = npz.decode(data, checkpoints.KIND, checkpoints.FORMAT_VERSION, earlier_format.upgrade_checkpoint)
     del header["event_time"]  # mostly its last timestamps
     C, stats = fold.state.C, fold.stats
     return {

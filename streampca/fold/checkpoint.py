@@ -60,7 +60,9 @@ class Checkpoint:
             now["field"] = then.get("field")
         names = difference(self.names, fold_config.names)
         if names:
-            then["names"], now["names"] = names
+            names_then, names_now = names
+            then["names"] = names_then
+            now["names"] = names_now
         differing = [name for name in sorted(now.keys() | then.keys()) if now.get(name) != then.get(name)]
         if not differing:
             return
@@ -93,9 +95,9 @@ class Checkpoint:
         return replace(self, fold=fold, settings=settings, names=fold_config.names)
 
     def agreed_names(self, names: Names) -> Names:
-        """Return these names, or those of the checkpoint if these are None.
+        """Return these names, or the names in the checkpoint if these are None.
 
-        Raises `SettingsError` if both have names that differ.
+        Raises `SettingsError` if both are there and differ.
         """
         return agreed(names, self.names, "others", f"the checkpoint of partition {partition_name(self.partition)}")
 
@@ -184,7 +186,7 @@ def decode(data: bytes) -> Checkpoint:
 
     Raises `DamagedFileError` for other bytes, and the errors of `npz.decode` for the formats of other releases.
     """
-    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.checkpoint)
+    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.upgrade_checkpoint)
     header = npz.validate(CheckpointHeader, fields)
     _verify(header, arrays)
     state = State(
@@ -226,7 +228,7 @@ def _verify(header: CheckpointHeader, arrays: dict[str, NDArray[Any]]) -> None:
     """Raise `DamagedFileError` for content that no release with this format can have written.
 
     `Checkpoints.save` calls this before it writes, so each rule must hold for every state that can be learned or
-    merged. If an honest state were refused, the worker would stop, read the same records at its next start, and stop
+    merged. If such a state were refused, the worker would stop, read the same records at its next start, and stop
     again.
     """
     d = header.settings.get("dimensions")

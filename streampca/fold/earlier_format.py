@@ -1,14 +1,16 @@
-"""Files of the release before this one, as this release would have written them.
+"""Converts the content of files that the release before this one has written into today's formats.
 
-Each release reads the files of the one before it: what was learned survives an upgrade. When a format changes, this
-module is rewritten for the format that the change replaces, and files that are still older are refused (`npz.decode`).
+Each release reads the files of the one before it, so what was learned survives an upgrade. When a format changes, this
+module is rewritten for the format that the change replaces. Files that are still older are refused (`npz.decode`).
 
-The release before had one share u (d,), `unseen`: of the weight of messages before the first that shows an entry. It
-kept Σ with zeros for the time before, and divided by the weight since both entries were seen when it read Σ:
+The release before kept an array `unseen`, u (d,). For each entry it is the share of the weight that belongs to messages
+before the first message with this entry. The covariance Σ counted these messages as zeros, and whoever read Σ divided
+it by the share of the weight for which both entries were known:
 
-    Σ_ij / (1 − max(u_i, u_j)),        so a pair has been known for N_ij = min(1 − u_i, 1 − u_j)
+    Σ_ij / N_ij        with N_ij = 1 − max(u_i, u_j)
 
-Now Σ is kept as it is read. Complete streams have no u, and are read as they are.
+Today Σ is kept after this division, and N is kept as `known`. If no entry was ever missing, a file has neither u nor N,
+and nothing is converted.
 """
 
 from typing import Any
@@ -22,28 +24,29 @@ from streampca.pca.arrays import with_possible_correlations
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 
-_NEVER = 1e-12  # weight: an entry that was seen for less was never seen
-_ROUNDING = 1e-12  # of the entries of an axis
-_WHOLE = 1e-9  # weight: a pair that lacks less is known for all of it
+_NEVER = 1e-12  # an entry that is known for a smaller share of the weight was never seen
+_WHOLE = 1e-9  # if all shares lack less than this, all are 1
+_ROUNDING = 1e-12  # an entry of an axis up to this is 0
 
 
-@np.errstate(all="ignore")  # of damaged files, whose numbers are refused later
-def checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Header and arrays of a checkpoint of format 3, in format 4. Raises `DamagedFileError`."""
+@np.errstate(all="ignore")  # a damaged file may hold any numbers; they are refused later
+def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Convert header and arrays of a checkpoint from format 3 to format 4. Raises `DamagedFileError`."""
     header = {name: value for name, value in header.items() if name != "incomplete"}
     arrays = dict(arrays)
     unseen = arrays.pop("unseen", None)
     if unseen is None:  # every message was complete
         return header, arrays
-    _refuse_misfits(unseen, arrays)
+    _refuse_wrong_arrays(unseen, arrays)
     known = np.where(unseen > 1.0 - _NEVER, 0.0, 1.0 - unseen)
-    divisor = np.where(known > 0, known, 1.0)  # of an entry that was never seen, all sums are 0
+    divisor = np.where(known > 0, known, 1.0)  # if an entry was never seen, all its sums are 0 and stay so
     if "covariance" in arrays:
         d = len(unseen)
-        covariance, lower = np.zeros((d, d)), np.tril_indices(d)
+        lower = np.tril_indices(d)
+        covariance = np.zeros((d, d))
         covariance[lower] = arrays["covariance"]
         covariance /= np.minimum.outer(divisor, divisor)
-        # The release before could keep larger correlations than 1 of entries with gaps.
+        # If entries were missing, the release before could keep correlations above 1.
         arrays["covariance"] = with_possible_correlations(covariance)[lower]
         known = np.minimum.outer(known, known)[lower]
     elif "variances" in arrays:
@@ -54,36 +57,40 @@ def checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
 
 
 @np.errstate(all="ignore")
-def model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Header and arrays of a model of format 2, in format 3.
+def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Convert header and arrays of a model from format 2 to format 3.
 
-    A model had no u. Where vectors may lack entries, a dimension with a mean of exactly 0 and no part in any axis was
-    never seen (or was always 0, of which nothing is lost): its N is 0, and that of all others 1.
+    A model of format 2 has no u. If vectors may lack entries, a dimension whose mean is exactly 0, and whose entry in
+    each axis is 0, was never seen, so its N is 0. (If it was always 0 instead, nothing is lost.) The N of all other
+    dimensions is 1.
     """
-    mean, components, variance = (arrays.get(name) for name in ("mean", "components", "explained_variance"))
+    mean = arrays.get("mean")
+    components = arrays.get("components")
+    variance = arrays.get("explained_variance")
     settings = header.get("settings")
     impute = isinstance(settings, dict) and settings.get("missing") == "impute"
     if not impute or mean is None or components is None or variance is None:
         return header, arrays
     if components.ndim != 2 or mean.shape != components.shape[1:] or variance.shape != components.shape[:1]:
         return header, arrays  # damaged, and refused later
-    share = np.abs(components[variance > 0]).max(axis=0, initial=0.0)
-    seen = (mean != 0) | (share > _ROUNDING)
+    largest_entries = np.abs(components[variance > 0]).max(axis=0, initial=0.0)
+    seen = (mean != 0) | (largest_entries > _ROUNDING)
     if seen.all():
         return header, arrays
     arrays = arrays | {"seen": seen}
     if "learned" in arrays:
-        d, is_covariance = len(seen), arrays["learned"].ndim == 1
-        known = np.minimum.outer(seen, seen)[np.tril_indices(d)] if is_covariance else seen
+        is_covariance = arrays["learned"].ndim == 1
+        known = np.minimum.outer(seen, seen)[np.tril_indices(len(seen))] if is_covariance else seen
         arrays["known"] = known.astype(np.float64)
     return header, arrays
 
 
-def _refuse_misfits(unseen: NDArray[Any], arrays: Arrays) -> None:
-    """Raise `DamagedFileError` unless the arrays to convert are numbers of one size, and `unseen` shares."""
+def _refuse_wrong_arrays(unseen: NDArray[Any], arrays: Arrays) -> None:
+    """Raise `DamagedFileError` unless the arrays to convert fit each other and `unseen` holds shares."""
     d = unseen.size
-    sizes = {"covariance": d * (d + 1) // 2, "variances": d}
-    found = [(unseen, d), *((arrays[name], size) for name, size in sizes.items() if name in arrays)]
-    fit = all(array.shape == (size,) and array.dtype == np.float64 for array, size in found)
-    if not (fit and ((unseen >= 0) & (unseen <= 1.0 + 1e-6)).all()):
+    lengths = {"unseen": d, "covariance": d * (d + 1) // 2, "variances": d}
+    present = {"unseen": unseen} | {name: array for name, array in arrays.items() if name in lengths}
+    fit = all(array.shape == (lengths[name],) and array.dtype == np.float64 for name, array in present.items())
+    are_shares = ((unseen >= 0) & (unseen <= 1.0 + 1e-6)).all()
+    if not fit or not are_shares:
         raise DamagedFileError("unseen does not fit the other arrays, or holds values that are not shares")

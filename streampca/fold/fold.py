@@ -70,9 +70,9 @@ class FoldStats:
 
     @classmethod
     def total(cls, parts: Sequence["FoldStats"]) -> "FoldStats":
-        """Return the stats of several partitions together, or of no message without parts.
+        """Return the stats of several partitions together; without parts, those of no message.
 
-        In a mean of losses, a part counts by the number of its messages with a loss.
+        A mean of losses weighs each part by the number of its messages with a loss.
         """
         with_loss = sum(stats.with_loss for stats in parts)
 
@@ -99,8 +99,8 @@ class FoldStats:
     def with_losses(self, losses: Iterable[Losses]) -> "FoldStats":
         """Return the stats after whole blocks with these losses.
 
-        The losses are summed in groups of 256, of which every block is a multiple. So the sums do not depend on how
-        many blocks a batch completes.
+        The losses are summed in groups of 256, and every block consists of whole groups. So the sums do not depend on
+        how many blocks a batch completes.
         """
         stats = self
         for losses_of_blocks in losses:
@@ -126,7 +126,7 @@ class FoldStats:
         )
 
     def with_messages(self, timestamps: NDArray[np.int64], vector_count: int) -> "FoldStats":
-        """Return the stats after so many vectors were learned, from records with these timestamps (−1: unknown)."""
+        """Return the stats after `vector_count` vectors of records with these timestamps (−1: unknown) were learned."""
         stats = replace(self, learned=self.learned + vector_count)
         known = timestamps[timestamps >= 0]
         if not len(known):
@@ -180,8 +180,8 @@ class Fold:
     ) -> tuple["Fold", list[Losses]]:
         """Learn a batch: return the next fold and the losses of the blocks that were completed.
 
-        Whatever learns uses this step. Vectors are learned, rejects and deletes are counted, and the position moves
-        behind the batch. How a stream is divided into batches changes no bit.
+        Everything that learns uses this step. Vectors are learned, rejects and deletes are counted, and the position
+        moves past the batch. How a stream is divided into batches changes no bit of the fold.
         """
         decoded = batch.decoded
         event_time, steps_ms = self.event_time.advance(batch.timestamps)
@@ -257,7 +257,7 @@ class FoldConfig:
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], names: Names = None) -> "FoldConfig":
-        """Return the configuration of which `as_dict` gave these settings."""
+        """Return the configuration that `as_dict` turned into these settings."""
         settings = dict(settings) | {"impute": settings["missing"] == "impute", "factor": False}
         learning = LearningConfig(**{field.name: settings[field.name] for field in fields(LearningConfig)})
         own_names = [field.name for field in fields(cls) if field.name not in ("learning", "names")]

@@ -1,8 +1,8 @@
 """Merges folds into one, and makes a published model of it. With a half-life in seconds, older folds count less.
 
-Each fold is decayed from its own event time to the latest event time of all. An event time is not taken to be later
-than the clock, which is an argument: otherwise a partition with timestamps in the future would make the others count
-for nothing. A fold without an event time is not decayed.
+Each fold loses the weight that it would lose from its own event time to the latest event time of all folds. An event
+time later than the clock counts as the clock's time: otherwise a partition with timestamps in the future would take the
+weight of all other partitions. A fold without an event time keeps its weight.
 """
 
 import sys
@@ -27,7 +27,7 @@ _NO_TIME = -1  # the event time of a fold with too few messages
 
 @dataclass(frozen=True, eq=False)
 class MergedFold:
-    """The merged state of folds, for a model, and where it comes from."""
+    """The merged state of folds, and everything else that a model of it needs."""
 
     state: State
     stats: FoldStats
@@ -40,7 +40,7 @@ class MergedFold:
 
     @classmethod
     def alone(cls, fold: Fold, config: FoldConfig) -> "MergedFold":
-        """Return a single fold in the form of merged folds."""
+        """Return a single fold as if it were merged."""
         state = axes.decomposed(fold.provisional(config.learning), config.learning.components)
         return cls(state=state, stats=fold.stats, names=config.names)
 
@@ -71,10 +71,13 @@ class MergedFold:
 
 
 class FoldMerger:
-    """Merges folds one after the other. Its result depends on their order alone, and its memory on the largest fold."""
+    """Merges folds one after the other.
+
+    The result depends only on the folds and their order. At most one fold is in memory, in addition to the merged one.
+    """
 
     def __init__(self, config: FoldConfig, now_ms: int = sys.maxsize) -> None:
-        """`now_ms` is the time by the clock; without it, event times in the future count as they are."""
+        """`now_ms` is the time by the clock. Without it, event times in the future are not limited."""
         self._config = config
         self._now_ms = now_ms
         self._time_ms = _NO_TIME  # the latest event time so far, to which all folds were decayed
@@ -152,8 +155,8 @@ class FoldMerger:
         learning = self._config.learning
         empty = Fold.empty(learning)
         state = self.state(learning.columns) or empty.state
-        # Only columns that are long enough are kept: shorter ones would overflow (CᵀC)⁻¹. `limits` counts columns from
-        # the shortest, C holds the longest first.
+        # Columns that are too short are dropped, since (CᵀC)⁻¹ would overflow. `limits` counts columns from the
+        # shortest one, and C begins with the longest.
         ascending = state.variance[::-1]
         kept = state.rank - 1 - learning.limits.of(ascending)
         state = replace(state, C=np.ascontiguousarray(state.C[:, kept]))

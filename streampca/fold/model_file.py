@@ -16,7 +16,7 @@ from streampca.pca.past_scores import PastScores
 KIND = "model"
 FORMAT_VERSION = 3
 _ARRAYS = {"components", "explained_variance", "mean"}  # every file has these
-_ROUNDING = 1e-6  # a share that was pooled may exceed 1 by so much
+_ROUNDING = 1e-6  # by so much a share may exceed 1 after merges
 
 
 class ModelStats(npz.Strict):
@@ -49,7 +49,9 @@ class PublishedModel:
     axis_errors: list[float] | None = None  # (k,) standard error of each axis, radians; None with `subspace_error`
     past_scores: PastScores | None = None  # of messages that were scored by the versions before this one
     learned: Array | None = None  # `axes.continuation`, which continuing needs; only of `streampca fit`
-    known: F64 | None = None  # `State.known` of `learned`: shares of the weight; None: all are 1, or `learned` is None
+    known: F64 | None = (
+        None  # `State.known` of `learned`, shares of the weight; None if all are 1 or nothing is learned
+    )
     names: Names = None
 
     @property
@@ -103,11 +105,11 @@ def encode(published: PublishedModel) -> bytes:
         "names": None if published.names is None else np.array(published.names),
     }
     present = {name: array for name, array in optional.items() if array is not None}
-    return npz.encode(header, arrays | _not_decoded(published) | present)
+    return npz.encode(header, arrays | _derive_arrays(published) | present)
 
 
-def _not_decoded(published: PublishedModel) -> dict[str, Array]:
-    """Return arrays for people who open the file with `numpy.load`; `decode` does not need them."""
+def _derive_arrays(published: PublishedModel) -> dict[str, Array]:
+    """Return arrays for people who open the file with `numpy.load`. `decode` does not need them."""
     return {
         "explained_variance_ratio": np.asarray(published.model.explained_variance_ratio),
         "noise_variance": np.asarray(published.model.noise_variance),
@@ -117,14 +119,16 @@ def _not_decoded(published: PublishedModel) -> dict[str, Array]:
 
 
 def decode(data: bytes) -> PublishedModel:
-    """The model that `encode` wrote, in this release or the one before.
+    """Return the model that `encode` wrote, in this release or in the one before.
 
-    Raises `DamagedFileError` for other bytes, and as `npz.decode` for the formats of other releases.
+    Raises `DamagedFileError` for other bytes, and the errors of `npz.decode` for the formats of other releases.
     """
-    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.model)
+    fields, arrays = npz.decode(data, KIND, FORMAT_VERSION, earlier_format.upgrade_model)
     header = npz.validate(ModelHeader, fields)
+    past_scores = None
     try:
-        past_scores = PastScores.from_table(arrays.pop("calibration")) if "calibration" in arrays else None
+        if "calibration" in arrays:
+            past_scores = PastScores.from_table(arrays.pop("calibration"))
     except ValueError as error:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
     if not arrays.keys() >= _ARRAYS:
@@ -154,11 +158,11 @@ def decode(data: bytes) -> PublishedModel:
 
 
 def _find_problem(published: PublishedModel) -> str | None:
-    """Say what is wrong with the model; None if it is valid."""
+    """Return what is wrong with the model, or None if it is valid."""
     model = published.model
     if type(published.version) is not int or not 0 <= published.version < 2**63:
         return f"version {published.version!r} is not a number of messages"
-    k, d = model.components.shape if model.components.ndim == 2 else (0, 0)
+    k, d = model.components.shape if model.components.ndim == 2 else (0, 0)  # no components are refused below
     if k < 1 or model.explained_variance.shape != (k,) or model.mean.shape != (d,):
         return "the arrays of the model do not fit each other"
     for name in ("components", "explained_variance", "mean"):
@@ -186,26 +190,25 @@ def _find_problem(published: PublishedModel) -> str | None:
         f"it holds the errors of {len(errors or [])} axes instead of {k}": errors is None or len(errors) == k,
         "the components are not orthonormal": orthonormal,
     }
-    return next((problem for problem, holds in rules.items() if not holds), None)
+    broken = [problem for problem, holds in rules.items() if not holds]
+    return broken[0] if broken else None
 
 
 def _can_continue(learned: Array | None, known: Array | None, d: int) -> bool:
     """Return whether the arrays that continuing a model needs fit d dimensions. A worker's model has neither.
 
-    `learned` is the covariance, packed, or where it is not kept the axes (d, r). `known` are the shares of the weight
-    for which pairs of entries, or without a covariance entries, have been known; None if all are 1.
+    `learned` is the packed covariance, or the axes (d, r) where no covariance is kept. `known` has the share of the
+    weight for which each pair of entries has been known, or each entry where no covariance is kept. None means that all
+    shares are 1.
     """
     if learned is None:
         return known is None
-    if learned.ndim == 1:
-        pairs = d * (d + 1) // 2
-        fits, known_length = len(learned) == pairs, pairs
-    elif learned.ndim == 2:
-        fits, known_length = len(learned) == d, d
-    else:
+    if learned.ndim not in (1, 2):
         return False
-    if not fits or learned.dtype != np.float32 or not np.isfinite(learned).all():
+    is_covariance = learned.ndim == 1
+    length = d * (d + 1) // 2 if is_covariance else d
+    if len(learned) != length or learned.dtype != np.float32 or not np.isfinite(learned).all():
         return False
     if known is None:
         return True
-    return known.shape == (known_length,) and bool(((known >= 0) & (known <= 1 + _ROUNDING)).all())
+    return known.shape == (length,) and bool(((known >= 0) & (known <= 1 + _ROUNDING)).all())

@@ -6,9 +6,10 @@ Names = list[str] | None  # one for each dimension; None: they have none
 
 
 def agreed(names: Names, others: Names, named_by: str, others_named_by: str) -> Names:
-    """Return the names that both have, or that one of them has. Raises `SettingsError` with both lists if they differ.
+    """Return the names in both lists, or in one of them if the other is None.
 
-    `named_by` and `others_named_by` say in the message whose names they are.
+    If both have names that differ, raises `SettingsError` with both lists. `named_by` and `others_named_by` say in its
+    message whose names they are.
     """
     lists = difference(names, others)
     if lists:
@@ -20,9 +21,9 @@ def agreed(names: Names, others: Names, named_by: str, others_named_by: str) -> 
 
 
 def difference(names: Names, others: Names) -> tuple[str, str] | None:
-    """Return both lists as texts if they differ, otherwise None. No names (None) fit all names.
+    """Return both lists as texts if they differ, otherwise None. A list of None does not differ from any list.
 
-    Long lists are shown from the first name that differs.
+    Long lists begin with the first name that differs.
     """
     if names is None or others is None or names == others:
         return None

@@ -79,7 +79,7 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as members:
             if any(member.compress_type != zipfile.ZIP_STORED for member in members.zip.infolist()):
-                raise ValueError("a member is compressed")  # it might unpack to any size
+                raise ValueError("a member is compressed")  # and might need any amount of memory
             arrays = {name: members[name] for name in members.files}
         header = orjson.loads(arrays.pop("header").tobytes())
         found_kind = header["kind"]
@@ -108,9 +108,9 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
 
 
 def are_names(names: Sequence[str] | None, dimensions: Any) -> bool:
-    """Return whether these can be names of so many dimensions: all different, and neither empty nor too long.
+    """Return whether these can be the names of so many dimensions: all different, and neither empty nor too long.
 
-    None, for no names, is right, too.
+    None is valid, too: the dimensions have no names.
     """
     if names is None:
         return True

@@ -33,10 +33,10 @@ class PastScoresBuilder:
         return self.entered.p_values(_concatenate(self._new)).score
 
     def enter(self, messages: int, weight: float) -> None:
-        """Enter the new scores. Older ones keep e^(−n/w) of their weight, after n messages, for a model of weight w.
+        """Enter the new scores. Older scores keep e^(−n/w) of their weight, after n messages, for a model of weight w.
 
-        With a half-life, old scores are forgotten as old messages are. Without one, scores by early models, which had
-        learned little, count little.
+        With a half-life, old scores are forgotten as fast as old messages. Without one, scores by early models count
+        little, since these models had learned little.
         """
         kept = math.exp(-messages / max(weight, 1.0))
         self.entered = self.entered.with_scores(_concatenate(self._new), kept)
@@ -52,7 +52,10 @@ class PastScoresBuilder:
 
 
 def number_of_components(state: State, components: int | float) -> int:
-    """Return `components`, or for a share the smallest number of components that explains more of the variance."""
+    """Return `components` if it is a number of components.
+
+    If it is a share, return the smallest number of components that explain more than this share of the variance.
+    """
     if isinstance(components, int):
         return components
     is_enough = np.cumsum(state.variance) > components * state.total_variance

@@ -18,9 +18,11 @@ SHORT_S = 10.0  # from the beginning of a short connection to its end
 class Connection(H11Protocol):
     """A connection that is closed if its first request does not come within `REQUEST_WITHIN_S`.
 
-    At the limit of connections, a new one closes the connection that has been idle for longest. Without both, silent
-    clients would shut out all others, a probe for example. The parser is h11: httptools takes a fifth less time, but
-    does not limit headers, and it drops the body of a request that offers HTTP/2, as Java's client sends.
+    At the limit of connections, a new connection closes the one that has been idle for longest. Without these two
+    rules, silent clients would shut out all other clients, such as probes.
+
+    The parser is h11. httptools takes a fifth less time, but it does not limit headers, and it drops the body of a
+    request that offers HTTP/2, as Java's client sends it.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -30,7 +32,8 @@ class Connection(H11Protocol):
         self.loop.call_later(REQUEST_WITHIN_S, self._close_without_request)
 
     def _end_longest_idle(self) -> None:
-        # uvicorn sets the task when a connection becomes idle; the earliest deadline is that of the longest idle one.
+        # When a connection becomes idle, uvicorn schedules its end. So the connection that has been idle for longest is
+        # the one that would end first.
         idle: list[Any] = [c for c in self.connections if getattr(c, "timeout_keep_alive_task", None)]
         if idle:
             longest_idle = min(idle, key=lambda connection: connection.timeout_keep_alive_task.when())
@@ -43,7 +46,7 @@ class Connection(H11Protocol):
 
 
 class ShortConnection(H11Protocol):
-    """A connection that ends after `SHORT_S`, whatever its client does; beyond the limit of connections, at once.
+    """A connection that ends after `SHORT_S`, whatever its client does, or at once beyond the limit of connections.
 
     Otherwise, clients could use up the file descriptors that the process needs for the store and for Kafka.
     """
@@ -57,11 +60,11 @@ class ShortConnection(H11Protocol):
 
 
 def create_server(
-    app: Any, context: ssl.SSLContext | None, most_connections: int, *, http: type[H11Protocol], **options: Any
+    app: Any, context: ssl.SSLContext | None, max_connections: int, *, http: type[H11Protocol], **options: Any
 ) -> uvicorn.Server:
     """Return a server of an ASGI application, to be run by `serve`.
 
-    `context` is for TLS, or None; `options` are further options of `uvicorn.Config`.
+    `context` is the TLS context, or None without TLS. `options` are further options of `uvicorn.Config`.
     """
     config = uvicorn.Config(
         app,
@@ -72,7 +75,7 @@ def create_server(
         server_header=False,
         proxy_headers=False,  # no answer depends on the client's address or scheme
         ws="none",
-        limit_concurrency=most_connections,
+        limit_concurrency=max_connections,
         **options,
     )
     config.load()

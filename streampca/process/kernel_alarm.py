@@ -40,7 +40,10 @@ class _TimerEnd(ctypes.Structure):
 
 @contextlib.contextmanager
 def kernel_alarm() -> Iterator[Callable[[float], None]]:
-    """Yield a function that renews the timer: the process ends unless it is called again within so many seconds."""
+    """Yield a function that renews the timer.
+
+    Its argument is a time in seconds. The process ends unless the function is called again within this time.
+    """
     if sys.platform != "linux":
         yield lambda within_s: None
         return
@@ -55,7 +58,7 @@ def kernel_alarm() -> Iterator[Callable[[float], None]]:
         raise OSError(ctypes.get_errno(), "the kernel gives no timer")
 
     def renew(within_s: float) -> None:
-        # Seconds and nanoseconds, first of the interval (0: the timer runs out once), then of the time left.
+        # Each time has seconds and nanoseconds. An interval of 0 means that the timer runs out only once.
         interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)
         c_library.timer_settime(timer, 0, ctypes.byref(interval_and_time), None)
         signal.alarm(0)

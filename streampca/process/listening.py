@@ -1,4 +1,4 @@
-"""Sockets that listen, with their certificates and bearer tokens. Changed files of both are read again.
+"""Sockets that listen, with their certificates and bearer tokens. The files of both are read again when they change.
 
 A line of a file of tokens holds the scopes of a token and its SHA-256 in hexadecimal: `read,metrics 9f86d0…`. Empty
 lines and lines that begin with # are ignored. The scope `metrics` is for /metrics, `read` for everything that is data.
@@ -60,8 +60,8 @@ def listen(host: str, port: int, port_setting: str) -> socket.socket:
 
 
 def address_of(listening: socket.socket) -> str:
-    """Return host and port, as in a URL."""
-    host, port = listening.getsockname()[:2]
+    """Return the host and the port of a socket, as in a URL."""
+    host, port = listening.getsockname()[:2]  # IPv6 has two more fields
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -161,7 +161,7 @@ class BearerTokens:
         token = token.strip()
         digest = hashlib.sha256(token.encode("latin-1")).digest()
         found = None
-        # All tokens are compared, so that the time of an answer does not tell how far a guess was right.
+        # The guess is compared with all tokens, so that the time of an answer does not tell how close the guess is.
         for accepted, scopes in self._scopes_by_digest.items():
             if hmac.compare_digest(accepted, digest):
                 found = scopes
@@ -181,7 +181,8 @@ class BearerTokens:
     def _reread_if_changed(self) -> None:
         """Read the file again if it has changed, at most once a second.
 
-        If it cannot be read, the tokens stay as they are, also revoked ones, and the next check tries again.
+        If it cannot be read, the tokens stay as they are, so a token that the file revokes is still valid. The next
+        check tries again.
         """
         with self._lock:
             if self._clock() - self._checked_at < _CHECK_FILE_EVERY_S:

@@ -18,7 +18,8 @@ _SILENCED = (
     "kafka",
     "numba",  # at debug, 20 MB for each compilation
     "uvicorn.access",  # metrics count the requests
-    "httpx",  # this and the next two log each token that is requested
+    # These three log each request for a token.
+    "httpx",
     "httpcore",
     "botocore",
 )
@@ -58,7 +59,7 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
         # Never at debug: there kafka-python logs what it sends, passwords included.
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else logging.CRITICAL)
     if level == "debug":
-        # Without this, the first line of a member's log would name the selector of the event loop of its port.
+        # Without this, the first line of a member's log would name the selector of the event loop that serves its port.
         logging.getLogger("asyncio").setLevel(logging.INFO)
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

@@ -15,9 +15,10 @@ _CPUINFO = Path("/proc/cpuinfo")
 _AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
 _CGROUP_V2_LIMIT = ("cpu.max",)  # one file with quota and period
 _CGROUP_V1_LIMIT = ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
-# Bytes; the numbers of the options are those of glibc's malloc.h. glibc's own, smaller limits cost a sixth of the time
-# that it takes to read vectors of 3072 floats. A piece of memory above M_MMAP_THRESHOLD, larger than a batch, goes back
-# to the system: a few large records among small pieces took 120 MiB more.
+# Options of glibc's malloc, with their numbers in malloc.h and their values in bytes. glibc's own, smaller values cost
+# a sixth of the time that it takes to read vectors of 3072 floats. M_MMAP_THRESHOLD is larger than a batch, so the
+# memory of batches is reused. Larger pieces of memory go back to the system when they are freed: if they were kept, a
+# few large records among small pieces would take 120 MiB more.
 _M_MMAP_THRESHOLD = -3
 _M_TRIM_THRESHOLD = -1
 _MALLOC_OPTIONS = {_M_MMAP_THRESHOLD: 8 * 2**20, _M_TRIM_THRESHOLD: 64 * 2**20}

@@ -17,7 +17,7 @@ class LabelledRegistry(CollectorRegistry):
     """
 
     def __init__(self, role: str, **labels: str) -> None:
-        """Alerts find a process by the `role` in its build info, since the name of its job is free."""
+        """`role` becomes a label of the build info. Alerts find a process by it, since users choose the job's name."""
         super().__init__()
         self._constant_labels = labels
         text = "Role of the process, and versions of streampca and of Python."
@@ -31,7 +31,7 @@ class LabelledRegistry(CollectorRegistry):
             for sample in family.samples:
                 labels = {**self._constant_labels, **sample.labels}
                 samples.append(sample._replace(labels=labels))
-            family.samples = samples  # collectors make families anew for each call, so this changes no other call's
+            family.samples = samples  # collectors make new families for each call, so no other call sees the change
             yield family
 
     def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
@@ -40,7 +40,10 @@ class LabelledRegistry(CollectorRegistry):
 
 
 class _NamedSamples(RestrictedRegistry):
-    """The samples with some names. prometheus_client's own class asks the collectors, which do not know the labels."""
+    """The samples with some names, with the labels added.
+
+    prometheus_client's own class asks the collectors, which do not know these labels.
+    """
 
     def collect(self) -> Iterator[Metric]:
         for family in self._registry.collect():

@@ -4,8 +4,8 @@ Each thread that runs a loop calls `tick` in every turn, and whenever it tries a
 thread checks four times a second whether one of them has not ticked in time. It then writes the stacks of all threads
 and ends the process with exit code 1. It holds the interpreter's lock meanwhile, so that no frame changes.
 
-Only time in which the process ran counts: a check counts as a quarter of a second after the one before, also if the
-process was stopped in between (a frozen container).
+Only the time in which the process runs counts. Each check counts as a quarter of a second, even if the process was
+stopped for longer since the last check (a frozen container).
 
 If the code that hangs holds the interpreter's lock, the watchdog's thread does not run. Then the kernel ends the
 process with exit code 14, see `streampca.process.kernel_alarm`.
@@ -30,7 +30,7 @@ _TICK_EVERY_S = 1.0  # while a thread waits for a future
 
 
 class _Watch:
-    """When each thread has to tick next, in seconds that the process has run."""
+    """The time by which each thread has to tick again, in seconds that the process has run."""
 
     def __init__(self) -> None:
         self.ran_s = 0.0
@@ -85,7 +85,10 @@ def forget() -> None:
 
 
 def result_of(future: Future[T]) -> T:
-    """Return the result of a future. Tick while waiting, so that this may take as long as it takes."""
+    """Wait for a future without limit, and return its result.
+
+    This thread ticks meanwhile, so that the watchdog does not end the process.
+    """
     while not future.done():
         tick()
         with suppress(TimeoutError):

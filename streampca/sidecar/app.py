@@ -33,21 +33,28 @@ from streampca.stores.model_cache import POLL_INTERVAL_S
 from streampca.stores.models import Models
 from streampca.version import __version__
 
-# Level 1, as numbers compress little, however long it takes; half a millisecond's work is done at once.
 _GZIP: dict[str, Any] = {
-    "minimum_size": 1000, "compresslevel": 1, "thread_minimum_size": 32 * 1024,
-    "exclude_content_types": (NPY, NPZ, BYTES, "image/png"),  # a short list: each request reads it
-}  # fmt: skip
+    "minimum_size": 1000,
+    "compresslevel": 1,  # a higher level takes more time, and numbers become hardly any smaller
+    "thread_minimum_size": 32 * 1024,  # up to this size, compressing takes half a millisecond, on the event loop
+    "exclude_content_types": (NPY, NPZ, BYTES, "image/png"),  # each request compares its type with all of these
+}
 
-# OpenTelemetry records one span for each request, if it has a provider.
+# If OpenTelemetry has a provider, it records one span for each request, and nothing else.
 _TELEMETRY: Any = {
-    "metrics": False, "logs": False, "auto_configure": False, "operation_spans": False,
+    "metrics": False,
+    "logs": False,
+    "auto_configure": False,
+    "operation_spans": False,
     "exclude": lambda scope: scope["path"] in {*PROBES, "/metrics"},
-}  # fmt: skip
+}
 
 
 def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetrics | None = None) -> FastAPI:
-    """The application. It polls the store from its startup to its shutdown; `store_metrics` count its requests."""
+    """Create the application, which polls the store for new models from its startup to its shutdown.
+
+    `store_metrics` counts the requests to the store.
+    """
     models = Models(store, settings.topic)
     history = HistoryReader(models)
     served = ServedModels(models, on_load=history.add)
@@ -67,22 +74,21 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         title="streampca",
         version=__version__,
         description=DESCRIPTION,
-        servers=[{"url": "."}],  # relative, as all links: a proxy may add a prefix
+        servers=[{"url": "."}],  # relative, since a proxy may add a prefix to the path
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
         telemetry=_TELEMETRY,
-        dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],  # the middleware checks
+        # This only documents the token in /openapi.json. The middleware checks it.
+        dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],
     )
     app.state.model_cache = served.cache
-    layers: ASGIApp = AsyncExitStackMiddleware(app.router)
-    if hosts := _allowed_hosts(settings):
-        open_paths = PROBES if is_loopback(settings.host) else {*PROBES, "/metrics"}
-        layers = AllowedHosts(layers, allowed_hosts=hosts, open_paths=open_paths)
+    # These layers replace the framework's own ones, which would handle errors first.
+    layers = _check_hosts(AsyncExitStackMiddleware(app.router), settings)
     layers = Middleware(layers, metrics, tokens)
-    app.middleware_stack = GZipMiddleware(layers, **_GZIP)  # without the framework's layers, which handle errors
+    app.middleware_stack = GZipMiddleware(layers, **_GZIP)
     engine = Engine(served, metrics, settings.topic, settings.max_body_bytes, settings.model_max_age_s)
     for endpoints in (V1Endpoints, InferenceEndpoints, MlflowEndpoints):
         endpoints(engine).add_to(app)
@@ -94,11 +100,18 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
     return app
 
 
-def _allowed_hosts(settings: ServeSettings) -> list[str]:
-    """The Host headers to answer; empty: any.
+def _check_hosts(app: ASGIApp, settings: ServeSettings) -> ASGIApp:
+    """Return a layer around the application that refuses requests for hosts which the settings do not allow.
 
-    On a loopback address only local ones: otherwise a web page elsewhere could read the sidecar by DNS rebinding.
+    Without `allowed_hosts`, a sidecar on a loopback address answers only requests for local hosts: a web page elsewhere
+    could read it by DNS rebinding otherwise. A sidecar on another address answers requests for all hosts.
     """
+    is_local = is_loopback(settings.host)
     if settings.allowed_hosts is not None:
-        return [name.strip() for name in settings.allowed_hosts.split(",")]
-    return ["localhost", "127.0.0.1", "[::1]", settings.host] if is_loopback(settings.host) else []
+        hosts = [name.strip() for name in settings.allowed_hosts.split(",")]
+    elif is_local:
+        hosts = ["localhost", "127.0.0.1", "[::1]", settings.host]
+    else:
+        return app
+    open_paths = PROBES if is_local else {*PROBES, "/metrics"}
+    return AllowedHosts(app, allowed_hosts=hosts, open_paths=open_paths)

@@ -12,7 +12,7 @@ from streampca.pca.angles import principal_angles
 from streampca.pca.arrays import Array
 from streampca.pca.model import Model, Projected
 from streampca.sidecar.errors import Problem, RequestError, invalid, too_large
-from streampca.sidecar.parsing import Limits, fit, pack_records
+from streampca.sidecar.parsing import Limits, check_rows, pack_records
 from streampca.sidecar.schemas import (
     ModelResponse,
     ProjectRequest,
@@ -40,29 +40,30 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
     _check_finite("vectors", coordinates, projected.residual)
     fields = {"coordinates": coordinates, "residual": projected.residual}
     if request.fields:
-        fields |= {name: value for name, value in _score_fields(projected).items() if name in request.fields}
-    return _answer(published, fields, len(projected.vectors), projected)
+        fields |= {name: value for name, value in _list_scores(projected).items() if name in request.fields}
+    return _build_answer(published, fields, len(projected.vectors), projected)
 
 
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
     """Scores of vectors: T², squared distance, score, p-values, and the dimensions that contribute most."""
     projected = _project_request(published, request, limits)
-    fields = _score_fields(projected)
+    fields = _list_scores(projected)
     count = min(request.contributions, published.model.dimensions)
     if count:
-        fields |= _contribution_fields(published, projected, count, limits)
-    return _answer(published, fields, len(projected.vectors), projected)
+        fields |= _list_contributions(published, projected, count, limits)
+    return _build_answer(published, fields, len(projected.vectors), projected)
 
 
-def _contribution_fields(published: PublishedModel, projected: Projected, count: int, limits: Limits) -> dict[str, Any]:
-    """Return for T² and SPE the `count` dimensions that contribute most to each vector's score, with their names.
+def _list_contributions(published: PublishedModel, projected: Projected, count: int, limits: Limits) -> dict[str, Any]:
+    """Return, for T² and for SPE, the `count` dimensions that contribute most to each vector's score, with their names.
 
     Raises `RequestError` if they would make the answer too long.
     """
     names = published.names
     n = len(projected.vectors)
     longest_name = max(map(len, names)) if names else 0
-    numbers_each = 4 + longest_name // 4  # two numbers for T² and two for SPE; four letters of a name count as a number
+    # Each contribution has two numbers for T² and two for SPE. Four letters of a name count as a number.
+    numbers_each = 4 + longest_name // 4
     if numbers_each * count * n > limits.numbers:
         allowed = limits.numbers // (numbers_each * n)
         raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
@@ -82,11 +83,11 @@ def _project_request(published: PublishedModel, request: VectorsRequest, limits:
     d = published.model.dimensions
     _require_one_form(request)
     if request.vectors is not None:
-        return published.project(fit(request.vectors, "vectors", d, limits, impute=published.impute))
+        return published.project(check_rows(request.vectors, "vectors", d, limits, impute=published.impute))
     if names is None:
         raise invalid("this model has no names of dimensions, so it takes no records: send arrays, in their order")
     rows = pack_records(request.records or [], names)
-    return published.project(fit(rows, "records", d, limits, impute=published.impute, names=names))
+    return published.project(check_rows(rows, "records", d, limits, impute=published.impute, names=names))
 
 
 def _require_one_form(request: VectorsRequest) -> None:
@@ -97,7 +98,7 @@ def _require_one_form(request: VectorsRequest) -> None:
         raise invalid(f"give one of {', '.join(forms)}")
 
 
-def _score_fields(projected: Projected) -> dict[str, Any]:
+def _list_scores(projected: Projected) -> dict[str, Any]:
     """Return the fields of `SCORES` of projected vectors. If the model has no past scores, p-values are None."""
     _check_finite("vectors", *projected.scores)
     p_t2, p_spe, p = projected.p_values or (None, None, None)
@@ -110,22 +111,22 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
     model = published.model
     if request.coordinates is None:
         projected = _project_request(published, request, limits)
-        fields = {"vectors": reconstruction(projected), "squared_error": projected.residual}
+        fields = {"vectors": reconstruct_projected(projected), "squared_error": projected.residual}
         _check_finite("vectors", projected.residual)
-        return _answer(published, fields, len(projected.vectors))
+        return _build_answer(published, fields, len(projected.vectors))
     _require_one_form(request)
-    coordinates = fit(request.coordinates, "coordinates", model.n_components, limits)
+    coordinates = check_rows(request.coordinates, "coordinates", model.n_components, limits)
     coordinates = coordinates.astype(np.float64, copy=False)
     if len(coordinates) * model.dimensions > limits.numbers:
         max_rows = limits.numbers // model.dimensions
         raise too_large(f"the answer to {len(coordinates)} rows is too long: send at most {max_rows}", "numbers")
     vectors = model.reconstruct(coordinates, request.basis)
     _check_finite("coordinates", vectors)
-    return _answer(published, {"vectors": vectors}, len(coordinates))
+    return _build_answer(published, {"vectors": vectors}, len(coordinates))
 
 
 @np.errstate(all="ignore")
-def reconstruction(projected: Projected) -> Array:
+def reconstruct_projected(projected: Projected) -> Array:
     """Return vectors (n, d) as the components reconstruct them. Raises `RequestError` if they exceed float64."""
     vectors = projected.model.reconstruct(projected.coordinates)
     _check_finite("vectors", vectors)
@@ -133,7 +134,7 @@ def reconstruction(projected: Projected) -> Array:
 
 
 def _check_finite(name: str, *results: Array) -> None:
-    """Raise `RequestError` that names the first row of which a result is not finite."""
+    """If a result of a row is not finite, raise `RequestError`, which names the first such row."""
     for result in results:
         is_finite = np.isfinite(result)
         if not is_finite.all():
@@ -141,10 +142,13 @@ def _check_finite(name: str, *results: Array) -> None:
             raise invalid(f"{name}[{row}] holds values too large: the result exceeds the range of float64")
 
 
-def _answer(
+def _build_answer(
     published: PublishedModel, fields: dict[str, Any], vector_count: int = 0, projected: Projected | None = None
 ) -> Answer:
-    """Return an answer with these fields after the version; its arrays are in C order, real numbers in float64."""
+    """Return an answer with the version and then these fields, whose arrays are made encodable.
+
+    They get C order, and real numbers become float64.
+    """
     encodable: dict[str, Any] = {"version": published.version}
     for name, value in fields.items():
         if isinstance(value, np.ndarray):
@@ -154,7 +158,7 @@ def _answer(
     return Answer(version=published.version, fields=encodable, vector_count=vector_count, projected=projected)
 
 
-def model_info(published: PublishedModel, drift: Mapping[str, Mapping[str, float]]) -> Answer:
+def describe_model(published: PublishedModel, drift: Mapping[str, Mapping[str, float]]) -> Answer:
     """Return everything about a model except its arrays of size d.
 
     `drift` says by the name of each pin how far the model has moved from the pinned one.
@@ -169,12 +173,13 @@ def model_info(published: PublishedModel, drift: Mapping[str, Mapping[str, float
     fields: dict[str, Any] = {}
     for name in ModelResponse.model_fields:
         if name not in converted:
+            # The other fields are attributes, with the same name, of the first of these objects that has one.
             holder = next(holder for holder in (published, published.stats, model) if hasattr(holder, name))
             fields[name] = getattr(holder, name)
-    return _answer(published, fields | converted)
+    return _build_answer(published, fields | converted)
 
 
-def components(published: PublishedModel, limits: Limits) -> Answer:
+def describe_components(published: PublishedModel, limits: Limits) -> Answer:
     """Return the axes, and everything else that a client needs to project by itself."""
     model = published.model
     if model.components.size > limits.numbers:
@@ -183,16 +188,16 @@ def components(published: PublishedModel, limits: Limits) -> Answer:
             f"{model.components.size} numbers are too many for JSON: Accept application/x-npy",
         )
     fields = {name: getattr(model, name) for name in ("components", "explained_variance", "mean", "scale")}
-    return _answer(published, fields | {"names": published.names})
+    return _build_answer(published, fields | {"names": published.names})
 
 
-def components_npy(published: PublishedModel) -> list[memoryview]:
-    """Return the axes, rows of length d, as header and content of an `.npy` file. The content is not copied."""
+def encode_components(published: PublishedModel) -> list[memoryview]:
+    """Return the axes (k, d) as the header and the content of an `.npy` file. The content is not copied."""
     array = np.ascontiguousarray(published.model.components)
     return [memoryview(npy.encode_header(array.dtype, array.shape)), array.reshape(-1).view(np.uint8).data]
 
 
-def angles(one: Model, other: Model) -> dict[str, Any]:
+def compare_axes(one: Model, other: Model) -> dict[str, Any]:
     """Return the angles between components with the same number, and the principal angles between the subspaces.
 
     All are in radians. Up to 100 components of each model are compared, and none if the dimensions differ.

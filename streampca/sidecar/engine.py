@@ -123,7 +123,7 @@ class Engine:
         raw = await read_request(request, self._max_body_bytes)
 
         def work(find: Callable[[int | str | None], PublishedModel]) -> Response:
-            parsed = parse(raw.unpacked(self._max_body_bytes), self.limits)
+            parsed = parse(raw.decompress(self._max_body_bytes), self.limits)
             answer = compute(find(parsed.version), parsed, self.limits)
             if answer.projected is not None:
                 self.recent.add(answer.projected.vectors)
@@ -139,12 +139,12 @@ class Engine:
         return await self.in_thread(partial(work, lambda _: published))
 
     def _is_quick(self, raw: RawRequest) -> bool:
-        """Return whether projecting takes little time: there is no compressed or long text, and few numbers.
+        """Return whether projecting takes little time: the body is not compressed, and has little JSON and few numbers.
 
-        A model that fills missing entries takes more time, so its limit is lower.
+        The limit is lower if the newest model fills missing entries, which takes more time, or if there is no model.
         """
         current = self.models.cache.current
-        if raw.is_compressed or raw.json_bytes > _QUICK_BYTES:
+        if raw.is_compressed or raw.json_length > _QUICK_BYTES:
             return False
         if current is None or current.impute:
             return len(raw.body) <= _QUICK_BYTES
@@ -155,8 +155,8 @@ class Engine:
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
 
-class Dialect:
-    """The endpoints of one protocol; all protocols share the engine."""
+class Endpoints:
+    """Base class of the endpoints of a protocol. All protocols share the engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -180,7 +180,7 @@ class ChunkedResponse(StreamingResponse):
 
 def json_response(content: Any, headers: dict[str, str] | None = None) -> Response:
     """Return a response with this content as JSON. It may contain NumPy arrays."""
-    return Response(json_bytes(content), headers=headers, media_type=JSON)
+    return Response(encode_json(content), headers=headers, media_type=JSON)
 
 
 def answer_response(answer: Answer, accept: str = "") -> Response:
@@ -191,7 +191,7 @@ def answer_response(answer: Answer, accept: str = "") -> Response:
         arrays = {name: value for name, value in answer.fields.items() if value is not None}
         np.savez(buffer, allow_pickle=False, **arrays)
         return bytes_response([buffer.getbuffer()], NPZ, headers)
-    return bytes_response([memoryview(json_bytes(answer.fields))], JSON, headers)
+    return bytes_response([memoryview(encode_json(answer.fields))], JSON, headers)
 
 
 def bytes_response(parts: Sequence[memoryview], media_type: str, headers: dict[str, str]) -> Response:
@@ -225,6 +225,6 @@ def accepts(accept: str, expected: str) -> bool:
     return False
 
 
-def json_bytes(content: Any) -> bytes:
+def encode_json(content: Any) -> bytes:
     """Encode the content as JSON. It may contain NumPy arrays."""
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,6 +1,7 @@
-"""Errors of the HTTP interface: each has a type that a program can tell apart, a status, and a sentence for people.
+"""Errors of the HTTP interface: each has a type for programs, a status, and a sentence for people.
 
-They have the form of RFC 9457, `application/problem+json`; the other protocols' clients read `error` of plain JSON.
+They have the form of RFC 9457, `application/problem+json`. Clients of MLflow and of the Open Inference Protocol expect
+plain JSON and read its field `error`, so their errors have that media type.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,11 +23,13 @@ from streampca.stores.model_cache import NoModelError, UnknownVersionError
 from streampca.stores.pins import UnknownPinError
 
 PROBLEM_JSON = "application/problem+json"
-_PLAIN_JSON = ("/v2", "/invocations", "/ping")  # paths of protocols with errors of their own
-_DESCRIBED = 20  # mistakes
+_PLAIN_JSON_PATHS = ("/v2", "/invocations", "/ping")  # beginnings of the paths whose errors are plain JSON
+_MAX_DESCRIBED = 20  # mistakes that one error describes
 
 
 class Problem(Enum):
+    """The types of errors, each with its status and its title."""
+
     MALFORMED_BODY = 400, "The body is not of its media type, or its compression is damaged."
     NO_TOKEN = 401, "The request needs a token and has none."
     UNKNOWN_TOKEN = 401, "The token is not in `tokens_file` (any more)."
@@ -49,7 +52,8 @@ class Problem(Enum):
     BUSY = 503, "Too many large requests at once: try again after `Retry-After` seconds."
 
     def __init__(self, status: int, title: str) -> None:
-        self.status, self.title = status, title
+        self.status = status
+        self.title = title
         self.type = "urn:streampca:error:" + self.name.lower().replace("_", "-")
 
 
@@ -73,34 +77,49 @@ class NotReadyResponse(ErrorResponse):
 
 
 class RequestError(Exception):
-    """The request cannot be answered; `limit` names the limit that it reached, `members` are added to the answer."""
+    """The request cannot be answered."""
 
     def __init__(
-        self, problem: Problem, text: str, *, limit: str = "", headers: Mapping[str, str] | None = None, **members: Any
+        self,
+        problem: Problem,
+        detail: str,
+        *,
+        limit: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **members: Any,
     ) -> None:
-        super().__init__(text)
-        self.problem, self.limit, self.headers, self.members = problem, limit, headers, members
+        """`limit` is the one of `metrics.LIMITS` that the request reached. `members` are more fields of the answer."""
+        super().__init__(detail)
+        self.problem = problem
+        self.limit = limit
+        self.headers = headers
+        self.members = members
 
 
-def invalid(text: str) -> RequestError:
-    """A mistake in a field, a parameter or a number."""
-    return RequestError(Problem.INVALID_REQUEST, text)
+def invalid(detail: str) -> RequestError:
+    """Return an error for a wrong field, parameter or number."""
+    return RequestError(Problem.INVALID_REQUEST, detail)
 
 
-def too_large(text: str, limit: str) -> RequestError:
-    """A body or an answer that reaches this limit."""
-    return RequestError(Problem.TOO_LARGE, text, limit=limit)
+def too_large(detail: str, limit: str) -> RequestError:
+    """Return an error for a body or an answer that exceeds this limit of `metrics.LIMITS`."""
+    return RequestError(Problem.TOO_LARGE, detail, limit=limit)
 
 
-def error_response(refusal: RequestError, scope: Scope, metrics: SidecarMetrics) -> Response:
-    """The answer to a request that fails; if it reached a limit, that is counted."""
-    if refusal.limit:
-        metrics.limits[refusal.limit].inc()
-    problem, text = refusal.problem, str(refusal)
-    about = {"type": problem.type, "title": problem.title, "status": problem.status, "detail": text, "error": text}
-    body = orjson.dumps(about | refusal.members)
-    plain = scope["path"].startswith(_PLAIN_JSON)
-    return Response(body, problem.status, dict(refusal.headers or {}), "application/json" if plain else PROBLEM_JSON)
+def error_response(error: RequestError, scope: Scope, metrics: SidecarMetrics) -> Response:
+    """Return the answer to a request that fails, and count the limit that it reached, if any."""
+    if error.limit is not None:
+        metrics.limits[error.limit].inc()
+    problem = error.problem
+    detail = str(error)
+    fields = {"type": problem.type, "title": problem.title, "status": problem.status, "detail": detail, "error": detail}
+    is_plain = scope["path"].startswith(_PLAIN_JSON_PATHS)
+    return Response(
+        content=orjson.dumps(fields | error.members),
+        status_code=problem.status,
+        headers=dict(error.headers or {}),
+        media_type="application/json" if is_plain else PROBLEM_JSON,
+    )
 
 
 _PROBLEMS: dict[type[Exception], Problem] = {
@@ -116,8 +135,8 @@ _PROBLEMS: dict[type[Exception], Problem] = {
 }
 
 
-def refusal_of(error: Exception, scope: Scope) -> RequestError:
-    """Any error of a request, ours or the framework's, as one that can be answered; `INTERNAL` is a bug."""
+def to_request_error(error: Exception, scope: Scope) -> RequestError:
+    """Return an error that can be answered, for any error that a request raised; an unexpected one is `INTERNAL`."""
     match error:
         case RequestError():
             return error
@@ -129,7 +148,7 @@ def refusal_of(error: Exception, scope: Scope) -> RequestError:
                 headers={"Retry-After": "1"},
             )
         case RequestValidationError():
-            return invalid(describe(error.errors()))
+            return invalid(describe_mistakes(error.errors()))
         case HTTPException(status_code=405):
             return RequestError(
                 Problem.WRONG_METHOD, f"{scope['path']} does not support {scope['method']}", headers=error.headers
@@ -142,12 +161,15 @@ def refusal_of(error: Exception, scope: Scope) -> RequestError:
     return RequestError(Problem.INTERNAL, "internal error; the server's log has the traceback")
 
 
-def describe(mistakes: Iterable[Any]) -> str:
-    """The first of pydantic's mistakes as one sentence."""
-    return "; ".join(f"{_field(mistake['loc'])}: {mistake['msg']}" for mistake in [*mistakes][:_DESCRIBED])
+def describe_mistakes(mistakes: Iterable[Any]) -> str:
+    """Describe the first mistakes that pydantic found in one sentence."""
+    first = list(mistakes)[:_MAX_DESCRIBED]
+    return "; ".join(f"{_name_field(mistake['loc'])}: {mistake['msg']}" for mistake in first)
 
 
-def _field(path: tuple[str | int, ...]) -> str:
-    """A field as a caller writes it: `fields[0]`."""
-    *_, last = path
-    return f"{path[-2]}[{last}]" if isinstance(last, int) and len(path) > 1 else str(last)
+def _name_field(path: tuple[str | int, ...]) -> str:
+    """Return the last field of a path as a client would write it, such as `fields[0]` for ("body", "fields", 0)."""
+    last = path[-1]
+    if isinstance(last, int) and len(path) > 1:
+        return f"{path[-2]}[{last}]"
+    return str(last)

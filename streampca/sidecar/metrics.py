@@ -1,6 +1,6 @@
 """The sidecar's Prometheus metrics."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import TypeVar
@@ -14,7 +14,7 @@ from streampca.process.metrics import LabelledRegistry, StoreMetrics
 from streampca.sidecar.served_models import ServedModels
 
 LIMITS = ("body_bytes", "rows", "numbers", "memory", "body_time", "read_time")
-_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 _GAUGES = (  # name, help text, attribute of the model in use
     ("streampca_model_version", "Version of the model in use: messages learned.", "version"),
@@ -41,10 +41,14 @@ Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
 
 
 class SidecarMetrics(Collector):
-    """Counters of requests and vectors; the metrics of the model in use are read at each scrape. All have the topic."""
+    """Counts requests and vectors, and reads the metrics of the model in use at each scrape.
+
+    Every metric has the topic as a label.
+    """
 
     def __init__(self, models: ServedModels, topic: str, store: StoreMetrics) -> None:
-        self._models, self.registry = models, LabelledRegistry("sidecar", topic=topic)
+        self._models = models
+        self.registry = LabelledRegistry("sidecar", topic=topic)
         self.registry.register(self)
         store.register(self.registry)
         vectors = Counter(
@@ -59,46 +63,61 @@ class SidecarMetrics(Collector):
         self.limits = {limit: limits.labels(limit) for limit in LIMITS}
         durations = Histogram(
             "streampca_request_duration_seconds", "Duration of requests, by route and status code.", ["route", "code"],
-            registry=self.registry, buckets=_BUCKETS,
+            registry=self.registry, buckets=_DURATION_BUCKETS_S,
         )  # fmt: skip
-        self.durations = cache(durations.labels)  # a lookup by labels costs more than the observation
+        # As an optimisation, labels are looked up once: the lookup takes longer than the observation.
+        self.durations = cache(durations.labels)
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
     def text(self, accept: str, names: Sequence[str] = ()) -> tuple[bytes, str]:
-        """These metrics (none: all) in the format that the scraper accepts, and its content type."""
+        """Return the metrics with these names, or all without names, and their content type.
+
+        `accept` is the Accept header of the scraper, which may ask for a newer format.
+        """
         encode, content_type = choose_encoder(accept)
-        return encode(self.registry.restricted_registry(names) if names else self.registry), content_type
+        registry = self.registry.restricted_registry(names) if names else self.registry
+        return encode(registry), content_type
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of the model in use, so that none is stale; without samples as long as there is none."""
+        """Yield the metrics of the model in use. As long as there is none, they have no samples."""
         used = self._models.cache.current
         for name, text, attribute in _GAUGES:
-            yield GaugeMetricFamily(name, text, attrgetter(attribute)(used) if used else None)
+            value = attrgetter(attribute)(used) if used else None
+            yield GaugeMetricFamily(name, text, value)
         yield GaugeMetricFamily(
             "streampca_model_age_seconds", "Time since the model in use was published.", self._models.age_s()
         )
-        ratios = used.model.explained_variance_ratio if used else None
-        for name, text, values in (
-            ("explained_variance_ratio", "Share of the variance along each component, counted from 1.", ratios),
-            (
-                "axis_error_radians", "Estimated standard error of each component's axis, counted from 1.",
-                used.axis_errors if used else None,
-            ),
-        ):  # fmt: skip
-            by_number = {} if values is None else {str(i): float(value) for i, value in enumerate(values, start=1)}
-            yield _filled(GaugeMetricFamily(f"streampca_model_{name}", text, labels=["component"]), by_number)
+        yield _component_family(
+            "streampca_model_explained_variance_ratio",
+            "Share of the variance along each component, counted from 1.",
+            used.model.explained_variance_ratio if used else None,
+        )
+        yield _component_family(
+            "streampca_model_axis_error_radians",
+            "Estimated standard error of each component's axis, counted from 1.",
+            used.axis_errors if used else None,
+        )
         for field, text in _DRIFT.items():
             drifts = {name: drift[field] for name, drift in self._models.drifts.items()}
-            yield _filled(GaugeMetricFamily(f"streampca_drift_{field}", text, labels=["pin"]), drifts)
+            yield _add_samples(GaugeMetricFamily(f"streampca_drift_{field}", text, labels=["pin"]), drifts)
         failures = CounterMetricFamily(
             "streampca_model_load_failures_total", "Failed model loads, by cause: damaged, store or bug.",
             labels=["cause"],
         )  # fmt: skip
-        yield _filled(failures, {cause: self._models.cache.failures[cause] for cause in ("damaged", "store", "bug")})
+        counts = {cause: self._models.cache.failures[cause] for cause in ("damaged", "store", "bug")}
+        yield _add_samples(failures, counts)
 
 
-def _filled(family: Family, values: Mapping[str, float]) -> Family:
+def _component_family(name: str, text: str, values: Iterable[float] | None) -> GaugeMetricFamily:
+    """Return a metric with a sample for each component, without samples for None."""
+    family = GaugeMetricFamily(name, text, labels=["component"])
+    if values is None:
+        return family
+    return _add_samples(family, {str(number): float(value) for number, value in enumerate(values, start=1)})
+
+
+def _add_samples(family: Family, values: Mapping[str, float]) -> Family:
     """Add a sample for each value of the label, and return the family."""
     for label, value in values.items():
         family.add_metric([label], value)

@@ -1,4 +1,4 @@
-"""MLflow's scoring protocol: rows of a table, and their coordinates."""
+"""MLflow's scoring protocol: a request has the rows of a table, and its answer their coordinates."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from starlette.responses import PlainTextResponse
 from streampca.errors import listed
 from streampca.fold.model_file import PublishedModel
 from streampca.sidecar import compute
-from streampca.sidecar.engine import JSON, Dialect, answer_response
+from streampca.sidecar.engine import JSON, Endpoints, answer_response
 from streampca.sidecar.errors import invalid
 from streampca.sidecar.inference_protocol.schemas import InferenceParameters
-from streampca.sidecar.openapi import body_of, errors_of
-from streampca.sidecar.parsing import Limits, check_names, json_object, validate
+from streampca.sidecar.openapi import describe_errors, describe_request
+from streampca.sidecar.parsing import Limits, check_names, parse_json_object, validate
 from streampca.sidecar.request import RawRequest
 from streampca.sidecar.schemas import ProjectQuery, ProjectRequest, Rows
 from streampca.version import __version__
@@ -39,14 +39,16 @@ class Predictions(BaseModel):
     predictions: Rows
 
 
-class MlflowEndpoints(Dialect):
+class MlflowEndpoints(Endpoints):
+    """The endpoints of the protocol."""
+
     def add_to(self, app: FastAPI) -> None:
-        options: dict[str, Any] = {"tags": ["MLflow"], "responses": errors_of(JSON)}
-        app.post("/invocations", response_model=Predictions, openapi_extra=body_of(Instances), **options)(
-            self.invocations
-        )
-        for endpoint in (self.ping, self.version):
-            app.get(f"/{endpoint.__name__}", response_class=PlainTextResponse, **options)(endpoint)
+        """Add the endpoints to the application."""
+        options: dict[str, Any] = {"tags": ["MLflow"], "responses": describe_errors(JSON)}
+        body = describe_request(Instances)
+        app.post("/invocations", response_model=Predictions, openapi_extra=body, **options)(self.invocations)
+        app.get("/ping", response_class=PlainTextResponse, **options)(self.ping)
+        app.get("/version", response_class=PlainTextResponse, **options)(self.version)
 
     async def invocations(self, request: Request) -> Response:
         """Coordinates of vectors, as MLflow's scoring server answers."""
@@ -63,40 +65,57 @@ class MlflowEndpoints(Dialect):
 
 
 class Invocation(ProjectRequest):
-    """The request in one of the protocol's forms; `columns` name the entries of its vectors."""
+    """A parsed request."""
 
-    columns: list[Any] | None = None
+    columns: list[Any] | None = None  # names of the entries of the vectors, in their order
 
 
 def parse(raw: RawRequest, limits: Limits) -> Invocation:
-    """The request in a body. Raises `RequestError`."""
-    content = json_object(raw.body, limits)
-    forms = [content[name] for name in _FORMS if content.get(name) is not None]
-    if len(forms) != 1:
+    """Parse a body, which has the rows in one of the protocol's forms. Raises `RequestError`."""
+    content = parse_json_object(raw.body, limits)
+    given = [content[form] for form in _FORMS if content.get(form) is not None]
+    if len(given) != 1:
         raise invalid(f"the body must have one of {', '.join(_FORMS)}")
-    table = forms[0] if isinstance(forms[0], dict) else {"data": forms[0]}
-    if "data" not in table:
-        raise invalid("dataframe_split must have data")
-    rows = table["data"]
-    form = "records" if isinstance(rows, list) and rows and isinstance(rows[0], dict) else "vectors"
+    rows, columns = _read_table(given[0])
+    has_records = isinstance(rows, list) and len(rows) > 0 and isinstance(rows[0], dict)
+    row_field = "records" if has_records else "vectors"
     params = content.get("params") or {}
     if not isinstance(params, dict):
         raise invalid("params must be an object")
     check_names("parameter", params, ProjectQuery.model_fields)
-    return validate(Invocation, params | {form: rows, "columns": table.get("columns")}, strict=True, context=raw.body)
+    return validate(Invocation, params | {row_field: rows, "columns": columns}, strict=True, context=raw.body)
+
+
+def _read_table(table: Any) -> tuple[Any, Any]:
+    """Return the rows of a table and the names of its columns, or None without names. Raises `RequestError`.
+
+    Only `dataframe_split` is an object, with both; the other forms are the rows.
+    """
+    if not isinstance(table, dict):
+        return table, None
+    if "data" not in table:
+        raise invalid("dataframe_split must have data")
+    return table["data"], table.get("columns")
 
 
 def predict(published: PublishedModel, invocation: Invocation, limits: Limits) -> compute.Answer:
-    """Coordinates; a model with names takes the columns of a table by their names."""
-    names, columns, vectors = published.names, invocation.columns, invocation.vectors
+    """Return the coordinates. If the model and the columns have names, each dimension gets the column of its name.
+
+    Columns may also be numbers, which pandas gives to columns without names. They are then in the model's order.
+    """
+    names = published.names
+    columns = invocation.columns
+    vectors = invocation.vectors
     if names and columns and vectors is not None and all(isinstance(column, str) for column in columns):
-        if sorted(columns) != sorted(names) or (len(vectors) and vectors.shape[1] != len(columns)):
+        has_other_width = len(vectors) > 0 and vectors.shape[1] != len(columns)
+        if sorted(columns) != sorted(names) or has_other_width:
             raise invalid(f"the columns are {listed(columns)}, and the model's dimensions {listed(names)}")
-        at = {name: j for j, name in enumerate(columns)}
-        invocation.vectors = vectors[:, [at[name] for name in names]]
+        column_by_name = {name: j for j, name in enumerate(columns)}
+        invocation.vectors = vectors[:, [column_by_name[name] for name in names]]
     return compute.project(published, invocation, limits)
 
 
 def respond(_: Invocation, answer: compute.Answer, raw: RawRequest) -> Response:
-    """One row of coordinates for each vector."""
-    return answer_response(compute.Answer(answer.version, {"predictions": answer.fields["coordinates"]}))
+    """Return the response with the coordinates of each vector as a row."""
+    predictions = compute.Answer(version=answer.version, fields={"predictions": answer.fields["coordinates"]})
+    return answer_response(predictions)

@@ -1,4 +1,4 @@
-"""Descriptions in `/openapi.json` of bodies and answers that endpoints handle themselves."""
+"""Describes in `/openapi.json` the bodies and answers that endpoints parse and encode without FastAPI."""
 
 import json
 from collections.abc import Mapping
@@ -22,8 +22,7 @@ little-endian numbers without a header. A binary body holds only the rows; the o
 and `of=vectors` or `of=coordinates` says what `/v1/reconstruct` gets.
 With `Accept: application/x-npz` the fields of the answer are arrays of the same names, for `numpy.load`."""
 
-EXAMPLES = Path(__file__).parent / "examples.json"
-"""Requests and answers by path, of a small model."""
+EXAMPLES = Path(__file__).parent / "examples.json"  # requests and answers for a small model, by path
 
 _SCHEMAS = "#/components/schemas/"
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -31,28 +30,29 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 Responses = dict[int | str, dict[str, Any]]
 
 
-def content_of(schema: type[BaseModel], media_type: str, *binary: str) -> dict[str, Any]:
-    """A body that an endpoint handles itself; it may also be binary. The schema is one of `add_schemas`."""
-    return {"content": {media_type: {"schema": {"$ref": _SCHEMAS + schema.__name__}}} | dict.fromkeys(binary, _BINARY)}
+def describe_content(schema: type[BaseModel], media_type: str, *binary: str) -> dict[str, Any]:
+    """Describe a body with this schema, which `add_schemas` adds, or with one of these binary media types."""
+    described = {"schema": {"$ref": _SCHEMAS + schema.__name__}}
+    return {"content": {media_type: described} | dict.fromkeys(binary, _BINARY)}
 
 
-def body_of(schema: type[BaseModel], *binary: str, query: type[BaseModel] | None = None) -> dict[str, Any]:
-    """The body and the query of a request, for `openapi_extra`."""
+def describe_request(schema: type[BaseModel], *binary: str, query: type[BaseModel] | None = None) -> dict[str, Any]:
+    """Describe the body and the query of a request, for `openapi_extra`."""
     fields = query.model_json_schema()["properties"] if query else {}
     return {
-        "requestBody": {"required": True, **content_of(schema, "application/json", *binary)},
+        "requestBody": {"required": True, **describe_content(schema, "application/json", *binary)},
         "parameters": [{"name": name, "in": "query", "schema": fields[name]} for name in fields],
     }
 
 
-def binary_answer(media_type: str) -> Responses:
-    """An answer that may also be binary."""
+def describe_binary_answer(media_type: str) -> Responses:
+    """Describe the binary form of an answer, which comes in addition to JSON."""
     return {200: {"content": {media_type: _BINARY}}}
 
 
-def errors_of(media_type: str = PROBLEM_JSON) -> Responses:
-    """The errors of a group of endpoints."""
-    content = content_of(ErrorResponse, media_type)
+def describe_errors(media_type: str = PROBLEM_JSON) -> Responses:
+    """Describe the errors of an endpoint."""
+    content = describe_content(ErrorResponse, media_type)
     return {
         "4XX": {"description": "A wrong or too large request, or an unknown version."} | content,
         "5XX": {"description": "No model yet, an unreadable one, or too many requests."} | content,
@@ -60,7 +60,7 @@ def errors_of(media_type: str = PROBLEM_JSON) -> Responses:
 
 
 def add_schemas(app: FastAPI, *schemas: type[BaseModel]) -> None:
-    """Add schemas to the document that FastAPI does not know of."""
+    """Add schemas that FastAPI does not know, and the examples, to the document that it generates."""
     generate = app.openapi
     _, added = models_json_schema([(schema, "validation") for schema in schemas], ref_template=_SCHEMAS + "{model}")
 
@@ -70,17 +70,19 @@ def add_schemas(app: FastAPI, *schemas: type[BaseModel]) -> None:
         examples = json.loads(EXAMPLES.read_bytes())
         for path, operations in document["paths"].items():
             for operation in operations.values():
-                _illustrate(operation, examples.get(path, {}))
+                _add_summary_and_examples(operation, examples.get(path, {}))
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _illustrate(operation: dict[str, Any], example: Mapping[str, Any]) -> None:
-    """Give an operation the first sentence of its description as its summary, and the examples."""
-    operation["summary"] = operation["description"].split(". ")[0].splitlines()[0].rstrip(".")
+def _add_summary_and_examples(operation: dict[str, Any], example: Mapping[str, Any]) -> None:
+    """Add the first sentence of an operation's description as its summary, and example request and answer."""
+    first_sentence = operation["description"].split(". ")[0].splitlines()[0]
+    operation["summary"] = first_sentence.rstrip(".")
     content = operation["responses"]["200"].get("content", {})
-    for media_type in content.keys() & {"application/json", "text/plain"}:
-        content[media_type] |= {"example": example["answer"]} if example else {}
+    if example:
+        for media_type in content.keys() & {"application/json", "text/plain"}:
+            content[media_type]["example"] = example["answer"]
     if "request" in example and "requestBody" in operation:
         operation["requestBody"]["content"]["application/json"]["example"] = example["request"]

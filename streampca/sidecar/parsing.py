@@ -1,8 +1,8 @@
 """Parses the body of a request into a validated request of `schemas`, whose rows are an array.
 
 A mistake is raised as `RequestError`. A binary body holds only rows of numbers, so the other fields are query
-parameters. A JSON body may leave fields to query parameters, too. Numbers without a header are cut into rows by `fit`,
-which knows how long a row is.
+parameters. A JSON body may leave fields to query parameters, too. Numbers without a header are cut into rows later, by
+`check_rows`, which knows how long a row is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from streampca.formats.json import loads, may_hold_booleans
 from streampca.formats.judge import first_not_finite
 from streampca.formats.numbers import NumberPacker, decode_text
 from streampca.pca.arrays import Array
-from streampca.sidecar.errors import Problem, RequestError, describe, invalid, too_large
+from streampca.sidecar.errors import Problem, RequestError, describe_mistakes, invalid, too_large
 from streampca.sidecar.request import BINARY, BYTES, RAW, SMALL_BYTES, RawRequest
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -50,12 +50,12 @@ def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[Bas
             choices = " or ".join(f"?of={name}" for name in row_fields)
             raise invalid(f"say in the query what the body holds: {choices}")
         return validate(schema, parameters | {row_field: _parse_binary(raw, row_field)})
-    content = json_object(raw.body, limits)
+    content = parse_json_object(raw.body, limits)
     check_names("field", content, schema.model_fields)
     return validate(schema, parameters | content, strict=True, context=raw.body)
 
 
-def json_object(body: bytes, limits: Limits) -> dict[str, Any]:
+def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
     """Return the fields of a JSON body, with rows as lists. If a field is there twice, the last one counts.
 
     Raises `RequestError`, also for a body whose Python objects would need too much memory.
@@ -77,11 +77,13 @@ def json_object(body: bytes, limits: Limits) -> dict[str, Any]:
 def _estimate_values(body: bytes) -> int:
     """Return about how many numbers need as much memory as the values of this JSON, which is not parsed yet.
 
-    A number needs some 40 bytes as a Python object, and an array, an object or a field up to three times as much.
+    A number needs some 40 bytes as a Python object, and an array, an object or a field up to three times as much. A
+    comma stands for a number, and a bracket, a brace or a colon for one of the others.
     """
     letters = np.frombuffer(body, np.uint8)
-    commas, *others = (np.count_nonzero(letters == letter) for letter in b",[{:")
-    return int(commas + 3 * sum(others))
+    commas = np.count_nonzero(letters == ord(","))
+    others = sum(np.count_nonzero(letters == ord(letter)) for letter in "[{:")
+    return int(commas + 3 * others)
 
 
 def check_names(kind: str, content: Iterable[str], allowed: Iterable[str]) -> None:
@@ -104,10 +106,10 @@ def validate(
     try:
         return schema.model_validate(content, strict=strict or None, context=context)
     except ValidationError as error:
-        raise invalid(describe(error.errors(include_url=False, include_input=False))) from None
+        raise invalid(describe_mistakes(error.errors(include_url=False, include_input=False))) from None
 
 
-def rows_field(value: Any, info: ValidationInfo) -> Array:
+def validate_rows(value: Any, info: ValidationInfo) -> Array:
     """Validate rows for pydantic: pack lists of numbers, whose JSON text is the context. An array stays as it is."""
     if isinstance(value, np.ndarray):
         return value
@@ -118,7 +120,8 @@ def pack_rows(value: Any, name: str, text: bytes | None = None) -> Array:
     """Return lists of numbers, which were parsed from this JSON text, as an array (n, width). Raises `RequestError`.
 
     All lists need the same length. null becomes NaN, since it depends on the model whether an entry may be missing. A
-    row may also be a text, as in records: a JSON array, or numbers in base64, whose type `fit` finds by their size.
+    row may also be a text, as in records: a JSON array, or numbers in base64. `check_rows` finds the type of these
+    numbers by their size.
     """
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
@@ -175,7 +178,7 @@ def _pack_row(packer: NumberPacker, row: Any, refuse_booleans: bool, label: str)
 def _parse_binary(raw: RawRequest, name: str) -> Array:
     """Return the rows of a binary body (n, width). Raises `RequestError`.
 
-    For a media type of `RAW` return all numbers (n · width,); `fit` cuts them into rows.
+    For a media type of `RAW` return all numbers (n · width,); `check_rows` cuts them into rows.
     """
     if raw.media_type in RAW:
         dtype = np.dtype(RAW[raw.media_type])
@@ -191,7 +194,7 @@ def _parse_binary(raw: RawRequest, name: str) -> Array:
     return array if array.ndim == 2 else array.reshape(1, -1)
 
 
-def fit(
+def check_rows(
     rows: Array, name: str, width: int, limits: Limits, *, impute: bool = False, names: Sequence[str] | None = None
 ) -> Array:
     """Return the rows (n, width) as float32 or float64. Raises `RequestError` if a limit is exceeded or a row is wrong.

@@ -44,7 +44,9 @@ class RecentVectors:
                 self._count = 0
             self._requests.append((last, time.time()))
             self._count += len(last)
-            while self._count - len(self._requests[0][0]) >= limit:  # the others are enough
+            # Drop the oldest request as long as the later ones have enough vectors. The last one is dropped, too, if a
+            # single vector is too long, so that the limit is 0.
+            while self._requests and self._count - len(self._requests[0][0]) >= limit:
                 oldest, _ = self._requests.popleft()
                 self._count -= len(oldest)
 

@@ -13,6 +13,8 @@ from streampca.sidecar.errors import Problem, RequestError, too_large
 
 NPY = "application/x-npy"
 BYTES = "application/octet-stream"
+
+# Media type of numbers without a header → their type.
 RAW = {f"{BYTES};dtype=float32": "<f4", f"{BYTES};dtype=float64": "<f8"}
 BINARY = (NPY, *RAW)
 
@@ -20,7 +22,7 @@ BINARY = (NPY, *RAW)
 LENGTH = "Inference-Header-Content-Length"
 
 _COMPRESSED = (b"gzip", b"deflate")
-_NUMBER = re.compile("[0-9]{1,18}")
+_DIGITS = re.compile("[0-9]{1,18}")
 
 BODY_WITHIN_S = 60.0  # 16 MiB at 2 Mbit/s
 SMALL_BYTES = 64 * 1024  # bodies and answers up to this size are not limited in number
@@ -40,19 +42,19 @@ class RawRequest:
         return self.headers.get(b"content-encoding", b"").lower() in _COMPRESSED
 
     @property
-    def json_bytes(self) -> int:
-        """How many bytes of JSON the body begins with. Raises `RequestError` for a wrong header."""
+    def json_length(self) -> int:
+        """Number of bytes of JSON at the beginning of the body. Raises `RequestError` for a wrong header."""
         if self.media_type in BINARY:
             return 0
         length = self.header(LENGTH.lower().encode())
-        if length and not (_NUMBER.fullmatch(length) and int(length) <= len(self.body)):
+        if length and not (_DIGITS.fullmatch(length) and int(length) <= len(self.body)):
             raise RequestError(
                 Problem.MALFORMED_BODY,
                 f"{LENGTH} {length[:20]} is not the length of the JSON in a body of {len(self.body)}",
             )
         return int(length) if length else len(self.body)
 
-    def unpacked(self, max_bytes: int) -> "RawRequest":
+    def decompress(self, max_bytes: int) -> "RawRequest":
         """Return the request with its body decompressed. Raises `RequestError` if that has more than `max_bytes`."""
         if not self.is_compressed:
             return self
@@ -90,7 +92,7 @@ async def read_request(request: Request, max_bytes: int) -> RawRequest:
         media_type, _, _ = media_type.partition(";")
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
-            body = await _read(request, max_bytes)
+            body = await _read_body(request, max_bytes)
     except TimeoutError:
         raise RequestError(
             Problem.SLOW_BODY,
@@ -111,11 +113,15 @@ def has_large_body(headers: Mapping[bytes, bytes]) -> bool:
 
 def _declared_bytes(headers: Mapping[bytes, bytes]) -> int:
     """Return the length of the body by its headers, or 0 if they do not tell it."""
-    return int(headers.get(b"content-length", b"0")[:20])
+    digits = headers.get(b"content-length", b"0")  # the server refuses anything else
+    return int(digits[:20])  # Python refuses to convert thousands of digits; 20 are enough to exceed every limit
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
-    """Read the body as `Request.stream` does, without its generator, which costs more than reading a short body."""
+async def _read_body(request: Request, max_bytes: int) -> bytes:
+    """Return the body. Raises `RequestError` as soon as it exceeds `max_bytes`.
+
+    As an optimisation, `Request.stream` is not used: its generator takes longer than reading a short body.
+    """
     chunks = []
     length = 0
     has_more = True

@@ -58,7 +58,7 @@ class ServedModels:
         return reasons
 
     def _refresh_pins(self, listed: Models) -> None:
-        """Read the pins and compare the newest model with them, where one of both may have changed.
+        """Read the pins, and compare the newest model with the pinned ones, if they may have changed.
 
         The pins are read if the listing has other names, if there is a newer model, or if they were read some time ago.
         """
@@ -67,21 +67,22 @@ class ServedModels:
             return
         pins = Pins(listed.store, listed.topic)
         names = pins.names()
-        is_due = newest is not self.compared or self._clock() >= self._pins_due
+        is_newer = newest is not self.compared
+        is_due = is_newer or self._clock() >= self._pins_due
         if names == self._pin_names and not (names and is_due):
             return
         before = self.pins
         self.pins = pins.all() if names else {}
         self.cache.pinned = frozenset(self.pins.values())
-        if newest is not self.compared or self.pins != before:
+        if is_newer or self.pins != before:
             self.compared = None  # if reading a pinned model raises, the next poll tries again
-            self.drifts = self._drifts_to(newest)
+            self.drifts = self._compare_with_pinned(newest)
         self.compared = newest
         self._pin_names = names
         self._pins_due = self._clock() + _READ_PINS_EVERY_S
 
-    def _drifts_to(self, newest: PublishedModel) -> dict[str, dict[str, float]]:
-        """Compare the newest model with each pinned model that can be read and has as many dimensions."""
+    def _compare_with_pinned(self, newest: PublishedModel) -> dict[str, dict[str, float]]:
+        """Return the drift of the newest model from each pinned one that can be read and has as many dimensions."""
         drifts: dict[str, dict[str, float]] = {}
         for name, version in self.pins.items():
             pinned = self.cache.readable(version, self.cache.get)

@@ -18,21 +18,21 @@ from streampca.stores.models import Models
 
 log = structlog.get_logger()
 
-_FINISH_WITHIN_S = 5  # for requests in flight at shutdown
+_FINISH_WITHIN_S = 5  # for requests that run at shutdown
 _KEEP_ALIVE_S = 620  # longer than load balancers do, so that they close idle connections and we do not
-_MAX_FILES = 1024  # also of connections that send nothing: some 20 MB
-_FILES_PER_CONNECTION = 2  # for each connection that is answered: some remain for the store
+_MAX_FILES = 1024  # open files and connections; so many connections that send nothing need 20 MB
+_FILES_PER_CONNECTION = 2  # a connection that is answered needs one; the rest is for files of the store
 
 
 def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | None = None) -> None:
     """Serve until SIGTERM or SIGINT; requests in flight get 5 s to finish.
 
-    Raises `SettingsError` if it cannot listen on the address, `StoreError` if the store cannot be read,
-    and the error of a thread that has died.
+    Raises `SettingsError` if it cannot listen on the address, `StoreError` if the store cannot be read, and the error
+    of a thread that has died. A busy store does not end the start.
     """
-    with suppress(StoreBusyError):  # a store that cannot be read ends the start; a busy one does not
+    with suppress(StoreBusyError):
         Models(store, settings.topic).versions()
-    with started() as process:  # before the app, since FastAPI finds the tracer
+    with started() as process:  # it installs the tracer, which FastAPI looks for when the app is created
         listening = listen(settings.host, settings.port, "port")
         app = create_app(store, settings, store_metrics)
         server = create_server(
@@ -47,24 +47,29 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         )
         stop = partial(setattr, server, "should_exit", True)
         process.threads.notify = stop
-        with suppress(StoreBusyError):
-            if location := store.missing():
-                log.warning("store does not exist yet", path=location)
-            elif settings.topic not in (topics := topics_in(store, "models", "checkpoints")):
-                log.warning("topic is not in the store yet", topic=settings.topic, topics=topics)
-        log.info(
-            "serving",
-            url=f"{'https' if settings.tls_folder else 'http'}://{address_of(listening)}",
-            topic=settings.topic,
-        )
-        # The handlers of signals precede uvicorn's own ones: it raises the signal again after its shutdown, which would
+        _warn_if_empty(store, settings.topic)
+        scheme = "https" if settings.tls_folder else "http"
+        log.info("serving", url=f"{scheme}://{address_of(listening)}", topic=settings.topic)
+        # Our signal handlers precede uvicorn's own ones: it raises the signal again after its shutdown, which would
         # otherwise end the process with the signal's status.
         process.run(partial(serve, server, listening), lambda signal: stop())
     log.info("sidecar stopped")
 
 
+def _warn_if_empty(store: Store, topic: str) -> None:
+    """Log a warning if the store does not exist yet or has nothing of the topic: its settings may be wrong."""
+    with suppress(StoreBusyError):
+        location = store.missing()
+        if location:
+            log.warning("store does not exist yet", path=location)
+            return
+        topics = topics_in(store, "models", "checkpoints")
+        if topic not in topics:
+            log.warning("topic is not in the store yet", topic=topic, topics=topics)
+
+
 def _limit_files() -> int:
-    """Limit the files that the process may open, and with them its connections; returns their number."""
+    """Limit how many files and connections the process may open, and return that number."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = min(soft, _MAX_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))

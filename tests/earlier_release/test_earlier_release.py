@@ -180,7 +180,7 @@ def test_a_model_is_read_as_the_release_before_serves_it(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_dimension_that_no_message_has_shown_is_found_in_a_model(name: str) -> None:
     header, arrays = npz.decode((FOLDER / f"models/{name}.npz").read_bytes(), models.KIND, 2)
-    _, converted = earlier_format.model(header, arrays)
+    _, converted = earlier_format.upgrade_model(header, arrays)
     has_unseen = name.startswith("gaps") and not name.startswith(("gaps-published", "gaps-correlated"))
     assert ("seen" in converted) == has_unseen
     assert ("known" in converted) == (has_unseen and "learned" in arrays)

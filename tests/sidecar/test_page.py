@@ -168,7 +168,7 @@ def test_pruned_versions_leave_the_cache(counting: Counting, monkeypatch: pytest
     history.after(-1)
     counting.save(numbered(40))
     assert versions(history.after(-1)) == [20, 30, 40]
-    assert set(history._figures) == {20, 30, 40}
+    assert set(history._metrics) == {20, 30, 40}
     monkeypatch.setattr(counting, "versions", lambda: [5, 20, 30])  # and 5 is pruned while it is read
     assert versions(history.after(-1)) == [20, 30]
 

@@ -1,7 +1,7 @@
-"""The Open Inference Protocol, version 2, of Triton's and KServe's clients. The model's name is the topic.
+"""The Open Inference Protocol, version 2, which clients of Triton and KServe use. The name of the model is the topic.
 
-A message is JSON, or JSON with the tensors' bytes behind it: the header `Inference-Header-Content-Length` says where
-the JSON ends, and `binary_data_size` how many bytes a tensor has.
+A request or an answer is JSON, or JSON followed by the bytes of tensors. The header `Inference-Header-Content-Length`
+says where the JSON ends, and `binary_data_size` in the JSON says how many bytes a tensor has.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ from fastapi import FastAPI, Path, Request, Response
 from streampca.fold.model_file import PublishedModel
 from streampca.pca.arrays import Array
 from streampca.sidecar import compute
-from streampca.sidecar.engine import JSON, Dialect, bytes_response, json_bytes, json_response, version_header
+from streampca.sidecar.engine import JSON, Endpoints, bytes_response, encode_json, json_response, version_header
 from streampca.sidecar.errors import Problem, RequestError, invalid
 from streampca.sidecar.inference_protocol import schemas
-from streampca.sidecar.openapi import binary_answer, body_of, errors_of
-from streampca.sidecar.parsing import Limits, json_object, pack_rows, validate
+from streampca.sidecar.openapi import describe_binary_answer, describe_errors, describe_request
+from streampca.sidecar.parsing import Limits, pack_rows, parse_json_object, validate
 from streampca.sidecar.request import BYTES, LENGTH, RawRequest
 from streampca.sidecar.schemas import SCORES, PathVersion, ProjectRequest
 from streampca.version import __version__
@@ -27,15 +27,18 @@ ModelName = Annotated[str, Path(description="The topic.")]
 ModelVersion = Annotated[PathVersion, Path(description="Version of the model, the name of a pin, or latest.")]
 
 _DATATYPES = {"FP32": "<f4", "FP64": "<f8"}
-_DEFAULT: tuple[schemas.OutputName, ...] = ("coordinates", "residual")
+_DEFAULT_OUTPUTS: tuple[schemas.OutputName, ...] = ("coordinates", "residual")
 
 
-class InferenceEndpoints(Dialect):
+class InferenceEndpoints(Endpoints):
+    """The endpoints of the protocol."""
+
     def add_to(self, app: FastAPI) -> None:
-        options: dict[str, Any] = {"tags": ["open inference protocol"], "responses": errors_of(JSON)}
+        """Add the endpoints to the application."""
+        options: dict[str, Any] = {"tags": ["open inference protocol"], "responses": describe_errors(JSON)}
         model = "/v2/models/{model_name}"
         version = model + "/versions/{model_version}"
-        for path, get, answer in (
+        for path, endpoint, answer in (
             ("/v2", self.server_metadata, schemas.ServerMetadata),
             ("/v2/health/live", self.server_live, schemas.Live),
             ("/v2/health/ready", self.server_ready, schemas.Ready),
@@ -44,22 +47,20 @@ class InferenceEndpoints(Dialect):
             (f"{model}/ready", self.model_ready, schemas.Ready),
             (f"{version}/ready", self.version_ready, schemas.Ready),
         ):
-            app.get(path, response_model=answer, **options)(get)
+            app.get(path, response_model=answer, **options)(endpoint)
         app.post("/v2/repository/index", response_model=list[schemas.RepositoryEntry], **options)(self.repository_index)
-        options["responses"] |= binary_answer(BYTES)
-        options |= {"response_model": schemas.InferenceResponse, "openapi_extra": body_of(schemas.InferenceRequest)}
+        options["responses"] |= describe_binary_answer(BYTES)
+        options |= {
+            "response_model": schemas.InferenceResponse,
+            "openapi_extra": describe_request(schemas.InferenceRequest),
+        }
         app.post(f"{model}/infer", **options)(self.infer)
         app.post(f"{version}/infer", **options)(self.infer_version)
 
     async def server_metadata(self) -> Response:
         """The name and the version of this server."""
-        return json_response(
-            {
-                "name": "streampca",
-                "version": __version__,
-                "extensions": ["binary_tensor_data", "model_repository"],
-            }
-        )
+        extensions = ["binary_tensor_data", "model_repository"]
+        return json_response({"name": "streampca", "version": __version__, "extensions": extensions})
 
     async def server_live(self) -> Response:
         """Answer as long as the process responds."""
@@ -72,7 +73,7 @@ class InferenceEndpoints(Dialect):
 
     async def model_ready(self, request: Request, model_name: ModelName) -> Response:
         """Succeed if the newest version can be used."""
-        self._check(model_name)
+        self._check_name(model_name)
         self._engine.check_ready(request)
         return json_response({"name": model_name, "ready": True})
 
@@ -83,19 +84,18 @@ class InferenceEndpoints(Dialect):
 
     async def model_metadata(self, model_name: ModelName) -> Response:
         """Inputs, outputs and versions of the newest model."""
-        return await self._metadata(model_name, None, await self._engine.versions())
+        return await self._describe(model_name, None, await self._engine.versions())
 
     async def version_metadata(self, model_name: ModelName, model_version: ModelVersion) -> Response:
         """Inputs and outputs of a version."""
-        return await self._metadata(model_name, model_version)
+        return await self._describe(model_name, model_version)
 
     async def repository_index(self) -> Response:
         """All versions in the store."""
+        versions = await self._engine.versions()
+        topic = self._engine.topic
         return json_response(
-            [
-                {"name": self._engine.topic, "version": str(version), "state": "READY", "reason": ""}
-                for version in await self._engine.versions()
-            ]
+            [{"name": topic, "version": str(version), "state": "READY", "reason": ""} for version in versions]
         )
 
     async def infer(self, request: Request, model_name: ModelName) -> Response:
@@ -103,30 +103,38 @@ class InferenceEndpoints(Dialect):
         return await self.infer_version(request, model_name, None)
 
     async def infer_version(self, request: Request, model_name: ModelName, model_version: ModelVersion) -> Response:
-        """Coordinates and others of vectors by a version of the model."""
-        self._check(model_name)
+        """Coordinates, squared distances, reconstructions, scores or p-values of vectors, by a version of the model."""
+        self._check_name(model_name)
         return await self._engine.answer(
-            request, operation="project", parse=partial(parse, version=model_version), compute=infer,
-            respond=partial(respond, model=model_name), if_quick=True,
-        )  # fmt: skip
+            request,
+            operation="project",
+            parse=partial(parse, version=model_version),
+            compute=infer,
+            respond=partial(respond, model=model_name),
+            if_quick=True,
+        )
 
-    async def _metadata(self, name: str, version: int | str | None, versions: Sequence[int] = ()) -> Response:
-        self._check(name)
+    async def _describe(self, name: str, version: int | str | None, versions: Sequence[int] = ()) -> Response:
+        """Describe a model's inputs and outputs, and list these versions, or its own one if there are none."""
+        self._check_name(name)
         published = await self._engine.find(version)
-        d, k = published.model.dimensions, published.model.n_components
-        shapes = {"coordinates": [-1, k], "reconstruction": [-1, d]}
-        about = {
+        any_number = -1  # of vectors
+        d = published.model.dimensions
+        shapes = {"coordinates": [any_number, published.model.n_components], "reconstruction": [any_number, d]}
+        metadata = {
             "name": name,
-            "versions": [*map(str, versions or [published.version])],
+            "versions": [str(listed) for listed in versions or [published.version]],
             "platform": "streampca",
-            "inputs": [{"name": "vectors", "datatype": "FP64", "shape": [-1, d]}],
+            "inputs": [{"name": "vectors", "datatype": "FP64", "shape": [any_number, d]}],
             "outputs": [
-                {"name": n, "datatype": "FP64", "shape": shapes.get(n, [-1])} for n in get_args(schemas.OutputName)
+                {"name": output, "datatype": "FP64", "shape": shapes.get(output, [any_number])}
+                for output in get_args(schemas.OutputName)
             ],
         }
-        return json_response(about, version_header(published.version))
+        return json_response(metadata, version_header(published.version))
 
-    def _check(self, name: str) -> None:
+    def _check_name(self, name: str) -> None:
+        """Raise `RequestError` if the model's name is not the topic of this sidecar."""
         if name != self._engine.topic:
             raise RequestError(
                 Problem.UNKNOWN_MODEL, f"there is no model {name[:80]!r}; this sidecar serves {self._engine.topic!r}"
@@ -134,69 +142,86 @@ class InferenceEndpoints(Dialect):
 
 
 class Inference(ProjectRequest):
-    """A parsed request: vectors, and the outputs to answer with."""
+    """A parsed request."""
 
     id: str | None
-    outputs: Mapping[schemas.OutputName, bool]  # name → as bytes, not as JSON
+    outputs: Mapping[schemas.OutputName, bool]  # name → whether it is sent as bytes, not as JSON
 
 
 def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inference:
-    """The request in a body. Raises `RequestError`."""
-    text = raw.body[: raw.json_bytes]
-    request = validate(schemas.InferenceRequest, json_object(text, limits))
-    vectors = _array(request.inputs[0], raw.body[len(text) :])
+    """Parse a body. Raises `RequestError`."""
+    json_text = raw.body[: raw.json_length]
+    request = validate(schemas.InferenceRequest, parse_json_object(json_text, limits))
+    vectors = _parse_tensor(request.inputs[0], after_json=raw.body[len(json_text) :])
     by_default = request.parameters.binary_data_output
-    outputs = {
-        output.name: by_default if (own := output.parameters.binary_data) is None else own for output in request.outputs
-    }
+    outputs: dict[schemas.OutputName, bool] = {}
+    for output in request.outputs:
+        as_bytes = output.parameters.binary_data
+        outputs[output.name] = by_default if as_bytes is None else as_bytes
     return Inference.model_construct(
-        version=version, id=request.id, vectors=vectors, basis=request.parameters.basis,
-        fields=[name for name in SCORES if name in outputs], outputs=outputs or dict.fromkeys(_DEFAULT, by_default),
-    )  # fmt: skip
+        version=version,
+        id=request.id,
+        vectors=vectors,
+        basis=request.parameters.basis,
+        fields=[name for name in SCORES if name in outputs],
+        outputs=outputs or dict.fromkeys(_DEFAULT_OUTPUTS, by_default),
+    )
 
 
-def _array(tensor: schemas.Tensor, rest: bytes) -> Array:
-    """The vectors of the request's only input, (n, d); `rest` are the bytes behind the JSON."""
+def _parse_tensor(tensor: schemas.Tensor, after_json: bytes) -> Array:
+    """Return the vectors (n, d) of a tensor, from its data or from the bytes after the JSON. Raises `RequestError`."""
     n, d = tensor.shape
-    dtype, size = np.dtype(_DATATYPES[tensor.datatype]), tensor.parameters.binary_data_size
+    dtype = np.dtype(_DATATYPES[tensor.datatype])
+    size = tensor.parameters.binary_data_size
     if size is not None:
-        if size != len(rest) or size != n * d * dtype.itemsize:
-            text = f"a {tensor.datatype} tensor of shape {tensor.shape} has {n * d * dtype.itemsize} bytes"
-            raise invalid(f"vectors: {text}, not {size}, and {len(rest)} follow the JSON")
-        return np.frombuffer(rest, dtype).reshape(n, d)
-    if tensor.data is None or rest:
+        expected_size = n * d * dtype.itemsize
+        if size != len(after_json) or size != expected_size:
+            text = f"a {tensor.datatype} tensor of shape {tensor.shape} has {expected_size} bytes"
+            raise invalid(f"vectors: {text}, not {size}, and {len(after_json)} follow the JSON")
+        return np.frombuffer(after_json, dtype).reshape(n, d)
+    if tensor.data is None or after_json:
         raise invalid("vectors: either data, or bytes behind the JSON and their binary_data_size")
+    # The data is one list with the numbers of all rows, or a list for each row. Pydantic did not validate it.
     is_flat = isinstance(tensor.data, list) and not (tensor.data and isinstance(tensor.data[0], list))
     rows = pack_rows([tensor.data] if is_flat else tensor.data, "vectors")
-    if rows.size != n * d or not (is_flat or rows.shape == (n, d)):
+    has_shape = rows.size == n * d if is_flat else rows.shape == (n, d)
+    if not has_shape:
         raise invalid(f"vectors: data of shape {list(rows.shape)} are not a tensor of shape {tensor.shape}")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, which is refused later
         return rows.reshape(n, d).astype(dtype, copy=False)
 
 
 def infer(published: PublishedModel, inference: Inference, limits: Limits) -> compute.Answer:
-    """The fields that the outputs name, and the fields of /v1/project."""
+    """Return the fields that the outputs name, in addition to those of /v1/project. Raises `RequestError`."""
     answer = compute.project(published, inference, limits)
     if "p" in inference.outputs and answer.fields["p"] is None:
         raise invalid(f"version {answer.version} has no past scores yet, so it knows no p")
     if "reconstruction" in inference.outputs and answer.projected:
-        answer.fields["reconstruction"] = compute.reconstruction(answer.projected)
+        answer.fields["reconstruction"] = compute.reconstruct_projected(answer.projected)
     return answer
 
 
 def respond(inference: Inference, answer: compute.Answer, raw: RawRequest, model: str) -> Response:
-    """The outputs, in the request's order."""
-    tensors, parts = [], []
+    """Return the response with the outputs, in the order in which the request names them."""
+    tensors: list[dict[str, Any]] = []
+    binary_parts: list[memoryview] = []
     for name, as_bytes in inference.outputs.items():
         array = answer.fields[name]
         tensor: dict[str, Any] = {"name": name, "datatype": "FP64", "shape": array.shape}
         if as_bytes:
-            parts.append(memoryview(array.astype("<f8", copy=False)).cast("B") if array.size else memoryview(b""))
+            little_endian = array.astype("<f8", copy=False)
+            # A memoryview of an array without entries cannot be cast to bytes.
+            binary_parts.append(memoryview(little_endian).cast("B") if array.size else memoryview(b""))
             tensor["parameters"] = {"binary_data_size": array.nbytes}
         else:
             tensor["data"] = array.reshape(-1)
         tensors.append(tensor)
-    header = {"model_name": model, "model_version": str(answer.version), "outputs": tensors}
-    text = json_bytes(header if inference.id is None else header | {"id": inference.id})
-    headers = version_header(answer.version) | ({LENGTH: str(len(text))} if parts else {})
-    return bytes_response([memoryview(text), *parts], BYTES if parts else JSON, headers)
+    content: dict[str, Any] = {"model_name": model, "model_version": str(answer.version), "outputs": tensors}
+    if inference.id is not None:
+        content["id"] = inference.id
+    json_part = encode_json(content)
+    headers = version_header(answer.version)
+    if not binary_parts:
+        return bytes_response([memoryview(json_part)], JSON, headers)
+    headers[LENGTH] = str(len(json_part))
+    return bytes_response([memoryview(json_part), *binary_parts], BYTES, headers)

@@ -1,10 +1,9 @@
-"""The pages at `/` and `/docs`: their files, and what the first needs besides the model: history, vectors, workers."""
+"""The pages at `/` and `/docs`: their files, and the data that only the page at `/` asks for."""
 
 import heapq
 import threading
 import time
 from functools import lru_cache, partial
-from itertools import pairwise
 from os import PathLike, stat_result
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,13 +29,13 @@ from streampca.stores.process_status import OUTDATED_AFTER_S, ProcessStatuses
 
 log = structlog.get_logger()
 
-Figures = dict[str, Any]  # of a version, to plot them over time
+Metrics = dict[str, Any]  # of a version, which the page plots over time
 
 AfterQuery = Annotated[VersionNumber | None, Query()]  # only versions above this one; all if absent
 TopicQuery = Annotated[str | None, Query(pattern=TOPIC_NAME)]  # any topic in the store; the served one if absent
 
-_HISTORIES = 3  # of topics that are not served
-_MAX_PARTITIONS = 64  # of each version in a history, those with the greatest losses
+_MAX_OTHER_HISTORIES = 3  # in memory, of topics that this sidecar does not serve
+_MAX_PARTITIONS = 64  # of each version in a history: the partitions with the greatest losses
 
 FOLDER = Path(__file__).parent / "static"
 HEADERS = {
@@ -47,32 +46,35 @@ HEADERS = {
 
 
 class PageFiles(StaticFiles):
+    """The files of the pages, with headers for browsers."""
+
     async def page(self, name: str, request: Request) -> Response:
-        """A page. Its links are relative (`page/…`), so it also works behind a path prefix."""
+        """Return a page. Its links are relative (`page/…`), so it also works behind a path prefix."""
         return await self.get_response(name, request.scope)
 
     def file_response(
         self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
-        """One file, or 304 if the client has it already."""
+        """Return the response with a file, or 304 if the client has it already."""
         response = super().file_response(full_path, stat_result, scope, status_code)
         response.headers.update(HEADERS)
         return response
 
 
 class HistoryReader:
-    """Reads the file of each version at most once, and caches its metrics."""
+    """Reads the metrics of every version of a topic, and the file of each version at most once."""
 
     def __init__(self, models: Models, closed: threading.Event | None = None) -> None:
-        """`closed` ends a call of `after` once the current file is read; readers may share it."""
-        self._models, self.closed = models, closed or threading.Event()
-        self._figures: dict[int, Figures | None] = {}  # None: its file is damaged
+        """When the event `closed` is set, `after` returns without reading more files. Readers may share the event."""
+        self.closed = closed or threading.Event()
+        self._models = models
+        self._metrics: dict[int, Metrics | None] = {}  # by version; None if its file is damaged
 
     def add(self, published: PublishedModel) -> None:
-        """Cache the metrics of a model that was loaded for another purpose. From any thread."""
+        """Cache the metrics of a model that was loaded for another purpose. Safe to call from any thread."""
         losses = published.partition_losses
         greatest = heapq.nlargest(_MAX_PARTITIONS, losses, key=losses.__getitem__)
-        self._figures[published.version] = {
+        self._metrics[published.version] = {
             "version": published.version,
             "published_at": published.published_at,
             "last_timestamp_ms": published.stats.last_timestamp_ms,
@@ -83,45 +85,62 @@ class HistoryReader:
             "settings": published.settings,
         }
 
-    def after(self, version: int) -> list[Figures]:
-        """The metrics of the versions above this one, in ascending order; damaged files are left out.
+    def after(self, version: int) -> list[Metrics]:
+        """Return the metrics of the versions above this one, in ascending order, without versions of damaged files.
 
-        `settings` is None where the version before has the same: a long history does not repeat them.
-        It may read many files: call it from one thread at a time, and not from the event loop.
-        Raises `StoreError`; what was read before that stays cached.
+        `settings` is None where the version before has the same settings, since a long history would repeat them.
+        It may read many files, so call it from one thread at a time, and not from the event loop.
+        Raises `StoreError`. The metrics that were read before the error stay cached.
         """
-        listed = self._models.versions()
-        for pruned in set(self._figures).difference(listed):
-            del self._figures[pruned]
-        for missing in listed:
-            if missing > version and missing not in self._figures and not self.closed.is_set():
-                self._read(missing)
-        readable = [figures for other in listed if (figures := self._figures.get(other)) is not None]
-        return [
-            figures | {"settings": None} if figures["settings"] == before.get("settings") else figures
-            for before, figures in pairwise([Figures(), *readable])
-            if figures["version"] > version
-        ]
+        versions = self._models.versions()
+        for removed in set(self._metrics).difference(versions):
+            del self._metrics[removed]
+        for listed in versions:
+            if listed > version and listed not in self._metrics and not self.closed.is_set():
+                self._read(listed)
+        history: list[Metrics] = []
+        last_settings = None
+        for listed in versions:
+            metrics = self._metrics.get(listed)
+            if metrics is None:
+                continue
+            settings = metrics["settings"]
+            if listed > version:
+                history.append(metrics | {"settings": None} if settings == last_settings else metrics)
+            last_settings = settings
+        return history
 
     def _read(self, version: int) -> None:
+        """Cache the metrics of a version, or that its file is damaged."""
         try:
             self.add(self._models.load(version))
-        except FileNotFoundError:  # pruned since it was listed
+        except FileNotFoundError:  # it was removed since it was listed
             return
-        except DamagedFileError as error:  # the model cache logs it as an error
+        except DamagedFileError as error:
+            # This is a debug message, since the model cache logs the same as an error.
             log.debug("damaged model not in history", version=version, error=str(error))
-            self._figures.setdefault(version, None)
+            self._metrics.setdefault(version, None)
 
 
 class PageEndpoints:
+    """The endpoints that only the pages use."""
+
     def __init__(self, engine: Engine, history: HistoryReader, store: Store) -> None:
-        self._engine, self._history, self._store = engine, history, store
-        self._history_of = lru_cache(_HISTORIES)(lambda topic: HistoryReader(Models(store, topic), history.closed))
-        self._history_thread = anyio.CapacityLimiter(1)  # further requests wait without a thread
-        self._recent_thread = anyio.CapacityLimiter(1)  # each needs a copy of all recent vectors
-        self._statuses_thread = anyio.CapacityLimiter(1)  # a slow store blocks no other thread than this one
+        """`history` reads the models of the served topic."""
+        self._engine = engine
+        self._history = history
+        self._store = store
+        self._open_history = lru_cache(_MAX_OTHER_HISTORIES)(
+            lambda topic: HistoryReader(Models(store, topic), history.closed)
+        )
+        # Each kind of request has one thread, and further requests wait without a thread. So a slow store, or copies of
+        # all recent vectors, do not take threads and memory from other requests.
+        self._history_thread = anyio.CapacityLimiter(1)
+        self._recent_thread = anyio.CapacityLimiter(1)
+        self._statuses_thread = anyio.CapacityLimiter(1)
 
     def add_to(self, app: FastAPI) -> None:
+        """Add the endpoints and the files of the pages to the application."""
         for endpoint in (self.angles, self.history, self.model, self.recent, self.workers):
             app.get(f"/v1/page/{endpoint.__name__}", include_in_schema=False)(endpoint)
         files = PageFiles(directory=FOLDER)
@@ -132,43 +151,50 @@ class PageEndpoints:
     async def history(self, after: AfterQuery = None, topic: TopicQuery = None) -> Response:
         """Figures of every version in the store, to plot them over time, and the pins of the served topic."""
         served = self._engine.topic
-        history = self._history if topic in (None, served) else self._history_of(topic)
+        is_served = topic in (None, served)
+        history = self._history if is_served else self._open_history(topic)
+        lowest = -1  # less than every version
         models = await anyio.to_thread.run_sync(
-            history.after, -1 if after is None else after, limiter=self._history_thread
+            history.after, lowest if after is None else after, limiter=self._history_thread
         )
-        version, not_ready = self._engine.current_version, list(self._engine.reasons_not_ready().values())
-        pins = self._engine.models.pins if history is self._history else {}
-        content = {"now": time.time(), "version": version, "not_ready": not_ready, "models": models, "pins": pins}
-        if after is None:  # to begin with, the topics to choose from
+        version = self._engine.current_version
+        content = {
+            "now": time.time(),
+            "version": version,
+            "not_ready": list(self._engine.reasons_not_ready().values()),
+            "models": models,
+            "pins": self._engine.models.pins if is_served else {},
+        }
+        if after is None:  # this is the page's first request: it needs the topics to choose from
             topics = await anyio.to_thread.run_sync(topics_in, self._store, "models", limiter=self._history_thread)
             content["topics"] = list(dict.fromkeys([served, *topics]))
         return json_response(content, headers=version_header(version))
 
     async def recent(self, version: VersionQuery = None, x: int = 1, y: int = 1) -> Response:
         """The vectors projected most recently (at most 500, in memory only) along two components, with p-values."""
-        published, recent = await self._engine.find(version), self._engine.recent
-        content = await anyio.to_thread.run_sync(recent.project, published, x, y, limiter=self._recent_thread)
+        published = await self._engine.find(version)
+        content = await anyio.to_thread.run_sync(
+            self._engine.recent.project, published, x, y, limiter=self._recent_thread
+        )
         return json_response(content, headers=version_header(content["version"]))
 
     async def model(self, topic: Annotated[str, Query(pattern=TOPIC_NAME)], version: VersionNumber) -> Response:
         """`/v1/model` of any topic in the store; read each time."""
-        published = await anyio.to_thread.run_sync(
-            ModelCache(Models(self._store, topic)).get, version, limiter=self._history_thread
-        )
-        return answer_response(compute.model_info(published, drift={}))
+        models = ModelCache(Models(self._store, topic))
+        published = await anyio.to_thread.run_sync(models.get, version, limiter=self._history_thread)
+        return answer_response(compute.describe_model(published, drift={}))
 
     async def angles(self, version: VersionQuery = None, other: VersionQuery = None) -> Response:
         """Angles between the components of two versions, and between their subspaces."""
-        shown = await self._engine.find(version)
+        published = await self._engine.find(version)
         compared = await self._engine.find(other)
-        work = partial(compute.angles, shown.model, compared.model)
-        return json_response(await self._engine.in_thread(work), headers=version_header(shown.version))
+        work = partial(compute.compare_axes, published.model, compared.model)
+        return json_response(await self._engine.in_thread(work), headers=version_header(published.version))
 
     async def workers(self, topic: TopicQuery = None) -> Response:
         """Workers and members of transform that reported within the last hour: state, throughput, and partitions."""
-        statuses = await anyio.to_thread.run_sync(
-            ProcessStatuses(self._store, topic or self._engine.topic).all, limiter=self._statuses_thread
-        )
+        processes = ProcessStatuses(self._store, topic or self._engine.topic)
+        statuses = await anyio.to_thread.run_sync(processes.all, limiter=self._statuses_thread)
         now = time.time()
         reports = [
             {**status.model_dump(), "silent_s": max(0.0, now - status.updated_at)}
