@@ -17,7 +17,8 @@ class Position(NamedTuple):
 
     @property
     def is_first_start(self) -> bool:
-        return self.position < 0
+        """Whether no record was transformed yet: offset 0 may be committed after a poll without records."""
+        return self.position <= 0
 
     def skip(self, position: int, lost_from: int) -> "Position":
         return Position(position)
