@@ -119,7 +119,8 @@ def refuse_bad(V: NDArray[Any], config: LearningConfig, *, first: bool) -> None:
     """
     judge = Judge.of(config)
     if config.impute and config.components == config.dimensions:
-        # With all components, any missing entry would be refused, and scikit-learn's checks have rows with some.
+        # With as many components as dimensions, the judge would refuse every row with a missing entry. scikit-learn's
+        # checks of estimators have such rows.
         judge = replace(judge, min_observed=1)
     bad = judge.first_bad(V)
     if bad:

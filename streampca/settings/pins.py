@@ -19,8 +19,11 @@ def parse_version_or_pin(value: Any, info: ValidationInfo) -> int | str | None:
         return None
     if re.fullmatch(PIN_NAME, text):
         return text
+    number = value
     is_json = info.context is not None
-    number = int(text) if re.fullmatch("[0-9]{1,19}", text) and not is_json else value
-    if type(number) is not int or not 0 <= number < 2**63:  # a bool is not a version
+    if not is_json and re.fullmatch("[0-9]{1,19}", text):
+        number = int(text)
+    is_integer = type(number) is int  # not isinstance, since a bool is not a version
+    if not is_integer or not 0 <= number < 2**63:
         raise ValueError("must be the number of a version, the name of a pin, or latest")
-    return number
+    return int(number)
