@@ -1,6 +1,6 @@
 """Executes a backfill into a store.
 
-The part of each finished chunk is kept until all are merged, so that an interrupted backfill goes on where it was.
+The parts of finished chunks are kept until all are merged, so that an interrupted backfill continues where it was.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from streampca.stores.checkpoints import Checkpoints, folder_of
 def execute(
     store: Store, plan: BackfillPlan, chunks: Sequence[Chunk], engine: Engine, on_done: Callable[[int], object]
 ) -> tuple[Checkpoint, Any]:
-    """Fold the chunks, save the checkpoint of all, and return it with a table of the rejected rows.
+    """Fold the chunks, save the checkpoint of their merge, and return it with a table of the rejected rows.
 
     If the same backfill was saved before, return its checkpoint and table. `on_done` is called with the number of
     finished chunks. Raises `SettingsError` if a different backfill has this number, or if a checkpoint of the store has
@@ -36,7 +36,7 @@ def execute(
     partition = backfill_partition(plan.number)
     folder = folder_of(plan.topic, partition)
     _refuse_other_settings(checkpoints, plan)
-    chunk_by_key = {_chunk_key(chunk, plan): chunk for chunk in chunks}
+    chunk_by_key = {_make_chunk_key(chunk, plan): chunk for chunk in chunks}
     sources = hashlib.blake2b("".join(chunk_by_key).encode(), digest_size=16).hexdigest()
     _refuse_other_sources(store, folder, plan, sources)
     checkpoint = checkpoints.newest(partition)
@@ -155,7 +155,7 @@ def _refuse_other_sources(store: Store, folder: str, plan: BackfillPlan, sources
         )
 
 
-def _chunk_key(chunk: Chunk, plan: BackfillPlan) -> str:
+def _make_chunk_key(chunk: Chunk, plan: BackfillPlan) -> str:
     """Return the name of a chunk's part. It changes if the file or the settings of the backfill change."""
     config = plan.fold_config
     content = (tuple(chunk), config.as_dict(), config.names, plan.files, plan.timestamp_column, plan.until)

@@ -28,7 +28,7 @@ from streampca.formats.judge import Judge
 from streampca.formats.record import Batch, Reject
 
 _TIME_TYPES = (pa.int64(), *(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in ("UTC", None)))
-_NO_TIME = -1
+_NO_TIME = -1  # of a row without a time
 _UNCLEAR = "it may be history or the topic's"
 REJECTS = pa.schema({"chunk": pa.string(), "row": pa.int64(), "reason": pa.string(), "message": pa.string()})
 
@@ -41,7 +41,7 @@ class BackfillPlan:
     fold_config: FoldConfig  # the worker's
     files: FileOptions  # where the numbers are
     timestamp_column: str | None = None
-    # The worker learns the rows from this time on, or from the offset of their partition on: they are in the topic.
+    # The worker learns the rows from this time on, or from this offset of their partition on, since the topic has them.
     until_ms: int | None = None
     until_offsets: Mapping[int, int] | None = None  # then the files have columns `partition` and `offset`
     number: int = 0  # distinguishes the backfills of a topic
@@ -122,7 +122,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
             start = batch.next
         state = fold.provisional(learning)
     fold = replace(fold, position=start, state=state).without_pending()
-    return Part(checkpoint_bytes=encode(plan.checkpoint(fold)), rejects_bytes=_as_parquet(rejects))
+    return Part(checkpoint_bytes=encode(plan.checkpoint(fold)), rejects_bytes=_write_parquet(rejects))
 
 
 def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, start: int) -> Batch:
@@ -132,32 +132,34 @@ def _select_history(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, sta
     """
     found = file_batch.found
     row_count = len(found.counts)
-    columns = {name: _as_arrow(column) for name, column in file_batch.columns.items()}
+    columns = {name: _to_arrow(column) for name, column in file_batch.columns.items()}
     if plan.timestamp_column:
         times_ms = in_milliseconds(columns[plan.timestamp_column], plan.timestamp_column)
     else:
         times_ms = np.full(row_count, _NO_TIME)
-    is_history, is_unclear = _find_history(columns, times_ms, plan)
+    is_history, is_unclear = _find_history(columns, times_ms, plan)  # history: what the topic does not hold
     vectors = found.vectors
     if not is_history.all():  # this spares the copy of the vectors in the usual case
         vectors = vectors[np.repeat(is_history, found.counts)]
     with_vectors = np.flatnonzero(is_history & (found.counts > 0))
-    unfit = [Reject(row, error.reason, str(error)) for row, error in found.errors if is_history[row]]
-    decoded = judge.reject_bad(vectors, with_vectors, found.counts[with_vectors], unfit)
+    undecoded = [Reject(row, error.reason, str(error)) for row, error in found.errors if is_history[row]]
+    decoded = judge.reject_bad(vectors, with_vectors, found.counts[with_vectors], undecoded)
     unclear = [Reject(row, "no_position", _UNCLEAR) for row in np.flatnonzero(is_unclear).tolist()]
     decoded = decoded._replace(rejects=[*decoded.rejects, *unclear])
     return Batch(decoded, times_ms[decoded.indices], (), start + row_count)
 
 
-def _as_arrow(column: Any) -> Any:
-    """Return a column as an Arrow array; a CSV file's cells are a NumPy array, in which an empty cell is null."""
+def _to_arrow(column: Any) -> Any:
+    """Return a column as an Arrow array. A CSV file has a NumPy array of texts, of which empty ones become null."""
     if isinstance(column, np.ndarray):
         return pa.array([None if cell == "" else cell for cell in column])
     return column
 
 
-def _as_parquet(rejects: Sequence[_RejectRow]) -> bytes:
-    out = pa.BufferOutputStream()  # a BytesIO that another thread of Arrow's closes may abort the process at its exit
+def _write_parquet(rejects: Sequence[_RejectRow]) -> bytes:
+    """Return the rejected rows as a Parquet file."""
+    # With a BytesIO, which a thread of Arrow may close later, the process could abort at its exit.
+    out = pa.BufferOutputStream()
     columns = [[reject[i] for reject in rejects] for i in range(len(REJECTS))]
     parquet.write_table(pa.table(columns, schema=REJECTS), out)
     return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
@@ -183,7 +185,7 @@ def _decode_batch(batch: Any, plan: BackfillPlan) -> FileBatch:
 def _find_history(
     columns: Mapping[str, Any], times_ms: NDArray[np.int64], plan: BackfillPlan
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which rows the topic does not hold, and for which rows that is not known."""
+    """Return whether each row is history, which the topic does not hold, and whether that is unknown, (n,) each."""
     if plan.until_ms is not None:
         has_time = times_ms != _NO_TIME
         return has_time & (times_ms < plan.until_ms), ~has_time

@@ -80,10 +80,11 @@ class _Sidecar:
             if isawaitable(answer):  # the client is an `AsyncClient`
                 answer = await answer
         except httpx.HTTPError as error:
-            raise self._no_answer_error(error) from None
+            raise self._explain_no_answer(error) from None
         return answer  # type: ignore[no-any-return]
 
-    def _no_answer_error(self, error: Exception) -> SidecarError:
+    def _explain_no_answer(self, error: Exception) -> SidecarError:
+        """Return an error that says why no answer came, and what to try."""
         cause = str(error).rstrip(".") or type(error).__name__
         other_scheme = "http" if self._url.lower().startswith("https") else "https"
         remedy = f"is it running there, or is it {other_scheme}://?"
@@ -93,7 +94,7 @@ class _Sidecar:
 
 
 def _is_unavailable(answer: httpx.Response) -> bool:
-    """Whether the sidecar has no model yet, has too many requests, or restarts: a retry may succeed."""
+    """Return whether a retry may succeed: the sidecar has no model yet, has too many requests, or restarts."""
     return answer.status_code == _UNAVAILABLE
 
 

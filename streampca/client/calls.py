@@ -17,10 +17,11 @@ Answer = TypeVar("Answer")
 F64 = NDArray[np.float64]
 Basis = Literal["principal", "whitened"]
 Version = int | str | None  # a number, the name of a pin, or None: the newest
-_MAX_ROWS = 10_000  # of a request; the sidecar's limits, see docs/api.md
+# The sidecar's limits of a request, see docs/api.md.
+_MAX_ROWS = 10_000
 _MAX_NUMBERS = 1_000_000
-_TOO_LARGE = 413
-NO_ANSWER = 0  # the status of an error if no answer came
+_TOO_LARGE = 413  # status of the answer if the request or the answer exceeds a limit
+NO_ANSWER = 0  # status of an error if no answer came
 _ACCEPT_NPZ = {"Accept": "application/x-npz"}
 Vectors = ArrayLike | Sequence[Mapping[str, float | None]]  # records, for a model with names
 
@@ -74,7 +75,7 @@ class ScoreAnswer(NamedTuple):
 
 
 class Sidecar(Protocol):
-    """A client, as the functions below need it."""
+    """What the functions below need of a client."""
 
     async def _ask(self, **request: Any) -> "httpx.Response":
         """Send a request with these arguments of httpx, and wait for its answer."""
@@ -116,22 +117,22 @@ async def score(
 
 async def model(sidecar: Sidecar, *, version: Version = None) -> dict[str, Any]:
     """Return the model's metadata, as `/v1/model` answers."""
-    answer = await sidecar._ask(method="GET", url="/v1/model", params=_params(version=version))
-    return dict(orjson.loads(_content(answer)))
+    answer = await sidecar._ask(method="GET", url="/v1/model", params=_drop_unset(version=version))
+    return dict(orjson.loads(_read_content(answer)))
 
 
 async def versions(sidecar: Sidecar) -> list[int]:
     """Return the versions that the sidecar can serve, in ascending order."""
     answer = await sidecar._ask(method="GET", url="/v1/models")
-    return list(orjson.loads(_content(answer))["versions"])
+    return list(orjson.loads(_read_content(answer))["versions"])
 
 
 async def _send_rows(
-    sidecar: Sidecar, operation: str, rows: Vectors, kind: Callable[..., Answer], **params: Any
+    sidecar: Sidecar, operation: str, rows: Vectors, answer_type: Callable[..., Answer], **params: Any
 ) -> Answer:
-    """Send rows in pieces that the sidecar accepts, and join the answers to a `kind`.
+    """Send rows in pieces that the sidecar accepts, and join the answers into one of this type.
 
-    The version that answers the first piece answers all others.
+    The version of the model that answers the first piece also answers the others.
     """
     encode: Callable[[Any], dict[str, Any]] = _encode_records
     if not _are_records(rows):
@@ -146,7 +147,7 @@ async def _send_rows(
     while pieces:
         start, stop = pieces.pop(0)
         body = encode(sequence[start:stop])
-        answer = await sidecar._ask(method="POST", url=f"/v1/{operation}", params=_params(**params), **body)
+        answer = await sidecar._ask(method="POST", url=f"/v1/{operation}", params=_drop_unset(**params), **body)
         if answer.status_code == _TOO_LARGE and stop - start > 1:
             # This sidecar has lower limits, or the answer would be too large: send both halves.
             middle = (start + stop) // 2
@@ -154,10 +155,10 @@ async def _send_rows(
             continue
         is_whole = stop - start == n
         place = "" if is_whole else f"in rows[{start}:{stop}], "
-        with np.load(io.BytesIO(_content(answer, place)), allow_pickle=False) as arrays:
+        with np.load(io.BytesIO(_read_content(answer, place)), allow_pickle=False) as arrays:
             answers.append(dict(arrays))
         params["version"] = int(answers[0]["version"])
-    return _join(answers, kind)
+    return _join(answers, answer_type)
 
 
 def _are_records(rows: Vectors) -> bool:
@@ -165,21 +166,21 @@ def _are_records(rows: Vectors) -> bool:
 
 
 def _split(rows: Sequence[Any]) -> list[tuple[int, int]]:
-    """Return (start, stop) of pieces within the sidecar's limits; one empty piece for no rows."""
+    """Return (start, stop) of each piece, so that it is within the sidecar's limits. No rows are one empty piece."""
     width = max(1, len(rows[0])) if len(rows) else 1
     rows_per_request = min(_MAX_ROWS, max(1, _MAX_NUMBERS // width))
     starts = range(0, max(1, len(rows)), rows_per_request)
     return [(start, min(start + rows_per_request, len(rows))) for start in starts]
 
 
-def _join(answers: Sequence[Mapping[str, Any]], kind: Callable[..., Answer]) -> Answer:
-    """Make a `kind` of the answers to all pieces: arrays are concatenated, and an absent one is None."""
-    version, *names = kind._fields  # type: ignore[attr-defined]  # a NamedTuple
+def _join(answers: Sequence[Mapping[str, Any]], answer_type: Callable[..., Answer]) -> Answer:
+    """Join the answers to all pieces into one of this type. Arrays are concatenated, and an absent array is None."""
+    version, *names = answer_type._fields  # type: ignore[attr-defined]  # a NamedTuple
     fields: dict[str, Any] = {version: int(answers[0][version])}
     for name in names:
         parts = [answer[name] for answer in answers if name in answer]
         fields[name] = np.concatenate(parts) if parts else None
-    return kind(**fields)
+    return answer_type(**fields)
 
 
 def _encode_array(rows: NDArray[Any]) -> dict[str, Any]:
@@ -198,11 +199,12 @@ def _encode_records(rows: Sequence[Any]) -> dict[str, Any]:
     return {"headers": _ACCEPT_NPZ, "content": orjson.dumps({"records": rows}, option=orjson.OPT_SERIALIZE_NUMPY)}
 
 
-def _params(**params: Any) -> dict[str, str]:
+def _drop_unset(**params: Any) -> dict[str, str]:
+    """Return the query parameters that are not None, as texts."""
     return {name: str(value) for name, value in params.items() if value is not None}
 
 
-def _content(answer: "httpx.Response", place: str = "") -> bytes:
+def _read_content(answer: "httpx.Response", place: str = "") -> bytes:
     """Return the content of a successful answer.
 
     Raises `SidecarError` for any other answer; its text begins with `place`, which names the rows that were sent.
@@ -213,7 +215,7 @@ def _content(answer: "httpx.Response", place: str = "") -> bytes:
         problem = orjson.loads(answer.content)
         text = f"{place}{problem['detail']}"
         type_ = str(problem["type"])
-    except (ValueError, KeyError, TypeError):  # something else answers there, such as a proxy
+    except (ValueError, KeyError, TypeError):  # the answer is not a sidecar's, but perhaps a proxy's
         text = f"status {answer.status_code}, and not an answer of a sidecar"
         type_ = None
     raise SidecarError(answer.status_code, f"{answer.url}: {text}", type_)

@@ -1,4 +1,4 @@
-"""The processes of the demo: a broker in memory, and child processes that log to a file each."""
+"""The processes of the demo: a broker in memory, and child processes, each of which logs to a file of its own."""
 
 import contextlib
 import ctypes
@@ -17,8 +17,8 @@ from streampca.errors import StreampcaError, naming_the_extra
 from streampca.settings.base import PREFIX
 
 _MAX_PRINTED_CHARACTERS = 110  # of a record's value
-# Systems number outgoing connections from above these ports. Such a connection could take a port of theirs before the
-# process that was given the port listens on it.
+# Systems give outgoing connections ports above these. Such a port could be taken by a connection after `free_port` has
+# returned it and before a process listens on it.
 _PORTS = range(10_000, 20_000)
 _STOP_WITHIN_S = 10.0
 
@@ -35,7 +35,7 @@ class EmbeddedBroker:
     """An in-memory Kafka broker: librdkafka's mock cluster, which is part of confluent-kafka.
 
     It retains some 5 MB per partition, has four partitions a topic and creates topics on demand. It runs as long as
-    this object lives. If confluent-kafka is not installed, it raises `SettingsError`.
+    this object lives. Raises `SettingsError` if confluent-kafka is not installed.
     """
 
     def __init__(self, *topics: str) -> None:
@@ -55,19 +55,21 @@ class EmbeddedBroker:
 def _assign_at_once(client: Any) -> None:
     """Assign partitions to the first member of a group at once.
 
-    By default, the broker waits 3 s for further members. confluent-kafka has no option for that; librdkafka has.
+    By default, the broker waits 3 s for further members. Only librdkafka has an option for that, so its functions are
+    called directly.
     """
     from confluent_kafka import cimpl
 
     with contextlib.suppress(AttributeError):  # an older librdkafka
         library = ctypes.CDLL(cimpl.__file__)  # also finds the functions of librdkafka
-        handle = ctypes.c_void_p.from_address(id(client) + object.__basicsize__)  # its first field
+        # librdkafka's handle is the first field of the Python object, after the fields that all objects have.
+        handle = ctypes.c_void_p.from_address(id(client) + object.__basicsize__)
         library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
         cluster = ctypes.c_void_p(library.rd_kafka_handle_mock_cluster(handle))
         library.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, ctypes.c_int32(0))
 
 
-def first_record(broker: EmbeddedBroker, topic: str) -> Generator[str, None, None]:
+def poll_first_record(broker: EmbeddedBroker, topic: str) -> Generator[str, None, None]:
     """Yield "" until the topic has a record, then a text with its headers and value.
 
     It never waits, so that the demo can go on between two attempts.
@@ -125,7 +127,7 @@ class ChildProcess(subprocess.Popen[bytes]):
 
 
 def free_port(preferred: int) -> int:
-    """Return `preferred` if that port is free, otherwise a random free one. A `preferred` of 0 means any."""
+    """Return the preferred port if it is free, otherwise a random free one. With 0, no port is preferred."""
     candidates = random.sample(_PORTS, 20)
     if preferred:
         candidates.insert(0, preferred)
@@ -136,7 +138,7 @@ def free_port(preferred: int) -> int:
 
 
 def stop(children: list[ChildProcess]) -> None:
-    """Terminate all children, and kill each that has not ended within ten seconds."""
+    """Terminate all children, and kill those that have not ended after ten seconds."""
     for child in children:
         child.terminate()
     deadline = time.monotonic() + _STOP_WITHIN_S

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streampca.demo.processes import ChildProcess, EmbeddedBroker, first_record, free_port, stop
+from streampca.demo.processes import ChildProcess, EmbeddedBroker, free_port, poll_first_record, stop
 from streampca.errors import InputError, SettingsError, StreampcaError
 from streampca.files import open_rows
 from streampca.files.rows import Rows
@@ -91,7 +91,7 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
         own_store.check()
         models = Models(own_store, TOPIC)
         broker = EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)
-        output = stack.enter_context(contextlib.closing(first_record(broker, PROJECTED)))
+        output = stack.enter_context(contextlib.closing(poll_first_record(broker, PROJECTED)))
         port = free_port(port)
         metrics_port = free_port(0)
         children: list[ChildProcess] = []
@@ -173,9 +173,10 @@ class _Demo:
                 return
 
     def _update(self, elapsed_s: float) -> None:
+        """Check all processes, and print what is new. Raises `StreampcaError` if a process has exited."""
         for child in self._children:
             child.verify()
-        # The broker in memory drops records early, so none is sent before the worker reads.
+        # Nothing is sent before the worker reads, since the broker in memory would soon drop the first records.
         if not self._is_produced and "partitions assigned" in self._worker_log():
             self._produce()
             self._is_produced = True

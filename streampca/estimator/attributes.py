@@ -23,7 +23,7 @@ from streampca.pca.state import State
 class OnlineFit:
     """The fold of an estimator, and its past scores."""
 
-    parameters: dict[str, Any]  # those of the estimator that decide what is learned, see `checks.learning_parameters`
+    parameters: dict[str, Any]  # the estimator's parameters that decide what is learned: `checks.learning_parameters`
     config: FoldConfig
     fold: Fold
     past_scores: PastScoresBuilder
@@ -136,10 +136,11 @@ class FittedAttributes:
 
     def get_covariance(self) -> F64:
         """Return the covariance by probabilistic PCA, D⁻¹(Cᵀ(Λ − σ²)C + σ²)D⁻¹, (n_features, n_features)."""
-        return self._covariance(self._fitted.unbiased)
+        return self._compute_covariance(self._fitted.unbiased)
 
     @one_thread
-    def _covariance(self, model: Model) -> F64:
+    def _compute_covariance(self, model: Model) -> F64:
+        """Return the covariance by probabilistic PCA with the variances of this model, (n_features, n_features)."""
         C = model.components * self._units
         noise = model.noise_variance
         along_components = (C.T * (model.explained_variance - noise)) @ C
@@ -148,7 +149,7 @@ class FittedAttributes:
     @one_thread
     def get_precision(self) -> F64:
         """Return the inverse of `get_covariance()`, of shape (n_features, n_features)."""
-        # In units of the features the inverse could lose all digits: inverted is the covariance without units.
+        # The covariance is inverted without units: in the units of the features, the inverse could lose all digits.
         units = np.outer(self._units, self._units)
         return np.asarray(np.linalg.inv(self.get_covariance() / units) / units, np.float64)
 
@@ -165,7 +166,7 @@ class FittedAttributes:
         """
         state = self._fitted.state
         is_kept = state.covariance is not None or state.variances is not None
-        return state.entry_variances if is_kept else self._covariance(self.model_).diagonal()
+        return state.entry_variances if is_kept else self._compute_covariance(self.model_).diagonal()
 
     @property
     def n_components_(self) -> int:
@@ -177,12 +178,12 @@ class FittedAttributes:
         """Number of rows that were learned."""
         return self._fitted.fold.stats.learned
 
-    n_samples_ = n_samples_seen_  # `PCA` calls it so
+    n_samples_ = n_samples_seen_  # the name in `PCA`
 
     @property
     def n_clipped_(self) -> int:
-        """Number of learned rows that were clipped, since they are so far from the mean.
+        """Number of learned rows that were so far from the mean that they were clipped.
 
-        This bounds the influence of a single row.
+        Clipping bounds the influence of a single row.
         """
         return self._fitted.state.clipped

@@ -22,7 +22,7 @@ _LEARNING_PARAMETERS = (
     "dtype",
     "missing",
 )
-_SLAB_BYTES = 32 * 2**20  # of rows as float64, which are converted and checked at a time
+_SLAB_BYTES = 32 * 2**20  # size as float64 of the rows that are converted and checked at a time
 
 
 def create_config(estimator: Any, V: NDArray[Any]) -> LearningConfig:
@@ -101,8 +101,8 @@ def split_into_slabs(X: Any, row_count: int | None = None) -> Iterator[Any]:
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
     """Return the rows of X (n, d) as float64 or float32, after scikit-learn's checks.
 
-    With `reset` their features become those of the estimator; without, X must have the estimator's features. Raises
-    `ValueError` for infinity, and for NaN unless missing="impute".
+    With `reset`, the features of X become the estimator's features. Without it, X must have the estimator's features.
+    Raises `ValueError` for infinity, and for NaN unless missing="impute".
     """
     dtypes = [np.float64, np.float32]
     V: NDArray[Any] = validate_data(estimator, X, reset=reset, dtype=dtypes, ensure_all_finite="allow-nan")
@@ -114,11 +114,13 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
 def refuse_bad(V: NDArray[Any], config: LearningConfig, *, first: bool) -> None:
     """Raise `ValueError` if a vector of V (n, d) cannot be learned.
 
-    It is also raised if V holds the first rows and their squares all underflow. Later, so small rows count as zero.
+    With `first`, V holds the first rows, and `ValueError` is also raised if the squares of all entries underflow. In
+    later rows, entries as small as that count as zero.
     """
     judge = Judge.of(config)
     if config.impute and config.components == config.dimensions:
-        # With all components, any missing entry would be refused, and scikit-learn's checks have rows with some.
+        # With as many components as dimensions, the judge would refuse every row with a missing entry. scikit-learn's
+        # checks of estimators have such rows.
         judge = replace(judge, min_observed=1)
     bad = judge.first_bad(V)
     if bad:

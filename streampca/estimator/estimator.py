@@ -108,7 +108,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         for slab in checks.split_into_slabs(X, self.batch_size):
             first = online is None
             V = checks.check_rows(self, slab, reset=first)
-            online = online or self._empty_fit(V)
+            online = online or self._start_fit(V)
             checks.refuse_bad(V, online.config.learning, first=first)
             online = online.learn(V)
         self.online_ = online  # type: ignore[assignment]  # there is at least one slab
@@ -120,7 +120,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 
         def project(V: Array) -> Array:
             projected = fit.model.project(V.astype(np.float64, copy=False))
-            # With whiten=True, scikit-learn divides by standard deviations with ddof=1: those of the unbiased model.
+            # With whiten=True, scikit-learn divides by standard deviations with ddof=1, which the unbiased model has.
             projected = replace(projected, model=fit.unbiased)
             return projected.in_basis(self._basis).astype(V.dtype, copy=False)
 
@@ -140,10 +140,10 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         return float(self.score_samples(X).mean())
 
     def p_values(self, X: ArrayLike) -> F64:
-        """Return for each row of X which share of the learned rows was at least as unusual, (n_samples,).
+        """Return for each row of X the share of the learned rows that were at least as unusual, (n_samples,).
 
-        Each learned row was scored just before it was learned. Before some hundred rows are learned there is no such
-        score, and all p-values are 1.
+        Each learned row was scored just before it was learned. The first few hundred rows have no score, and without
+        any score all p-values are 1.
         """
         past_scores = self._fitted.past_scores.entered
         model = self.model_
@@ -184,7 +184,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _empty_fit(self, V: Array) -> OnlineFit:
+    def _start_fit(self, V: Array) -> OnlineFit:
         """Return the fit that has learned no row yet, for rows like V (n, d)."""
         config = FoldConfig(checks.create_config(self, V), half_life_messages=self.half_life)
         components = checks.share_of_variance(self) or config.learning.components

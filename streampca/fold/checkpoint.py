@@ -45,7 +45,8 @@ class Checkpoint:
         """
         if not self.until:
             return None
-        return offsets_in(self.until) or int(self.until)
+        offsets = offsets_in(self.until)
+        return int(self.until) if offsets is None else offsets
 
     def refuse_other_settings(self, fold_config: FoldConfig) -> None:
         """Raise `SettingsError` that lists all settings in which the checkpoint differs from the worker.

@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 _DAY_MS = 24 * 3600 * 1000
 _WINDOW = 63  # records
 _MIDDLE = _WINDOW // 2
-_WINDOWS_PER_STEP = 4096  # that are sorted at a time, which bounds the memory
+_WINDOWS_PER_STEP = 4096  # windows that are sorted at a time, which bounds the memory
+_UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
     """The current event time and the timestamps that it depends on, in milliseconds since 1970."""
 
-    now_ms: int = -1  # −1: unknown
+    now_ms: int = _UNKNOWN
     recent: tuple[int, ...] = ()  # the last 62 known timestamps
     ahead: int = 0  # number of records that were more than a day ahead of the event time
 
@@ -33,13 +34,16 @@ class EventTime:
         """
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
-        unknown = (-1,) * (_WINDOW - 1 - len(self.recent))
-        # With 62 timestamps in front, each new one ends a window of 63.
-        window = np.concatenate([np.array(unknown + self.recent, np.int64), timestamps[has_time]])
+        # The new timestamps follow 62 earlier ones, so that each ends a window of 63. At the start of a stream, where
+        # there are fewer, −1 takes the place of the others.
+        earlier = np.full(_WINDOW - 1, _UNKNOWN, np.int64)
+        earlier[len(earlier) - len(self.recent) :] = self.recent
+        window = np.concatenate([earlier, timestamps[has_time]])
+        # The event time before the first new timestamp and after each of them: the greatest median so far.
         times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], _medians(window)]))
-        before_ms = times_ms[:-1]  # the event time before each new timestamp
+        before_ms = times_ms[:-1]
         steps_ms = np.zeros(len(timestamps), np.int64)
-        steps_ms[has_time] = np.where(before_ms >= 0, np.diff(times_ms), 0)
+        steps_ms[has_time] = np.where(before_ms >= 0, np.diff(times_ms), 0)  # the first event time is not a step
         last = window[len(window) - _WINDOW + 1 :]
         event_time = EventTime(
             now_ms=int(times_ms[-1]),

@@ -258,6 +258,7 @@ class FoldConfig:
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], names: Names = None) -> "FoldConfig":
         """Return the configuration that `as_dict` turned into these settings."""
+        # `as_dict` leaves out `factor`, which only tests set, and writes `impute` as `missing`.
         settings = dict(settings) | {"impute": settings["missing"] == "impute", "factor": False}
         learning = LearningConfig(**{field.name: settings[field.name] for field in fields(LearningConfig)})
         own_names = [field.name for field in fields(cls) if field.name not in ("learning", "names")]

@@ -60,7 +60,7 @@ def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
         for name, array in members.items():
             with zipped.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(array, order="C"), version=(1, 0), allow_pickle=False)
-        zipped.comment = b"0" * _DIGEST_LENGTH
+        zipped.comment = b"0" * _DIGEST_LENGTH  # its place, at the end of the file; the digest replaces it below
     body = buffer.getvalue()[:-_DIGEST_LENGTH]
     return body + hashlib.sha256(body).hexdigest().encode()
 

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -21,7 +21,7 @@ from streampca.settings.options import COMMON
 PREFIX = "STREAMPCA_"
 CONFIG = "STREAMPCA_CONFIG"
 MASK = "********"
-# User and password in a URL: all up to the last @, since a password may hold any letter.
+# User and password in a URL: everything up to the last @, since a password may contain any letter.
 _LOGIN = re.compile(r"//.*@")
 # The query of a URL, which may hold a signature.
 _QUERY = re.compile(r"(://[^?\s]*\?)[^'\"]*")
@@ -34,12 +34,19 @@ Rules = tuple[tuple[Callable[[Any], bool], str], ...]
 """Rules between settings: a test whether the settings `s` break the rule, and a sentence that is formatted with `s`."""
 
 
-_Sources = dict[str, tuple[Any, str]]
-"""The raw value and the origin of each setting that is set, by its name."""
+class _Source(NamedTuple):
+    """The value of a setting before it is validated, and where it comes from."""
+
+    value: Any
+    origin: str
+
+
+_Sources = dict[str, _Source]
+"""The source of each setting that is set, by its name."""
 
 
 class Effective(NamedTuple):
-    """The effective value of a setting and its origin. A secret value is masked."""
+    """The effective value of a setting and its origin. A secret value is _mask."""
 
     name: str
     value: str
@@ -63,16 +70,16 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
-        sentences = self._broken_rules(self)
+        sentences = self._find_broken_rules(self)
         if sentences:
             raise ValueError("; ".join(sentences))
         return self
 
     @classmethod
-    def _broken_rules(cls, settings: object) -> list[str]:
+    def _find_broken_rules(cls, settings: object) -> list[str]:
         """Return the sentences of the rules that these settings break.
 
-        `settings` may lack some settings; a rule about a lacking setting counts as kept.
+        Some settings may be absent. A rule about an absent setting is not broken.
         """
         sentences: list[str] = []
         for base in reversed(cls.__mro__):
@@ -81,42 +88,58 @@ class Settings(BaseModel):
                     if is_broken(settings):
                         sentences.append(sentence.format(s=settings))
                 except AttributeError:
-                    if isinstance(settings, Settings):  # it lacks no setting, so the rule itself is wrong
+                    if isinstance(settings, Settings):  # no setting is absent, so the rule itself is wrong
                         raise
         return sentences
 
     @classmethod
     def read(cls, config: Path | None = None, **options: Any) -> Self:
         """Return the effective settings. Raises one `SettingsError` that lists every mistake."""
-        settings, _, mistakes = cls._read(config, options)
-        if settings is None or mistakes:
-            raise SettingsError("; ".join(mistakes))
+        reading = cls._read(config, options)
+        settings = reading.settings
+        if settings is None or reading.mistakes:
+            raise SettingsError("; ".join(reading.mistakes))
         settings._config_file = _config_path(config)
         return settings
 
     @classmethod
     def explain(cls, config: Path | None = None, **options: Any) -> tuple[list[Effective], list[str]]:
         """Return every setting's effective value, in the order of `sort_key`, and every mistake."""
-        settings, sources, mistakes = cls._read(config, options)
-        if settings is not None:  # then the validated values are shown, such as a default that names the topic
-            sources = {name: (value, sources.get(name, ("", "default"))[1]) for name, value in settings}
+        reading = cls._read(config, options)
+        sources = dict(reading.sources)
+        if reading.settings is not None:  # the validated values are known, such as a default that contains the topic
+            for name, value in reading.settings:
+                origin = sources[name].origin if name in sources else "default"
+                sources[name] = _Source(value, origin)
         fields = sorted(cls.model_fields.items(), key=lambda item: sort_key(*item))
-        return [_effective(name, field, sources) for name, field in fields], mistakes
+        return [_find_effective(name, field, sources) for name, field in fields], reading.mistakes
 
     @classmethod
-    def _read(cls, config: Path | None, options: Mapping[str, Any]) -> tuple[Self | None, _Sources, list[str]]:
-        """Return the settings, their sources, and every mistake. The settings are None if a value or rule is wrong."""
+    def _read(cls, config: Path | None, options: Mapping[str, Any]) -> "_Reading[Self]":
+        """Read and validate the settings."""
         sources, mistakes = _gather(cls.model_fields, options, config)
-        values = {name: value for name, (value, _) in sources.items()}
+        values = {name: source.value for name, source in sources.items()}
         try:
-            return cls(**values), sources, mistakes
+            return _Reading(settings=cls(**values), sources=sources, mistakes=mistakes)
         except ValidationError as error:
             # Broken rules have no location. Pydantic checks no rule if a single value is wrong, so they follow below.
             wrong_values: list[dict[str, Any]] = [{**details} for details in error.errors() if details["loc"]]
         wrong_names = {str(details["loc"][0]) for details in wrong_values}
         mistakes += [_describe(cls, sources, details) for details in wrong_values]
-        valid = SimpleNamespace(**_valid_values(cls, values, wrong_names))
-        return None, sources, mistakes + cls._broken_rules(valid)
+        valid = SimpleNamespace(**_convert_valid(cls, values, wrong_names))
+        mistakes += cls._find_broken_rules(valid)
+        return _Reading(settings=None, sources=sources, mistakes=mistakes)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class _Reading(NamedTuple, Generic[S]):
+    """What `Settings.read` and `Settings.explain` have found."""
+
+    settings: S | None  # None if a value is wrong or a rule is broken
+    sources: _Sources
+    mistakes: list[str]
 
 
 def sort_key(name: str, field: FieldInfo) -> tuple[bool, int, str]:
@@ -133,8 +156,8 @@ def all_fields(kind: type[Settings]) -> dict[str, FieldInfo]:
     return fields
 
 
-def _valid_values(kind: type[Settings], values: Mapping[str, Any], wrong_names: set[str]) -> dict[str, Any]:
-    """Return the converted values of all settings but the wrong ones."""
+def _convert_valid(kind: type[Settings], values: Mapping[str, Any], wrong_names: set[str]) -> dict[str, Any]:
+    """Return the values of all settings except the wrong ones, converted to their types."""
     valid: dict[str, Any] = {}
     for name, field in kind.model_fields.items():
         if name in wrong_names:
@@ -154,27 +177,29 @@ def _describe(kind: type[Settings], sources: _Sources, details: Mapping[str, Any
         return f"{name} is required: set {PREFIX}{name.upper()} or pass --{name.replace('_', '-')}"
     text = str(details["msg"]).removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
-    got = MASK if _is_secret(kind.model_fields[name]) else masked(repr(details["input"]))
-    _, origin = sources.get(name, (None, "default"))
+    got = MASK if _is_secret(kind.model_fields[name]) else _mask(repr(details["input"]))
+    origin = sources[name].origin if name in sources else "default"
     if _SERVICE_LINK.match(str(details["input"])):
         origin += _NO_SERVICE_LINKS
     return f"{name}: {text}, got {got} ({origin})"
 
 
-def _effective(name: str, field: FieldInfo, sources: _Sources) -> Effective:
+def _find_effective(name: str, field: FieldInfo, sources: _Sources) -> Effective:
+    """Return the effective value of a setting and its origin."""
     if name in sources:
-        value, origin = sources[name]
+        source = sources[name]
     elif field.is_required():
-        value, origin = None, "missing"
+        source = _Source(value=None, origin="missing")
     else:
-        value, origin = field.default, "default"
-    if value is None:
-        return Effective(name, "", origin)
-    return Effective(name, MASK if _is_secret(field) else masked(str(value)), origin)
+        source = _Source(value=field.default, origin="default")
+    if source.value is None:
+        return Effective(name=name, value="", origin=source.origin)
+    text = MASK if _is_secret(field) else _mask(str(source.value))
+    return Effective(name=name, value=text, origin=source.origin)
 
 
-def masked(text: str) -> str:
-    """Return the text with a mask in place of each secret part of a URL."""
+def _mask(text: str) -> str:
+    """Replace each secret part of a URL in the text by a mask."""
     text = _LOGIN.sub(f"//{MASK}@", text)
     return _QUERY.sub(rf"\g<1>{MASK}", text)
 
@@ -186,9 +211,9 @@ def _is_secret(field: FieldInfo) -> bool:
 def _gather(names: Collection[str], options: Mapping[str, Any], config: Path | None) -> tuple[_Sources, list[str]]:
     """Return the values of `names` by precedence, and mistakes in the names of variables and of the file's settings.
 
-    An option that is None and an empty variable count as unset. File and environment serve all commands, so a name may
-    belong to another command. A name of no command is a mistake: a misspelt `dead_letter_topic` would otherwise go
-    unnoticed until it is needed.
+    An option that is None and an empty variable count as unset. All commands share file and environment, so a name may
+    belong to another command. A name that no command has is a mistake: a misspelt `dead_letter_topic` would otherwise
+    go unnoticed until it is needed.
     """
     known_names = all_fields(Settings)
     mistakes = _find_misspelt_variables(known_names)
@@ -198,11 +223,11 @@ def _gather(names: Collection[str], options: Mapping[str, Any], config: Path | N
     for name in names:
         variable = PREFIX + name.upper()
         if options.get(name) is not None:
-            sources[name] = (options[name], f"option --{name.replace('_', '-')}")
+            sources[name] = _Source(options[name], f"option --{name.replace('_', '-')}")
         elif os.environ.get(variable):
-            sources[name] = (os.environ[variable], f"environment {variable}")
+            sources[name] = _Source(os.environ[variable], f"environment {variable}")
         elif name in table:
-            sources[name] = (table[name], f"file {path}")
+            sources[name] = _Source(table[name], f"file {path}")
     return sources, mistakes
 
 
@@ -216,7 +241,7 @@ def _find_misspelt_variables(known_names: Collection[str]) -> list[str]:
         name = variable.removeprefix(PREFIX).lower()
         if not variable.startswith(PREFIX) or variable == CONFIG or name in known_names or _SERVICE_LINK.match(value):
             continue
-        nearest = _nearest(name, known_names)
+        nearest = _find_nearest(name, known_names)
         if nearest:
             mistakes.append(f"{variable} is not a setting: did you mean {PREFIX}{nearest.upper()}?")
     return mistakes
@@ -239,13 +264,13 @@ def _read_table(path: Path, known_names: Collection[str], mistakes: list[str]) -
         return {}
     for name in table:
         if name not in known_names:
-            nearest = _nearest(name, known_names)
+            nearest = _find_nearest(name, known_names)
             suggestion = f": did you mean {nearest}?" if nearest else ""
             mistakes.append(f"{path}: {name} is not a setting{suggestion}")
     return table
 
 
-def _nearest(name: str, known_names: Collection[str]) -> str | None:
+def _find_nearest(name: str, known_names: Collection[str]) -> str | None:
     """Return the setting that this name probably means, or None if it resembles no setting."""
     matches = difflib.get_close_matches(name, known_names, n=1, cutoff=0.85)
     return matches[0] if matches else None

@@ -14,7 +14,7 @@ from pydantic import Field, PlainValidator, field_validator
 from streampca.errors import needs
 from streampca.settings.base import Rules, Settings, all_fields
 from streampca.settings.kafka import DeadLetterSettings, FormatSettings, KafkaName, KafkaSettings, TopicSettings
-from streampca.settings.pins import version_or_name
+from streampca.settings.pins import parse_version_or_pin
 from streampca.settings.process import ListeningSettings, LogSettings, Port, StoreSettings
 
 __all__ = ["LogSettings", "Settings", "StoreSettings", "all_fields"]
@@ -154,7 +154,7 @@ class TransformSettings(ConsumerSettings):
         None, gt=0, le=1, description="Write only outputs of records with a lower p-value; unset: all."
     )
     model_version: Annotated[
-        int | str | None, PlainValidator(version_or_name, json_schema_input_type=int | str | None)
+        int | str | None, PlainValidator(parse_version_or_pin, json_schema_input_type=int | str | None)
     ] = Field(None, description="Model version to project with, or the name of a pin; unset: the newest.")
     transform_group_id: str = Field(
         "streampca-transform-<topic>", min_length=1, description="Consumer group of `streampca transform`."

@@ -27,7 +27,7 @@ def paths_of(field: str) -> tuple[Path, ...]:
     """Return the paths in the text of the setting; none if it is empty. Raises `ValueError`."""
     if not field.strip():
         return ()
-    text = f"{field},"  # so each part ends with a separator
+    text = f"{field},"  # with the comma, each part ends with a separator
     if _PART.sub("", text):
         raise ValueError(f"{field!r} is not a path or several: write names like temp,hum or payload.embedding")
     paths: list[Path] = []
@@ -44,13 +44,13 @@ def paths_of(field: str) -> tuple[Path, ...]:
 
 
 def names_of(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return a name for each path: the shortest ending that no other path has; often its last part."""
+    """Return a name for each path: its shortest ending that no other path has, often the last part."""
     endings_by_path = [[".".join(names_in(path)[-length:]) for length in range(1, len(path) + 1)] for path in paths]
     path_count = Counter(chain.from_iterable(endings_by_path))
     names = []
     for endings in endings_by_path:
         unique = [ending for ending in endings if path_count[ending] == 1]
-        whole_path = endings[-1]  # needed where it is itself the ending of another path
+        whole_path = endings[-1]  # it names the path if all its endings are also endings of another path
         names.append(unique[0] if unique else whole_path)
     return tuple(names)
 

@@ -8,19 +8,22 @@ from pydantic import ValidationInfo
 PIN_NAME = r"[A-Za-z][A-Za-z0-9._-]{0,62}"
 
 
-def version_or_name(value: Any, info: ValidationInfo) -> int | str | None:
-    """Validate for pydantic: return a version, the name of a pin, or None for the newest version.
+def parse_version_or_pin(value: Any, info: ValidationInfo) -> int | str | None:
+    """Validate a value for pydantic: return a version, the name of a pin, or None for the newest version.
 
-    None and "latest" mean the newest. A query or an environment variable may give the number as text; a JSON body may
-    not (pydantic's context is then the body).
+    None and "latest" mean the newest version. A query or an environment variable has the number as text. In a JSON
+    body, which is then pydantic's context, the number must not be a text.
     """
     text = value if isinstance(value, str) else ""
     if value is None or text == "latest":
         return None
     if re.fullmatch(PIN_NAME, text):
         return text
+    number = value
     is_json = info.context is not None
-    number = int(text) if re.fullmatch("[0-9]{1,19}", text) and not is_json else value
-    if type(number) is not int or not 0 <= number < 2**63:  # a bool is not a version
+    if not is_json and re.fullmatch("[0-9]{1,19}", text):
+        number = int(text)
+    is_integer = type(number) is int  # not isinstance, since a bool is not a version
+    if not is_integer or not 0 <= number < 2**63:
         raise ValueError("must be the number of a version, the name of a pin, or latest")
-    return number
+    return int(number)

@@ -67,9 +67,13 @@ def _list_contributions(published: PublishedModel, projected: Projected, count: 
     if numbers_each * count * n > limits.numbers:
         allowed = limits.numbers // (numbers_each * n)
         raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
-    which, values = projected.contributions(count)
+    # For each of the scores t2 and spe, two arrays (n, count).
+    dimensions_by_score, contributions_by_score = projected.contributions(count)
+    score_names = contributions_by_score._fields
     fields: dict[str, Any] = {}
-    for score_name, dimensions, contributions in zip(values._fields, which, values, strict=True):
+    for score_name, dimensions, contributions in zip(
+        score_names, dimensions_by_score, contributions_by_score, strict=True
+    ):
         fields[f"{score_name}_dimensions"] = dimensions
         fields[f"{score_name}_contributions"] = contributions
         if names:
@@ -165,6 +169,7 @@ def describe_model(published: PublishedModel, drift: Mapping[str, Mapping[str, f
     """
     model = published.model
     positions = sorted(published.positions.items())
+    # The names and values of these fields are not those of the model's attributes.
     converted: dict[str, Any] = {
         "components": model.n_components,
         "positions": {partition_name(partition): position for partition, position in positions},

@@ -163,7 +163,7 @@ class Endpoints:
 
 
 class ChunkedResponse(StreamingResponse):
-    """A long answer. Between two chunks, other requests get their turn."""
+    """A long answer. Other requests get their turn between two chunks."""
 
     def __init__(self, chunks: Iterable[bytes], media_type: str, headers: Mapping[str, str]) -> None:
         super().__init__((), headers=headers, media_type=media_type)
@@ -171,7 +171,7 @@ class ChunkedResponse(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        # A `StreamingResponse` would start a task for each answer, only to listen for the end of the client.
+        # As an optimisation, no task waits for the client to disconnect, as it would in `StreamingResponse`.
         for chunk in self._chunks:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await asyncio.sleep(0)

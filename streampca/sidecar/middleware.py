@@ -168,7 +168,7 @@ class _Answer:
         A large answer does not wait for a slot, since it would be in memory while it waits.
         """
         headers = list(message.get("headers", ()))
-        size = int(next((value for name, value in headers if name == b"content-length"), b"0"))
+        size = int(dict(headers).get(b"content-length", b"0"))
         if size > SMALL_BYTES:
             await self.take_slot(0)
         self.status = message["status"]

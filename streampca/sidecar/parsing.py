@@ -77,13 +77,13 @@ def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
 def _estimate_values(body: bytes) -> int:
     """Return about how many numbers need as much memory as the values of this JSON, which is not parsed yet.
 
-    A number needs some 40 bytes as a Python object, and an array, an object or a field up to three times as much. A
-    comma stands for a number, and a bracket, a brace or a colon for one of the others.
+    A number needs some 40 bytes as a Python object, and an array, an object or a field up to three times as much.
+    Numbers are counted by their commas, arrays and objects by opening brackets and braces, and fields by their colons.
     """
     letters = np.frombuffer(body, np.uint8)
-    commas = np.count_nonzero(letters == ord(","))
-    others = sum(np.count_nonzero(letters == ord(letter)) for letter in "[{:")
-    return int(commas + 3 * others)
+    numbers = np.count_nonzero(letters == ord(","))
+    larger_values = sum(np.count_nonzero(letters == ord(letter)) for letter in "[{:")
+    return int(numbers + 3 * larger_values)
 
 
 def check_names(kind: str, content: Iterable[str], allowed: Iterable[str]) -> None:

@@ -90,9 +90,13 @@ def _describe_most_unusual(projected: Projected, times_s: F64, names: Sequence[s
     score = projected.scores.score
     p = projected.p
     most_unusual = np.argsort(-score, kind="stable")[:_MOST_UNUSUAL]
-    (_, spe_dimensions), values = projected.rows(most_unusual).contributions(_CONTRIBUTIONS)
+    dimensions_by_score, contributions_by_score = projected.rows(most_unusual).contributions(_CONTRIBUTIONS)
+    _, spe_dimensions = dimensions_by_score
+    spe_contributions = contributions_by_score.spe
     described = []
-    for i, dimensions, contributions in zip(most_unusual, spe_dimensions.tolist(), values.spe.tolist(), strict=True):
+    for i, dimensions, contributions in zip(
+        most_unusual, spe_dimensions.tolist(), spe_contributions.tolist(), strict=True
+    ):
         squared_distance = float(projected.residual[i]) or 1.0  # at a distance of 0, the contributions are 0, too
         described.append(
             {

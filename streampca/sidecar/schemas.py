@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 
 from streampca.pca.arrays import Array
 from streampca.pca.model import Basis
-from streampca.settings.pins import PIN_NAME, version_or_name
+from streampca.settings.pins import PIN_NAME, parse_version_or_pin
 from streampca.sidecar.parsing import validate_rows
 
 
@@ -28,7 +28,9 @@ _VERSION_OR_PIN: list[dict[str, Any]] = [
 ]
 
 # A version, or the name of a pin; "latest" becomes None, the newest version.
-PathVersion = Annotated[int | str | None, PlainValidator(version_or_name), WithJsonSchema({"anyOf": _VERSION_OR_PIN})]
+PathVersion = Annotated[
+    int | str | None, PlainValidator(parse_version_or_pin), WithJsonSchema({"anyOf": _VERSION_OR_PIN})
+]
 AnyVersion = Annotated[PathVersion, WithJsonSchema({"anyOf": [*_VERSION_OR_PIN, {"type": "null"}]})]
 
 _VECTORS = "Vectors, each of the model's d dimensions; entries may be null if it was learned with missing=impute."

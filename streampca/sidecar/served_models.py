@@ -26,10 +26,10 @@ class ServedModels:
         self.cache = ModelCache(models, clock, on_load, after_poll=self._refresh_pins)
         self.pins: dict[str, int] = {}  # name → version
         self.drifts: dict[str, dict[str, float]] = {}  # name → version of the pin, and the fields of its `Drift`
-        self.compared: PublishedModel | None = None  # the newest model, with which the pinned ones were compared
+        self.compared: PublishedModel | None = None  # the model whose drift from the pinned ones `drifts` holds
         self._clock = clock
-        self._pin_names: list[str] = []  # in the listing at the time when the pins were read
-        self._pins_due = 0.0
+        self._pin_names: list[str] = []  # in the listing of the store when the pins were last read
+        self._pins_due = 0.0  # when the pins are read again even if their names are the same
 
     def get_loaded(self, version: int | str | None) -> PublishedModel:
         """Return the model of a version or of a pin; None means the newest.

@@ -85,7 +85,7 @@ def test_each_token_reaches_what_its_scopes_say(client: Client) -> None:
     assert client.get("/v1/model", headers={"Authorization": "bearer ada"}).status_code == 200
 
 
-def test_no_spelling_of_a_path_needs_no_token(store: MemoryStore, models: Models, path: Path) -> None:
+def test_every_spelling_of_a_path_needs_a_token(store: MemoryStore, models: Models, path: Path) -> None:
     """Routes match before a newline, too, and other servers take other spellings for the same path."""
     app = create_app(store, ServeSettings(topic=TOPIC, tokens_file=path))
     routes = [route.path for route in app.routes if isinstance(route, Route)]
@@ -110,7 +110,7 @@ def test_probes_and_the_page_stay_open(client: Client) -> None:
     }
 
 
-def test_without_a_token_a_probe_names_the_kind_of_failure_alone(path: Path) -> None:
+def test_without_a_token_a_probe_names_only_the_kind_of_failure(path: Path) -> None:
     probes = ("/readyz", "/ping", "/v2/health/ready")
     with Client(create_app(MemoryStore(), ServeSettings(topic=TOPIC, tokens_file=path))) as client:
         for probe, token in itertools.product(probes, ({}, bearer("eve"), bearer("scraper"))):

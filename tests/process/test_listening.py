@@ -140,7 +140,9 @@ def test_an_invalid_address_is_an_error_of_one_line(host: str, cause: str) -> No
 
 
 @pytest.mark.parametrize(("ipv6", "host"), [(True, "[::]"), (False, "0.0.0.0")])  # noqa: S104
-def test_all_addresses_are_those_of_ipv4_too_or_alone(monkeypatch: pytest.MonkeyPatch, ipv6: bool, host: str) -> None:
+def test_all_addresses_include_those_of_ipv4_and_are_only_these_without_ipv6(
+    monkeypatch: pytest.MonkeyPatch, ipv6: bool, host: str
+) -> None:
     if ipv6 and not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: ipv6)

@@ -51,7 +51,7 @@ def test_the_kernels_follow_the_processor(
 
 
 @pytest.mark.slow
-def test_they_are_chosen_before_numpy_is_imported_and_are_named() -> None:
+def test_kernels_are_chosen_before_numpy_is_imported_and_are_named() -> None:
     assert output_of(KERNELS, OPENBLAS_CORETYPE="Nehalem").startswith("Nehalem")
 
 

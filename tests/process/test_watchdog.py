@@ -68,7 +68,7 @@ ALIVE = (
 )
 
 
-def test_what_ticks_waits_or_has_ended_does_not_hang() -> None:
+def test_a_thread_that_ticks_waits_or_has_ended_does_not_hang() -> None:
     with ThreadPoolExecutor(len(ALIVE)) as threads:
         assert [*threads.map(run, ALIVE)] == [(0, "", "")] * len(ALIVE)
 

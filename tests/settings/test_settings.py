@@ -269,7 +269,7 @@ def test_a_missing_package_is_a_mistake(
         (True, {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "kafka-python"),
     ],
 )
-def test_the_client_is_the_fast_one_where_it_can_be(
+def test_the_faster_client_is_the_default_where_it_can_be_used(
     monkeypatch: pytest.MonkeyPatch, installed: bool, options: dict[str, str], client: str
 ) -> None:
     monkeypatch.setattr(settings.kafka, "find_spec", lambda name: name if installed else None)
@@ -292,7 +292,7 @@ def test_required_settings_come_first_and_then_common_ones() -> None:
         {"ssl_cafile": __file__, "security_protocol": "SSL"},
     ],
 )
-def test_settings_with_what_they_need(options: dict[str, str]) -> None:
+def test_settings_are_accepted_with_the_settings_that_they_need(options: dict[str, str]) -> None:
     assert "secret" not in repr(WorkerSettings(**REQUIRED, **options))
 
 
@@ -318,7 +318,7 @@ SINGLE, DOUBLE = (
 
 @pytest.mark.parametrize("asked", [{}, {"dtype": "float32"}, {"dtype": "float64"}])
 @pytest.mark.parametrize("name", [*SINGLE, *DOUBLE, "json", "npy"])
-def test_what_float32_holds_is_learned_in_float32(name: str, asked: dict[str, str]) -> None:
+def test_formats_that_float32_holds_exactly_are_learned_in_float32(name: str, asked: dict[str, str]) -> None:
     """Unless it is asked otherwise; formats that name the type in each record are not."""
     own = "float32" if name in SINGLE else "float64"
     assert WorkerSettings(**REQUIRED, format=name, **asked).model_dtype == asked.get("dtype", own)

@@ -91,7 +91,7 @@ def test_a_model_of_a_standardised_stream_answers_in_standard_deviations_and_rec
     assert settings["standardize"] is True
 
 
-def test_there_may_be_no_vectors_and_whole_numbers(client: Client) -> None:
+def test_a_request_may_have_no_vectors_or_whole_numbers(client: Client) -> None:
     assert post(client, "/v1/project", vectors=[]) == {"version": 20, "coordinates": [], "residual": []}
     assert post(client, "/v1/reconstruct", coordinates=[]) == {"version": 20, "vectors": []}
     assert post(client, "/v1/reconstruct", vectors=[]) == {"version": 20, "vectors": [], "squared_error": []}
@@ -144,7 +144,7 @@ def calibrated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
         yield client
 
 
-def test_vectors_with_gaps_get_what_is_to_be_expected_of_them() -> None:
+def test_missing_entries_are_replaced_by_their_expected_values() -> None:
     published = model_with_past(settings={"missing": "impute"})
     holes = np.where(CHANCE.random(VECTORS.shape) < 0.3, np.nan, VECTORS)
     holes[:, 0] = VECTORS[:, 0]

@@ -102,7 +102,7 @@ def test_too_many_connections_are_refused_until_some_are_closed(url: str) -> Non
 
 
 @pytest.mark.parametrize("url", [FEW], ids=["few"], indirect=True)
-def test_idle_connections_keep_no_other_out_and_the_longest_idle_ends(url: str) -> None:
+def test_at_the_limit_the_connection_that_is_idle_for_longest_ends(url: str) -> None:
     with contextlib.ExitStack() as stack:
         clients: list[socket.socket] = []
         for _ in range(50):
@@ -114,7 +114,7 @@ def test_idle_connections_keep_no_other_out_and_the_longest_idle_ends(url: str) 
         assert all(map(answered, clients[len(ended) :]))
 
 
-def test_a_target_may_have_scheme_and_host_which_then_count(url: str) -> None:
+def test_the_host_of_an_absolute_target_precedes_the_host_header(url: str) -> None:
     for target, host, status in (
         ("localhost", "other", 200),
         ("LOCALHOST:80", "other", 200),

@@ -1,4 +1,4 @@
-"""The engine of all dialects: where it works, what it counts and remembers; old versions are loaded once for all."""
+"""The engine of all protocols: in which thread it works, what it counts and keeps, and how it loads old versions."""
 
 import asyncio
 import threading
@@ -28,23 +28,23 @@ from tests.sidecar.http_client import Client
 from tests.waiting import wait_until
 
 
-class Dialect(RowsRequest):
-    """One that answers with the model's version, and notes what it is asked to do, and whether in the main thread."""
+class FakeProtocol(RowsRequest):
+    """A protocol that answers with the model's version, and notes each call and whether it is in the main thread."""
 
     calls: list[tuple[str, bool]] = Field(default_factory=list)
 
     def _note(self, name: str) -> None:
         self.calls.append((name, threading.current_thread() is threading.main_thread()))
 
-    def parse(self, raw: Any, limits: Any) -> "Dialect":
+    def parse(self, raw: Any, limits: Any) -> "FakeProtocol":
         self._note("parse")
         return self
 
-    def compute(self, published: Any, parsed: "Dialect", limits: Any) -> Answer:
+    def compute(self, published: Any, parsed: "FakeProtocol", limits: Any) -> Answer:
         self._note("compute")
         return Answer(published.version, {}, vector_count=3, projected=published.project(np.ones((3, 5))))
 
-    def respond(self, parsed: "Dialect", answer: Answer, raw: Any) -> Response:
+    def respond(self, parsed: "FakeProtocol", answer: Answer, raw: Any) -> Response:
         self._note("respond")
         return Response(str(answer.version))
 
@@ -57,14 +57,14 @@ def engine(models: Models) -> Engine:
     return Engine(served, metrics, settings.topic, settings.max_body_bytes, settings.model_max_age_s)
 
 
-def ask(engine: Engine, dialect: Dialect, body: bytes = b"{}", *, if_quick: bool = True) -> bytes:
+def ask(engine: Engine, protocol: FakeProtocol, body: bytes = b"{}", *, if_quick: bool = True) -> bytes:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}
 
     async def answer() -> Response:
         request = Request({"type": "http", "headers": [], "query_string": b""}, receive)
         return await engine.answer(
-            request, operation="score", parse=dialect.parse, compute=dialect.compute, respond=dialect.respond,
+            request, operation="score", parse=protocol.parse, compute=protocol.compute, respond=protocol.respond,
             if_quick=if_quick,
         )  # fmt: skip
 
@@ -78,27 +78,27 @@ ALL = ("parse", "compute", "respond")
     ("body", "if_quick", "at_once"), [(b"{}", True, True), (b"{}", False, False), (b" " * 40_000, True, False)]
 )
 def test_only_quick_work_is_done_on_the_event_loop(engine: Engine, body: bytes, if_quick: bool, at_once: bool) -> None:
-    dialect = Dialect()
-    assert ask(engine, dialect, body, if_quick=if_quick) == b"20"
-    assert dialect.calls == [(name, at_once) for name in ALL]
+    protocol = FakeProtocol()
+    assert ask(engine, protocol, body, if_quick=if_quick) == b"20"
+    assert protocol.calls == [(name, at_once) for name in ALL]
 
 
-def test_with_a_model_that_fills_gaps_the_body_decides(engine: Engine, models: Models) -> None:
+def test_with_a_model_that_fills_missing_entries_the_size_of_the_body_decides(engine: Engine, models: Models) -> None:
     published = numbered(30)
     published.settings["missing"] = "impute"
     models.save(published)
     engine.models.cache.poll()
-    dialect = Dialect()
-    assert ask(engine, dialect) == b"30"
-    assert dialect.calls == [(name, True) for name in ALL]
+    protocol = FakeProtocol()
+    assert ask(engine, protocol) == b"30"
+    assert protocol.calls == [(name, True) for name in ALL]
 
 
 def test_a_request_whose_model_is_not_loaded_is_parsed_again_when_it_is(engine: Engine) -> None:
-    dialect = Dialect(version=10)
-    assert ask(engine, dialect) == b"10"
-    assert dialect.calls == [("parse", True), *((name, False) for name in ALL)]
-    assert ask(engine, dialect) == b"10"
-    assert dialect.calls[4:] == [(name, True) for name in ALL]
+    protocol = FakeProtocol(version=10)
+    assert ask(engine, protocol) == b"10"
+    assert protocol.calls == [("parse", True), *((name, False) for name in ALL)]
+    assert ask(engine, protocol) == b"10"
+    assert protocol.calls[4:] == [(name, True) for name in ALL]
 
 
 # --- old versions ---
@@ -182,7 +182,7 @@ def test_requests_for_one_version_share_one_load(
     assert sum(slow.reads.values()) == 1
 
 
-def test_one_old_version_is_loaded_at_a_time_and_the_newest_waits_for_none(
+def test_old_versions_are_loaded_one_at_a_time_and_the_newest_does_not_wait(
     slow: SlowStore, served: Client, background: ThreadPoolExecutor
 ) -> None:
     with slow.held():

@@ -46,7 +46,7 @@ def test_records_are_answered_as_vectors_are(client: Client, path: str, more: An
     assert answer(client, path, records=records, **more) == answer(client, path, vectors=vectors, **more)
 
 
-def test_null_is_a_gap_where_the_model_fills_gaps(client: Client) -> None:
+def test_null_is_a_missing_entry_where_the_model_fills_missing_entries(client: Client) -> None:
     gap, row = {**RECORDS[0], "hum": None}, [VECTORS[0, 0].item(), None, *VECTORS[0, 2:].tolist()]
     filled = answer(client, "/v1/project", version=30, vectors=[row])
     assert answer(client, "/v1/project", version=30, records=[gap]) == filled
@@ -61,7 +61,7 @@ def test_null_is_a_gap_where_the_model_fills_gaps(client: Client) -> None:
         ({"flow rate": [1.0, 2.0]}, "records[1]"),
     ],
 )  # fmt: skip
-def test_what_is_no_number_is_refused(client: Client, wrong: Any, text: str) -> None:
+def test_a_value_that_is_not_a_number_is_refused(client: Client, wrong: Any, text: str) -> None:
     refused = client.post("/v1/score", json={"version": 20, "records": [RECORDS[0], RECORDS[1] | wrong]})
     assert "records[1]" in (error := error_of(refused, 422))
     assert text in error

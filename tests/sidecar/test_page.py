@@ -113,7 +113,7 @@ def test_every_version_is_listed_in_ascending_order_with_its_metrics(client: Cli
     assert content == {"version": 20, "not_ready": [], "topics": [TOPIC], "pins": {}}
 
 
-def test_of_many_partitions_those_with_the_greatest_losses(client: Client, models: Models) -> None:
+def test_a_history_has_the_partitions_with_the_greatest_losses(client: Client, models: Models) -> None:
     models.save(
         replace(
             numbered(30),
@@ -126,7 +126,7 @@ def test_of_many_partitions_those_with_the_greatest_losses(client: Client, model
     assert figures["settings"] == {"components": 3}
 
 
-def test_any_topic_of_the_store_on_request(client: Client, store: FaultyStore) -> None:
+def test_a_history_of_any_topic_in_the_store_is_read_on_request(client: Client, store: FaultyStore) -> None:
     others = {name: Models(store, name) for name in ("a", "b", "c", "d", "orders")}
     for version, other in enumerate(others.values()):
         other.save(numbered(version))
@@ -145,7 +145,7 @@ def test_any_topic_of_the_store_on_request(client: Client, store: FaultyStore) -
         assert client.get(f"/v1/page/{path}").status_code == status
 
 
-def test_only_later_versions_on_request(client: Client, models: Models, app: FastAPI) -> None:
+def test_a_history_may_begin_after_a_version(client: Client, models: Models, app: FastAPI) -> None:
     after = [history_of(client, f"?after={version}") for version in (0, 10, 15, 20)]
     assert after == [[10, 20], [20], [20], []]
     models.save(numbered(30))
@@ -236,7 +236,7 @@ def test_reports_are_sorted_by_name_and_have_an_age(client: Client, store: Fault
     assert reports == [a.model_dump(), b.model_dump()]
 
 
-def test_old_and_damaged_reports_are_ignored_and_those_of_another_topic_shown_on_request(
+def test_old_and_damaged_reports_are_left_out_and_another_topic_is_read_on_request(
     client: Client, store: FaultyStore
 ) -> None:
     for name, age in (("old", 3700), ("recent", 3500), ("ahead", -50)):

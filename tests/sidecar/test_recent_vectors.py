@@ -50,7 +50,7 @@ def test_recent_vectors_along_the_requested_components_of_the_requested_version(
     assert (content["p"], [vector["p"] for vector in content["worst"]]) == (None, [None] * 5)  # without past scores
 
 
-def test_the_most_unusual_ones_are_described() -> None:
+def test_the_most_unusual_vectors_are_described() -> None:
     published = with_past_scores(numbered(30), CHANCE.normal(size=(2000, D)))
     odd = published.model.mean + np.diag([0, -90.0, 40.0, 0, 0])[[2, 1]]
     with client_of(published) as client:

@@ -59,7 +59,7 @@ def test_age_is_counted_from_publishing(served: ServedModels, models: Models, cl
     assert served.age_s() == 0
 
 
-def test_a_pin_is_read_when_one_comes_or_goes_at_a_newer_version_and_every_ten_seconds(
+def test_pins_are_read_when_their_names_or_the_newest_model_change_and_every_ten_seconds(
     served: ServedModels, models: Models, store: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(served, models, *range(1, 9))

@@ -170,7 +170,7 @@ def test_a_store_that_does_not_exist_yet_is_named_and_waited_for(tmp_path: Path)
         assert sidecar.end(within_s=60)[0] == 0
 
 
-def test_a_topic_that_the_store_does_not_hold_is_named_with_those_that_it_does(tmp_path: Path) -> None:
+def test_a_topic_without_files_is_logged_with_the_topics_that_have_some(tmp_path: Path) -> None:
     models_in(tmp_path, "readings").save(numbered(1))
     with SidecarProcess(tmp_path, topic="readngs") as sidecar:
         warned = next(json.loads(line) for line in sidecar.lines() if "not in the store" in line)
