@@ -114,28 +114,19 @@ def _draw(panel: Any, plan: Plan, name: str, k: int) -> None:
 
 
 def blocks(plan: Plan) -> dict[str, list[str]]:
-    """The step sizes that were chosen, the times of what the picture shows, and how many times slower others are."""
-    chosen, shown, head = [], [], [f"{name} k={k}" for name, k in SETTINGS]
+    """The step sizes that were chosen, and how many times slower other methods are than the implicit update."""
+    chosen, head = [], [f"{name} k={k}" for name, k in SETTINGS]
     cases = [(D[name], k) for name, k in SETTINGS]
     for name in (name for name in TUNED if name != "explicit"):
         chosen.append([LABELS[name], *(f"{passes.eta0_of(plan, *case, name):g}" for case in SETTINGS)])
-    for name, size in SHOWN:
-        kind = "plain" if size == 1 else "batches" if name == "sklearn" else "blocks"
-        shown.append([f"{LABELS[name]}, {kind}", *(_cell(_times(plan, *case, size, name)) for case in cases)])
     sizes = [f"in blocks of {size}" if size > 1 else "message by message" for size in SIZES]
     factors = [
         [LABELS[name], *(_range([_ratio(plan, *case, size, name) for case in cases]) for size in SIZES)]
         for name in PAPERS if name != "implicit"
     ]  # fmt: skip
-    grid = [
-        [f"{d} × {k}", *("/".join(_range([_ratio(plan, d, k, n, m)]) for n in SIZES) for m in ("oja", "incremental"))]
-        for d, k in itertools.product(DIMENSIONS, KS)
-    ]
     return {
         "rates": table(["η₀", *head], chosen),
-        "times": table(["µs/message", *head], shown, labels=1),
         "factors": table(["time / implicit update's", *sizes], factors, labels=1),
-        "blocks": table(["d × k", "Oja", "Incremental"], grid),
     }
 
 
@@ -150,12 +141,6 @@ def _ratio(plan: Plan, d: int, k: int, size: int, name: str) -> float:
 def _range(values: list[float]) -> str:
     """From the least to the greatest; a dash where one is missing."""
     return " to ".join(dict.fromkeys(cell(end, ".1f") for end in (np.min(values), np.max(values))))
-
-
-def _cell(values: list[float]) -> str:
-    """The median of the repetitions, and half of what is between the least and the greatest."""
-    spread = f"±{(max(values) - min(values)) / 2:.0f}" if len(values) > 1 else ""
-    return cell(median(values), ".0f") + spread
 
 
 def claims(plan: Plan) -> list[Claim]:

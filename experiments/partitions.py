@@ -22,6 +22,8 @@ PARTITIONS = (10, 100, 1000)
 SPLITS = ("random", "skewed")  # skewed: sorted by label and then cut
 OWN, ALIGNED = ", own starts", ", aligned"
 WAYS = ("merge", "average", "average" + ALIGNED, "average" + OWN, "average" + OWN + ALIGNED, "gauge", "gauge" + ALIGNED)
+SHOWN_WAYS = ("merge", "average", "average" + ALIGNED, "average" + OWN + ALIGNED)  # in the table; the results have all
+UNSHOWN_PARTITIONS = "100"  # between those that the table shows, in partitions and in excess
 
 
 def runs(plan: Plan) -> Results:
@@ -75,20 +77,13 @@ def _merged(data: Data, k: int, parts: list[Indices]) -> float:
 
 
 def blocks(plan: Plan) -> dict[str, list[str]]:
-    """The table of excesses, and what each partition sends."""
-    results, rows, sent = runs(plan), [], []
+    """The table of excesses, of the ways and numbers of partitions that the page shows."""
+    results, rows = runs(plan), []
     cases = dict.fromkeys((row["data"], row["partitions"], row["split"]) for row in results.rows())
     for case in sorted(cases, key=lambda case: NAMES.index(case[0])):
+        if case[1] == UNSHOWN_PARTITIONS:
+            continue
         chosen = dict(zip(("data", "partitions", "split"), case, strict=True))
-        losses = [results.numbers("excess", way=way, **chosen) for way in WAYS]
+        losses = [results.numbers("excess", way=way, **chosen) for way in SHOWN_WAYS]
         rows.append([*case, spread(losses[0], 4), *(spread(values, 1) for values in losses[1:])])
-    for name, d in (("mnist", 784), ("cifar10", 3072)):
-        for k in sorted({int(row["k"]) for row in results.rows(data=name)}):
-            config = LearningConfig(d, k)
-            numbers = d * (d + 1) // 2 if config.keeps_covariance else d * config.columns
-            sent.append([name, f"{k}", f"{8 * (numbers + d) // 1024}", f"{8 * d * k // 1024}"])
-    heads = [way.replace("gauge", "unit gauge") for way in WAYS]
-    return {
-        "partitions": table(["data", "partitions", "split", *heads], rows, labels=3),
-        "sent": table(["KiB sent by each", "k", "fold", "factor"], sent),
-    }
+    return {"partitions": table(["data", "partitions", "split", *SHOWN_WAYS], rows, labels=3)}

@@ -142,12 +142,11 @@ def blocks(plan: Plan) -> dict[str, list[str]]:
         groups = [runs[i::GROUPS] for i in range(min(GROUPS, len(runs)))]
         slopes = [slope([centre(values) for values in zip(*(r["excess"] for r in g), strict=True)]) for g in groups]
         cells = [f"{-min(1.0, 2 * (1 - ratio)):.2f}", f"{slope(theory['excess']):.2f}", spread(slopes)]
-        for column in ("excess", "batch"):
-            cells += [f"{centre(r[column][-1] for r in runs):.3g}", f"{theory[column][-1]:.3g}"]
+        cells += [f"{centre(r['excess'][-1] for r in runs):.3g}", f"{theory['excess'][-1]:.3g}"]
         rows.append([name, *cells])
     for name in dict.fromkeys(stream for stream, _ in curves):
         measured, expected = ([run["excess"][0] for run in curves.get((name, kind), [])] for kind in (False, True))
         ends.append([name, spread(measured, 4), cell(average(expected), ".4f")])
-    heads = ["power of t: limit", "predicted", "measured", "excess, %", "predicted", "batch PCA, %", "Anderson"]
+    heads = ["power of t: limit", "predicted", "measured", "excess, %", "predicted"]
     pictures = table(["data", "excess over batch PCA, %", "predicted"], ends)
     return {"rate": table(["stream", *heads], rows), "rate-pictures": pictures}

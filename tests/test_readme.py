@@ -129,7 +129,7 @@ def test_the_commands_of_use_it_run(broker: Broker, topic: str, tmp_path: Path) 
         "broker:9092": broker.bootstrap, "=readings-dead": f"={topic}-dead", "=readings": f"={topic}",
         "/var/lib/streampca": str(tmp_path / "store"), "localhost:8000": f"localhost:{port}",
     })  # fmt: skip
-    script = re.sub(r"^(streampca (?:worker|serve)) .*", r"\1 &", script, flags=re.MULTILINE)
+    script = re.sub(r"^(streampca (?:worker|serve|transform)) .*", r"\1 &", script, flags=re.MULTILINE)
     ready = f"until curl -sf localhost:{port}/readyz; do sleep 1; done\n"
     output = in_a_shell(script.replace("curl ", f"{ready}curl ", 1), tmp_path, port=port, metrics_port=0)
     assert "all checks passed" in output
