@@ -13,7 +13,7 @@ from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.events import Listener
 from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.member_loop import MemberLoop
-from streampca.consumer_group.policy import FirstRecords, MemberPolicy, without_vectors
+from streampca.consumer_group.policy import FirstRecords, MemberPolicy, report_without_vectors
 from streampca.errors import TopicReplacedError, refuse_other_topic
 from streampca.process import watchdog
 from streampca.sources.base import Committed, RecordRefusedError, Source, TransactionFailedError, Transactions
@@ -109,7 +109,7 @@ class Transformer(MemberLoop):
             case OutOfRange():
                 self._in_flight.finish(event.partition)  # records that are in flight are not lost
                 self._check_topic()
-                self._assignment.skip_gap(event)
+                self._assignment.skip_lost_records(event)
 
     def _project(self, batch: Vectors) -> None:
         """Project a batch in a thread."""
@@ -125,7 +125,7 @@ class Transformer(MemberLoop):
         batch, partition = transformed.batch, transformed.batch.partition
         dead_letters = [
             self._outputs.dead_letter(partition, batch.records[reject.index], reject)
-            for reject in self._config.dead_letters(batch, accepted_any=not self._is_first_start)
+            for reject in self._config.find_dead_letters(batch, accepted_any=not self._is_first_start)
         ]
         read, lag = len(batch.timestamps), batch.end - batch.next
         self._is_first_start &= not read
@@ -136,7 +136,7 @@ class Transformer(MemberLoop):
         if dead_letters:
             letters, _ = self._times.sendable(dead_letters)
             self._transactions.send(letters)
-        for without_vector in without_vectors(batch, accepted_any=not self._is_first_start):
+        for without_vector in report_without_vectors(batch, accepted_any=not self._is_first_start):
             self._listener.notify(without_vector)
         self._counts.update(
             all=transformed.records, read=batch.count, written=transformed.written,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from streampca.consumer_group.committed import OutputShape, shape_in
+from streampca.consumer_group.committed import OutputShape, read_shape
 from streampca.errors import InputError
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.names import agreed
@@ -84,7 +84,7 @@ class CurrentModel:
 
     def require_shape(self, committed: str) -> None:
         """Raise `InputError` unless the model has the shape and the version that were committed with offsets."""
-        written = shape_in(committed)
+        written = read_shape(committed)
         if written is None:  # by another tool
             return
         self._require(self.published, written)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from streampca.consumer_group.committed import OutputShape, last_in, metadata_of_outputs, topic_id_in
+from streampca.consumer_group.committed import OutputShape, metadata_of_outputs, read_last_record, read_topic_id
 from streampca.errors import refuse_other_topic
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Committed
@@ -29,7 +29,7 @@ class Position(NamedTuple):
 
 def position_in(committed: Committed) -> Position:
     """Where to resume."""
-    last = last_in(committed.metadata)
+    last = read_last_record(committed.metadata)
     # A tool may have set an earlier offset and kept the metadata.
     return Position(committed.offset, last if last and last.offset < committed.offset else None)
 
@@ -44,7 +44,7 @@ def refuse_other_outputs(
     """
     for partition, offset in committed.items():
         require_shape(offset.metadata)
-        before = topic_id_in(offset.metadata)
+        before = read_topic_id(offset.metadata)
         where = f"in the committed offset of partition {partition}"
         remedy = "write to another output_topic with another transform_group_id"
         refuse_other_topic(topic, before, topic_id, where, remedy)

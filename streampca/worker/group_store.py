@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 import structlog
 
-from streampca.consumer_group.committed import metadata_of_store, refuse_other_store, store_in
+from streampca.consumer_group.committed import metadata_of_store, read_store, refuse_other_store
 from streampca.process import watchdog
 from streampca.sources.base import Committed, Source
 from streampca.stores.checkpoints import Checkpoints
@@ -22,7 +22,7 @@ def offsets_of_other_tools(checkpoints: Checkpoints, committed: Mapping[int, Com
     moved: dict[int, int] = {}
     for partition, (offset, metadata) in committed.items():
         watchdog.tick(watchdog.STORE_S)
-        if store_in(metadata):
+        if read_store(metadata):
             checkpoints.refuse_group_ahead(partition, offset)
         elif offset != max(checkpoints.offsets(partition), default=0):
             moved[partition] = offset

@@ -120,7 +120,7 @@ class WorkerLog(MemberLog):
         super().observe(change)
         state = change.after
         match change.event:
-            case BatchLearned(odd_times=[first, *_]) if not self._has_warned_of_times:
+            case BatchLearned(odd_timestamps=[first, *_]) if not self._has_warned_of_times:
                 cause = f"half_life_seconds depends on {describe_odd_timestamp(first)}"
                 log.warning("timestamps outside 1990 to 2100", cause=cause)
                 self._has_warned_of_times = True
@@ -220,7 +220,7 @@ class WorkerMetrics(MemberMetrics):
         fold, stats, missing = batch.fold, batch.fold.stats, batch.fold.state.missing
         self._record("learned", messages=batch.messages)
         self._record(
-            learn_seconds=batch.seconds, vectors_with_gaps=batch.incomplete, odd_timestamps=len(batch.odd_times)
+            learn_seconds=batch.seconds, vectors_with_gaps=batch.incomplete, odd_timestamps=len(batch.odd_timestamps)
         )
         self._record(
             batch.partition,

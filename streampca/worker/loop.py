@@ -13,7 +13,7 @@ from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.member_loop import MemberLoop
-from streampca.consumer_group.policy import FirstRecords, without_vectors
+from streampca.consumer_group.policy import FirstRecords, report_without_vectors
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.epoch import find_odd_timestamps
 from streampca.pca.arrays import rows_with_missing
@@ -108,7 +108,7 @@ class Worker(MemberLoop):
                 self._checkpointer.forget(self._assignment.release(partitions, lost=True))
             case OutOfRange():
                 self._in_flight.finish(event.partition)  # records that are in flight are not lost
-                self._skip_gap(event)
+                self._skip_lost_records(event)
 
     def _learn(self, batch: Vectors) -> None:
         """Learn a batch in a thread."""
@@ -125,10 +125,10 @@ class Worker(MemberLoop):
         """Make the fold after a batch the partition's own, and report it."""
         partition = batch.partition
         # First: a fold is never past a record that could not be sent.
-        for reject in self._config.dead_letters(batch, accepted_any=self._has_learned()):
+        for reject in self._config.find_dead_letters(batch, accepted_any=self._has_learned()):
             self._dead_letters.send(partition, batch.records[reject.index], reject.reason, reject.message)
         self._folds[partition] = learned.fold
-        for without_vector in without_vectors(batch, accepted_any=self._has_learned()):
+        for without_vector in report_without_vectors(batch, accepted_any=self._has_learned()):
             self._listener.notify(without_vector)
         incomplete, odd = 0, list[int]()
         if self._config.fold.learning.impute:
@@ -144,7 +144,7 @@ class Worker(MemberLoop):
                 seconds=learned.seconds,
                 lag=batch.end - batch.next,
                 incomplete=incomplete,
-                odd_times=odd,
+                odd_timestamps=odd,
             )
         )
 
@@ -152,13 +152,13 @@ class Worker(MemberLoop):
         """True if anything was learned in a partition of this worker; if not, its settings may be wrong."""
         return any(fold.stats.learned for fold in self._folds.values())
 
-    def _skip_gap(self, event: OutOfRange) -> None:
+    def _skip_lost_records(self, event: OutOfRange) -> None:
         try:
             self._checkpointer.check_topic()
         except TimeoutError:  # the broker is away again; reading makes the source report the gap again
             self._assignment.read([event.partition])
         else:
-            self._assignment.skip_gap(event)
+            self._assignment.skip_lost_records(event)
 
 
 def learned(fold: Fold, batch: Vectors, config: FoldConfig) -> Learned:

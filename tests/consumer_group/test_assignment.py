@@ -338,7 +338,7 @@ def test_all_that_is_released_is_reported_whether_it_was_restored_or_not(restore
     in_flight = InFlight[Learned](SynchronousExecutor(), partial(decode_records, config.codec), limit_bytes=1000)
     assignment = Assignment[Fold](config, source, in_flight, restore, recorder, first_records)
     assignment.assign({0, 1})
-    assignment._pause(Undecoded(0, 0, 10, "the registry is away"))
+    assignment._pause_undecoded(Undecoded(0, 0, 10, "the registry is away"))
     assignment.restart()
     assignment.retry_when_due(0.0)
     assignment.retry_when_due(100.0)

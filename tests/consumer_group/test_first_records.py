@@ -99,7 +99,7 @@ def test_what_is_read_again_is_handled_however_it_is_cut(size: int, again: int) 
             break
     assert all(first.may_handle(event) for event in events_of(codec, V, again))
     assert codec.counts == [*range(FIRST)]  # type: ignore[attr-defined]
-    assert 0 not in first._starts
+    assert 0 not in first._partitions
 
 
 def test_after_a_minute_what_comes_is_handled_and_still_compared() -> None:

@@ -67,7 +67,7 @@ class Loop:
         self.order = list[int]()  # partitions, as results were installed
 
     def read(self, event: Records) -> None:
-        self.tasks.read(event, self.decoded)
+        self.tasks.decode(event, self.decoded)
 
     def decoded(self, batch: Vectors | Undecoded) -> None:
         if isinstance(batch, Undecoded):
@@ -186,7 +186,7 @@ def test_after_reading_has_stopped_what_was_decoded_is_still_installed() -> None
     loop.read(records(0, 3, 3))
     executor.run()
     loop.tasks.handle_ended()
-    loop.tasks.stop_reading([0])
+    loop.tasks.drop_decodings([0])
     executor.run_all()
     loop.tasks.finish(0)
     assert loop.installed == {0: [0.0, 1.0, 2.0]}

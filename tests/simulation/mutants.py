@@ -212,7 +212,7 @@ MUTANTS: Mutants = {
     "what is far from a quiet beginning is not learned": (1, patched(Fold, take=_refuses_far)),
     "offsets expire where nothing else says that a partition has begun":
         (9501042, patched(Faults, _may_begin_again=lambda self: False)),
-    "paused partitions are not resumed": (47, patched(Assignment, _read_paused=nothing)),
+    "paused partitions are not resumed": (47, patched(Assignment, _read_undecoded=nothing)),
     "known schemas are rejected after many unknown ones": (1, patched(SchemaCache, get=_rejects_by_its_cache)),
 }  # fmt: skip
 

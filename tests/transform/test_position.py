@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from streampca.consumer_group.committed import OutputShape, shape_in
+from streampca.consumer_group.committed import OutputShape, read_shape
 from streampca.errors import TopicReplacedError
 from streampca.formats.record import LastRecord
 from streampca.sources.base import Committed
@@ -26,7 +26,7 @@ def test_what_is_committed_can_be_read_back(data: st.DataObject, topic_id: str, 
     for position in (Position(behind, last), Position(behind)):
         committed = position.as_committed(shape, topic_id)
         assert position_in(committed) == position
-        assert shape_in(committed.metadata) == shape
+        assert read_shape(committed.metadata) == shape
         assert len(committed.metadata) < 200
         refuse(committed, topic_id)
 

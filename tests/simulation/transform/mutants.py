@@ -47,7 +47,7 @@ def nothing(*arguments: Any, **options: Any) -> None:
 _commit, _release, _restore = Transformer._commit, Transformer._release, Transformer._restore
 _write = Transformer._write
 _fields = OutputFields._fields
-_start_over, _skip_gap, _send = Transformer._start_over, Assignment.skip_gap, ClusterTransactions.send
+_start_over, _skip_lost_records, _send = Transformer._start_over, Assignment.skip_lost_records, ClusterTransactions.send
 _release_partitions = Assignment.release
 
 
@@ -111,11 +111,11 @@ def _accepts_any_epoch(self: ClusterCoordinator, id_: str, epoch: int) -> Transa
 
 def _skips_silently(self: Assignment[Position], event: OutOfRange) -> None:
     with mock.patch.object(self, "_listener"):
-        _skip_gap(self, event)
+        _skip_lost_records(self, event)
 
 
 def _reports_what_is_restored(self: Assignment[Position], partitions: Collection[int], *, lost: bool) -> list[int]:
-    self._waiting -= set(partitions)
+    self._to_restore -= set(partitions)
     return _release_partitions(self, [p for p in partitions if p in self.progress], lost=lost)
 
 
@@ -138,7 +138,7 @@ TRANSFORM_MUTANTS: Mutants = {
     "partitions that wait to be restored are released without a word":
         (423, patched(Assignment, release=_reports_what_is_restored)),
     "records that were only compared count as written when the log is cut":
-        (900710, patched(FirstRecords, withholds=lambda self, partition: False)),
+        (900710, patched(FirstRecords, holds_back=lambda self, partition: False)),
     "a revocation does not abort the transaction": (1, patched(Transformer, _release=_releases_without_abort)),
     "members begin at the earliest record":
         (1, patched(Transformer, _restore=lambda self, owned: dict.fromkeys(_restore(self, owned), Position(-1)))),
@@ -157,11 +157,11 @@ TRANSFORM_MUTANTS: Mutants = {
     "a topic that was replaced is not noticed": (22, patched(Transformer, _check_topic=nothing)),
     "offsets name a topic that was not read": (10, patched(Transformer, _commit=_commits_for_the_present_topic)),
     "another topic's offsets are used": (10, patched(position, refuse_other_topic=nothing)),
-    "gaps are not counted": (19, patched(Assignment, skip_gap=_skips_silently)),
+    "gaps are not counted": (19, patched(Assignment, skip_lost_records=_skips_silently)),
     "the last record is not committed":
         (19, patched(Position, as_committed=lambda self, shape, topic_id: Committed(self.position, str(shape)))),
     "transform does not retry a restore that failed": (16, patched(Assignment, _retry_restore=nothing)),
-    "transform does not resume paused partitions": (11, patched(Assignment, _read_paused=nothing)),
+    "transform does not resume paused partitions": (11, patched(Assignment, _read_undecoded=nothing)),
     "what hangs is not ended": (44, patched(TransformWorld, _end_what_hangs=nothing)),
     "rows are computed in any place":
         (3, patched(OutputFields, _of_run=lambda self, published, vectors, start: self._fields(published, vectors)),
