@@ -53,7 +53,7 @@ class StatusReports(Observer):
         self._name = name
         self._output_topic = output_topic
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="status")
-        self._in_flight: Future[None] | None = None
+        self._writing: Future[None] | None = None
         self._next_report = 0.0
         self._samples: deque[tuple[float, int]] = deque()  # monotonic seconds and messages at the last reports
 
@@ -67,8 +67,8 @@ class StatusReports(Observer):
 
     def observe(self, change: Change) -> None:
         has_ended = isinstance(change.event, MemberEnded)
-        if has_ended and self._in_flight is not None:
-            wait([self._in_flight], _LAST_WRITE_S)
+        if has_ended and self._writing is not None:
+            wait([self._writing], _LAST_WRITE_S)
         if isinstance(change.event, _REPORTED_AT_ONCE) or change.now.ticks >= self._next_report:
             self._report(change.after, change.now)
         if has_ended:
@@ -76,13 +76,13 @@ class StatusReports(Observer):
 
     def _report(self, state: MemberState, now: Moment) -> None:
         """Start to write a report. If the earlier one is still being written, try again at the next tick."""
-        if self._in_flight is not None and not self._in_flight.done():
+        if self._writing is not None and not self._writing.done():
             self._next_report = now.ticks
             return
         self._next_report = now.ticks + _REPORT_EVERY_S
         per_second = self._messages_per_second(state.messages, now.ticks)
         report = make_report(state, now, self._name, per_second, self._output_topic)
-        self._in_flight = self._executor.submit(self._write, report)
+        self._writing = self._executor.submit(self._write, report)
 
     def _write(self, report: ProcessStatus) -> None:
         try:
