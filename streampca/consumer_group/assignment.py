@@ -90,7 +90,7 @@ class Assignment(Generic[P]):
         return restored
 
     def restart(self) -> None:
-        """Pause all partitions, and restore them again when the next retry is due."""
+        """Forget the progress of all partitions, and pause them until they are restored again at the next retry."""
         partitions = frozenset(self.progress)
         self._source.pause(partitions)
         self._forget(partitions)

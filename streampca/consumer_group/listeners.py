@@ -77,10 +77,10 @@ class MemberLog(Observer):
     def __init__(self) -> None:
         self._rejected: Counter[str] = Counter()
         self._skipped = 0
-        self._log_delay_at = 0.0  # monotonic seconds: not earlier is a line about a start that waits
-        self._progress_at = 0.0  # monotonic seconds: when progress was looked at last
+        self._log_delay_at = 0.0  # monotonic seconds, when a start that waits is logged next
+        self._progress_at = 0.0  # monotonic seconds, when the last period of progress ended
         self._messages_until_progress = 0  # the member's messages at that time
-        self._logged_activity = ""
+        self._logged_activity = ""  # in that period
 
     def observe(self, change: Change) -> None:
         # Problems that end because partitions were released are not logged as ended: nothing has recovered.

@@ -127,7 +127,7 @@ class MemberState(NamedTuple):
         state = self._replace(connection=status)
         if status.member != self.is_member:
             return state._replace(is_member=status.member, membership_since=now)
-        if now - self.membership_since >= _STANDBY_AFTER_S:  # also a member without partitions has joined by now
+        if now - self.membership_since >= _STANDBY_AFTER_S:  # a member that still has no partitions is a standby
             return state._replace(has_joined=self.is_member)
         return state
 

@@ -35,8 +35,8 @@ class PartitionState(NamedTuple):
 
     def after(self, event: PartitionEvent, now: float) -> "PartitionState":
         """Return the state after an event of this partition."""
-        # A failed transaction moves the position back to the saved one. Its records wait for a save until they are read
-        # again; if they cannot be read for now, or are lost, no record waits.
+        # After a failed transaction, its records are to be read again. If they stall or are lost instead, no record
+        # that was read waits for a save any more.
         has_read_unsaved = self.position != self.saved_up_to
         unsaved_since = self.unsaved_since if has_read_unsaved else None
         match event:
@@ -81,9 +81,9 @@ class PartitionStates(Mapping[int, PartitionState]):
             case PartitionsReleased(partitions):
                 return PartitionStates() | {p: self[p] for p in self.keys() - partitions}
             case TransactionEnded("committed"):
-                waiting = {p: state for p, state in self.items() if state.unsaved_since is not None}
+                unsaved = {p: state for p, state in self.items() if state.unsaved_since is not None}
                 return self | {
-                    p: state._replace(saved_up_to=state.position, unsaved_since=None) for p, state in waiting.items()
+                    p: state._replace(saved_up_to=state.position, unsaved_since=None) for p, state in unsaved.items()
                 }
         if isinstance(event, PartitionEvent):
             state = self.get(event.partition, PartitionState())
@@ -116,5 +116,5 @@ class PartitionStates(Mapping[int, PartitionState]):
         chunks = dict(self._chunks)
         for number, state in changed.items():
             index = number // _CHUNK_SIZE
-            chunks[index] = {**chunks.get(index, {}), number: state}
+            chunks[index] = {**chunks.get(index, {}), number: state}  # a copy: other states share the chunk
         return PartitionStates(chunks)

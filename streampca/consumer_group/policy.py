@@ -100,7 +100,7 @@ class MemberPolicy:
         return event.earliest if self.on_offset_gap == "earliest" else event.latest
 
 
-def report_without_vectors(event: Vectors, *, accepted_any: bool) -> Iterator[RecordRejected | RecordsSkipped]:
+def report_rejected_and_skipped(event: Vectors, *, accepted_any: bool) -> Iterator[RecordRejected | RecordsSkipped]:
     """Yield the events that report the rejected and the skipped records of a batch."""
     for reject in event.decoded.rejects:
         yield RecordRejected(event.partition, event.records[reject.index].offset, reject.reason, reject.message)
@@ -167,7 +167,7 @@ class FirstRecords:
         if not first.is_held_back and first.compared >= FIRST:
             self.forget([event.partition])
             return True
-        any_without_type = bool(first.numbers)
+        any_without_type = bool(first.numbers)  # otherwise all records name the type of their numbers
         if any_without_type and not first.is_overdue:
             first.is_held_back = True
         return not first.is_held_back

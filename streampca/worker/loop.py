@@ -13,7 +13,7 @@ from streampca.consumer_group import events
 from streampca.consumer_group.assignment import Assignment
 from streampca.consumer_group.in_flight import InFlight
 from streampca.consumer_group.member_loop import MemberLoop
-from streampca.consumer_group.policy import FirstRecords, report_without_vectors
+from streampca.consumer_group.policy import FirstRecords, report_rejected_and_skipped
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.formats.epoch import find_odd_timestamps
 from streampca.pca.arrays import rows_with_missing
@@ -129,8 +129,8 @@ class Worker(MemberLoop):
         for reject in self._config.find_dead_letters(batch, accepted_any=self._has_learned()):
             self._dead_letters.send(partition, batch.records[reject.index], reject.reason, reject.message)
         self._folds[partition] = learned.fold
-        for without_vector in report_without_vectors(batch, accepted_any=self._has_learned()):
-            self._listener.notify(without_vector)
+        for event in report_rejected_and_skipped(batch, accepted_any=self._has_learned()):
+            self._listener.notify(event)
         incomplete = 0
         odd_timestamps: list[int] = []
         if self._config.fold.learning.impute:

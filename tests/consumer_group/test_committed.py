@@ -17,5 +17,5 @@ def test_a_stores_metadata_are_short_text_that_can_be_read_back() -> None:
 
 
 @pytest.mark.parametrize("metadata", ["", "5", "[]", "{}", '{"store": "x"}', "written by another tool"])
-def test_metadata_that_others_have_written_say_nothing(metadata: str) -> None:
+def test_metadata_of_other_tools_name_no_store(metadata: str) -> None:
     assert read_store(metadata) is None

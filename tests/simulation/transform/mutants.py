@@ -46,13 +46,13 @@ def nothing(*arguments: Any, **options: Any) -> None:
 
 _commit, _release, _restore = Transformer._commit, Transformer._release, Transformer._restore
 _write = Transformer._write
-_fields = OutputFields._fields
+_compute = OutputFields._compute
 _start_over, _skip_lost_records, _send = Transformer._start_over, Assignment.skip_lost_records, ClusterTransactions.send
 _release_partitions = Assignment.release
 
 
 def _commits_offsets_apart(self: Transformer) -> None:
-    self._source.commit({p: position.position for p, position in self._pending.items()}, str(self._model.shape))
+    self._source.commit({p: position.position for p, position in self._uncommitted.items()}, str(self._model.shape))
     self._transactions.commit({})
     self._end("committed", "")
 
@@ -69,7 +69,7 @@ def _starts_over_where_it_was(self: Transformer, outcome: str, cause: str) -> No
 
 
 def _commits_and_remembers(self: Transformer) -> None:
-    pending = self._pending
+    pending = self._uncommitted
     _commit(self)
     _remembered(self).update(pending)
 
@@ -121,7 +121,7 @@ def _reports_what_is_restored(self: Assignment[Position], partitions: Collection
 
 def _rounds_by_place(self: OutputFields, published: PublishedModel, rows: Array) -> Fields:
     """As some processors do, but not all: each row of a product is rounded in another way."""
-    found = _fields(self, published, rows)
+    found = _compute(self, published, rows)
     return {
         name: (values.T * (1 + np.finfo(values.dtype).eps * (np.arange(len(rows)) % 32))).T
         for name, values in found.items()
@@ -164,6 +164,6 @@ TRANSFORM_MUTANTS: Mutants = {
     "transform does not resume paused partitions": (11, patched(Assignment, _read_undecoded=nothing)),
     "what hangs is not ended": (44, patched(TransformWorld, _end_what_hangs=nothing)),
     "rows are computed in any place":
-        (3, patched(OutputFields, _of_run=lambda self, published, vectors, start: self._fields(published, vectors)),
-         patched(OutputFields, _fields=_rounds_by_place)),
+        (3, patched(OutputFields, _project_run=lambda self, published, vectors, _: self._compute(published, vectors)),
+         patched(OutputFields, _compute=_rounds_by_place)),
 }  # fmt: skip
